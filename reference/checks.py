@@ -1,0 +1,152 @@
+"""Argument checks that every reference shares; each raises the class that the contract names, with the argument in the message.
+
+Nothing here computes: a reader who trusts the callers may skip this file.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+FLOAT_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)  # float64 is how the truth is evaluated
+INDEX_DTYPES = (torch.int32, torch.int64)
+
+
+def fail(error: type[Exception], message: str) -> NoReturn:
+    """Raise `error` with `message`; a function, so that checks fit on one line."""
+    raise error(message)
+
+
+def is_tensor(name: str, value: object, rank: int | None = None) -> None:
+    """TypeError unless `value` is a tensor, ValueError unless it has `rank` dimensions (None: any)."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    if rank is not None and value.dim() != rank:
+        raise ValueError(f"{name} must have {rank} dimensions, got shape {list(value.shape)}")
+
+
+def has_shape(name: str, value: Tensor, shape: Sequence[int]) -> None:
+    """ValueError unless `value` has exactly `shape`."""
+    if list(value.shape) != list(shape):
+        raise ValueError(f"{name} must have shape {list(shape)}, got {list(value.shape)}")
+
+
+def has_dtype(name: str, value: Tensor, dtypes: Sequence[torch.dtype]) -> None:
+    """TypeError unless the dtype of `value` is one of `dtypes`."""
+    if value.dtype not in dtypes:
+        raise TypeError(f"{name} has dtype {value.dtype}, expected one of {', '.join(map(str, dtypes))}")
+
+
+def same_dtype(tensors: Mapping[str, Tensor | None], dtypes: Sequence[torch.dtype] = FLOAT_DTYPES) -> None:
+    """TypeError unless all tensors share one dtype out of `dtypes`; None entries are left out."""
+    first: tuple[str, Tensor] | None = None
+    for name, value in tensors.items():
+        if value is None:
+            continue
+        has_dtype(name, value, dtypes)
+        if first is None:
+            first = (name, value)
+        elif value.dtype != first[1].dtype:
+            raise TypeError(f"{name} has dtype {value.dtype}, but {first[0]} has {first[1].dtype}")
+
+
+def parameter_vector(name: str, value: Tensor, size: int, dtype: torch.dtype) -> None:
+    """A per-head or per-channel vector: shape [size], in the call's dtype or float32."""
+    is_tensor(name, value, 1)
+    has_shape(name, value, [size])
+    has_dtype(name, value, (dtype, torch.float32))
+
+
+def is_index(name: str, value: object, shape: Sequence[int] | None = None) -> None:
+    """An index, length or offset tensor: int32 or int64 (TypeError), of `shape` (ValueError)."""
+    is_tensor(name, value)
+    assert isinstance(value, Tensor)
+    has_dtype(name, value, INDEX_DTYPES)
+    if shape is not None:
+        has_shape(name, value, shape)
+
+
+def dense_last_dim(name: str, value: Tensor) -> None:
+    """ValueError unless the last dimension is dense (any stride if its size is 0 or 1)."""
+    if value.dim() and value.shape[-1] > 1 and value.stride(-1) != 1 and value.numel():
+        raise ValueError(f"{name} must be dense in its last dimension, got strides {list(value.stride())}")
+
+
+def in_range(name: str, value: Tensor, size: int, where: str = "") -> None:
+    """IndexError unless 0 <= value < size for every entry; the message names the first bad row and its value."""
+    bad = ((value < 0) | (value >= size)).nonzero()
+    if len(bad):
+        row = bad[0].tolist()
+        raise IndexError(f"{name}{row} = {int(value[tuple(row)])} is outside [0, {size}){where}")
+
+
+def no_duplicates(name: str, slots: Tensor) -> None:
+    """ValueError if a slot is written twice."""
+    values, counts = slots.unique(return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(f"{name} holds slot {int(values[counts > 1][0])} more than once")
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """First byte and one past the last byte that the tensor addresses."""
+    if tensor.numel() == 0:
+        return 0, 0
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    start = tensor.data_ptr()
+    return start, start + (reach + 1) * tensor.element_size()
+
+
+def _interleave(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of equal strides lie in a common buffer without a shared byte, such as the k and v halves of one
+    fused buffer: peel the dimensions from the largest stride down; the two offsets must part inside one stride."""
+    if a.element_size() != b.element_size():
+        return False
+    gap = (b.data_ptr() - a.data_ptr()) / a.element_size()
+    if gap != int(gap):
+        return False
+    gap = int(gap)
+    if gap < 0:
+        a, b, gap = b, a, -gap
+    if a.dim() != b.dim():
+        return False
+    dims = [(sa, sb, ta, tb) for sa, sb, ta, tb in zip(a.shape, b.shape, a.stride(), b.stride()) if max(sa, sb) > 1]
+    if any(ta != tb and min(sa, sb) > 1 for sa, sb, ta, tb in dims):
+        return False
+    dims = sorted(((ta if sa > 1 else tb, sa, sb) for sa, sb, ta, tb in dims), reverse=True)
+    for level, (stride, _, _) in enumerate(dims):
+        inner = dims[level + 1 :]
+        reach_a = sum((size - 1) * step for step, size, _ in inner)
+        reach_b = sum((size - 1) * step for step, _, size in inner)
+        offset = gap % stride if stride else gap
+        if stride and offset > reach_a and offset + reach_b < stride:
+            return True
+        gap = offset
+    return False
+
+
+def overlaps_itself(tensor: Tensor) -> bool:
+    """Whether two elements of a tensor may share a byte (decided by nesting its strides)."""
+    reach = 0
+    for stride, size in sorted((t, s) for s, t in zip(tensor.shape, tensor.stride()) if s > 1):
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
+def disjoint(mutated: Mapping[str, Tensor | None], others: Mapping[str, Tensor | None]) -> None:
+    """ValueError if a mutated tensor shares a byte with itself, another mutated tensor or one of `others`."""
+    written = {name: value for name, value in mutated.items() if value is not None and value.numel()}
+    read = {name: value for name, value in others.items() if value is not None and value.numel()}
+    for name, value in written.items():
+        if overlaps_itself(value):
+            raise ValueError(f"{name} overlaps itself: shape {list(value.shape)}, strides {list(value.stride())}")
+    names = list(written)
+    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    pairs += [(a, b) for a in names for b in read]
+    for a, b in pairs:
+        first, second = written[a], written[b] if b in written else read[b]
+        (a0, a1), (b0, b1) = _span(first), _span(second)
+        if max(a0, b0) < min(a1, b1) and not _interleave(first, second):
+            raise ValueError(f"{a} and {b} overlap in memory")
