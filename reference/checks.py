@@ -73,12 +73,13 @@ def dense_last_dim(name: str, value: Tensor) -> None:
         raise ValueError(f"{name} must be dense in its last dimension, got strides {list(value.stride())}")
 
 
-def in_range(name: str, value: Tensor, size: int, where: str = "") -> None:
-    """IndexError unless 0 <= value < size for every entry; the message names the first bad row and its value."""
-    bad = ((value < 0) | (value >= size)).nonzero()
+def in_range(name: str, value: Tensor, size: int, used: Tensor | None = None) -> None:
+    """IndexError unless 0 <= value < size for every used entry (a mask; None: all); it names the first bad row and value."""
+    outside = (value < 0) | (value >= size)
+    bad = (outside if used is None else outside & used).nonzero()
     if len(bad):
         row = bad[0].tolist()
-        raise IndexError(f"{name}{row} = {int(value[tuple(row)])} is outside [0, {size}){where}")
+        raise IndexError(f"{name}{row} = {int(value[tuple(row)])} is outside [0, {size})")
 
 
 def no_duplicates(name: str, slots: Tensor) -> None:
@@ -98,30 +99,26 @@ def _span(tensor: Tensor) -> tuple[int, int]:
 
 
 def _interleave(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of equal strides lie in a common buffer without a shared byte, such as the k and v halves of one
-    fused buffer: peel the dimensions from the largest stride down; the two offsets must part inside one stride."""
-    if a.element_size() != b.element_size():
+    """Whether two tensors of equal strides lie in a common buffer without a shared byte, as the k and v halves of a fused
+    buffer do: going from the largest stride down, the distance must part them inside one period."""
+    width = a.element_size()
+    if width != b.element_size() or a.dim() != b.dim() or (b.data_ptr() - a.data_ptr()) % width:
         return False
-    gap = (b.data_ptr() - a.data_ptr()) / a.element_size()
-    if gap != int(gap):
-        return False
-    gap = int(gap)
-    if gap < 0:
-        a, b, gap = b, a, -gap
-    if a.dim() != b.dim():
-        return False
+    if b.data_ptr() < a.data_ptr():
+        a, b = b, a
     dims = [(sa, sb, ta, tb) for sa, sb, ta, tb in zip(a.shape, b.shape, a.stride(), b.stride()) if max(sa, sb) > 1]
-    if any(ta != tb and min(sa, sb) > 1 for sa, sb, ta, tb in dims):
+    if any(ta != tb for sa, sb, ta, tb in dims if min(sa, sb) > 1):
         return False
-    dims = sorted(((ta if sa > 1 else tb, sa, sb) for sa, sb, ta, tb in dims), reverse=True)
-    for level, (stride, _, _) in enumerate(dims):
-        inner = dims[level + 1 :]
-        reach_a = sum((size - 1) * step for step, size, _ in inner)
-        reach_b = sum((size - 1) * step for step, _, size in inner)
-        offset = gap % stride if stride else gap
-        if stride and offset > reach_a and offset + reach_b < stride:
+    periods = sorted(((ta if sa > 1 else tb, sa - 1, sb - 1) for sa, sb, ta, tb in dims), reverse=True)
+    distance = (b.data_ptr() - a.data_ptr()) // width
+    for level, (stride, _, _) in enumerate(periods):
+        reach_a = sum(steps * step for step, steps, _ in periods[level + 1 :])
+        reach_b = sum(steps * step for step, _, steps in periods[level + 1 :])
+        distance %= max(stride, 1)
+        if reach_a >= stride or distance + reach_b >= stride:
+            return False
+        if distance > reach_a:
             return True
-        gap = offset
     return False
 
 

@@ -35,11 +35,11 @@ def store_cache(
     checks.has_shape("k_cache", k_cache, [P, H, Dk])
     checks.has_shape("v_cache", v_cache, [P, H, Dv])
     checks.is_index("indices", indices, [N])
-    rows = torch.arange(N) if pad_slot is None else (indices != pad_slot).nonzero().flatten()
-    slots = indices[rows].long()
-    checks.in_range("indices", indices if pad_slot is None else slots, P)
+    used = torch.ones(N, dtype=torch.bool) if pad_slot is None else indices != pad_slot
+    checks.in_range("indices", indices, P, used)
+    slots = indices[used].long()
     checks.no_duplicates("indices", slots)
     checks.disjoint({"k_cache": k_cache, "v_cache": v_cache}, {"k": k, "v": v, "indices": indices})
 
-    k_cache[slots] = k[rows]
-    v_cache[slots] = v[rows]
+    k_cache[slots] = k[used]
+    v_cache[slots] = v[used]
