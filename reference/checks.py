@@ -3,7 +3,6 @@
 Nothing here computes: a reader who trusts the callers may skip this file.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -181,23 +180,6 @@ def disjoint(mutated: Mapping[str, Tensor | None], others: Mapping[str, Tensor |
             raise ValueError(f"{a} and {b} overlap in memory")
 
 
-def offsets(name: str, value: object, total: int) -> None:
-    """Sequence offsets such as cu_seqlens: at least one entry, first >= 0, non-decreasing, last <= `total` (ValueError)."""
-    is_index(name, value)
-    assert isinstance(value, Tensor)
-    is_tensor(name, value, 1)
-    if len(value) == 0:
-        raise ValueError(f"{name} must have at least one entry")
-    entries = value.tolist()
-    if entries[0] < 0:
-        raise ValueError(f"{name}[0] = {entries[0]} is negative")
-    for n, (begin, end) in enumerate(zip(entries, entries[1:])):
-        if end < begin:
-            raise ValueError(f"{name} decreases from {begin} to {end} at entry {n + 1}")
-    if entries[-1] > total:
-        raise ValueError(f"{name}[{len(entries) - 1}] = {entries[-1]} is past the last token, {total}")
-
-
 def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
     """TypeError unless `value` is a string, ValueError unless it is one of `allowed`."""
     if not isinstance(value, str):
@@ -210,11 +192,3 @@ def is_bool(name: str, value: object) -> None:
     """TypeError unless `value` is a bool."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
-
-
-def positive(name: str, value: object) -> None:
-    """TypeError unless `value` is a number, ValueError unless it is finite and > 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be finite and > 0, got {value}")

@@ -1,6 +1,8 @@
 """chunk_gated_delta_rule: the gated delta rule over whole sequences, token by token. It does not work in chunks: the chunk
 form is an optimisation that kernels may use."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -88,16 +90,14 @@ def chunk_gated_delta_rule_pool(
         checks.is_tensor("has_initial_state", has_initial_state)
         checks.has_dtype("has_initial_state", has_initial_state, [torch.bool])
         checks.has_shape("has_initial_state", has_initial_state, [N])
-    live = torch.ones(N, dtype=torch.bool) if pad_slot is None else state_indices != pad_slot
-    checks.in_range("state_indices", state_indices, len(state), live)
-    checks.no_duplicates("state_indices", state_indices[live])
+    live = checks.written_slots("state_indices", state_indices, len(state), pad_slot, cu_seqlens[1:] > cu_seqlens[:-1])
     read = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "state_indices": state_indices}
     checks.disjoint({"state": state}, read | {"has_initial_state": has_initial_state, "cu_seqlens": cu_seqlens})
 
     exact = torch.float64 if q.dtype == torch.float64 else torch.float32
     out = torch.zeros(v.shape, dtype=q.dtype, device=q.device)
     for n, (begin, end) in enumerate(_sequences(cu_seqlens)):
-        if not live[n] or begin == end:
+        if not live[n]:
             continue
         slot = _as_kv(state[int(state_indices[n])], state_layout)
         starts_warm = has_initial_state is not None and bool(has_initial_state[n])
@@ -136,8 +136,7 @@ def _as_kv(state: Tensor, state_layout: str) -> Tensor:
 
 
 def _sequences(cu_seqlens: Tensor) -> list[tuple[int, int]]:
-    offsets = cu_seqlens.tolist()
-    return list(zip(offsets[:-1], offsets[1:]))
+    return list(pairwise(cu_seqlens.tolist()))
 
 
 def _check_inputs(
@@ -168,6 +167,8 @@ def _check_inputs(
         checks.has_shape(name, tensor, [T, HV])
     checks.has_dtype("g", g, GATE_DTYPES if q.dtype == torch.float64 else GATE_DTYPES[:1])
     checks.has_dtype("beta", beta, (q.dtype, torch.float32))
+    checks.is_tensor("cu_seqlens", cu_seqlens, 1)
+    checks.is_index("cu_seqlens", cu_seqlens)
     checks.offsets("cu_seqlens", cu_seqlens, T)
     checks.one_of("state_layout", state_layout, ("kv", "vk"))
     checks.is_bool("use_qk_l2norm", use_qk_l2norm)
