@@ -34,7 +34,7 @@ struct Lengths {
   }
 };
 
-View view_of(std::vector<int64_t>& values) {
+View vector_view(std::vector<int64_t>& values) {
   return {values.data(), Dtype::i64, 1, {static_cast<int64_t>(values.size())}, {1}, true};
 }
 
@@ -146,7 +146,7 @@ void check_table(const Inputs& in, Batch& batch, std::vector<int64_t>& bases, st
                  int64_t width) {
   int64_t b = 0;
   KP_DISPATCH(attention_metadata_check)
-  (in.req_to_token, view_of(batch.rows), view_of(bases), view_of(lengths), in.page_size, width, &b);
+  (in.req_to_token, vector_view(batch.rows), vector_view(bases), vector_view(lengths), in.page_size, width, &b);
   if (b == static_cast<int64_t>(lengths.size())) return;
   for (int64_t column = bases[b];; column += in.page_size) {
     const int64_t row = batch.rows[b], slot = index_at(in.req_to_token, row, column);
@@ -231,14 +231,14 @@ Tensor attention_metadata_fill(const Tensor& seq_lens, const Tensor& req_pool_in
   check_table(in, batch, batch.bases, batch.k.values, pages_of(batch.k.most, page_size));
   check_table(in, batch, batch.zeros, batch.encoder.values, pages_of(batch.encoder.most, page_size));
 
-  const View rows = view_of(batch.rows), k = view_of(batch.k.values), encoder = view_of(batch.encoder.values);
+  const View rows = vector_view(batch.rows), k = vector_view(batch.k.values), encoder = vector_view(batch.encoder.values);
   KP_DISPATCH(attention_metadata_lengths)(k, out.cache_seqlens, out.cu_seqlens_k);
-  KP_DISPATCH(attention_metadata_lengths)(view_of(batch.q.values), View{}, out.cu_seqlens_q);
-  KP_DISPATCH(attention_metadata_table)(in.req_to_token, rows, view_of(batch.bases), k, page_size, out.page_table);
+  KP_DISPATCH(attention_metadata_lengths)(vector_view(batch.q.values), View{}, out.cu_seqlens_q);
+  KP_DISPATCH(attention_metadata_table)(in.req_to_token, rows, vector_view(batch.bases), k, page_size, out.page_table);
   if (out.encoder_page_table.defined) {
     KP_DISPATCH(attention_metadata_lengths)(encoder, out.encoder_lens, out.encoder_cu_seqlens_k);
     KP_DISPATCH(attention_metadata_table)
-    (in.req_to_token, rows, view_of(batch.zeros), encoder, page_size, out.encoder_page_table);
+    (in.req_to_token, rows, vector_view(batch.zeros), encoder, page_size, out.encoder_page_table);
   }
   return summary_of(in, batch);
 }

@@ -1,6 +1,7 @@
 // local_attention_batches: checks and registration. Contract: docs/contracts/local_attention_batches.md.
 // Two operators, because the number of virtual requests depends on the data: _plan counts them, _fill writes them into
 // tensors of at least that many rows (more in the static metadata, where the rest is padding).
+#include <algorithm>
 #include <vector>
 
 #include "common/operator.h"
