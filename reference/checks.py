@@ -89,6 +89,37 @@ def no_duplicates(name: str, slots: Tensor) -> None:
         raise ValueError(f"{name} holds slot {int(values[counts > 1][0])} more than once")
 
 
+def written_slots(name: str, indices: Tensor, slots: int, pad_slot: int | None, live: Tensor | None = None) -> Tensor:
+    """The mask of the entries of `indices` [B] that are written: no pads, and `live` (a mask; None: all). The others are
+    never interpreted; a written one outside [0, slots) is an IndexError, one that stands twice a ValueError."""
+    used = torch.ones(len(indices), dtype=torch.bool) if live is None else live
+    if pad_slot is not None:
+        used = used & (indices != pad_slot)
+    in_range(name, indices, slots, used)
+    no_duplicates(name, indices[used])
+    return used
+
+
+def offsets(name: str, value: Tensor, tokens: int) -> None:
+    """ValueError unless `value` [B + 1] starts at 0 or above, never falls, and ends at `tokens` or below."""
+    if len(value) == 0:
+        raise ValueError(f"{name} must hold at least one offset")
+    if int(value[0]) < 0:
+        raise ValueError(f"{name}[0] = {int(value[0])} is negative")
+    falls = (value[1:] < value[:-1]).nonzero()
+    if len(falls):
+        row = int(falls[0]) + 1
+        raise ValueError(f"{name} must not decrease: {name}[{row}] = {int(value[row])} after {int(value[row - 1])}")
+    if int(value[-1]) > tokens:
+        raise ValueError(f"{name}[{len(value) - 1}] = {int(value[-1])} lies beyond the {tokens} tokens")
+
+
+def positive(name: str, value: float) -> None:
+    """ValueError unless the number is finite and above 0."""
+    if not 0.0 < value < float("inf"):
+        raise ValueError(f"{name} must be finite and > 0, got {value}")
+
+
 def _span(tensor: Tensor) -> tuple[int, int]:
     """First byte and one past the last byte that the tensor addresses."""
     if tensor.numel() == 0:
@@ -147,3 +178,17 @@ def disjoint(mutated: Mapping[str, Tensor | None], others: Mapping[str, Tensor |
         (a0, a1), (b0, b1) = _span(first), _span(second)
         if max(a0, b0) < min(a1, b1) and not _interleave(first, second):
             raise ValueError(f"{a} and {b} overlap in memory")
+
+
+def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    """TypeError unless `value` is a string, ValueError unless it is one of `allowed`."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, got {type(value).__name__}")
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def is_bool(name: str, value: object) -> None:
+    """TypeError unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
