@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from kernelpair.case import Case
@@ -100,6 +101,8 @@ class Pair:
     """Arguments whose content is arbitrary before and after."""
     results: Sequence[str] = ("out",)
     """Names of the tensors of a tuple result."""
+    result_dtype: Callable[[Any, str], torch.dtype] | None = None
+    """(case, result) -> its dtype; None: the case's dtype for float results."""
     result_layout: Callable[[Any, str, tuple[int, ...], tuple[int, ...]], bool] | None = None
     """(case, result, sizes, strides) -> is this legal; None: results are contiguous."""
     exact_reference: bool = False

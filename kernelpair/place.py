@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernelpair.case import Case
 from kernelpair.layout import EXPANDED, FUSED, LAYOUTS, Layout, reach
-from kernelpair.memory import CANARY, PAGE, Arena, Block
+from kernelpair.memory import CANARY, Arena, Block
 from kernelpair.pair import Alias, Inputs, Pair
 from kernelpair.values import poison_value
 
@@ -52,8 +52,11 @@ class Placement:
             arena.bytes[buffer.block.first : buffer.block.last] = buffer.before
 
 
-def settle(pair: Pair, case: Case, inputs: Inputs) -> Inputs:
-    """Logical inputs with the case's index dtypes and expanded (stride 0) arguments; aliases stay as they are."""
+def settle(pair: Pair, case: Case, inputs: Inputs, keep_strides: bool = False) -> Inputs:
+    """Logical inputs with the case's index dtypes and expanded (stride 0) arguments; aliases stay as they are.
+
+    With `keep_strides` (wrong calls) a tensor that is not contiguous is placed with just its strides.
+    """
     settled = dict(inputs)
     for name, value in inputs.items():
         if not isinstance(value, Tensor):
@@ -62,7 +65,7 @@ def settle(pair: Pair, case: Case, inputs: Inputs) -> Inputs:
             value = value.to(torch.int32 if name in case.int32 else torch.int64)
         if case.layout.get(name) == EXPANDED and value.dim() and value.shape[0] > 1:
             value = value[:1].expand(value.shape)
-        settled[name] = value.contiguous()
+        settled[name] = value if keep_strides else value.contiguous()
     return settled
 
 
@@ -86,8 +89,11 @@ def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena) -> Placement:
         if partner is not None and case.layout.get(name) == FUSED and _can_fuse(value, inputs.get(partner)):
             _place_fused(case, arena, placement, name, partner)
             done.add(partner)
-        else:
+        elif value.is_contiguous():
             _place_one(case, arena, placement, name, LAYOUTS[_layout_name(case, name)](value.shape))
+        else:
+            span = reach(value.shape, value.stride())
+            _place_one(case, arena, placement, name, Layout(tuple(value.stride()), 0, span))
     for name, value in inputs.items():
         if isinstance(value, Alias):
             placement.arguments[name] = _view(arena, placement.arguments[value.of], value)
@@ -147,11 +153,12 @@ def _write(
     value = placement.logical[name]
     placed = Placed(value.dtype, start + offset * value.element_size(), tuple(value.shape), strides)
     if value.numel():
-        view = arena.tensor(placed.dtype, placed.start, placed.sizes, placed.strides)
-        if 0 in strides and value.shape[0] > 1:
-            view[:1].copy_(value[:1])
+        if value.is_contiguous() and 0 not in strides:
+            arena.tensor(placed.dtype, placed.start, placed.sizes, placed.strides).copy_(value)
         else:
-            view.copy_(value)
+            span = reach(value.shape, strides)
+            source = value if value.stride() == strides else value[:1]
+            arena.tensor(placed.dtype, placed.start, (span,), (1,)).copy_(source.as_strided((span,), (1,)))
     placement.arguments[name] = placed
 
 
@@ -176,4 +183,4 @@ def element_mask(block: Block, placed: Placed, mask: Tensor | bool) -> npt.NDArr
     return allowed
 
 
-__all__ = ["PAGE", "Buffer", "Placed", "Placement", "element_mask", "place", "resolve", "settle"]
+
