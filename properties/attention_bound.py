@@ -36,8 +36,8 @@ def attention_bound(
 ) -> Tensor:
     """How far a correct kernel's output may be from the truth: a bound for each element, [T, H, Dv] float64.
 
-    q [T, H, D], k [N, Hkv, D], v [N, Hkv, Dv], sinks [H] in float64, descales applied; visible [T, N] bool or None (all).
-    `dtype` is the call's; `splits` how many partial results are merged; `random_signs` says that the generator drew the signs
+    q [T, H, D], k [N, Hkv, D], v [N, Hkv, Dv], sinks [H] in float64, descales applied; visible bool [T, N], or [Hkv, T, N] where
+    the heads see different keys (a padded batch folded into the heads), or None (all); what nobody sees must be finite. `dtype` is the call's; `splits` how many partial results are merged; `random_signs` says that the generator drew the signs
     of v independently of everything else, scores included (so never for a value that is part of its key).
 
     Derivation. With the exact weights w_j (sum <= 1, the sink has the rest) of the n visible keys, o = sum_j w_j v_j:
@@ -65,7 +65,7 @@ def attention_bound(
     if logit_cap > 0:
         z = logit_cap * torch.tanh(z / logit_cap)
         e = e + logit_cap * EXP_ERROR
-    hidden = None if visible is None else ~visible
+    hidden = None if visible is None else ~visible.unsqueeze(-3)
     sink = z.new_full((1, 1, 1, 1), -math.inf) if sinks is None else sinks.view(Hkv, G, 1, 1)
     seen_z = z if hidden is None else z.masked_fill(hidden, -math.inf)
     m = torch.maximum(seen_z.amax(dim=-1, keepdim=True), sink) if N else sink.expand(Hkv, G, T, 1)
@@ -86,12 +86,14 @@ def attention_bound(
     if visible is None:
         n, total = z.new_full((1, 1, 1), float(N)), size.sum(dim=1, keepdim=True)
     else:
-        seen = visible.to(q.dtype).repeat(G, 1)
+        seen = visible.to(q.dtype)
         n, total = seen.sum(dim=-1, keepdim=True), seen @ size
     terms = n + splits + 8
-    sums = 3 * 2.0**-23 * torch.minimum(terms, 16 * terms.sqrt())
-    bound = u * o.abs() + u_p * A_p + (8 * EXP_ERROR + sums) * A
-    bound = bound + torch.minimum(first_order, any_order) + flush_error(n + total, dtype)
+    sums = 3 * 2.0**-23 * torch.minimum(terms, 16 * terms.sqrt()).unsqueeze(-3)
+    small = flush_error(n + total, dtype)
     if dtype == torch.float16:
-        bound = bound + HALF_FP16_SUBNORMAL * total
-    return bound.view(Hkv, G, T, Dv).permute(2, 0, 1, 3).reshape(T, H, Dv)
+        small = small + HALF_FP16_SUBNORMAL * total
+    A = A.view(Hkv, G, T, Dv)
+    bound = u * o.abs() + u_p * A_p + torch.minimum(first_order, any_order)
+    bound = bound.view(Hkv, G, T, Dv) + (8 * EXP_ERROR + sums) * A + small.unsqueeze(-3)
+    return bound.permute(2, 0, 1, 3).reshape(T, H, Dv)

@@ -26,6 +26,14 @@ def is_tensor(name: str, value: object, rank: int | None = None) -> None:
         raise ValueError(f"{name} must have {rank} dimensions, got shape {list(value.shape)}")
 
 
+def is_count(name: str, value: object, least: int = 0) -> None:
+    """TypeError unless `value` is an int, ValueError unless it is at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
 def has_shape(name: str, value: Tensor, shape: Sequence[int]) -> None:
     """ValueError unless `value` has exactly `shape`."""
     if list(value.shape) != list(shape):
@@ -178,3 +186,17 @@ def disjoint(mutated: Mapping[str, Tensor | None], others: Mapping[str, Tensor |
         (a0, a1), (b0, b1) = _span(first), _span(second)
         if max(a0, b0) < min(a1, b1) and not _interleave(first, second):
             raise ValueError(f"{a} and {b} overlap in memory")
+
+
+def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    """TypeError unless `value` is a string, ValueError unless it is one of `allowed`."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, got {type(value).__name__}")
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def is_bool(name: str, value: object) -> None:
+    """TypeError unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
