@@ -1,11 +1,7 @@
-// Key and value rows, gathered by pointer, brought into the order in which the products read them.
-//
-//   scores   S = Q K^T   needs keys side by side: 16x16 transposes of 32-bit elements (a pair of bf16, or one float)
-//   values   O += P V    tiles need pairs of keys interleaved, vectors take the rows as they are
-//
-// A null row is a key that does not exist: it packs as zeros, so that nothing but the caller's rows is ever read.
+// Reading rows of keys and values of every dtype that a cache may have, and no byte past them.
 #pragma once
 
+#include "common/transpose.h"
 #include "common/vec.h"
 #include "common/view.h"
 
@@ -66,43 +62,7 @@ KP_INLINE F32x16 load_byte_lanes(const T* from, int lanes) {
 KP_INLINE F32x16 load(const F8e4m3* from, int lanes) { return lanes < kLanes ? load_byte_lanes(from, lanes) : load(from); }
 KP_INLINE F32x16 load(const F8e5m2* from, int lanes) { return lanes < kLanes ? load_byte_lanes(from, lanes) : load(from); }
 
-// --- transposes ----------------------------------------------------------------------------------------------------
-
-// Sixteen vectors as the rows of a matrix become its columns.
-KP_INLINE void transpose16(I32x16 (&rows)[16]) {
-#if defined(__AVX512F__)
-  __m512i a[16], b[16];
-  _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) a[i] = (__m512i)rows[i].p[0];
-  _Pragma("GCC unroll 8") for (int i = 0; i < 16; i += 2) {
-    b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-    b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-  }
-  _Pragma("GCC unroll 4") for (int i = 0; i < 16; i += 4) {
-    a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
-    a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
-    a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
-    a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
-  }
-  _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) {
-    b[i] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
-    b[i + 4] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
-    b[i + 8] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
-    b[i + 12] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
-  }
-  _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) {
-    rows[i].p[0] = (IntPiece)_mm512_shuffle_i32x4(b[i], b[i + 8], 0x88);
-    rows[i + 8].p[0] = (IntPiece)_mm512_shuffle_i32x4(b[i], b[i + 8], 0xdd);
-    rows[i + 4].p[0] = (IntPiece)_mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0x88);
-    rows[i + 12].p[0] = (IntPiece)_mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0xdd);
-  }
-#else
-  int32_t from[16][16], to[16][16];
-  __builtin_memcpy(from, rows, sizeof from);
-  for (int i = 0; i < 16; ++i)
-    for (int j = 0; j < 16; ++j) to[i][j] = from[j][i];
-  __builtin_memcpy(rows, to, sizeof to);
-#endif
-}
+// --- rows as they are --------------------------------------------------------------------------------------------
 
 // The first `bytes` of 64, the others 0; nothing past them is touched.
 KP_INLINE I32x16 load_bytes(const char* from, int64_t bytes) {

@@ -15,6 +15,7 @@
 // The products are TileProducts (bf16, where there are tiles) or VectorProducts.
 #pragma once
 
+#include "common/dtypes.h"
 #include "common/parallel.h"
 #include "common/prefill_plan.h"
 #include "common/prefill_tiles.h"
@@ -47,13 +48,12 @@ struct PrefillCall {
 };
 
 KP_INLINE float sink_of(const View& sinks, int64_t head) {
-  if (!sinks.defined) return -__builtin_inff();
-  const int64_t offset = head * sinks.strides[0];
-  switch (sinks.dtype) {
-    case Dtype::bf16: return load_one(static_cast<const Bf16*>(sinks.data) + offset);
-    case Dtype::f16: return load_one(static_cast<const F16*>(sinks.data) + offset);
-    default: return static_cast<const float*>(sinks.data)[offset];
-  }
+  float sink = -__builtin_inff();
+  if (sinks.defined)
+    with_float(sinks.dtype, [&](auto element) {
+      sink = load_one(static_cast<const decltype(element)*>(sinks.data) + head * sinks.strides[0]);
+    });
+  return sink;
 }
 
 template <class T, class Products, class Source>
@@ -69,6 +69,8 @@ struct Prefill {
   Sequence sequence;
   float scale;  // of raw scores, after which they are exponents of e
   bool started[kMostUnits];
+
+  Prefill(const PrefillCall& the_call, const Source& the_source) : call(the_call), source(the_source) {}
 
   static Blocking plan(const PrefillCall& call) {
     const auto padded = [](int64_t width) { return (width + Products::kDepth - 1) / Products::kDepth * Products::kDepth; };
@@ -250,10 +252,9 @@ void prefill_with(const PrefillCall& call, const Source& source) {
   int64_t next = 0;
   parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
     Carver measure{nullptr};
-    Engine engine{call, source};
+    Engine engine(call, source);
     engine.carve(measure, blocking);
-    char* scratch = static_cast<char*>(__builtin_malloc(measure.used + 64));
-    Carver carver{scratch + (-reinterpret_cast<intptr_t>(scratch) & 63)};
+    Carver carver{static_cast<char*>(thread_scratch(measure.used))};
     engine.carve(carver, blocking);
     [[maybe_unused]] typename Products::Scope scope;
     (void)begin, (void)end;
@@ -264,21 +265,22 @@ void prefill_with(const PrefillCall& call, const Source& source) {
       const int64_t groups = own / call.kv_heads, index = task - before;
       engine.run(b, index % call.kv_heads, groups - 1 - index / call.kv_heads);  // the longest first
     }
-    __builtin_free(scratch);
   });
 }
 
+constexpr bool is_bf16(Bf16) { return true; }
+constexpr bool is_bf16(F16) { return false; }
+constexpr bool is_bf16(float) { return false; }
+
 template <class Source>
 void prefill(const PrefillCall& call, const Source& source) {
-  switch (call.q.dtype) {
-    case Dtype::bf16:
-      if constexpr (kHasTiles)
-        return prefill_with<Bf16, TileProducts>(call, source);
-      else
-        return prefill_with<Bf16, VectorProducts<Bf16>>(call, source);
-    case Dtype::f16: return prefill_with<F16, VectorProducts<F16>>(call, source);
-    default: return prefill_with<float, VectorProducts<float>>(call, source);
-  }
+  with_float(call.q.dtype, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (kHasTiles && is_bf16(T{}))
+      prefill_with<T, TileProducts>(call, source);
+    else
+      prefill_with<T, VectorProducts<T>>(call, source);
+  });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "common/scratch.h"
 #include "common/view.h"
 
 namespace kernelpair::KP_TIER {
@@ -35,18 +36,6 @@ KP_INLINE void choose_sizes(Blocking& b, int64_t key_bytes, int64_t row_bytes) {
 
 // Between rows of scores, in floats: 64 bytes more than the keys, so that rows do not fall into the same sets of the cache.
 constexpr int64_t kScoreStride = kMostKeys + 16;
-
-// Hands out pieces of one allocation, each on a cache line of its own; with no base it only adds up.
-struct Carver {
-  char* base;
-  int64_t used = 0;
-  template <class T>
-  KP_INLINE T* take(int64_t count) {
-    T* piece = reinterpret_cast<T*>(base + used);
-    used += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
-    return piece;
-  }
-};
 
 }  // namespace
 }  // namespace kernelpair::KP_TIER

@@ -73,7 +73,7 @@ struct TileProducts {
         I32x16 block[16];
         _Pragma("GCC unroll 16") for (int r = 0; r < 16; ++r) block[r] =
             sixteen[r] ? load_bytes(sixteen[r] + d * 2, (width - d) * 2) : I32x16{};
-        transpose16(block);
+        transpose(block);
         __builtin_memcpy(to, block, sizeof block);
       }
     }

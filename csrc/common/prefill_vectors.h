@@ -143,7 +143,7 @@ struct VectorProducts {
       I32x16 block[16];
       for (int r = 0; r < 16; ++r)
         block[r] = rows[r] ? as_int(load(reinterpret_cast<const E*>(rows[r]) + d, lanes)) : I32x16{};
-      transpose16(block);
+      transpose(block);
       for (int i = 0; i < lanes; ++i) store(panel + (first + d + i) * kColumns, as_float(block[i]));
     }
   }
