@@ -178,3 +178,17 @@ def disjoint(mutated: Mapping[str, Tensor | None], others: Mapping[str, Tensor |
         (a0, a1), (b0, b1) = _span(first), _span(second)
         if max(a0, b0) < min(a1, b1) and not _interleave(first, second):
             raise ValueError(f"{a} and {b} overlap in memory")
+
+
+def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    """TypeError unless `value` is a string, ValueError unless it is one of `allowed`."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, got {type(value).__name__}")
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def is_bool(name: str, value: object) -> None:
+    """TypeError unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")

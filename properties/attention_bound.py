@@ -1,0 +1,99 @@
+"""The forward error bound that every attention pair shares, "Numerics (A)" of docs/contracts/attention.md."""
+
+import math
+
+import torch
+from torch import Tensor
+
+UNIT_ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
+EXP_ERROR = 2.0**-18  # relative error that an exp may have (absolute for tanh)
+SMALLEST_NORMAL = 2.0**-126  # float32 results below may be flushed to zero
+HALF_FP16_SUBNORMAL = 2.0**-25  # half the spacing of float16 subnormals
+
+
+def accumulation_error(n: float) -> float:
+    """g(n): relative error of a float32 sum of n terms in any order, against the sum of their absolute values."""
+    return 2.0**-23 * min(n, 16 * math.sqrt(n))
+
+
+def flush_error(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """t(x): absolute error of x flushed terms of size one, plus half a subnormal step of a float16 result."""
+    return SMALLEST_NORMAL * (2 + x) + (HALF_FP16_SUBNORMAL if dtype == torch.float16 else 0.0)
+
+
+def attention_bound(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor | None = None,
+    *,
+    dtype: torch.dtype,
+    sm_scale: float,
+    logit_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    splits: int = 1,
+    random_signs: bool = False,
+) -> Tensor:
+    """How far a correct kernel's output may be from the truth: a bound for each element, [T, H, Dv] float64.
+
+    q [T, H, D], k [N, Hkv, D], v [N, Hkv, Dv], sinks [H] in float64, descales applied; visible bool [T, N], or [Hkv, T, N] where
+    the heads see different keys (a padded batch folded into the heads), or None (all); what nobody sees must be finite. `dtype` is the call's; `splits` how many partial results are merged; `random_signs` says that the generator drew the signs
+    of v independently of everything else, scores included (so never for a value that is part of its key).
+
+    Derivation. With the exact weights w_j (sum <= 1, the sink has the rest) of the n visible keys, o = sum_j w_j v_j:
+    - A score is a float32 sum of D products, then scaled, capped and lowered by the running maximum, each step rounded once:
+      |dz_j| <= e_j = g(D) sm_scale sum_d |q_d k_jd| + 4 g(1) (|z_j| + |m|) + [cap] logit_cap 2^-18 (the slope of tanh is <= 1).
+    - Wrong scores move the weights: do = sum_j w_j dz_j (v_j - o) to first order. By Cauchy-Schwarz against the spread
+      V = sqrt(sum_j w_j v_j^2 - o^2) it is at most V sqrt(sum_j w_j e_j^2); to any order (e_j <= 1/4) at most 2 A max_j e_j,
+      A = sum_j w_j |v_j|. The smaller of the two holds.
+    - exp errs by 2^-18 in p, in the denominator and in each rescaling of a running maximum or a split: 8 * 2^-18 A in all.
+      Sums of n + splits + 8 terms in numerator, denominator and merge: 3 g(n + splits + 8) A.
+    - p may be rounded to a 16-bit dtype before P*V: u A; or, the n errors being multiplied by independent signs, 8 standard
+      deviations of their sum: 8 u sqrt(sum_j w_j^2 v_j^2). In float16 a subnormal p errs by up to 2^-25: 2^-25 sum_j |v_j|.
+    - The result is rounded once: u |o|. Weights, products and results below 2^-126 may be flushed: t(n + sum_j |v_j|).
+    """
+    T, H, D = q.shape
+    N, Hkv, Dv = v.shape
+    G = H // Hkv
+    u = UNIT_ROUNDOFF[dtype]
+    u_p = u if dtype != torch.float32 else 0.0
+
+    rows = (q * sm_scale).reshape(T, Hkv, G, D).permute(1, 2, 0, 3).reshape(Hkv, G * T, D)
+    keys = k.permute(1, 2, 0)
+    z = (rows @ keys).view(Hkv, G, T, N)
+    e = (rows.abs() @ keys.abs()).view(Hkv, G, T, N) * accumulation_error(D)
+    if logit_cap > 0:
+        z = logit_cap * torch.tanh(z / logit_cap)
+        e = e + logit_cap * EXP_ERROR
+    hidden = None if visible is None else ~visible.unsqueeze(-3)
+    sink = z.new_full((1, 1, 1, 1), -math.inf) if sinks is None else sinks.view(Hkv, G, 1, 1)
+    seen_z = z if hidden is None else z.masked_fill(hidden, -math.inf)
+    m = torch.maximum(seen_z.amax(dim=-1, keepdim=True), sink) if N else sink.expand(Hkv, G, T, 1)
+    m = m.masked_fill(m == -math.inf, 0.0)  # a row that sees nothing: all its weights are 0
+    p = torch.exp(seen_z - m)
+    w = p / (p.sum(dim=-1, keepdim=True) + torch.exp(sink - m)).clamp_min(1.0)
+    e = e + 4 * accumulation_error(1) * (z.abs() + m.abs())
+    if hidden is not None:
+        e = e.masked_fill(hidden, 0.0)
+
+    w, e = w.view(Hkv, G * T, N), e.view(Hkv, G * T, N)
+    values = v.permute(1, 0, 2)
+    size, square = values.abs(), values * values
+    o, A, S = (w @ torch.cat([values, size, square], dim=-1)).split(Dv, dim=-1)
+    A_p = torch.minimum(A, 8 * (w * w @ square).sqrt()) if random_signs else A
+    first_order = (S - o * o).clamp_min(0.0).sqrt() * (w * e * e).sum(dim=-1, keepdim=True).sqrt()
+    any_order = 2 * A * e.amax(dim=-1, keepdim=True) if N else first_order
+    if visible is None:
+        n, total = z.new_full((1, 1, 1), float(N)), size.sum(dim=1, keepdim=True)
+    else:
+        seen = visible.to(q.dtype)
+        n, total = seen.sum(dim=-1, keepdim=True), seen @ size
+    terms = n + splits + 8
+    sums = 3 * 2.0**-23 * torch.minimum(terms, 16 * terms.sqrt()).unsqueeze(-3)
+    small = flush_error(n + total, dtype)
+    if dtype == torch.float16:
+        small = small + HALF_FP16_SUBNORMAL * total
+    A = A.view(Hkv, G, T, Dv)
+    bound = u * o.abs() + u_p * A_p + torch.minimum(first_order, any_order)
+    bound = bound.view(Hkv, G, T, Dv) + (8 * EXP_ERROR + sums) * A + small.unsqueeze(-3)
+    return bound.permute(2, 0, 1, 3).reshape(T, H, Dv)
