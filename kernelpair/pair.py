@@ -116,6 +116,8 @@ class Pair:
     """(case, result, sizes, strides) -> is this legal; None: results are contiguous."""
     exact_reference: bool = False
     """The reference runs in the arguments' own dtypes instead of float64: for kernels that only move data."""
+    dtypes: Sequence[str] = ("bfloat16", "float16", "float32")
+    """What `case.dtype` may be."""
     layouts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Argument -> the layouts beyond dense that the contract allows."""
     fused: Sequence[tuple[str, str]] = ()
