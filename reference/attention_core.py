@@ -47,15 +47,17 @@ def attention_core(
 
 
 def check_core(H: int, Hkv: int, D: int, Dv: int, dtype: torch.dtype, sm_scale: float, logit_cap: float = 0.0,
-               sinks: Tensor | None = None) -> None:
-    """The argument checks that belong to the core: scale, cap, head ratio, widths, sinks (ValueError, TypeError)."""
-    for name, value in {"sm_scale": sm_scale, "logit_cap": logit_cap}.items():
+               sinks: Tensor | None = None, *, names: tuple[str, str] = ("sm_scale", "logit_cap")) -> None:
+    """The argument checks that belong to the core: scale, cap, head ratio, widths, sinks (ValueError, TypeError).
+
+    `names` is what the caller's arguments for scale and cap are called."""
+    for name, value in zip(names, (sm_scale, logit_cap)):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     if not (math.isfinite(sm_scale) and sm_scale > 0):
-        raise ValueError(f"sm_scale must be finite and positive, got {sm_scale}")
+        raise ValueError(f"{names[0]} must be finite and positive, got {sm_scale}")
     if not (math.isfinite(logit_cap) and logit_cap >= 0):
-        raise ValueError(f"logit_cap must be finite and not negative, got {logit_cap}")
+        raise ValueError(f"{names[1]} must be finite and not negative, got {logit_cap}")
     if Hkv < 1 or H % Hkv:
         raise ValueError(f"q has {H} heads, which is not a multiple of the cache's {Hkv} heads")
     if D < 1 or Dv < 1:

@@ -1,0 +1,114 @@
+// Tile layer: eight tiles of up to 16 rows of 64 bytes, as in AMX palette 1. Hardware in the amx tier, software with the
+// same bits in amx_emulated; kernels see one interface. Other tiers have no tiles: `if constexpr (kHasTiles)`.
+//
+//   TileScope scope;                                  // inside the parallel loop's body; all tiles 16 x 64 B
+//   tile_zero<0>();
+//   tile_load<4>(a, a_stride); tile_load<6>(b, 64);   // strides in bytes
+//   tile_bf16<0, 4, 6>();                             // C0 += A4 B6
+//   tile_store<0>(c, 64);
+//
+// A bf16 product reads A as rows of 32 bf16 along k, and B with k in pairs: row p, column n holds B[2p][n], B[2p+1][n].
+#pragma once
+
+#include <cstdint>
+
+#include "common/view.h"
+
+namespace kernelpair {
+
+// The 64-byte operand of LDTILECFG.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// The software tiles, compiled once (soft_tile.cpp): state per thread, a trap where the hardware would fault.
+namespace soft_tile {
+void configure(const TileShapes& shapes);
+void release();
+void zero(int tile);
+void load(int tile, const void* data, int64_t stride);
+void store(int tile, void* data, int64_t stride);
+void bf16_product(int c, int a, int b);
+}  // namespace soft_tile
+
+}  // namespace kernelpair
+
+#ifdef KP_TIER
+namespace kernelpair::KP_TIER {
+namespace {
+
+#if defined(KP_TIER_AMX) || defined(KP_TIER_AMX_EMULATED)
+constexpr bool kHasTiles = true;
+#else
+constexpr bool kHasTiles = false;
+#endif
+
+#if defined(KP_TIER_AMX)
+
+// Volatile and clobbering memory: stores that fill the shapes or an operand must not move past, or be dropped.
+KP_INLINE void tile_configure(const TileShapes& shapes) { asm volatile("ldtilecfg %0" ::"m"(shapes) : "memory"); }
+KP_INLINE void tile_release() { asm volatile("tilerelease" ::: "memory"); }
+
+template <int T>
+KP_INLINE void tile_zero() {
+  asm volatile("tilezero %%tmm%c0" ::"i"(T));
+}
+
+template <int T>
+KP_INLINE void tile_load(const void* data, int64_t stride) {
+  asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(data), "r"(stride) : "memory");
+}
+
+template <int T>
+KP_INLINE void tile_store(void* data, int64_t stride) {
+  asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(T), "r"(data), "r"(stride) : "memory");
+}
+
+template <int C, int A, int B>
+KP_INLINE void tile_bf16() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+}
+
+#else
+
+// Tiers without tiles compile the same templates, never run them.
+KP_INLINE void tile_configure(const TileShapes& shapes) { soft_tile::configure(shapes); }
+KP_INLINE void tile_release() { soft_tile::release(); }
+
+template <int T>
+KP_INLINE void tile_zero() {
+  soft_tile::zero(T);
+}
+
+template <int T>
+KP_INLINE void tile_load(const void* data, int64_t stride) {
+  soft_tile::load(T, data, stride);
+}
+
+template <int T>
+KP_INLINE void tile_store(void* data, int64_t stride) {
+  soft_tile::store(T, data, stride);
+}
+
+template <int C, int A, int B>
+KP_INLINE void tile_bf16() {
+  soft_tile::bf16_product(C, A, B);
+}
+
+#endif
+
+// Configures this thread's tiles for as long as it lives: 0.05 us. One at a time in a thread.
+struct TileScope {
+  KP_INLINE explicit TileScope(const TileShapes& shapes = {}) { tile_configure(shapes); }
+  KP_INLINE ~TileScope() { tile_release(); }
+  TileScope(const TileScope&) = delete;
+  TileScope& operator=(const TileScope&) = delete;
+};
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER
+#endif

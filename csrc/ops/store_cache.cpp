@@ -1,0 +1,39 @@
+// store_cache: checks and registration. Contract: docs/contracts/store_cache.md.
+#include "common/operator.h"
+
+namespace kernelpair {
+
+KP_KERNEL(store_cache, (const View& k, const View& v, const View& k_cache, const View& v_cache, const View& indices,
+                        bool has_pad, int64_t pad_slot));
+
+namespace {
+
+void store_cache(const Tensor& k_in, const Tensor& v_in, const Tensor& k_cache_in, const Tensor& v_cache_in,
+                 const Tensor& indices_in, std::optional<int64_t> pad_slot) {
+  const View k = view_of("k", k_in), v = view_of("v", v_in), indices = view_of("indices", indices_in);
+  const View k_cache = view_of("k_cache", k_cache_in), v_cache = view_of("v_cache", v_cache_in);
+  for (Arg arg : {Arg{"k", k}, Arg{"v", v}, Arg{"k_cache", k_cache}, Arg{"v_cache", v_cache}}) {
+    check_rank(arg, 3);
+    check_dense_last_dim(arg);
+  }
+  check_dtype({"k", k}, {Dtype::bf16, Dtype::f16, Dtype::f32, Dtype::u8, Dtype::f8e4m3, Dtype::f8e5m2});
+  check_same_dtype({"k", k}, {{"v", v}, {"k_cache", k_cache}, {"v_cache", v_cache}});
+  const int64_t tokens = k.sizes[0], heads = k.sizes[1], slots = v_cache.sizes[0];
+  check_shape({"v", v}, {tokens, heads, v.sizes[2]});
+  check_shape({"k_cache", k_cache}, {slots, heads, k.sizes[2]});
+  check_shape({"v_cache", v_cache}, {slots, heads, v.sizes[2]});
+  check_index_dtype({"indices", indices});
+  check_shape({"indices", indices}, {tokens});
+  const Pad pad{pad_slot.has_value(), pad_slot.value_or(0)};
+  check_indices_in_range({"indices", indices}, slots, pad);
+  check_no_duplicates({"indices", indices}, pad);
+  check_disjoint({{"k_cache", k_cache}, {"v_cache", v_cache}}, {{"k", k}, {"v", v}, {"indices", indices}});
+  KP_DISPATCH(store_cache)(k, v, k_cache, v_cache, indices, pad.given, pad.slot);
+}
+
+}  // namespace
+
+KP_OPERATOR(store_cache,
+            "(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor indices, int? pad_slot=None) -> ()");
+
+}  // namespace kernelpair

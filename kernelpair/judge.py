@@ -1,0 +1,173 @@
+"""Pure functions that compare what a call left behind with what the contract says. Every condition is one that NaN fails."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernelpair.memory import Arena
+from kernelpair.pair import Exact
+from kernelpair.place import Buffer, Placed, Placement, element_mask
+from kernelpair.verdict import Difference, Failure, Tightness
+
+SHOWN = 12  # differing elements kept for the table of `replay -v`
+
+
+def values(
+    name: str, got: Tensor, truth: Tensor, bound: Tensor | Exact | None, mask: Tensor | None = None, before: Tensor | None = None
+) -> tuple[list[Failure], Tightness | None]:
+    """Compare `got` with `truth` (float64) within `bound`; with bits where `bound` is None.
+
+    `mask` limits the comparison to the elements that the contract writes; `before` is what the tensor held, so that an
+    element which was not written is told from one that is wrong.
+    """
+    if bound is None or isinstance(bound, Exact):
+        return _exactly(name, got, truth.to(got.dtype), mask, before), None
+    wide = got.to(torch.float64)
+    error = (wide - truth).abs_()
+    good = error <= bound
+    good |= wide == truth
+    if mask is not None:
+        good |= ~mask
+    failures: list[Failure] = []
+    if not bool(good.all()):
+        ratio = error / bound
+        failures = _classify(name, got, truth, good, before, bound, ratio)
+    return failures, _tightness(error, bound, truth, mask)
+
+
+def _tightness(error: Tensor, bound: Tensor, truth: Tensor, mask: Tensor | None) -> Tightness | None:
+    if mask is not None:
+        error, bound, truth = error[mask], bound[mask], truth[mask]
+    size = float(truth.square().mean().sqrt()) if truth.numel() else 0.0
+    if not size > 0.0 or not math.isfinite(size):
+        return None
+    ratio = (error / bound).nan_to_num_(0.0, math.inf)
+    return Tightness(float(ratio.max()), float(bound.median()) / size)
+
+
+def _exactly(name: str, got: Tensor, expected: Tensor, mask: Tensor | None, before: Tensor | None) -> list[Failure]:
+    same = _equal_bits(got, expected)
+    if mask is not None:
+        same |= ~mask
+    if bool(same.all()):
+        return []
+    zero = torch.zeros((), dtype=torch.float64).expand(same.shape)
+    return _classify(name, got, expected, same, before, zero, torch.full(same.shape, math.inf))
+
+
+def _equal_bits(got: Tensor, expected: Tensor) -> Tensor:
+    """Equal values count as equal bits but for the sign of a zero; NaN equals NaN."""
+    if not got.dtype.is_floating_point:
+        return got == expected
+    if got.element_size() == 1:
+        return got.view(torch.uint8) == expected.view(torch.uint8)
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[got.element_size()]
+    return (got.view(integer) == expected.view(integer)) | (got.isnan() & expected.isnan())
+
+
+def same_bits(got: Tensor, expected: Tensor) -> bool:
+    """Bit for bit, NaN payloads included."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return False
+    if not got.numel():
+        return True
+    return bool(torch.equal(got.contiguous().flatten().view(torch.uint8), expected.contiguous().flatten().view(torch.uint8)))
+
+
+def _classify(
+    name: str, got: Tensor, truth: Tensor, good: Tensor, before: Tensor | None, bound: Tensor, ratio: Tensor
+) -> list[Failure]:
+    """Split the elements that are not good into unwritten, nonfinite and wrong ones; one failure a kind."""
+    bad = ~good
+    stale = bad & _equal_bits(got, before) if before is not None else torch.zeros_like(bad)
+    floating = got.dtype.is_floating_point and got.element_size() > 1
+    strange = bad & ~stale & (~got.isfinite() & truth.isfinite()) if floating else torch.zeros_like(bad)
+    wrong = bad & ~stale & ~strange
+    failures = []
+    for kind, mask in (("unwritten", stale), ("nonfinite", strange), ("value", wrong)):
+        count = int(mask.sum())
+        if count:
+            shown = _differences(got, truth, bound, ratio, mask)
+            failures.append(Failure(kind, name, _say(kind, count, got.numel(), shown[0]), shown))
+    return failures
+
+
+def _differences(got: Tensor, truth: Tensor, bound: Tensor, ratio: Tensor, mask: Tensor) -> tuple[Difference, ...]:
+    """The worst elements of the mask, worst first."""
+    where = mask.nonzero()
+    order = ratio[mask].nan_to_num(math.inf).argsort(descending=True, stable=True)[:SHOWN]
+    return tuple(
+        Difference(tuple(i), _number(truth[tuple(i)]), _number(got[tuple(i)]), float(bound[tuple(i)]), float(ratio[tuple(i)]))
+        for i in where[order].tolist()
+    )
+
+
+def _number(element: Tensor) -> float | int | bool:
+    value = element.item() if element.dtype.itemsize > 1 or not element.dtype.is_floating_point else float(element.float())
+    return value  # type: ignore[no-any-return]
+
+
+def _say(kind: str, count: int, total: int, worst: Difference) -> str:
+    index = list(worst.index)
+    if kind == "unwritten":
+        return f"{count} of {total} elements keep their old content, the first {index}"
+    if kind == "nonfinite":
+        return f"{count} of {total} elements are not finite, the first {index}: {worst.got} for {worst.expected:.6g}"
+    tail = f", bound {worst.bound:.3g}, ratio {worst.ratio:.3g}" if worst.bound else ", must be equal"
+    return f"{count} of {total} elements differ, the worst {index}: {worst.got:.6g} for {worst.expected:.6g}{tail}"
+
+
+def memory(placement: Placement, arena: Arena, masks: Mapping[str, Tensor | bool], scratch: tuple[str, ...]) -> list[Failure]:
+    """Bytes that may not change: inputs, the unwritten part of mutated arguments, and what lies around every buffer."""
+    failures = []
+    owners = _owners(placement)
+    for buffer in placement.buffers:
+        after = arena.bytes[buffer.block.first : buffer.block.last]
+        if np.array_equal(after, buffer.before):
+            continue
+        changed = after != buffer.before
+        names = [name for name in owners[id(buffer)] if name in masks or name in scratch]
+        for name in names:
+            changed &= ~element_mask(buffer.block, placement.arguments[name], masks.get(name, True))
+        if changed.any():
+            failures.append(_trespass(buffer, placement, changed, bool(names)))
+    return failures
+
+
+def _owners(placement: Placement) -> dict[int, list[str]]:
+    """Buffer -> the tensor arguments that lie in it, aliases included."""
+    owners: dict[int, list[str]] = {id(buffer): [] for buffer in placement.buffers}
+    for name, placed in placement.arguments.items():
+        if isinstance(placed, Placed):
+            for buffer in placement.buffers:
+                if name in buffer.arguments or buffer.block.first <= placed.start < buffer.block.last:
+                    owners[id(buffer)].append(name)
+                    break
+    return owners
+
+
+def _trespass(buffer: Buffer, placement: Placement, changed: Any, mutated: bool) -> Failure:
+    where = np.flatnonzero(changed)
+    name = buffer.arguments[0]
+    left = buffer.block.start - buffer.block.first
+    first = int(where[0]) - left
+    side = "left of" if first < 0 else "right of" if first >= buffer.block.nbytes else "inside"
+    width = placement.arguments[name].dtype.itemsize
+    position = first if first < 0 else first - buffer.block.nbytes if first >= buffer.block.nbytes else first // width
+    unit = "byte" if side != "inside" else "element"
+    what = " and ".join(buffer.arguments)
+    kind = "untouched" if mutated else "input_changed"
+    return Failure(kind, name, f"{len(where)} bytes of {what} changed that must not, the first {side} the buffer ({unit} {position})")
+
+
+def result_shape(name: str, sizes: tuple[int, ...], dtype: torch.dtype, truth: Tensor, expected: torch.dtype) -> list[Failure]:
+    """The result has the shape and dtype that the contract says."""
+    if tuple(truth.shape) != sizes:
+        return [Failure("layout", name, f"shape {list(sizes)}, expected {list(truth.shape)}")]
+    if dtype != expected:
+        return [Failure("layout", name, f"dtype {dtype}, expected {expected}")]
+    return []

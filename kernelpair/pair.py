@@ -1,0 +1,130 @@
+"""A pair: a reference, the kernel that must equal it, and all that is known about their contract."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.case import Case
+
+if TYPE_CHECKING:
+    from kernelpair.session import Session
+
+Inputs = dict[str, Any]
+"""Logical arguments by name, in the order of the signature: contiguous tensors, an `Alias`, plain scalars, None."""
+Outputs = dict[str, Any]
+"""What a call leaves behind, by name: the mutated arguments, and the results (`Pair.results`)."""
+
+
+@dataclass(frozen=True)
+class Alias:
+    """An argument that is a view of another one, such as the value part of a joint key/value cache."""
+
+    of: str
+    view: Callable[[Tensor], Tensor]
+
+
+class Exact:
+    """The bound of an output that must equal the truth, rounded once to its dtype."""
+
+
+EXACT = Exact()
+Bound = Mapping[str, Tensor | Exact]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A property beyond equality with the reference; `holds` runs further calls in its session and reports what differs.
+
+    `holds(case, session)` is called after the case itself was run and judged (`session.first`).
+    """
+
+    holds: Callable[[Any, "Session"], None]
+    says: str
+    """One sentence for `kernelpair list`."""
+    applies: Callable[[Any], bool] = lambda case: True
+    """Cases for which it says anything; others are judged by value alone."""
+
+
+@dataclass(frozen=True)
+class Bad:
+    """One way to call the kernel wrongly: `spoil` edits valid inputs; both sides must raise `error` naming `argument`."""
+
+    spoil: Callable[[Any, Inputs], Inputs | None]
+    """(case, inputs) -> wrong inputs, or None where the case offers no room for the error."""
+    error: type[Exception]
+    argument: str
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One row of `kernelpair bench`: realistic arguments, the work they mean, and peers that do the same."""
+
+    name: str
+    arguments: Callable[[], Inputs]
+    flops: float = 0.0
+    """Floating-point operations of a call (0: the row is bound by bandwidth)."""
+    bytes: float = 0.0
+    """Bytes that a call must move at least."""
+    peers: Mapping[str, Callable[[Inputs], Callable[[], object]]] = field(default_factory=dict)
+    """Name -> a function that prepares the same work and returns what is timed; `torch` is the equivalent torch call."""
+
+
+def everything(case: Any, inputs: Inputs) -> bool:
+    """For `Pair.mutates`: every element of the argument is written."""
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Joins reference, kernel and contract; one a kernel stem, made in `properties/<stem>.py` as `PAIR`."""
+
+    name: str
+    version: int
+    """Of the case's schema; a saved case of another version is refused."""
+    case: type[Case]
+    cases: Any
+    """A Hypothesis strategy of cases (value trials; the engine draws the trial itself)."""
+    inputs: Callable[[Any], Inputs]
+    """Case -> logical arguments. Raises ValueError for a case that cannot be built."""
+    reference: Callable[..., Any]
+    optimized: Callable[..., Any]
+    """Takes the same keyword arguments as the reference. Results: None, a tensor, or a dict by name."""
+    bound: Callable[[Any, Inputs, Outputs], Bound] | None = None
+    """(case, inputs in float64, truth) -> error bound of each element of each judged output; None: outputs compare bit for
+    bit, and so does every output that the returned mapping leaves out."""
+    mutates: Mapping[str, Callable[[Any, Inputs], Tensor | bool]] = field(default_factory=dict)
+    """Argument -> mask of the elements that the contract writes (broadcast to its shape), or True for all."""
+    scratch: Sequence[str] = ()
+    """Arguments whose content is arbitrary before and after."""
+    results: Sequence[str] = ("out",)
+    """Names of the tensors of a tuple result."""
+    result_dtype: Callable[[Any, str], torch.dtype] | None = None
+    """(case, result) -> its dtype; None: the case's dtype for float results."""
+    result_layout: Callable[[Any, str, tuple[int, ...], tuple[int, ...]], bool] | None = None
+    """(case, result, sizes, strides) -> is this legal; None: results are contiguous."""
+    exact_reference: bool = False
+    """The reference runs in the arguments' own dtypes instead of float64: for kernels that only move data."""
+    layouts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Argument -> the layouts beyond dense that the contract allows."""
+    fused: Sequence[tuple[str, str]] = ()
+    """Pairs of arguments that may be halves of one buffer."""
+    indices: Sequence[str] = ()
+    """Index arguments, each int32 or int64."""
+    relations: Mapping[str, Relation] = field(default_factory=dict)
+    bad: Mapping[str, Bad] = field(default_factory=dict)
+    edges: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
+    """Named corners of the contract -> does this case lie in it; a run that leaves one out is reported."""
+    sharp: Callable[[Any], bool] | None = None
+    """Cases judged by a second check with power (exact modes, fp32), for a bound that is loose elsewhere."""
+    emulated: Callable[[Any], bool] = lambda case: True
+    """Cases small enough for the emulated tier, a thousand times slower."""
+    picture: Callable[[Any], str] | None = None
+    """The batch of a case drawn in text, for `kernelpair replay -v`."""
+    tiers: str = "each"
+    """`each`: put on trial on every tier; `python`: one candidate, whatever tier its operators take."""
+    bench: Sequence[BenchRow] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Role -> path, filled in by `properties.pairs()`."""

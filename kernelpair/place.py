@@ -1,0 +1,186 @@
+"""Place the logical arguments of a case into guarded shared memory, in the layouts that the case asks for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kernelpair.case import Case
+from kernelpair.layout import EXPANDED, FUSED, LAYOUTS, Layout, reach
+from kernelpair.memory import CANARY, Arena, Block
+from kernelpair.pair import Alias, Inputs, Pair
+from kernelpair.values import poison_value
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tensor argument as the worker needs it to build its view of the arena."""
+
+    dtype: torch.dtype
+    start: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass
+class Buffer:
+    """Memory of one argument, or of two fused ones, with what it held before the call."""
+
+    block: Block
+    arguments: list[str]
+    before: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+
+
+@dataclass
+class Placement:
+    """All arguments of a call, placed."""
+
+    arguments: dict[str, Any]
+    """Name -> Placed for a tensor, or the plain value."""
+    logical: Inputs
+    """The same values as contiguous tensors, aliases resolved: what the reference is given."""
+    buffers: list[Buffer]
+    guards: list[int]
+
+    def restore(self, arena: Arena) -> None:
+        """Give every byte the value that it had before the call."""
+        for buffer in self.buffers:
+            arena.bytes[buffer.block.first : buffer.block.last] = buffer.before
+
+
+def settle(pair: Pair, case: Case, inputs: Inputs, keep_strides: bool = False) -> Inputs:
+    """Logical inputs with the case's index dtypes and expanded (stride 0) arguments; aliases stay as they are.
+
+    With `keep_strides` (wrong calls) a tensor that is not contiguous is placed with just its strides.
+    """
+    settled = dict(inputs)
+    for name, value in inputs.items():
+        if not isinstance(value, Tensor):
+            continue
+        if name in pair.indices and value.dtype in (torch.int32, torch.int64):
+            value = value.to(torch.int32 if name in case.int32 else torch.int64)
+        if case.layout.get(name) == EXPANDED and value.dim() and value.shape[0] > 1:
+            value = value[:1].expand(value.shape)
+        settled[name] = value if keep_strides else value.contiguous()
+    return settled
+
+
+def resolve(inputs: Mapping[str, Any]) -> Inputs:
+    """Replace each Alias by its view."""
+    return {
+        name: value.view(inputs[value.of]) if isinstance(value, Alias) else value for name, value in inputs.items()
+    }
+
+
+def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena) -> Placement:
+    """Lay out settled `inputs` in `arena`. Raises OutOfMemory."""
+    arena.reset()
+    placement = Placement(dict(inputs), resolve(inputs), [], [0])
+    partners = dict(pair.fused)
+    done: set[str] = set()
+    for name, value in inputs.items():
+        if not isinstance(value, Tensor) or name in done:
+            continue
+        partner = partners.get(name)
+        if partner is not None and case.layout.get(name) == FUSED and _can_fuse(value, inputs.get(partner)):
+            _place_fused(case, arena, placement, name, partner)
+            done.add(partner)
+        elif value.is_contiguous():
+            _place_one(case, arena, placement, name, LAYOUTS[_layout_name(case, name)](value.shape))
+        else:
+            span = reach(value.shape, value.stride())
+            _place_one(case, arena, placement, name, Layout(tuple(value.stride()), 0, span))
+    for name, value in inputs.items():
+        if isinstance(value, Alias):
+            placement.arguments[name] = _view(arena, placement.arguments[value.of], value)
+    for buffer in placement.buffers:
+        buffer.before = arena.bytes[buffer.block.first : buffer.block.last].copy()
+    return placement
+
+
+def _layout_name(case: Case, name: str) -> str:
+    name = case.layout.get(name, "dense")
+    if name not in LAYOUTS and name != FUSED:
+        raise ValueError(f"unknown layout {name!r}; known are {', '.join(LAYOUTS)} and {FUSED}")
+    return "dense" if name == FUSED else name
+
+
+def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout: Layout) -> None:
+    value = placement.logical[name]
+    block = _fill(case, arena, placement, value.dtype, layout.total, [name])
+    _write(arena, placement, name, block.start, layout.strides, layout.offset)
+
+
+def _can_fuse(first: Tensor, second: object) -> bool:
+    return (
+        isinstance(second, Tensor)
+        and first.dtype == second.dtype
+        and first.dim() >= 2
+        and first.shape[:-1] == second.shape[:-1]
+    )
+
+
+def _place_fused(case: Case, arena: Arena, placement: Placement, name: str, partner: str) -> None:
+    """Both in one buffer, their rows in turn: the k and v halves of a joint projection or cache."""
+    first, second = placement.logical[name], placement.logical[partner]
+    joint = (*first.shape[:-1], first.shape[-1] + second.shape[-1])
+    layout = LAYOUTS["dense"](joint)
+    block = _fill(case, arena, placement, first.dtype, layout.total, [name, partner])
+    _write(arena, placement, name, block.start, layout.strides, 0)
+    _write(arena, placement, partner, block.start, layout.strides, first.shape[-1])
+
+
+def _fill(
+    case: Case, arena: Arena, placement: Placement, dtype: torch.dtype, elements: int, names: list[str]
+) -> Block:
+    """A block whose buffer holds poison, with canaries in the rest of its pages."""
+    block = arena.allocate(elements * dtype.itemsize, case.guard)
+    arena.bytes[block.first : block.start] = CANARY
+    arena.bytes[block.start + block.nbytes : block.last] = CANARY
+    arena.tensor(dtype, block.start, (elements,), (1,)).fill_(poison_value(case.poison, dtype))
+    placement.buffers.append(Buffer(block, names))
+    placement.guards.append(block.last)
+    return block
+
+
+def _write(
+    arena: Arena, placement: Placement, name: str, start: int, strides: tuple[int, ...], offset: int
+) -> None:
+    value = placement.logical[name]
+    placed = Placed(value.dtype, start + offset * value.element_size(), tuple(value.shape), strides)
+    if value.numel():
+        if value.is_contiguous() and 0 not in strides:
+            arena.tensor(placed.dtype, placed.start, placed.sizes, placed.strides).copy_(value)
+        else:
+            span = reach(value.shape, strides)
+            source = value if value.stride() == strides else value[:1]
+            arena.tensor(placed.dtype, placed.start, (span,), (1,)).copy_(source.as_strided((span,), (1,)))
+    placement.arguments[name] = placed
+
+
+def _view(arena: Arena, base: Placed, alias: Alias) -> Placed:
+    view = alias.view(arena.tensor(base.dtype, base.start, base.sizes, base.strides))
+    start = view.storage_offset() * view.element_size()
+    return Placed(view.dtype, start, tuple(view.shape), tuple(view.stride()))
+
+
+def element_mask(block: Block, placed: Placed, mask: Tensor | bool) -> npt.NDArray[np.bool_]:
+    """Bytes of a block's pages that belong to the elements of `placed` for which `mask` holds."""
+    width = placed.dtype.itemsize
+    allowed = np.zeros(block.last - block.first, dtype=np.bool_)
+    span = reach(placed.sizes, placed.strides)
+    if span == 0:
+        return allowed
+    elements = torch.zeros(span, dtype=torch.bool)
+    view = elements.as_strided(placed.sizes, placed.strides)
+    view.copy_(torch.as_tensor(mask).expand(placed.sizes))
+    first = placed.start - block.first
+    allowed[first : first + span * width] = np.repeat(elements.numpy(), width)
+    return allowed
+
+
+

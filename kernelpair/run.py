@@ -1,0 +1,155 @@
+"""Run a candidate: in a worker process that may die, or, when asked for, in this one."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Sequence
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from kernelpair.candidate import Candidate
+from kernelpair.memory import Arena
+from kernelpair.worker import Caller, Outcome, Request, serve, stderr_tail
+
+HANG_SECONDS = 20.0  # a case has a budget of work far below this on every tier
+HANG_SECONDS_AGAIN = 2.0  # once a candidate has hung, shrinking tries many more hanging cases
+START_SECONDS = 120.0  # for importing torch and the candidate on a loaded machine
+# Freshly allocated memory is filled with bytes that are a huge number in bf16 and fp32 and NaN in fp16, so that a kernel
+# which trusts its scratch is seen; glibc reads it when the worker's server starts.
+os.environ.setdefault("MALLOC_PERTURB_", "129")
+
+
+class HarnessError(RuntimeError):
+    """The harness itself failed; says nothing about the candidate."""
+
+
+def worker_context(preload: Sequence[str] = ()) -> ForkServerContext:
+    """The context whose server has torch loaded, so that a new worker takes about 10 ms."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch", "kernelpair.worker", *preload])
+    return context
+
+
+class Runner:
+    """Runs calls of one candidate one after another; close it, or use it as a context manager."""
+
+    arena: Arena
+
+    def run(self, request: Request) -> Outcome:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release the worker."""
+
+    def __enter__(self) -> "Runner":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class InProcess(Runner):
+    """Calls in this process: fast and easy to step into with a debugger; a crash ends the run."""
+
+    def __init__(self, candidate: Candidate, arena: Arena | None = None) -> None:
+        self.arena = arena or Arena.create()
+        self._caller = Caller(candidate, self.arena)
+
+    def run(self, request: Request) -> Outcome:
+        return self._caller.call(request, guarded=False)
+
+
+class Isolated(Runner):
+    """Calls in a worker process. A signal, an exit or a hang is an outcome, and the next call has a new worker."""
+
+    def __init__(
+        self, candidate: Candidate, journal: Path | None = None, preload: Sequence[str] = (), arena: Arena | None = None
+    ) -> None:
+        self.candidate = candidate
+        self.arena = arena or Arena.create()
+        self.restarts = -1
+        self._context = worker_context(preload)
+        self._hang_seconds = HANG_SECONDS
+        self._stderr = tempfile.NamedTemporaryFile(prefix="kernelpair-", suffix=".log")  # noqa: SIM115
+        self._process: Any = None
+        self._connection: Any = None
+
+    def run(self, request: Request) -> Outcome:
+        if self._process is None:
+            self._start()
+        try:
+            self._connection.send(request)
+            if not self._connection.poll(self._hang_seconds):
+                return self._hung()
+            outcome: Outcome = self._connection.recv()
+        except (EOFError, ConnectionResetError, BrokenPipeError):
+            return self._died()
+        return outcome
+
+    def _start(self) -> None:
+        self._connection, theirs = self._context.Pipe()
+        self._process = self._context.Process(
+            target=serve,
+            args=(theirs, _Descriptor(self.arena.descriptor), self.arena.capacity, self.candidate, self._stderr.name),
+            daemon=True,
+        )
+        self._process.start()
+        theirs.close()
+        self.restarts += 1
+        if not self._connection.poll(START_SECONDS):
+            self._stop()
+            raise HarnessError(f"the worker of {self.candidate.name} did not start within {START_SECONDS:.0f} s")
+        try:
+            refusal = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            outcome = self._died()
+            raise HarnessError(f"the worker of {self.candidate.name} died at its start: {outcome.message}") from None
+        if refusal is not None:
+            self._stop()
+            raise HarnessError(refusal.message)
+
+    def _hung(self) -> Outcome:
+        seconds, self._hang_seconds = self._hang_seconds, HANG_SECONDS_AGAIN
+        self._process.kill()
+        self._stop()
+        return Outcome("hang", "Hang", f"no answer within {seconds:g} s")
+
+    def _died(self) -> Outcome:
+        self._process.join(5)
+        code = self._process.exitcode
+        self._stop()
+        tail = stderr_tail(self._stderr.name)
+        name = signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
+        return Outcome("crash", name, f"{name}{': ' + tail if tail else ''}")
+
+    def _stop(self) -> None:
+        if self._process is None:
+            return
+        self._connection.close()
+        self._process.join(1)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process = None
+
+    def close(self) -> None:
+        self._stop()
+        self._stderr.close()
+
+
+class _Descriptor:
+    """A file descriptor that survives the way to the worker."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __reduce__(self) -> Any:
+        return _attach, (DupFd(self.descriptor),)
+
+
+def _attach(duplicate: Any) -> Any:
+    return duplicate

@@ -1,0 +1,301 @@
+"""One trial of one case: its calls, each judged against the truth, and what relations find out about them."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair import judge
+from kernelpair.candidate import Candidate
+from kernelpair.case import REJECTS, Case, to_line
+from kernelpair.pair import Bound, Inputs, Outputs, Pair
+from kernelpair.place import Placed, Placement, place, resolve, settle
+from kernelpair.run import HarnessError, Runner
+from kernelpair.verdict import Failure, Verdict
+from kernelpair.worker import Outcome, Request, Returned, named_results
+
+THREADS = 2  # of a call, unless the trial varies them
+BUILT_IN = {
+    "repeat": "the same call twice gives the same bits",
+    "threads": "1, 2 and 3 threads all stay within the bound",
+    "poison": "other content in unused bytes, scratch and fresh outputs, and the guard page on the other side: the same bits",
+}
+
+
+class Abandoned(Exception):
+    """The call failed in a way that leaves nothing to compare; the failure is recorded."""
+
+
+@dataclass
+class Result:
+    """A judged call."""
+
+    outputs: Outputs
+    truth: Outputs
+    bound: Bound
+
+
+class Session:
+    """Runs the calls of a trial. Relations use `first`, `run`, `expect_close` and `expect_same`."""
+
+    def __init__(self, pair: Pair, candidate: Candidate, case: Case, runner: Runner) -> None:
+        self.pair = pair
+        self.candidate = candidate
+        self.case = case
+        self.runner = runner
+        self.verdict = Verdict(case, to_line(pair.name, pair.version, case))
+        self.first: Result
+
+    def run(
+        self, case: Case | None = None, inputs: Inputs | None = None, threads: int = THREADS, note: str = "", judged: bool = True
+    ) -> Result:
+        """Place, run and judge another case of the pair, or the same one with other logical inputs.
+
+        Failures are recorded with `note`. Raises Abandoned where the candidate gave no result. With `judged=False` neither
+        truth nor bound is evaluated.
+        """
+        case = case or self.case
+        settled = settle(self.pair, case, self.pair.inputs(case) if inputs is None else inputs)
+        placement = place(self.pair, case, settled, self.runner.arena)
+        truth, expected = truth_of(self.pair, settled) if judged else ({}, {})
+        outcome = self._call(placement, threads)
+        outputs = self._judge_call(case, placement, outcome, truth, note)
+        if not judged:
+            return Result(outputs, {}, {})
+        bound = self.pair.bound(case, expected, truth) if self.pair.bound is not None else {}
+        self._judge_values(case, placement, outputs, truth, bound, note)
+        return Result(outputs, truth, bound)
+
+    def expect_close(self, name: str, got: Tensor, expected: Tensor, tolerance: Tensor, says: str) -> None:
+        """Record a failed relation unless |got - expected| <= tolerance everywhere."""
+        failures, _ = judge.values(name, got, expected.to(torch.float64), tolerance)
+        self._relate(failures, says)
+
+    def expect_same(self, name: str, got: Tensor, expected: Tensor, says: str, kind: str = "relation") -> None:
+        """Record a failed relation unless both hold the same bits."""
+        if not judge.same_bits(got, expected):
+            count = int((got != expected).sum()) if got.shape == expected.shape else got.numel()
+            self.verdict.failures.append(Failure(kind, name, f"{says}: {count} of {got.numel()} elements differ in their bits"))
+
+    def expect(self, holds: bool, name: str, says: str) -> None:
+        """Record a failed relation unless `holds`."""
+        if not holds:
+            self.verdict.failures.append(Failure("relation", name, says))
+
+    def _relate(self, failures: list[Failure], says: str) -> None:
+        for failure in failures:
+            self.verdict.failures.append(replace(failure, kind="relation", detail=f"{says}: {failure.detail}"))
+
+    def _call(self, placement: Placement, threads: int) -> Outcome:
+        self.verdict.calls += 1
+        request = Request(
+            placement.arguments, placement.guards, self.runner.arena.used, tuple(self.pair.results), threads
+        )
+        outcome = self.runner.run(request)
+        if outcome.status == "harness":
+            raise HarnessError(outcome.message)
+        return outcome
+
+    def _judge_call(self, case: Case, placement: Placement, outcome: Outcome, truth: Outputs, note: str) -> Outputs:
+        """Everything but values: that it came back, what it left alone, what ran."""
+        if outcome.status != "ok":
+            kind = outcome.status
+            detail = outcome.message if kind != "exception" else f"{outcome.error}: {outcome.message}"
+            self._record([Failure(kind, "", detail)], note)
+            raise Abandoned
+        masks = self._masks(case, placement)
+        self._record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.scratch)), note)
+        for name in outcome.moved:
+            self._record([Failure("layout", name, "the call changed the argument's sizes, strides or data pointer")], note)
+        if self.pair.tiers == "each" and outcome.ran is not None and outcome.ran != self.candidate.name:
+            self._record([Failure("wrong_tier", "", f"{outcome.ran or 'no kernel'} ran instead of {self.candidate.name}")], note)
+        return self._outputs(case, placement, outcome, truth, note)
+
+    def _masks(self, case: Case, placement: Placement) -> dict[str, Tensor | bool]:
+        return {
+            name: mask(case, placement.logical)
+            for name, mask in self.pair.mutates.items()
+            if isinstance(placement.arguments.get(name), Placed)
+        }
+
+    def _outputs(self, case: Case, placement: Placement, outcome: Outcome, truth: Outputs, note: str) -> Outputs:
+        arena = self.runner.arena
+        outputs: Outputs = {}
+        for name in self.pair.mutates:
+            placed = placement.arguments.get(name)
+            if isinstance(placed, Placed):
+                outputs[name] = arena.tensor(placed.dtype, placed.start, placed.sizes, placed.strides).clone(
+                    memory_format=torch.contiguous_format
+                )
+        for name, returned in outcome.results.items():
+            if isinstance(returned, Returned):
+                self._judge_result(case, name, returned, truth, note)
+                copy = returned.copy
+                outputs[name] = arena.tensor(copy.dtype, copy.start, copy.sizes, copy.strides).clone()
+            else:
+                outputs[name] = returned
+        return outputs
+
+    def _judge_result(self, case: Case, name: str, returned: Returned, truth: Outputs, note: str) -> None:
+        sizes = returned.copy.sizes
+        legal = self.pair.result_layout or (lambda case, name, sizes, strides: _is_contiguous(sizes, strides))
+        if not legal(case, name, sizes, returned.strides):
+            self._record([Failure("layout", name, f"strides {list(returned.strides)} for sizes {list(sizes)}")], note)
+        if returned.aliases:
+            self._record([Failure("layout", name, f"the result shares memory with {returned.aliases}")], note)
+        expected = truth.get(name)
+        if isinstance(expected, Tensor):
+            dtype = self._result_dtype(case, name, expected)
+            wrong = judge.result_shape(name, sizes, returned.copy.dtype, expected, dtype)
+            self._record(wrong, note)
+            if wrong:
+                raise Abandoned
+
+    def _result_dtype(self, case: Case, name: str, truth: Tensor) -> torch.dtype:
+        if self.pair.result_dtype is not None:
+            return self.pair.result_dtype(case, name)
+        floating = truth.dtype.is_floating_point and not self.pair.exact_reference
+        return getattr(torch, case.dtype) if floating else truth.dtype
+
+    def _judge_values(
+        self, case: Case, placement: Placement, outputs: Outputs, truth: Outputs, bound: Bound, note: str
+    ) -> None:
+        masks = self._masks(case, placement)
+        for name, expected in truth.items():
+            if name in self.pair.scratch:
+                continue
+            if name not in outputs:
+                self._record([Failure("layout", name, "the call returned no such result")], note)
+            elif not isinstance(expected, Tensor):
+                if outputs[name] != expected:
+                    self._record([Failure("value", name, f"{outputs[name]!r}, expected {expected!r}")], note)
+            else:
+                mask = masks.get(name)
+                mask = mask.expand(expected.shape) if isinstance(mask, Tensor) else None
+                before = placement.logical[name] if name in self.pair.mutates else None
+                failures, tightness = judge.values(name, outputs[name], expected, bound.get(name), mask, before)
+                self._record(failures, note)
+                if tightness is not None and not failures:
+                    self.verdict.tightness[name] = tightness
+
+    def _record(self, failures: list[Failure], note: str) -> None:
+        for failure in failures:
+            self.verdict.failures.append(replace(failure, detail=f"{note}: {failure.detail}") if note else failure)
+
+    # The trials that every pair has.
+
+    def hold_trial(self) -> None:
+        """Carry out the case's trial."""
+        name = self.case.trial
+        if name.startswith(REJECTS):
+            self._rejects(name.removeprefix(REJECTS))
+            return
+        self.first = self.run()
+        if name in BUILT_IN:
+            getattr(self, f"_{name}")()
+        elif name != "value":
+            relation = self.pair.relations[name]
+            if relation.applies(self.case):
+                relation.holds(self.case, self)
+
+    def _repeat(self) -> None:
+        self._same_again(self.case, BUILT_IN["repeat"])
+
+    def _poison(self) -> None:
+        other = replace(
+            self.case,
+            poison="outlier" if self.case.poison == "nan" else "nan",
+            guard="start" if self.case.guard == "end" else "end",
+        )
+        self._same_again(other, BUILT_IN["poison"])
+
+    def _same_again(self, case: Case, says: str) -> None:
+        again = self.run(case, judged=False)
+        masks = {name: mask(case, self.pair.inputs(case)) for name, mask in self.pair.mutates.items()}
+        for name, value in again.outputs.items():
+            if isinstance(value, Tensor) and name not in self.pair.scratch:
+                mask = masks.get(name, True)
+                keep = mask.expand(value.shape) if isinstance(mask, Tensor) else None
+                first = self.first.outputs[name]
+                if keep is not None:
+                    value, first = value[keep], first[keep]
+                self.expect_same(name, value, first, says, "nondeterministic")
+
+    def _threads(self) -> None:
+        for threads in (1, 3):
+            self.run(threads=threads, note=f"{threads} threads")
+
+    def _rejects(self, name: str) -> None:
+        """A wrong call: both sides refuse with the contract's class, name the argument, and change nothing."""
+        bad = self.pair.bad[name]
+        wrong = bad.spoil(self.case, self.pair.inputs(self.case))
+        if wrong is None:
+            self.first = self.run()
+            return
+        placement = place(self.pair, self.case, settle(self.pair, self.case, wrong, keep_strides=True), self.runner.arena)
+        self._reference_refuses(placement, bad.error, bad.argument, name)
+        outcome = self._call(placement, THREADS)
+        if outcome.status == "ok":
+            self._record([Failure("missing_error", bad.argument, f"{name}: a result instead of {bad.error.__name__}")], "")
+        elif outcome.status != "exception":
+            self._record([Failure(outcome.status, bad.argument, f"{name}: {outcome.message}")], "")
+            return
+        elif bad.error.__name__ not in outcome.bases or bad.argument not in outcome.message:
+            detail = f"{name}: {outcome.error}({outcome.message!r}) instead of {bad.error.__name__} naming {bad.argument}"
+            self._record([Failure("exception", bad.argument, detail)], "")
+        self._record(judge.memory(placement, self.runner.arena, {}, ()), name)
+
+    def _reference_refuses(self, placement: Placement, error: type[Exception], argument: str, name: str) -> None:
+        arena = self.runner.arena
+        arguments = {
+            key: arena.tensor(value.dtype, value.start, value.sizes, value.strides) if isinstance(value, Placed) else value
+            for key, value in placement.arguments.items()
+        }
+        try:
+            self.pair.reference(**arguments)
+        except error as refused:
+            if argument in str(refused):
+                return
+            raise HarnessError(f"the reference of {self.pair.name} refuses {name} without naming {argument}: {refused}") from refused
+        except Exception as other:
+            raise HarnessError(f"the reference of {self.pair.name} answers {name} with {other!r}, not {error.__name__}") from other
+        raise HarnessError(f"the reference of {self.pair.name} accepts {name}, the contract demands {error.__name__}")
+
+
+def _is_contiguous(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    step = 1
+    for size, stride in zip(reversed(sizes), reversed(strides)):
+        if size > 1 and stride != step:
+            return False
+        step *= max(size, 1)
+    return True
+
+
+def widen(value: Any) -> Any:
+    """Float tensors exactly in float64, other tensors cloned."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.to(torch.float64) if value.dtype.is_floating_point and value.dtype != torch.float64 else value.clone()
+
+
+def truth_of(pair: Pair, settled: Inputs) -> tuple[Outputs, Inputs]:
+    """The reference's mutated arguments and results, in float64; and the widened inputs as they were."""
+
+    def fresh() -> Inputs:
+        copies = {
+            name: (value.clone() if pair.exact_reference else widen(value)) if isinstance(value, Tensor) else value
+            for name, value in settled.items()
+        }
+        return resolve(copies)
+
+    arguments = fresh()
+    kept = dict(arguments)
+    for name in (*pair.mutates, *pair.scratch):
+        if isinstance(arguments.get(name), Tensor):
+            kept[name] = arguments[name].clone()
+    result = pair.reference(**arguments)
+    truth: Outputs = {name: arguments[name] for name in pair.mutates if isinstance(arguments.get(name), Tensor)}
+    truth |= named_results(result, tuple(pair.results))
+    return truth, kept
+

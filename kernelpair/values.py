@@ -1,0 +1,54 @@
+"""Numbers for tensors, the same on every machine: numpy's Philox counter, keyed by a case's seed and the argument's name."""
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+OUTLIER = 3.0e4  # finite in every float dtype with a wide exponent and in fp16, far above any drawn value
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+INDEX_POISON = (-(2**31), 2**31 - 1)  # neither is a slot of anything
+
+
+def generator(seed: int, name: str) -> np.random.Generator:
+    """The stream of one argument of one case."""
+    return np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), zlib.crc32(name.encode())]))
+
+
+def uniform(
+    seed: int, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32, scale: float = 1.0
+) -> Tensor:
+    """Values in [-scale, scale), multiples of scale / 2^15 before they are rounded to `dtype`; never -0."""
+    steps = generator(seed, name).integers(-(2**15), 2**15, size=tuple(shape), dtype=np.int16)
+    return torch.from_numpy(steps).to(torch.float32).mul_(scale / 2**15).to(dtype)
+
+
+def small_integers(seed: int, name: str, shape: Sequence[int], dtype: torch.dtype, limit: int = 2) -> Tensor:
+    """Integers in [-limit, limit] as `dtype`: sums and products of these are exact."""
+    drawn = generator(seed, name).integers(-limit, limit, size=tuple(shape), dtype=np.int8, endpoint=True)
+    return torch.from_numpy(drawn).to(dtype)
+
+
+def permutation(seed: int, name: str, size: int) -> Tensor:
+    """A permutation of range(size), int64."""
+    return torch.from_numpy(generator(seed, name).permutation(size))
+
+
+def poison(kind: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor of what must never be read: NaN or a finite outlier; for integers and bytes two values out of any range."""
+    return torch.empty(tuple(shape), dtype=dtype).fill_(poison_value(kind, dtype))
+
+
+def poison_value(kind: str, dtype: torch.dtype) -> float | int | bool:
+    """The scalar that `poison` fills with."""
+    if dtype in (torch.int32, torch.int64):
+        return INDEX_POISON[kind == "outlier"]
+    if dtype == torch.uint8:
+        return 0xFF if kind == "nan" else 0x5A
+    if dtype == torch.bool:
+        return True
+    if kind == "nan":
+        return float("nan")
+    return 240.0 if dtype in FLOAT8 else OUTLIER

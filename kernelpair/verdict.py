@@ -1,0 +1,71 @@
+"""What a trial ends with: nothing to say, or failures, each of one kind."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+KINDS = {
+    "value": "an element is further from the truth than its bound",
+    "nonfinite": "NaN or infinity where the truth is finite",
+    "unwritten": "an element that the contract writes still holds what it held before",
+    "untouched": "a byte outside the written region of a mutated argument changed",
+    "input_changed": "an argument that is only read changed",
+    "layout": "a result or an argument has other sizes, strides, dtype or memory than the contract says",
+    "nondeterministic": "the same call gave other bits",
+    "relation": "two calls that the contract relates disagree",
+    "crash": "the process died of a signal or left",
+    "hang": "the call did not come back",
+    "exception": "an exception instead of a result, or another one than the contract's",
+    "missing_error": "a result where the contract demands an error",
+    "wrong_tier": "another tier ran than the one on trial",
+    "vacuous": "the bound is so loose over a whole run that it proves nothing",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One element that differs."""
+
+    index: tuple[int, ...]
+    expected: float | int | bool
+    got: float | int | bool
+    bound: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One thing that went wrong."""
+
+    kind: str
+    tensor: str
+    detail: str
+    differences: tuple[Difference, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown kind of failure {self.kind!r}; known are {', '.join(KINDS)}")
+
+
+@dataclass
+class Tightness:
+    """How close one output came to its bound in one call."""
+
+    largest: float
+    """max |error| / bound"""
+    looseness: float
+    """median bound / root mean square of the output"""
+
+
+@dataclass
+class Verdict:
+    """The outcome of one case."""
+
+    case: Any
+    line: str
+    failures: list[Failure] = field(default_factory=list)
+    tightness: dict[str, Tightness] = field(default_factory=dict)
+    calls: int = 0
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures

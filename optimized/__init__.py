@@ -1,0 +1,18 @@
+"""The compiled kernels behind a Python face: `operator(name)` calls one, `use_tier(name)` chooses its instruction set."""
+
+from optimized.operators import Operator, operator, operators
+from optimized.tiers import Tier, build, forget_last_tier, last_tier, selected_tier, set_tier, tiers, use_tier
+
+__all__ = [
+    "Operator",
+    "Tier",
+    "build",
+    "forget_last_tier",
+    "last_tier",
+    "operator",
+    "operators",
+    "selected_tier",
+    "set_tier",
+    "tiers",
+    "use_tier",
+]

@@ -1,0 +1,76 @@
+"""Finding and loading the compiled library, once in a process."""
+
+import importlib.util
+import json
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+
+def library_path() -> Path:
+    """Where the library is: KERNELPAIR_LIBRARY, or beside this package (an editable install rebuilds it here, on import)."""
+    forced = os.environ.get("KERNELPAIR_LIBRARY")
+    if forced:
+        return Path(forced).resolve()
+    spec = importlib.util.find_spec("optimized._kernels")
+    if spec is None or spec.origin is None:
+        raise ImportError("the compiled library optimized/_kernels.so is missing: run `make build`")
+    return Path(spec.origin)
+
+
+@cache
+def _load_once() -> Mapping[str, str]:
+    if hasattr(torch.ops.kernelpair, "_tiers"):
+        raise ImportError("another copy of the kernelpair library is loaded; a second one would end the process")
+    torch.ops.load_library(str(library_path()))
+    found = json.loads(torch.ops.kernelpair._operators())
+    for entry in found:
+        torch.library.register_fake(f"kernelpair::{entry['name']}", _fake(entry["name"], entry["fake"]))
+    return MappingProxyType({entry["name"]: entry["name"] + entry["schema"] for entry in found})
+
+
+def load() -> Mapping[str, str]:
+    """Load the library, register fake implementations, and return operator name -> schema. Raises ValueError if
+    KERNELPAIR_TIER names a tier that is unknown or cannot run here."""
+    operators = _load_once()
+    raise_as_marked(torch.ops.kernelpair._selected_tier)
+    return operators
+
+
+def _fake(name: str, expression: str) -> Callable[..., Any]:
+    """The fake of an operator: nothing if it only mutates, else the expression over its arguments that its source states."""
+    if not expression:
+        return lambda *args, **kwargs: None
+    arguments = [argument.name for argument in getattr(torch.ops.kernelpair, name).default._schema.arguments]
+    return eval(f"lambda {', '.join(arguments)}: {expression}", {"torch": torch})  # noqa: S307  our own source
+
+
+MARKED_ERRORS = {"TypeError": TypeError, "ValueError": ValueError, "IndexError": IndexError}
+SCHEMA_ERRORS = ("Expected a value of type", "is missing value for argument", "Unknown keyword argument", "expected at most")
+
+
+def marked_error(error: Exception) -> Exception | None:
+    """The exception that a failed check of the library stands for, or None if `error` is not one."""
+    message = str(error)
+    kind, separator, rest = message.partition(": ")
+    if separator and kind in MARKED_ERRORS:
+        return MARKED_ERRORS[kind](rest)
+    if any(sign in message for sign in SCHEMA_ERRORS):
+        return TypeError(message.partition("\n")[0])
+    return None
+
+
+def raise_as_marked(call: Callable[..., Any], *args: Any) -> Any:
+    """Call, raising the class that the library's message names."""
+    try:
+        return call(*args)
+    except RuntimeError as error:
+        marked = marked_error(error)
+        if marked is None:
+            raise
+        raise marked from None

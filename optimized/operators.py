@@ -1,0 +1,46 @@
+"""The operators as Python functions that raise TypeError, ValueError and IndexError as the contracts say."""
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from optimized._library import load, marked_error
+
+
+class Operator:
+    """A callable operator: `store_cache = operator("store_cache"); store_cache(k, v, k_cache, v_cache, indices)`.
+
+    Same parameters as torch.ops.kernelpair.<name>, which it calls; `raw` is that operator, whose errors are RuntimeErrors.
+    """
+
+    def __init__(self, name: str, schema: str) -> None:
+        self.name = self.__name__ = name
+        self.schema = schema
+        self.raw = getattr(torch.ops.kernelpair, name).default
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self.raw(*args, **kwargs)
+        except RuntimeError as error:
+            marked = marked_error(error)
+            if marked is None:
+                raise
+            raise marked from None
+
+    def __repr__(self) -> str:
+        return f"<operator {self.schema}>"
+
+
+def operators() -> list[str]:
+    """Names of all operators of the library."""
+    return sorted(load())
+
+
+@cache
+def operator(name: str) -> Operator:
+    """The operator called `name`; ValueError lists those that exist."""
+    schema = load().get(name)
+    if schema is None:
+        raise ValueError(f"there is no operator {name!r}; the operators are {', '.join(operators())}")
+    return Operator(name, schema)

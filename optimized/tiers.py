@@ -1,0 +1,74 @@
+"""Tiers: the instruction sets that the kernels are compiled for, which of them can run here, and which one is used."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from optimized._library import load, raise_as_marked
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One build of the kernels. `reason` says why a tier that is not runnable is not; `flags` are its compiler flags."""
+
+    name: str
+    compiled: bool
+    runnable: bool
+    reason: str
+    flags: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@cache
+def build() -> dict[str, Any]:
+    """How the library was built: compiler, build_type, build_directory, and the tiers as plain data."""
+    load()
+    return dict(json.loads(torch.ops.kernelpair._tiers()))
+
+
+@cache
+def tiers() -> tuple[Tier, ...]:
+    """All tiers, compiled or not, in ascending order of preference; the last, amx_emulated, only runs when asked for."""
+    return tuple(Tier(**tier) for tier in build()["tiers"])
+
+
+def set_tier(name: str) -> None:
+    """Run every kernel of this process in the tier `name`; ValueError if it is unknown or cannot run here."""
+    load()
+    raise_as_marked(torch.ops.kernelpair._set_tier, str(name))
+
+
+@contextmanager
+def use_tier(name: str) -> Iterator[None]:
+    """Run the kernels of a block in the tier `name`, in all threads of this process."""
+    before = selected_tier()
+    set_tier(name)
+    try:
+        yield
+    finally:
+        set_tier(before)
+
+
+def selected_tier() -> str:
+    """The tier in which the next kernel runs: the last one set, else KERNELPAIR_TIER, else the best of this CPU."""
+    load()
+    return str(raise_as_marked(torch.ops.kernelpair._selected_tier))
+
+
+def last_tier() -> str | None:
+    """The tier that ran last, None if no kernel ran since `forget_last_tier`."""
+    load()
+    return torch.ops.kernelpair._last_tier() or None
+
+
+def forget_last_tier() -> None:
+    """Forget which tier ran, so that a call can be seen to run a kernel at all."""
+    load()
+    torch.ops.kernelpair._forget_last_tier()
