@@ -15,11 +15,13 @@ constexpr int kTileStride = 64;   // bytes from row to row
 
 KP_INLINE I32x16 load_dwords(const void* from) {
   I32x16 r;
-  __builtin_memcpy(&r, from, sizeof r);
+  KP_EACH_PIECE __builtin_memcpy(&r.p[i], static_cast<const char*>(from) + i * kVectorBytes, kVectorBytes);
   return r;
 }
 
-KP_INLINE void store_dwords(void* to, I32x16 a) { __builtin_memcpy(to, &a, sizeof a); }
+KP_INLINE void store_dwords(void* to, I32x16 a) {
+  KP_EACH_PIECE __builtin_memcpy(static_cast<char*>(to) + i * kVectorBytes, &a.p[i], kVectorBytes);
+}
 
 // Lane n holds bf16(low[n]) in its lower and bf16(high[n]) in its upper half: two depths of one column of B, or of one row of A.
 KP_INLINE I32x16 pack_pairs(F32x16 low, F32x16 high) {

@@ -4,9 +4,8 @@
 // sequence with all its value heads; everything else runs token by token on vectors (chunk_gated_delta_rule_tokens.h), an item
 // being one block of value columns. Items of one head follow each other, so that equal ranges of items are equal work. Scratch
 // is per thread and call: the state of an item and one chunk, independent of the length.
-#include <stdlib.h>
-
 #include "common/parallel.h"
+#include "common/scratch.h"
 #include "kernels/chunk_gated_delta_rule_tiles.h"
 #include "kernels/chunk_gated_delta_rule_tokens.h"
 
@@ -65,12 +64,11 @@ template <class Run>
 KP_INLINE void run_items(const Call& call, const Batch& batch, int64_t items_each, int64_t scratch_bytes, const Run& run) {
   const int64_t count = batch.cu_seqlens.sizes[0] - 1;
   parallel_for(items_each * count, 1, [&](int64_t begin, int64_t end) {
-    char* scratch = static_cast<char*>(aligned_alloc(64, scratch_bytes));
+    char* scratch = static_cast<char*>(thread_scratch(scratch_bytes));
     for (int64_t item = begin; item < end; ++item) {
       const Sequence seq = sequence_of(call, batch, item % count);
       if (seq.begin < seq.end) run(seq, item / count, scratch);
     }
-    free(scratch);
   });
 }
 

@@ -1,6 +1,7 @@
 // What the two ways of computing the gated delta rule share: the call, one sequence's part of it, and state blocks.
 #pragma once
 
+#include "common/scratch.h"
 #include "common/tile_pack.h"
 #include "common/vec_math.h"
 #include "common/view.h"
@@ -81,18 +82,6 @@ void store_state_block(const Call& call, int64_t slot, int64_t head, int64_t k0,
   if (call.value_major) transpose_floats(rows);
   for (int i = 0; i < outer; ++i) store_state_row(base + i * s.strides[2] * element_size(s.dtype), s.dtype, rows[i], inner);
 }
-
-// Carves arrays, each aligned to a cache line, out of one block; with a null block it only measures.
-struct Carver {
-  char* block;
-  int64_t used = 0;
-  template <class T>
-  KP_INLINE T* take(int64_t count) {
-    T* result = reinterpret_cast<T*>(block + used);
-    used = round_up(used + count * static_cast<int64_t>(sizeof(T)), 64);
-    return result;
-  }
-};
 
 }  // namespace
 }  // namespace kernelpair::KP_TIER

@@ -208,38 +208,50 @@ void prepare_gates(const Call& call, const KeyChunk& key, GateChunk& gate, int64
   }
 }
 
-// A and M, row by row: fp32 where the inversion reads A, bf16 tiles where products do.
-void fill_triangle(const KeyChunk& key, const GateChunk& gate, int64_t blocks) {
+// Sixteen rows of A and M: fp32 where the inversion reads A, bf16 tiles where products do.
+template <int kBlock>
+void fill_rows(const KeyChunk& key, const GateChunk& gate) {
   const I32x16 lane = lane_numbers();
-  for (int64_t block = 0; block < blocks; ++block) {
-    const float start = block ? gate.cum[block * kTileRows - 1] : 0;
-    const F32x16 cum = load(gate.cum + block * kTileRows), k_norm = load(key.k_norm + block * kTileRows);
-    F32x16 column[kBlocks];
-    for (int64_t j = 0; j < block; ++j)
-      column[j] = exp(splat(start) - load(gate.cum + j * kTileRows)) * load(key.k_norm + j * kTileRows);
-    float from_start[kLanes];
-    store(from_start, exp(cum - splat(start)));
-    for (int i = 0; i < kTileRows; ++i) {
-      const int64_t token = block * kTileRows + i;
-      const F32x16 of_k = splat(gate.beta[token] * key.k_norm[token]), of_q = splat(key.q_norm[token]);
-      const float* kk = key.kk + block * kBlocks * kTileFloats + i * kTileRows;
-      const float* qk = key.qk + block * kBlocks * kTileFloats + i * kTileRows;
-      F32x16 a[kBlocks] = {}, m[kBlocks] = {};
-      for (int64_t j = 0; j < block; ++j) {
-        const F32x16 factor = column[j] * splat(from_start[i]);
-        a[j] = load(kk + j * kTileFloats) * factor * of_k;
-        m[j] = load(qk + j * kTileFloats) * factor * of_q;
+  const float start = kBlock ? gate.cum[kBlock * kTileRows - 1] : 0;
+  const F32x16 cum = load(gate.cum + kBlock * kTileRows), k_norm = load(key.k_norm + kBlock * kTileRows);
+  F32x16 column[kBlocks];
+#pragma GCC unroll 4
+  for (int j = 0; j < kBlock; ++j)
+    column[j] = exp(splat(start) - load(gate.cum + j * kTileRows)) * load(key.k_norm + j * kTileRows);
+  float from_start[kLanes];
+  store(from_start, exp(cum - splat(start)));
+  for (int i = 0; i < kTileRows; ++i) {
+    const int64_t token = kBlock * kTileRows + i;
+    const F32x16 of_k = splat(gate.beta[token] * key.k_norm[token]), of_q = splat(key.q_norm[token]);
+    const float* kk = key.kk + kBlock * kBlocks * kTileFloats + i * kTileRows;
+    const float* qk = key.qk + kBlock * kBlocks * kTileFloats + i * kTileRows;
+    F32x16 a[kBlocks], m[kBlocks];
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlocks; ++j) {
+      if (j > kBlock) {
+        a[j] = m[j] = zero();
+        continue;
       }
-      const F32x16 factor = exp(splat(gate.cum[token]) - cum) * k_norm;
-      const F32x16 a_diagonal = load(kk + block * kTileFloats) * factor * of_k;
-      m[block] = select(less(lane, splat_int(i + 1)), load(qk + block * kTileFloats) * factor * of_q, zero());
-      store(gate.diagonal + block * kTileFloats + i * kTileRows, select(less(lane, splat_int(i)), a_diagonal, zero()));
-      if (block % 2) store(gate.below + block / 2 * kTileFloats + i * kTileRows, a[block - 1]);
-      if (block >= 2) store_dwords(gate.coupling + (block - 2) * kTileHalves + i * 32, pack_pairs(a[0], a[1]));
-      store_dwords(gate.attend + block * 2 * kTileHalves + i * 32, pack_pairs(m[0], m[1]));
-      store_dwords(gate.attend + (block * 2 + 1) * kTileHalves + i * 32, pack_pairs(m[2], m[3]));
+      const F32x16 factor =
+          j < kBlock ? column[j] * splat(from_start[i]) : exp(splat(gate.cum[token]) - cum) * k_norm;
+      a[j] = load(kk + j * kTileFloats) * factor * of_k;
+      m[j] = load(qk + j * kTileFloats) * factor * of_q;
     }
+    m[kBlock] = select(less(lane, splat_int(i + 1)), m[kBlock], zero());
+    store(gate.diagonal + kBlock * kTileFloats + i * kTileRows, select(less(lane, splat_int(i)), a[kBlock], zero()));
+    if constexpr (kBlock % 2) store(gate.below + kBlock / 2 * kTileFloats + i * kTileRows, a[kBlock - 1]);
+    if constexpr (kBlock >= 2) store_dwords(gate.coupling + (kBlock - 2) * kTileHalves + i * 32, pack_pairs(a[0], a[1]));
+    store_dwords(gate.attend + kBlock * 2 * kTileHalves + i * 32, pack_pairs(m[0], m[1]));
+    if constexpr (kBlock >= 2) store_dwords(gate.attend + (kBlock * 2 + 1) * kTileHalves + i * 32, pack_pairs(m[2], m[3]));
   }
+}
+
+void fill_triangle(const KeyChunk& key, const GateChunk& gate, int64_t halves) {
+  fill_rows<0>(key, gate);
+  fill_rows<1>(key, gate);
+  if (halves == 1) return;
+  fill_rows<2>(key, gate);
+  fill_rows<3>(key, gate);
 }
 
 // (1 + lower triangle)^-1 of a 16 x 16 block, by substitution column after column.
@@ -467,7 +479,7 @@ void run_tiles(const Call& call, const Sequence& seq, int64_t key_head, char* bl
     prepare_keys(call, s.key, key_head, token, tokens, padded, n);
     for (int64_t h = 0; h < n.heads; ++h) {
       prepare_gates(call, s.key, s.gate, first_head + h, token, tokens);
-      fill_triangle(s.key, s.gate, padded / kTileRows);
+      fill_triangle(s.key, s.gate, padded / kHalf);
       for (int64_t half = 0; half < padded / kHalf; ++half) invert_half(s.gate, half);
       for (int64_t strip = 0; strip < n.strips; ++strip) {
         float* state = s.state + (h * n.strips + strip) * n.key_tiles * 2 * kTileFloats;
