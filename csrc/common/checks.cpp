@@ -130,6 +130,40 @@ void check_no_duplicates(Arg indices, Pad pad) {
   }
 }
 
+void check_written_slots(Arg indices, int64_t slots, Pad pad, const std::function<bool(int64_t)>& live) {
+  std::vector<int64_t> written(indices.view.sizes[0], -1);  // -1: not written
+  for (int64_t i = 0; i < indices.view.sizes[0]; ++i) {
+    const int64_t slot = index_at(indices.view, i);
+    if (!live(i) || (pad.given && slot == pad.slot)) continue;
+    KP_CHECK_INDEX(slot >= 0 && slot < slots, indices.name, "[", i, "] = ", slot, " is outside [0, ", slots, ")");
+    written[i] = slot;
+  }
+  View view = indices.view;
+  view.data = written.data();
+  view.dtype = Dtype::i64;
+  view.strides[0] = 1;
+  check_no_duplicates({indices.name, view}, {true, -1});
+}
+
+void check_offsets(Arg offsets, int64_t tokens) {
+  check_rank(offsets, 1);
+  const int64_t count = offsets.view.sizes[0];
+  KP_CHECK_VALUE(count > 0, offsets.name, " must hold at least one offset");
+  int64_t before = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t offset = index_at(offsets.view, i);
+    KP_CHECK_VALUE(i || offset >= 0, offsets.name, "[0] = ", offset, " is negative");
+    KP_CHECK_VALUE(offset >= before, offsets.name, " must not decrease: ", offsets.name, "[", i, "] = ", offset, " after ",
+                   before);
+    before = offset;
+  }
+  KP_CHECK_VALUE(before <= tokens, offsets.name, "[", count - 1, "] = ", before, " lies beyond the ", tokens, " tokens");
+}
+
+void check_positive(const char* name, double value) {
+  KP_CHECK_VALUE(value > 0 && std::isfinite(value), name, " must be finite and > 0, got ", value);
+}
+
 namespace {
 
 // Insertion sort for at most kMaxRank entries.
@@ -223,34 +257,6 @@ void check_pair_disjoint(Arg a, Arg b) {
 }
 
 }  // namespace
-
-void check_written_slots(Arg indices, int64_t slots, Pad pad, const std::function<bool(int64_t)>& live) {
-  std::vector<int64_t> seen;
-  for (int64_t i = 0; i < indices.view.sizes[0]; ++i) {
-    const int64_t slot = index_at(indices.view, i);
-    if ((pad.given && slot == pad.slot) || !live(i)) continue;
-    KP_CHECK_INDEX(slot >= 0 && slot < slots, indices.name, "[", i, "] = ", slot, " is outside [0, ", slots, ")");
-    seen.push_back(slot);
-  }
-  std::sort(seen.begin(), seen.end());
-  const auto twice = std::adjacent_find(seen.begin(), seen.end());
-  KP_CHECK_VALUE(twice == seen.end(), indices.name, " holds slot ", *twice, " more than once");
-}
-
-void check_offsets(Arg offsets, int64_t tokens) {
-  const View& view = offsets.view;
-  const int64_t entries = view.sizes[0];
-  KP_CHECK_VALUE(entries > 0, offsets.name, " must hold at least one offset");
-  for (int64_t i = 0; i < entries; ++i) {
-    const int64_t offset = index_at(view, i), before = i ? index_at(view, i - 1) : 0;
-    KP_CHECK_VALUE(offset >= before && offset <= tokens, offsets.name, "[", i, "] = ", offset, " is not between ", before,
-                   " and the number of tokens, ", tokens);
-  }
-}
-
-void check_positive(const char* name, double value) {
-  KP_CHECK_VALUE(std::isfinite(value) && value > 0, name, " must be finite and > 0, got ", value);
-}
 
 void check_disjoint(std::initializer_list<Arg> mutated, std::initializer_list<Arg> read) {
   for (const Arg* a = mutated.begin(); a != mutated.end(); ++a) {
