@@ -57,7 +57,7 @@ def read_case(pairs: dict[str, Pair], line: str) -> tuple[Pair, Case]:
         raise CaseError(f"{name}: trial: unknown trial {case.trial!r}; known are {', '.join(known_trials(pair))}")
     try:
         pair.inputs(case)
-    except Exception as error:  # noqa: BLE001 - whatever a nonsensical case runs into is the case's fault
+    except Exception as error:
         raise CaseError(f"{name}: this case cannot be built: {error}") from error
     return pair, case
 

@@ -109,7 +109,7 @@ def _differences(got: Tensor, truth: Tensor, bound: Tensor, ratio: Tensor, mask:
 
 def _number(element: Tensor) -> float | int | bool:
     value = element.item() if element.dtype.itemsize > 1 or not element.dtype.is_floating_point else float(element.float())
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _say(kind: str, count: int, total: int, worst: Difference) -> str:
