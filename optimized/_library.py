@@ -47,11 +47,16 @@ def _fake(name: str, expression: str) -> Callable[..., Any]:
     if not expression:
         return lambda *args, **kwargs: None
     arguments = [argument.name for argument in getattr(torch.ops.kernelpair, name).default._schema.arguments]
-    return eval(f"lambda {', '.join(arguments)}: {expression}", {"torch": torch})  # noqa: S307  our own source
+    return eval(f"lambda {', '.join(arguments)}: {expression}", {"torch": torch})  # our own source
 
 
 MARKED_ERRORS = {"TypeError": TypeError, "ValueError": ValueError, "IndexError": IndexError}
-SCHEMA_ERRORS = ("Expected a value of type", "is missing value for argument", "Unknown keyword argument", "expected at most")
+SCHEMA_ERRORS = (
+    "Expected a value of type",
+    "is missing value for argument",
+    "Unknown keyword argument",
+    "expected at most",
+)
 
 
 def marked_error(error: Exception) -> Exception | None:

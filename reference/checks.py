@@ -26,6 +26,14 @@ def is_tensor(name: str, value: object, rank: int | None = None) -> None:
         raise ValueError(f"{name} must have {rank} dimensions, got shape {list(value.shape)}")
 
 
+def is_count(name: str, value: object, least: int = 0) -> None:
+    """TypeError unless `value` is an int, ValueError unless it is at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
 def has_shape(name: str, value: Tensor, shape: Sequence[int]) -> None:
     """ValueError unless `value` has exactly `shape`."""
     if list(value.shape) != list(shape):

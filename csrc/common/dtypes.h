@@ -1,0 +1,24 @@
+// From a Dtype at run time to an element type at compile time:
+//
+//   with_float(q.dtype, [&](auto element) {
+//     using T = decltype(element);           // float, Bf16 or F16
+//     attend<T>(...);
+//   });
+#pragma once
+
+#include "common/vec.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+template <class Body>
+KP_INLINE void with_float(Dtype dtype, const Body& body) {
+  switch (dtype) {
+    case Dtype::bf16: return body(Bf16{});
+    case Dtype::f16: return body(F16{});
+    default: return body(float{});
+  }
+}
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER

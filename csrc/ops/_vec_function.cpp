@@ -1,0 +1,33 @@
+// _vec_function: one elementary function of the vector layer on every element of x, for the tests of its accuracy.
+#include "common/operator.h"
+
+namespace kernelpair {
+
+KP_KERNEL(_vec_function, (const View& x, const View& out, int64_t function));
+
+namespace {
+
+constexpr const char* kFunctions[] = {"identity", "exp", "exp2", "tanh", "sigmoid", "silu", "softplus", "transpose"};
+
+// x contiguous, of any float dtype (identity converts and rounds back, the others return f32). transpose swaps the
+// two dimensions of each 16 x 16 group of elements.
+Tensor _vec_function(const std::string& function, const Tensor& x_in, bool widen) {
+  const View x = view_of("x", x_in);
+  check_float({"x", x});
+  check_rank({"x", x}, 1);
+  KP_CHECK_VALUE(x_in.is_contiguous(), "x must be contiguous");
+  int64_t number = -1;
+  for (int64_t i = 0; i < static_cast<int64_t>(std::size(kFunctions)); ++i)
+    if (function == kFunctions[i]) number = i;
+  KP_CHECK_VALUE(number >= 0, "there is no function '", function, "'");
+  Tensor out = new_tensor(x.sizes, 1, widen ? Dtype::f32 : x.dtype);
+  KP_DISPATCH(_vec_function)(x, view_of("out", out), number);
+  return out;
+}
+
+}  // namespace
+
+KP_OPERATOR(_vec_function, "(str function, Tensor x, bool widen) -> Tensor",
+            "torch.empty_like(x, dtype=torch.float32 if widen else None)");
+
+}  // namespace kernelpair
