@@ -66,5 +66,6 @@ void check_no_duplicates(Arg indices, Pad pad = {});
 
 // No mutated argument may share a byte with itself, with another mutated one or with one that is read.
 void check_disjoint(std::initializer_list<Arg> mutated, std::initializer_list<Arg> read);
+void check_apart(Arg a, Arg b);  // the same for two arguments that are only read
 
 }  // namespace kernelpair

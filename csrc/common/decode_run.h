@@ -16,6 +16,20 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
+// Tiles for bf16 where there are any, vectors else.
+template <class T>
+struct ProductsOf {
+  using type = DecodeVectors<T>;
+};
+#if defined(KP_TIER_AMX) || defined(KP_TIER_AMX_EMULATED)
+template <>
+struct ProductsOf<Bf16> {
+  using type = DecodeTiles;
+};
+#endif
+template <class T>
+using DecodeProducts = typename ProductsOf<T>::type;
+
 constexpr int64_t kWideToken = 2048;        // bytes of an item's keys: from here on blocks of 64 keys fill the L2 cache
 constexpr int64_t kSerialBytes = 128 << 10;  // 10 us of reading, about twice the price of waking a thread
 constexpr int64_t kLeastSplit = 64;          // keys: shorter splits cost more in the merge than they bring

@@ -12,16 +12,25 @@
 
 #include "common/decode_block.h"
 #include "common/scratch.h"
-#include "common/tile_pack.h"
+#include "common/tile.h"
+#include "common/transpose.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
+KP_INLINE I32x16 load_dwords(const void* from) {
+  I32x16 r;
+  __builtin_memcpy(&r, from, sizeof r);
+  return r;
+}
+KP_INLINE void store_dwords(void* to, I32x16 a) { __builtin_memcpy(to, &a, sizeof a); }
+
 constexpr int64_t kPairedHeads = 32;
 constexpr int64_t kDepth = 32;         // bf16 elements in a tile's row
+constexpr int64_t kTileHalves = 512;   // bf16 elements of a tile
 constexpr int64_t kExpandedHeads = 8;  // heads of an A tile whose weights stand in it twice
 
-struct TileProducts {
+struct DecodeTiles {
   using Element = Bf16;
 
   DecodeShape shape;
@@ -36,7 +45,7 @@ struct TileProducts {
   const char* tile_start[kMostBlockKeys / kTileKeys];
   int64_t tile_stride[kMostBlockKeys / kTileKeys];
 
-  TileProducts(const DecodeShape& s, Carver& carver) : shape(s) {
+  DecodeTiles(const DecodeShape& s, Carver& carver) : shape(s) {
     depths = (s.D + kDepth - 1) / kDepth;
     value_depths = (s.Dv + kDepth - 1) / kDepth;
     paired = s.group >= kPairedHeads;
@@ -83,7 +92,8 @@ struct TileProducts {
 
   void scores(const KeyBlock& block, float* to, int64_t row) {
     TileShapes shapes;
-    for (int t : {0, 1, 2, 3, 6, 7}) shapes.row_bytes[t] = static_cast<uint16_t>(4 * least(columns, 16));
+    for (int t = 0; t < 8; ++t)
+      if (t != 4 && t != 5) shapes.row_bytes[t] = static_cast<uint16_t>(4 * least(columns, 16));
     tile_configure(shapes);
     for (int64_t h = 0; h < shape.heads; ++h) {
       find_tiles(block, block.k, h * shape.k_head_stride, shape.D, k_copy);
@@ -172,7 +182,8 @@ struct TileProducts {
     else
       pack_expanded_weights(from, row, steps);
     TileShapes shapes;
-    for (int t : {0, 1, 2, 3, 6, 7}) shapes.rows[t] = static_cast<uint8_t>(rows);
+    for (int t = 0; t < 8; ++t)
+      if (t != 4 && t != 5) shapes.rows[t] = static_cast<uint8_t>(rows);
     tile_configure(shapes);
     for (int64_t h = 0; h < shape.heads; ++h) {
       if (paired)

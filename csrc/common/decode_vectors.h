@@ -40,14 +40,14 @@ constexpr int kSumHeads = 2, kSumVectors = 2;  // fewer registers, and two or fo
 #endif
 
 template <class T>
-struct VectorProducts {
+struct DecodeVectors {
   using Element = T;
 
   DecodeShape shape;
   int64_t columns;
   float *queries, *sums;
 
-  VectorProducts(const DecodeShape& s, Carver& carver) : shape(s), columns(s.group) {
+  DecodeVectors(const DecodeShape& s, Carver& carver) : shape(s), columns(s.group) {
     queries = carver.take<float>(s.heads * s.group * query_width());
     sums = carver.take<float>(s.heads * s.group * sum_width());
   }

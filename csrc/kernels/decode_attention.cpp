@@ -1,6 +1,7 @@
 // decode_attention: one query token per request over a slot cache. Bound by reading the cache once; see decode_block.h for the
 // order of the work, decode_tiles.h and decode_vectors.h for the products, decode_run.h for splits and their merge.
 #include "common/decode_run.h"
+#include "common/dtypes.h"
 #include "common/slot_range.h"
 
 namespace kernelpair::KP_TIER {
@@ -14,10 +15,10 @@ struct Call {
 
   int64_t group() const { return q.sizes[1] / k_cache.sizes[1]; }
   float sink(int64_t head) const {
-    if (!sinks.defined) return -__builtin_inff();
-    return sinks.dtype == Dtype::f32    ? load_one(at<float>(sinks, head))
-           : sinks.dtype == Dtype::bf16 ? load_one(at<Bf16>(sinks, head))
-                                        : load_one(at<F16>(sinks, head));
+    float value = -__builtin_inff();
+    if (sinks.defined)
+      with_float(sinks.dtype, [&](auto element) { value = load_one(at<decltype(element)>(sinks, head)); });
+    return value;
   }
   Partial partial(int64_t b, int64_t head, int64_t split) const {
     float* row = at<float>(attn_logits, b, head, split);
@@ -124,16 +125,10 @@ void decode_attention(const View& q, const View& k_cache, const View& v_cache, c
   const SlotRequests requests{req_pool_indices, seq_lens, encoder_lens, sliding_window, is_cross_attn};
   const Call call{q,     k_cache,  v_cache, out, attn_logits, req_to_token, sinks, requests,
                   {static_cast<float>(sm_scale), static_cast<float>(logit_cap)}, shared};
-  switch (q.dtype) {
-    case Dtype::bf16:
-      if constexpr (kHasTiles) {
-        attend<Bf16, TileProducts>(call);
-        return;
-      }
-      return attend<Bf16, VectorProducts<Bf16>>(call);
-    case Dtype::f16: return attend<F16, VectorProducts<F16>>(call);
-    default: return attend<float, VectorProducts<float>>(call);
-  }
+  with_float(q.dtype, [&](auto element) {
+    using T = decltype(element);
+    attend<T, DecodeProducts<T>>(call);
+  });
 }
 
 }  // namespace kernelpair::KP_TIER

@@ -52,7 +52,7 @@ void check_requests(const SlotRequests& requests, const View& req_to_token, int6
     KP_CHECK_INDEX(offset <= columns && length <= columns - offset, name, "[", b, "] = ", length, " behind encoder_lens ",
                    offset, " exceeds the ", columns, " columns of req_to_token");
     const SlotRange range = requests.range(b);
-    check_table_row({"req_to_token", req_to_token}, range.row, range.column, range.keys, slots, b);
+    check_table_entries({"req_to_token", req_to_token}, range.row, range.column, range.keys, slots, b);
   }
 }
 
@@ -73,7 +73,7 @@ void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor
   for (Arg arg : {Arg{"q", q}, Arg{"k_cache", k_cache}, Arg{"v_cache", v_cache}, Arg{"out", out}, Arg{"key", key},
                   Arg{"value", value}, Arg{"attn_logits", attn_logits}}) {
     if (!arg.view.defined) continue;
-    check_rank(arg, arg.view.data == attn_logits.data && &arg.view == &attn_logits ? 4 : 3);
+    check_rank(arg, &arg.view == &attn_logits ? 4 : 3);
     check_dense_last_dim(arg);
   }
   check_float({"q", q});
@@ -105,7 +105,7 @@ void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor
                  {{"q", q}, {"key", key}, {"value", value}, {"loc", loc}, {"k_cache", k_read}, {"v_cache", v_read},
                   {"req_to_token", req_to_token}, {"req_pool_indices", req_pool_indices}, {"seq_lens", seq_lens},
                   {"encoder_lens", encoder_lens}, {"sinks", sinks}});
-  if (!shared) check_caches_apart({"k_cache", k_cache}, {"v_cache", v_cache});
+  if (!shared) check_apart({"k_cache", k_cache}, {"v_cache", v_cache});
   KP_DISPATCH(decode_attention)(q, k_cache, v_cache, out, key, value, loc, attn_logits, req_to_token, req_pool_indices,
                                 seq_lens, encoder_lens, sinks, sm_scale, logit_cap, sliding_window, is_cross_attn, shared);
 }
