@@ -1,5 +1,6 @@
 """A pair: a reference, the kernel that must equal it, and all that is known about their contract."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,15 @@ class Bad:
     spoil: Callable[[Any, Inputs], Inputs | None]
     """(case, inputs) -> wrong inputs, or None where the case offers no room for the error."""
     error: type[Exception]
-    argument: str
+    argument: str | tuple[str, ...]
+    """The argument that the message names; of a disagreement between two, either."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.argument,) if isinstance(self.argument, str) else tuple(self.argument)
+
+    def named_in(self, message: str) -> bool:
+        return any(re.search(rf"\b{re.escape(name)}\b", message) for name in self.names)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelpair import judge
 from kernelpair.candidate import Candidate
 from kernelpair.case import REJECTS, Case, to_line
-from kernelpair.pair import Bound, Inputs, Outputs, Pair
+from kernelpair.pair import Bad, Bound, Inputs, Outputs, Pair
 from kernelpair.place import Placed, Placement, place, resolve, settle
 from kernelpair.run import HarnessError, Runner
 from kernelpair.verdict import Failure, Verdict
@@ -66,6 +66,10 @@ class Session:
         bound = self.pair.bound(case, expected, truth) if self.pair.bound is not None else {}
         self._judge_values(case, placement, outputs, truth, bound, note)
         return Result(outputs, truth, bound)
+
+    def inputs(self) -> Inputs:
+        """The case's logical inputs as the first call had them: expanded arguments repeated, aliases resolved."""
+        return resolve(settle(self.pair, self.case, self.pair.inputs(self.case)))
 
     def expect_close(self, name: str, got: Tensor, expected: Tensor, tolerance: Tensor, says: str) -> None:
         """Record a failed relation unless |got - expected| <= tolerance everywhere."""
@@ -234,33 +238,35 @@ class Session:
             self.first = self.run()
             return
         placement = place(self.pair, self.case, settle(self.pair, self.case, wrong, keep_strides=True), self.runner.arena)
-        self._reference_refuses(placement, bad.error, bad.argument, name)
+        self._reference_refuses(placement, bad, name)
         outcome = self._call(placement, THREADS)
         if outcome.status == "ok":
-            self._record([Failure("missing_error", bad.argument, f"{name}: a result instead of {bad.error.__name__}")], "")
+            self._record([Failure("missing_error", bad.names[0], f"{name}: a result instead of {bad.error.__name__}")], "")
         elif outcome.status != "exception":
-            self._record([Failure(outcome.status, bad.argument, f"{name}: {outcome.message}")], "")
+            self._record([Failure(outcome.status, bad.names[0], f"{name}: {outcome.message}")], "")
             return
-        elif bad.error.__name__ not in outcome.bases or bad.argument not in outcome.message:
-            detail = f"{name}: {outcome.error}({outcome.message!r}) instead of {bad.error.__name__} naming {bad.argument}"
-            self._record([Failure("exception", bad.argument, detail)], "")
+        elif bad.error.__name__ not in outcome.bases or not bad.named_in(outcome.message):
+            wanted = f"{bad.error.__name__} naming {' or '.join(bad.names)}"
+            detail = f"{name}: {outcome.error}({outcome.message!r}) instead of {wanted}"
+            self._record([Failure("exception", bad.names[0], detail)], "")
         self._record(judge.memory(placement, self.runner.arena, {}, ()), name)
 
-    def _reference_refuses(self, placement: Placement, error: type[Exception], argument: str, name: str) -> None:
+    def _reference_refuses(self, placement: Placement, bad: Bad, name: str) -> None:
         arena = self.runner.arena
         arguments = {
             key: arena.tensor(value.dtype, value.start, value.sizes, value.strides) if isinstance(value, Placed) else value
             for key, value in placement.arguments.items()
         }
+        who, wanted = f"the reference of {self.pair.name}", bad.error.__name__
         try:
             self.pair.reference(**arguments)
-        except error as refused:
-            if argument in str(refused):
+        except bad.error as refused:
+            if bad.named_in(str(refused)):
                 return
-            raise HarnessError(f"the reference of {self.pair.name} refuses {name} without naming {argument}: {refused}") from refused
+            raise HarnessError(f"{who} refuses {name} without naming {' or '.join(bad.names)}: {refused}") from refused
         except Exception as other:
-            raise HarnessError(f"the reference of {self.pair.name} answers {name} with {other!r}, not {error.__name__}") from other
-        raise HarnessError(f"the reference of {self.pair.name} accepts {name}, the contract demands {error.__name__}")
+            raise HarnessError(f"{who} answers {name} with {other!r}, not {wanted}") from other
+        raise HarnessError(f"{who} accepts {name}, the contract demands {wanted}")
 
 
 def _is_contiguous(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:

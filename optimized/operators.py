@@ -23,10 +23,19 @@ class Operator:
         try:
             return self.raw(*args, **kwargs)
         except RuntimeError as error:
-            marked = marked_error(error)
+            marked = marked_error(error) or self._missing_tensor(args, kwargs)
             if marked is None:
                 raise
             raise marked from None
+
+    def _missing_tensor(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TypeError | None:
+        """None where the schema wants a tensor reaches the operator as an undefined one, with an error that names nothing."""
+        parameters = self.raw._schema.arguments
+        given = {parameter.name: value for parameter, value in zip(parameters, args)} | kwargs
+        for parameter in parameters:
+            if str(parameter.type) == "Tensor" and given.get(parameter.name, ...) is None:
+                return TypeError(f"{self.name}: {parameter.name} must be a tensor, got None")
+        return None
 
     def __repr__(self) -> str:
         return f"<operator {self.schema}>"

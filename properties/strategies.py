@@ -1,0 +1,51 @@
+"""Hypothesis strategies that every pair uses. They describe what is valid; they shrink to the plainest and smallest."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from kernelpair.layout import FUSED
+
+MOST_LAYOUTS = 3  # arguments of one case that are not dense; more find nothing new and make failures harder to read
+
+seeds = st.integers(0, 2**31 - 1)
+poisons = st.sampled_from(["nan", "outlier"])
+guards = st.sampled_from(["end", "start"])
+float_dtypes = st.sampled_from(["float32", "bfloat16", "float16"])
+
+
+def around(*centres: int, low: int = 0) -> tuple[int, ...]:
+    """Each centre, one less and one more (the contracts' `n~`), in ascending order, from `low` up."""
+    return tuple(sorted({size + step for size in centres for step in (-1, 0, 1) if size + step >= low}))
+
+
+def layouts(allowed: Mapping[str, Sequence[str]], fused: Sequence[tuple[str, str]] = ()) -> st.SearchStrategy[dict[str, str]]:
+    """Argument -> layout for a few arguments; the others are dense. One draw: 0 is all dense."""
+    choices = [(name, layout) for name, several in allowed.items() for layout in several]
+    choices += [(first, FUSED) for first, _ in fused]
+    base = 2 * len(choices) + 1  # half of the digits mean no layout
+
+    def decode(code: int) -> dict[str, str]:
+        digits = [code // base**place % base for place in range(MOST_LAYOUTS)]
+        return dict(choices[(digit - 1) // 2] for digit in digits if digit % 2)
+
+    return st.integers(0, base**MOST_LAYOUTS - 1).map(decode)
+
+
+def subset(names: Sequence[str]) -> st.SearchStrategy[tuple[str, ...]]:
+    """Some of the names, in their order: one draw, whatever their number."""
+    return st.integers(0, 2 ** len(names) - 1).map(lambda bits: tuple(n for i, n in enumerate(names) if bits >> i & 1))
+
+
+def common(
+    layout: Mapping[str, Sequence[str]], indices: Sequence[str], fused: Sequence[tuple[str, str]] = ()
+) -> dict[str, st.SearchStrategy[Any]]:
+    """Strategies for the fields that every case has but its dtype, for `st.builds(MyCase, **common(...), ...)`."""
+    return {
+        "seed": seeds,
+        "layout": layouts(layout, fused),
+        "int32": subset(indices),
+        "poison": poisons,
+        "guard": guards,
+    }
