@@ -1,6 +1,7 @@
 """The whole loop for one case: place, run reference and candidate, judge."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from kernelpair.candidate import Candidate
@@ -34,10 +35,8 @@ def check(pair: Pair, candidate: Candidate, case: Case, runner: Runner, journal:
     session = Session(pair, candidate, case, runner)
     if journal is not None:
         journal.note(session.verdict.line)
-    try:
+    with suppress(Abandoned):
         session.hold_trial()
-    except Abandoned:
-        pass
     return session.verdict
 
 
