@@ -3,7 +3,7 @@
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 
@@ -44,10 +44,8 @@ def check(pair: Pair, candidate: Candidate, case: Case, runner: Runner, journal:
     session = Session(pair, candidate, case, runner)
     if journal is not None:
         journal.note(session.verdict.line)
-    try:
+    with suppress(Abandoned):
         session.hold_trial()
-    except Abandoned:
-        pass
     return session.verdict
 
 

@@ -69,7 +69,10 @@ def test_every_trial_of_a_pair_can_be_named() -> None:
     assert f"{REJECTS}index_negative" in known_trials(pair)
 
 
-@pytest.mark.parametrize("line", ["", "{", "no json", "[1, 2]", "null", "7", '"toy"', "[" * 100_000, "9" * 5000, "{}", '{"pair": 3}'])
+NO_CASES = ["", "{", "no json", "[1, 2]", "null", "7", '"toy"', "[" * 100_000, "9" * 5000, "{}", '{"pair": 3}']
+
+
+@pytest.mark.parametrize("line", NO_CASES, ids=[line[:12] for line in NO_CASES])
 def test_what_is_no_json_object_with_a_pair_is_refused(line: str) -> None:
     assert "JSON" in refusal(line)
 
@@ -80,7 +83,8 @@ def test_an_unknown_pair_is_refused_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize("version", [0, 2, -1, 10**30])
 def test_another_version_is_refused(version: int) -> None:
-    assert refusal(json.dumps({"pair": "toy", "v": version})).endswith(f"has schema version {version}, this build reads version 1")
+    says = refusal(json.dumps({"pair": "toy", "v": version}))
+    assert says == f"the case of toy has schema version {version}, this build reads version 1"
 
 
 @pytest.mark.parametrize("rest", ["", ',"v":null', ',"v":"1"', ',"v":true', ',"v":1.0'])
