@@ -132,7 +132,10 @@ def test_the_halves_of_a_fused_buffer_take_turns(arena: Arena) -> None:
     assert not (both[0] & both[1]).any() and both[0].sum() + both[1].sum() == buffer.block.nbytes
 
 
-@pytest.mark.parametrize("b", [None, torch.ones(2, 2, 5, dtype=torch.float64), torch.ones(3, 2, 5)], ids=["none", "dtype", "rows"])
+NO_PARTNERS = {"none": None, "dtype": torch.ones(2, 2, 5, dtype=torch.float64), "rows": torch.ones(3, 2, 5)}
+
+
+@pytest.mark.parametrize("b", NO_PARTNERS.values(), ids=NO_PARTNERS)
 def test_what_cannot_be_fused_lies_by_itself(arena: Arena, b: Tensor | None) -> None:
     placement = placed(arena, {"a": torch.ones(2, 2, 3), "b": b}, layout={"a": FUSED})
     assert len(placement.buffers) == (1 if b is None else 2)
