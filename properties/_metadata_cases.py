@@ -1,0 +1,212 @@
+"""Cases of attention_metadata: one batch for the eager builder, or a sequence of batches to replay in static buffers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.case import Case
+from kernelpair.layout import ANY_STRIDES
+from kernelpair.pair import Inputs
+from kernelpair.values import permutation, poison_value
+from properties.strategies import common
+
+ONE_QUERY_MODES = ("decode", "idle", "draft_decode")
+STATIC_MODES = (*ONE_QUERY_MODES, "target_verify")
+EXTEND_MODES = ("extend", "mixed", "draft_extend")
+PAGES = (1, 2, 3, 16)
+MOST_PAGES = 4  # of one request, give or take a token
+MOST_REQUESTS = 4
+MOST_STEPS = 6
+MOST_ROWS = 9  # of the request table: more than any batch has requests
+
+INDICES = ("seq_lens", "req_pool_indices", "req_to_token", "extend_seq_lens", "encoder_lens")
+LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """seq_lens, the new tokens among them, encoder_lens, and the row of the request table."""
+
+    total: int = 1
+    new: int = 1
+    encoder: int = 0
+    row: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One step. pads: bs of a replay beyond its live requests."""
+
+    mode: str = "decode"
+    requests: tuple[Request, ...] = ()
+    encoder: bool = False
+    pads: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataCase(Case):
+    """One batch for the eager builder, or several to replay in static buffers."""
+
+    page_size: int = 1
+    num_draft_tokens: int = 0
+    speculative_step_id: int = 0
+    chunk_pages: int = 0
+    """attn_chunk_size in pages; 0: no local metadata."""
+    rows: int = 1
+    spare: int = 0
+    """Table columns, and room in static buffers, beyond what is needed."""
+    high: bool = False
+    """Page ids up to the largest possible."""
+    static: bool = False
+    draft_steps: int = 0
+    """Builders of a MultiStepMetadata; 0: one MetadataBuffers."""
+    capture: str = "first"
+    """first: all before the first replay; late: at the first use; again: before every replay."""
+    batches: tuple[Batch, ...] = (Batch(),)
+
+    @property
+    def chunk(self) -> int | None:
+        return self.chunk_pages * self.page_size or None
+
+    @property
+    def requests(self) -> list[Request]:
+        return [request for batch in self.batches for request in batch.requests]
+
+
+# --- cases ---
+
+
+def _lengths(page_size: int) -> st.SearchStrategy[int]:
+    """Around multiples of the page size, and any others."""
+    near = st.builds(lambda n, step: max(0, n * page_size + step), st.integers(0, MOST_PAGES), st.integers(-1, 1))
+    return st.one_of(st.integers(0, MOST_PAGES * page_size), near)
+
+
+@st.composite
+def _request(draw: st.DrawFn, page_size: int, rows: int, encoder: bool) -> Request:
+    total = draw(_lengths(page_size), label="total")
+    return Request(
+        total=total,
+        new=min(total, draw(_lengths(page_size), label="new")),
+        encoder=draw(_lengths(page_size), label="encoder") if encoder else 0,
+        row=draw(st.integers(0, rows - 1), label="row"),
+    )
+
+
+@st.composite
+def _batch(draw: st.DrawFn, modes: tuple[str, ...], page_size: int, rows: int, static: bool, encoders: bool) -> Batch:
+    encoder = encoders and draw(st.integers(0, 3)) > 0
+    return Batch(
+        mode=draw(st.sampled_from(modes), label="mode"),
+        requests=tuple(draw(st.lists(_request(page_size, rows, encoder), max_size=MOST_REQUESTS), label="requests")),
+        encoder=encoder,
+        pads=draw(st.integers(0, 2), label="pads") if static else 0,
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> MetadataCase:
+    """Eager batches in every mode; sequences of replays in the static modes, or in the steps of a draft."""
+    fields = draw(st.fixed_dictionaries(common(LAYOUTS, INDICES)))
+    static = draw(st.booleans(), label="static")
+    draft_steps = draw(st.sampled_from((0, 0, 1, 3)), label="draft steps") if static else 0
+    page_size, rows = draw(st.sampled_from(PAGES)), draw(st.integers(1, MOST_ROWS), label="rows")
+    modes = ("draft_decode",) if draft_steps else STATIC_MODES if static else STATIC_MODES + EXTEND_MODES
+    batch = _batch(modes, page_size, rows, static, draw(st.booleans(), label="encoder"))
+    return MetadataCase(
+        **fields,
+        page_size=page_size,
+        num_draft_tokens=draw(st.sampled_from((0, 1, 2, 5)), label="draft tokens"),
+        speculative_step_id=draw(st.integers(0, 2), label="step id"),
+        chunk_pages=draw(st.sampled_from((0, 0, 1, 2, 4)), label="chunk"),
+        rows=rows,
+        spare=draw(st.sampled_from((0, 0, 1, 5)), label="spare"),
+        high=draw(st.booleans(), label="high"),
+        static=static,
+        draft_steps=draft_steps,
+        capture=draw(st.sampled_from(("first", "late", "again"))) if static else "first",
+        batches=tuple(draw(st.lists(batch, min_size=1, max_size=MOST_STEPS if static else 1), label="steps")),
+    )
+
+
+# --- inputs ---
+
+
+def pages_of(tokens: int, page_size: int) -> int:
+    return -(-tokens // page_size)
+
+
+def keys_of(case: MetadataCase, batch: Batch, request: Request) -> int:
+    """cache_seqlens of a request, the longest of all draft steps."""
+    if batch.mode == "draft_decode":
+        return request.total + (case.draft_steps or case.speculative_step_id + 1)
+    return request.total + (case.num_draft_tokens if batch.mode == "target_verify" else 0)
+
+
+def queries_of(case: MetadataCase, batch: Batch, request: Request) -> int:
+    if batch.mode in EXTEND_MODES:
+        return request.new
+    return case.num_draft_tokens if batch.mode == "target_verify" else 1
+
+
+def base_of(case: MetadataCase, request: Request) -> int:
+    """Where a request's own tokens begin in its row: behind the encoder's last page."""
+    return pages_of(request.encoder, case.page_size) * case.page_size
+
+
+def _table(case: MetadataCase) -> Tensor:
+    """Consecutive slots of pages in any order where the contract looks, poison elsewhere."""
+    page = case.page_size
+    ends = [base_of(case, r) + keys_of(case, batch, r) for batch in case.batches for r in batch.requests]
+    C = max(ends, default=0) + case.spare
+    columns = pages_of(C, page)
+    ids = permutation(case.seed, "pages", case.rows * columns).reshape(case.rows, columns)
+    if case.high:
+        ids = (2**31 // page if "req_to_token" in case.int32 else 2**31) - 1 - ids
+    slots = (ids[:, :, None] * page + torch.arange(page)).flatten(1)[:, :C]
+    used = torch.zeros(case.rows, C, dtype=torch.bool)
+    for batch in case.batches:
+        for request in batch.requests:
+            base = base_of(case, request)
+            used[request.row, : request.encoder] = True
+            used[request.row, base : base + keys_of(case, batch, request)] = True
+    return torch.where(used, slots, int(poison_value(case.poison, torch.int64)))
+
+
+def inputs(case: MetadataCase) -> Inputs:
+    """The requests of all steps one after another, and how they are cut into steps."""
+    extend = [r.new for batch in case.batches for r in batch.requests if batch.mode in EXTEND_MODES]
+    extending = any(batch.mode in EXTEND_MODES for batch in case.batches)
+    steps = tuple((b.mode, len(b.requests), len(b.requests) + b.pads, b.encoder) for b in case.batches)
+    return {
+        "steps": steps,
+        "seq_lens": torch.tensor([r.total for r in case.requests], dtype=torch.int64),
+        "req_pool_indices": torch.tensor([r.row for r in case.requests], dtype=torch.int64),
+        "req_to_token": _table(case),
+        "extend_seq_lens": torch.tensor(extend, dtype=torch.int64) if extending else None,
+        "encoder_lens": torch.tensor([r.encoder for r in case.requests], dtype=torch.int64)
+        if any(batch.encoder for batch in case.batches)
+        else None,
+        "page_size": case.page_size,
+        "num_draft_tokens": case.num_draft_tokens,
+        "speculative_step_id": case.speculative_step_id,
+        "attn_chunk_size": case.chunk,
+        "static": static_of(case) if case.static else None,
+    }
+
+
+def static_of(case: MetadataCase) -> dict[str, Any]:
+    """Limits that the steps need, and no more than `spare` beyond."""
+    keys = [keys_of(case, batch, request) for batch in case.batches for request in batch.requests]
+    encoders = [request.encoder for request in case.requests]
+    return {
+        "max_bs": max(len(batch.requests) + batch.pads for batch in case.batches) + case.spare,
+        "max_context_len": max(keys, default=0) + case.spare,
+        "max_encoder_len": max([1, *encoders]) + case.spare if any(batch.encoder for batch in case.batches) else 0,
+        "draft_steps": case.draft_steps,
+        "topk": 1,
+        "capture": case.capture,
+    }
