@@ -1,6 +1,7 @@
 """Cases of attention_metadata: one batch for the eager builder, or a sequence of batches to replay in static buffers."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES
 from kernelpair.pair import Inputs
 from kernelpair.values import permutation, poison_value
-from properties.strategies import common
+from properties.strategies import around, common
 
 ONE_QUERY_MODES = ("decode", "idle", "draft_decode")
 STATIC_MODES = (*ONE_QUERY_MODES, "target_verify")
@@ -19,7 +20,8 @@ EXTEND_MODES = ("extend", "mixed", "draft_extend")
 PAGES = (1, 2, 3, 16)
 MOST_PAGES = 4  # of one request, give or take a token
 MOST_REQUESTS = 4
-MOST_STEPS = 6
+MOST_REPLAYED = 3  # requests of a step; a sequence of steps matters more than their size
+MOST_STEPS = 5
 MOST_ROWS = 9  # of the request table: more than any batch has requests
 
 INDICES = ("seq_lens", "req_pool_indices", "req_to_token", "extend_seq_lens", "encoder_lens")
@@ -79,56 +81,71 @@ class MetadataCase(Case):
 # --- cases ---
 
 
+@cache
 def _lengths(page_size: int) -> st.SearchStrategy[int]:
-    """Around multiples of the page size, and any others."""
-    near = st.builds(lambda n, step: max(0, n * page_size + step), st.integers(0, MOST_PAGES), st.integers(-1, 1))
-    return st.one_of(st.integers(0, MOST_PAGES * page_size), near)
+    """Around multiples of the page size twice as often as any others."""
+    near = around(*(n * page_size for n in range(MOST_PAGES + 1)))
+    return st.sampled_from((*range(2), *near, *near, *range(MOST_PAGES * page_size)))
 
 
-@st.composite
-def _request(draw: st.DrawFn, page_size: int, rows: int, encoder: bool) -> Request:
-    total = draw(_lengths(page_size), label="total")
-    return Request(
-        total=total,
-        new=min(total, draw(_lengths(page_size), label="new")),
-        encoder=draw(_lengths(page_size), label="encoder") if encoder else 0,
-        row=draw(st.integers(0, rows - 1), label="row"),
+@cache
+def _requests(page_size: int, rows: int, encoder: bool, most: int) -> st.SearchStrategy[tuple[Request, ...]]:
+    lengths = _lengths(page_size)
+    request = st.builds(
+        lambda total, new, encoder, row: Request(total=total, new=min(total, new), encoder=encoder, row=row),
+        lengths,
+        lengths,
+        lengths if encoder else st.just(0),
+        st.integers(0, rows - 1),
     )
+    return st.lists(request, max_size=most).map(tuple)
 
 
-@st.composite
-def _batch(draw: st.DrawFn, modes: tuple[str, ...], page_size: int, rows: int, static: bool, encoders: bool) -> Batch:
-    encoder = encoders and draw(st.integers(0, 3)) > 0
-    return Batch(
-        mode=draw(st.sampled_from(modes), label="mode"),
-        requests=tuple(draw(st.lists(_request(page_size, rows, encoder), max_size=MOST_REQUESTS), label="requests")),
-        encoder=encoder,
-        pads=draw(st.integers(0, 2), label="pads") if static else 0,
-    )
+@cache
+def _batches(modes: tuple[str, ...], page_size: int, rows: int, encoders: bool, static: bool) -> st.SearchStrategy[Any]:
+    most = MOST_REPLAYED if static else MOST_REQUESTS
+
+    @st.composite
+    def batch(draw: st.DrawFn) -> Batch:
+        encoder = encoders and draw(st.integers(0, 3)) > 0
+        return Batch(
+            mode=draw(st.sampled_from(modes), label="mode"),
+            requests=draw(_requests(page_size, rows, encoder, most), label="requests"),
+            encoder=encoder,
+            pads=draw(st.integers(0, 2), label="pads") if static else 0,
+        )
+
+    return st.lists(batch(), min_size=1, max_size=MOST_STEPS if static else 1).map(tuple)
+
+
+FIELDS = st.fixed_dictionaries(
+    {
+        **common(LAYOUTS, INDICES),
+        "page_size": st.sampled_from(PAGES),
+        "num_draft_tokens": st.sampled_from((0, 1, 2, 5)),
+        "speculative_step_id": st.integers(0, 2),
+        "chunk_pages": st.sampled_from((0, 0, 1, 2, 4)),
+        "rows": st.integers(1, MOST_ROWS),
+        "spare": st.sampled_from((0, 0, 1, 5)),
+        "high": st.booleans(),
+    }
+)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> MetadataCase:
     """Eager batches in every mode; sequences of replays in the static modes, or in the steps of a draft."""
-    fields = draw(st.fixed_dictionaries(common(LAYOUTS, INDICES)))
+    fields = draw(FIELDS)
     static = draw(st.booleans(), label="static")
     draft_steps = draw(st.sampled_from((0, 0, 1, 3)), label="draft steps") if static else 0
-    page_size, rows = draw(st.sampled_from(PAGES)), draw(st.integers(1, MOST_ROWS), label="rows")
     modes = ("draft_decode",) if draft_steps else STATIC_MODES if static else STATIC_MODES + EXTEND_MODES
-    batch = _batch(modes, page_size, rows, static, draw(st.booleans(), label="encoder"))
+    batches = _batches(modes, fields["page_size"], fields["rows"], draw(st.booleans(), label="encoder"), static)
     return MetadataCase(
         **fields,
-        page_size=page_size,
-        num_draft_tokens=draw(st.sampled_from((0, 1, 2, 5)), label="draft tokens"),
-        speculative_step_id=draw(st.integers(0, 2), label="step id"),
-        chunk_pages=draw(st.sampled_from((0, 0, 1, 2, 4)), label="chunk"),
-        rows=rows,
-        spare=draw(st.sampled_from((0, 0, 1, 5)), label="spare"),
-        high=draw(st.booleans(), label="high"),
         static=static,
         draft_steps=draft_steps,
         capture=draw(st.sampled_from(("first", "late", "again"))) if static else "first",
-        batches=tuple(draw(st.lists(batch, min_size=1, max_size=MOST_STEPS if static else 1), label="steps")),
+        batches=draw(batches, label="steps"),
     )
 
 
