@@ -116,6 +116,8 @@ class Pair:
     """(case, result, sizes, strides) -> is this legal; None: results are contiguous."""
     exact_reference: bool = False
     """The reference runs in the arguments' own dtypes instead of float64: for kernels that only move data."""
+    dtypes: Sequence[str] = ("bfloat16", "float16", "float32")
+    """What `case.dtype` may be."""
     layouts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Argument -> the layouts beyond dense that the contract allows."""
     fused: Sequence[tuple[str, str]] = ()
@@ -135,5 +137,8 @@ class Pair:
     tiers: str = "each"
     """`each`: put on trial on every tier; `python`: one candidate, whatever tier its operators take."""
     bench: Sequence[BenchRow] = ()
+    prepare_bench: Callable[[Inputs], Callable[[], object]] | None = None
+    """Row arguments -> what is timed, where the optimized side prepares something once (packing a weight, say); None: the
+    call of `optimized` itself."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Role -> path, filled in by `properties.pairs()`."""

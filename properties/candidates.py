@@ -3,6 +3,7 @@
 from kernelpair.candidate import Candidate
 from kernelpair.pair import Pair
 from optimized import Tier, forget_last_tier, last_tier, set_tier, tiers
+from properties import pairs
 
 PYTHON = "python"
 
@@ -35,4 +36,10 @@ def observe(before: bool) -> str | None:
     return last_tier() or ""
 
 
-__all__ = ["PYTHON", "candidate", "names", "observe", "set_tier", "tier_named"]
+def resolve(pair: str, tier: str) -> tuple[Pair, Candidate]:
+    """Pair and candidate by name, in whichever process needs them."""
+    found = pairs()[pair]
+    return found, candidate(found, tier)
+
+
+__all__ = ["PYTHON", "candidate", "names", "observe", "resolve", "set_tier", "tier_named"]

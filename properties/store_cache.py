@@ -318,6 +318,7 @@ PAIR = Pair(
     optimized=operator("store_cache"),
     mutates={"k_cache": written, "v_cache": written},
     exact_reference=True,
+    dtypes=DTYPES,
     layouts=LAYOUTS,
     fused=FUSED,
     indices=["indices"],

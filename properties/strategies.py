@@ -21,10 +21,16 @@ def around(*centres: int, low: int = 0) -> tuple[int, ...]:
 
 
 def layouts(allowed: Mapping[str, Sequence[str]], fused: Sequence[tuple[str, str]] = ()) -> st.SearchStrategy[dict[str, str]]:
-    """Argument -> layout for a few arguments; the others are dense."""
+    """Argument -> layout for a few arguments; the others are dense. One draw: 0 is all dense."""
     choices = [(name, layout) for name, several in allowed.items() for layout in several]
     choices += [(first, FUSED) for first, _ in fused]
-    return st.lists(st.sampled_from(choices), max_size=MOST_LAYOUTS).map(dict)
+    base = 2 * len(choices) + 1  # half of the digits mean no layout
+
+    def decode(code: int) -> dict[str, str]:
+        digits = [code // base**place % base for place in range(MOST_LAYOUTS)]
+        return dict(choices[(digit - 1) // 2] for digit in digits if digit % 2)
+
+    return st.integers(0, base**MOST_LAYOUTS - 1).map(decode)
 
 
 def subset(names: Sequence[str]) -> st.SearchStrategy[tuple[str, ...]]:

@@ -1,6 +1,7 @@
 #include "common/checks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace kernelpair {
@@ -127,6 +128,40 @@ void check_no_duplicates(Arg indices, Pad pad) {
     if (pad.given && index == pad.slot) continue;
     KP_CHECK_VALUE(seen.insert(index), indices.name, " holds slot ", index, " more than once (again at entry ", i, ")");
   }
+}
+
+void check_written_slots(Arg indices, int64_t slots, Pad pad, const std::function<bool(int64_t)>& live) {
+  std::vector<int64_t> written(indices.view.sizes[0], -1);  // -1: not written
+  for (int64_t i = 0; i < indices.view.sizes[0]; ++i) {
+    const int64_t slot = index_at(indices.view, i);
+    if (!live(i) || (pad.given && slot == pad.slot)) continue;
+    KP_CHECK_INDEX(slot >= 0 && slot < slots, indices.name, "[", i, "] = ", slot, " is outside [0, ", slots, ")");
+    written[i] = slot;
+  }
+  View view = indices.view;
+  view.data = written.data();
+  view.dtype = Dtype::i64;
+  view.strides[0] = 1;
+  check_no_duplicates({indices.name, view}, {true, -1});
+}
+
+void check_offsets(Arg offsets, int64_t tokens) {
+  check_rank(offsets, 1);
+  const int64_t count = offsets.view.sizes[0];
+  KP_CHECK_VALUE(count > 0, offsets.name, " must hold at least one offset");
+  int64_t before = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t offset = index_at(offsets.view, i);
+    KP_CHECK_VALUE(i || offset >= 0, offsets.name, "[0] = ", offset, " is negative");
+    KP_CHECK_VALUE(offset >= before, offsets.name, " must not decrease: ", offsets.name, "[", i, "] = ", offset, " after ",
+                   before);
+    before = offset;
+  }
+  KP_CHECK_VALUE(before <= tokens, offsets.name, "[", count - 1, "] = ", before, " lies beyond the ", tokens, " tokens");
+}
+
+void check_positive(const char* name, double value) {
+  KP_CHECK_VALUE(value > 0 && std::isfinite(value), name, " must be finite and > 0, got ", value);
 }
 
 namespace {

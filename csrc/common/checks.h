@@ -5,6 +5,7 @@
 // Every check runs before the first write.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <sstream>
 #include <stdexcept>
@@ -63,6 +64,10 @@ struct Pad {
 };
 void check_indices_in_range(Arg indices, int64_t size, Pad pad = {});
 void check_no_duplicates(Arg indices, Pad pad = {});
+// Both, for the entries i with live(i) alone; the others are never interpreted.
+void check_written_slots(Arg indices, int64_t slots, Pad pad, const std::function<bool(int64_t)>& live);
+void check_offsets(Arg offsets, int64_t tokens);  // [B + 1]: from 0 or above, never falling, up to `tokens` or below
+void check_positive(const char* name, double value);  // and finite
 
 // No mutated argument may share a byte with itself, with another mutated one or with one that is read.
 void check_disjoint(std::initializer_list<Arg> mutated, std::initializer_list<Arg> read);

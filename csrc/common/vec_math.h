@@ -66,9 +66,48 @@ KP_INLINE F32x16 tanh(F32x16 x) {
   return splat(1) - splat(2) / (e + splat(1));
 }
 
-KP_INLINE F32x16 sigmoid(F32x16 x) { return splat(1) / (splat(1) + exp(-x)); }
+// 1 / a for a in [1, 2].
+KP_INLINE F32x16 reciprocal_of_1_to_2(F32x16 a) {
+#if defined(__AVX512F__)
+  const F32x16 r = {{(FloatPiece)_mm512_rcp14_ps(a.p[0])}};
+  return fma(r, fma(-a, r, splat(1)), r);
+#else
+  return splat(1) / a;
+#endif
+}
 
-KP_INLINE F32x16 silu(F32x16 x) { return x / (splat(1) + exp(-x)); }
+// exp(-|x|) = mantissa 2^power, and r = 1 / (1 + exp(-|x|)), which neither overflows nor cancels. A larger |x| changes nothing:
+// it counts as 140. The fraction is exact but for one rounding, however large |x| is: fma keeps the product's low bits.
+struct Logistic {
+  F32x16 size, mantissa, power, r;
+};
+KP_INLINE Logistic logistic(F32x16 x) {
+  const F32x16 size = min(splat(140), abs(x)), power = floor(size * splat(-1.44269504f));
+#if defined(__FMA__)
+  const F32x16 fraction = fma(size, splat(-1.92596303e-8f), fma(size, splat(-1.44269504f), -power));
+#else
+  const F32x16 rest = (size * splat(-1.f) - power * splat(0.693359375f)) - power * splat(-2.12194440e-4f);
+  const F32x16 fraction = rest * splat(1.44269504f);
+#endif
+  const F32x16 mantissa = exp2_fraction(fraction);
+  return {size, mantissa, power, reciprocal_of_1_to_2(splat(1) + times_power(mantissa, power))};
+}
+
+KP_INLINE F32x16 sigmoid(F32x16 x) {
+  const Logistic l = logistic(x);
+  return select(less(x, zero()), times_power(l.mantissa, l.power), splat(1)) * l.r;
+}
+
+// x sigmoid(x). For negative x the scale joins last, for exp(x) is subnormal before x exp(x) is.
+KP_INLINE F32x16 silu(F32x16 x) {
+  const Logistic l = logistic(x);
+#if defined(__AVX512F__)
+  const F32x16 negative = times_power(-l.size * l.mantissa * l.r, l.power);
+#else
+  const F32x16 negative = times_power(-l.size * l.mantissa * l.r, l.power + splat(64)) * splat(0x1p-64f);
+#endif
+  return select(less(x, zero()), negative, x * l.r);
+}
 
 // log(1 + u) for u in [0, 1], as 2 atanh(s) with s = u / (2 + u): s times a polynomial in s^2, relative error below 2^-22.
 KP_INLINE F32x16 log1p_unit(F32x16 u) {

@@ -1,0 +1,365 @@
+// causal_conv1d: depthwise causal convolution with a shift-register state, for whole sequences and for single tokens.
+//
+// One unit of work is one sequence over a chunk of channels, all of its tokens in order, so that nobody else reads or writes
+// its part of the state. The w-1 columns before the first token are copied to a small buffer first; the state is written last.
+// - Channels dense (the usual case): tiles of 8 tokens x 16 channels; each row is loaded once and serves w outputs.
+// - Anything else: one channel after the other, vectors along its tokens, over a float copy of the row.
+// Both add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit.
+#include "common/parallel.h"
+#include "common/vec.h"
+#include "common/vec_math.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+constexpr int64_t kChunk = 1024;         // channels of a unit: 2 KiB pieces of a row stream, weights (20 KiB) stay in L1
+constexpr int64_t kLeastChunk = 128;     // smaller ones cost more in weights than they gain in balance
+constexpr int kTile = 8;                 // tokens: 11 rows live, and 5 weight vectors, of 32 registers
+constexpr int64_t kRow = 512;            // tokens of a float row buffer
+constexpr int64_t kGrain = 16 * 1024;    // elements, about 5 us: what waking a thread costs
+constexpr int64_t kBlock = 32;           // channels of a block of the packed weight
+constexpr int kMostColumns = 3;          // of history: width 4
+
+// Zero tokens [start, end) of every channel, or convolve them.
+struct Sequence {
+  int64_t start, end;  // tokens
+  int64_t row;         // of the batch
+  int64_t slot;        // of the state
+  bool live;
+};
+
+struct Call {
+  const View& x;
+  const View& packed;
+  const View& bias;
+  const View& conv_states;
+  const View& query_start_loc;
+  const View& cache_indices;
+  const View& has_initial_state;
+  const View& y;
+  bool silu, always_initial, has_pad;
+  int64_t pad_slot;
+
+  bool varlen() const { return query_start_loc.defined; }
+  int channel_dim() const { return x.dim - 2; }
+  int64_t dim() const { return x.sizes[x.dim - 2]; }
+  int64_t tokens() const { return x.sizes[x.dim - 1]; }
+  int64_t requests() const { return varlen() ? query_start_loc.sizes[0] - 1 : x.sizes[0]; }
+  // In varlen the tokens before the first and after the last offset are two more sequences, of zeros.
+  int64_t sequences() const { return varlen() ? requests() + 2 : requests(); }
+
+  Sequence sequence(int64_t b) const {
+    const int64_t count = requests();
+    if (b >= count) {
+      const bool after = b > count;
+      return {after ? index_at(query_start_loc, count) : 0, after ? tokens() : index_at(query_start_loc, 0), 0, 0, false};
+    }
+    const int64_t slot = cache_indices.defined ? index_at(cache_indices, b) : b;
+    const bool pad = has_pad && cache_indices.defined && slot == pad_slot;
+    if (!varlen()) return {0, tokens(), b, slot, !pad};
+    return {index_at(query_start_loc, b), index_at(query_start_loc, b + 1), 0, slot, !pad};
+  }
+
+  bool initial(int64_t b) const {
+    if (always_initial) return true;
+    return has_initial_state.defined && *(static_cast<const bool*>(has_initial_state.data) + b * has_initial_state.strides[0]);
+  }
+};
+
+// A matrix of elements: channels by tokens, or channels by state columns.
+template <class T>
+struct Matrix {
+  T* data;
+  int64_t channel, column;  // strides
+  T* at(int64_t c, int64_t t) const { return data + c * channel + t * column; }
+};
+
+template <class T>
+Matrix<T> tokens_of(const View& view, int64_t row, int64_t channel, int64_t token) {
+  const int c = view.dim - 2;
+  const int64_t offset = (c ? row * view.strides[0] : 0) + channel * view.strides[c] + token * view.strides[c + 1];
+  return {static_cast<T*>(view.data) + offset, view.strides[c], view.strides[c + 1]};
+}
+
+template <class T>
+Matrix<T> state_of(const Call& call, int64_t slot, int64_t channel) {
+  if (!call.conv_states.defined) return {nullptr, 0, 0};
+  const int64_t* strides = call.conv_states.strides;
+  return {static_cast<T*>(call.conv_states.data) + slot * strides[0] + channel * strides[1], strides[1], strides[2]};
+}
+
+// What a unit keeps for itself. taps[w] is the bias.
+template <class T>
+struct Scratch {
+  alignas(64) float taps[kMostColumns + 2][kChunk];
+  alignas(64) T history[kMostColumns][kChunk];
+  alignas(64) float row[kMostColumns + kRow + kLanes];
+};
+
+KP_INLINE float parameter(const View& vector, int64_t i) {
+  const int64_t offset = i * vector.strides[0];
+  switch (vector.dtype) {
+    case Dtype::f32: return static_cast<const float*>(vector.data)[offset];
+    case Dtype::f16: return load_one(static_cast<const F16*>(vector.data) + offset);
+    default: return load_one(static_cast<const Bf16*>(vector.data) + offset);
+  }
+}
+
+// packed[block][pair][32][2] to one float vector a tap; first is a multiple of 16.
+template <class T, int W>
+void unpack_taps(const Call& call, int64_t first, int64_t channels, Scratch<T>& scratch) {
+  constexpr int kPairs = (W + 1) / 2;
+  const T* packed = static_cast<const T*>(call.packed.data);
+  for (int64_t c = 0; c < channels; c += kLanes) {
+    const int64_t block = (first + c) / kBlock, within = (first + c) % kBlock;
+    for (int j = 0; j < W; ++j) {
+      T lanes[kLanes];
+      const T* from = packed + ((block * kPairs + j / 2) * kBlock + within) * 2 + j % 2;
+      for (int n = 0; n < kLanes; ++n) lanes[n] = from[2 * n];
+      store(scratch.taps[j] + c, load(lanes));
+    }
+  }
+  for (int64_t c = 0; c < channels; ++c) scratch.taps[W][c] = call.bias.defined ? parameter(call.bias, first + c) : 0;
+}
+
+// The two directions of a copy between the state (either dimension dense, or neither) and rows of channels.
+template <class T, int Columns>
+void read_state(Matrix<T> state, int64_t channels, T (*history)[kChunk]) {
+  if (state.channel == 1) {
+    for (int j = 0; j < Columns; ++j) __builtin_memcpy(history[j], state.at(0, j), channels * sizeof(T));
+  } else if (state.column == 1 && state.channel == Columns) {
+    for (int64_t c = 0; c < channels; ++c)
+      for (int j = 0; j < Columns; ++j) history[j][c] = state.data[c * Columns + j];
+  } else {
+    for (int64_t c = 0; c < channels; ++c)
+      for (int j = 0; j < Columns; ++j) history[j][c] = *state.at(c, j);
+  }
+}
+
+template <class T, int Columns>
+void write_state(Matrix<T> state, int64_t channels, const T* const* rows) {
+  if (state.channel == 1) {
+    for (int j = 0; j < Columns; ++j) __builtin_memcpy(state.at(0, j), rows[j], channels * sizeof(T));
+  } else if (state.column == 1 && state.channel == Columns) {
+    for (int64_t c = 0; c < channels; ++c)
+      for (int j = 0; j < Columns; ++j) state.data[c * Columns + j] = rows[j][c];
+  } else {
+    for (int64_t c = 0; c < channels; ++c)
+      for (int j = 0; j < Columns; ++j) *state.at(c, j) = rows[j][c];
+  }
+}
+
+template <bool kWhole, class T>
+KP_INLINE F32x16 load_some(const T* from, int lanes) {
+  if constexpr (kWhole) return load(from);
+  return load(from, lanes);
+}
+
+// Sixteen channels (or fewer) of R tokens; rows[r] is w-1 tokens before output r.
+template <class T, int W, int R, bool kWhole>
+KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const Scratch<T>& scratch, Matrix<T> y,
+                              bool silu_activation) {
+  F32x16 x[R + W - 1], taps[W], sum[R];
+  for (int r = 0; r < R + W - 1; ++r) x[r] = load_some<kWhole>(rows[r] + c, lanes);
+  for (int j = 0; j < W; ++j) taps[j] = load(scratch.taps[j] + c);
+  const F32x16 bias = load(scratch.taps[W] + c);
+  for (int r = 0; r < R; ++r) {
+    sum[r] = bias;
+    for (int j = 0; j < W; ++j) sum[r] = fma(taps[j], x[r + j], sum[r]);
+  }
+  if (silu_activation)
+    for (int r = 0; r < R; ++r) sum[r] = silu(sum[r]);
+  for (int r = 0; r < R; ++r) {
+    if constexpr (kWhole)
+      store(y.at(c, r), sum[r]);
+    else
+      store(y.at(c, r), sum[r], lanes);
+  }
+}
+
+template <class T, int W, int R>
+void convolve_tile(const T* const* rows, int64_t channels, const Scratch<T>& scratch, Matrix<T> y, bool silu_activation) {
+  int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes)
+    convolve_block<T, W, R, true>(rows, c, kLanes, scratch, y, silu_activation);
+  if (c < channels)
+    convolve_block<T, W, R, false>(rows, c, static_cast<int>(channels - c), scratch, y, silu_activation);
+}
+
+template <class T, int W>
+void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, Scratch<T>& scratch, Matrix<T> state,
+                    bool silu_activation) {
+  const auto row = [&](int64_t t) -> const T* { return t < 0 ? scratch.history[t + W - 1] : x.at(0, t); };
+  const T* rows[kTile + W - 1];
+  int64_t t = 0;
+  for (; t + kTile <= length; t += kTile) {
+    for (int r = 0; r < kTile + W - 1; ++r) rows[r] = row(t - (W - 1) + r);
+    convolve_tile<T, W, kTile>(rows, channels, scratch, {y.at(0, t), y.channel, y.column}, silu_activation);
+  }
+  for (; t < length; ++t) {
+    for (int r = 0; r < W; ++r) rows[r] = row(t - (W - 1) + r);
+    convolve_tile<T, W, 1>(rows, channels, scratch, {y.at(0, t), y.channel, y.column}, silu_activation);
+  }
+  for (int j = 0; j < W - 1; ++j) rows[j] = row(length - (W - 1) + j);
+  if (state.data) write_state<T, W - 1>(state, channels, rows);
+}
+
+// Up to kRow tokens of one channel as floats.
+template <class T>
+void widen(const T* from, int64_t stride, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int lanes = lanes_left(count - i);
+    if (stride == 1) {
+      store(to + i, load(from + i, lanes), lanes);
+    } else {
+      T gathered[kLanes] = {};
+      for (int n = 0; n < lanes; ++n) gathered[n] = from[(i + n) * stride];
+      store(to + i, load(gathered), lanes);
+    }
+  }
+}
+
+template <class T, int W>
+void one_channel(const T* x, int64_t stride, T* y, int64_t length, int64_t c, Scratch<T>& scratch, bool silu_activation) {
+  float* row = scratch.row;
+  for (int j = 0; j < W - 1; ++j) row[j] = load_one(&scratch.history[j][c]);
+  for (int64_t t = 0; t < length; t += kRow) {
+    const int64_t count = length - t < kRow ? length - t : kRow;
+    widen(x + t * stride, stride, count, row + W - 1);
+    for (int64_t i = 0; i < count; i += kLanes) {
+      const int lanes = lanes_left(count - i);
+      F32x16 sum = splat(scratch.taps[W][c]);
+      for (int j = 0; j < W; ++j) sum = fma(splat(scratch.taps[j][c]), load(row + i + j, lanes), sum);
+      if (silu_activation) sum = silu(sum);
+      store(y + t + i, sum, lanes);
+    }
+    for (int j = 0; j < W - 1; ++j) row[j] = row[count + j];
+  }
+}
+
+template <class T, int W>
+void any_strides(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, Scratch<T>& scratch, Matrix<T> state,
+                 bool silu_activation) {
+  for (int64_t c = 0; c < channels; ++c)
+    one_channel<T, W>(x.at(c, 0), x.column, y.at(c, 0), length, c, scratch, silu_activation);
+  if (!state.data) return;
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int j = 0; j < W - 1; ++j) {
+      const int64_t t = length - (W - 1) + j;
+      *state.at(c, j) = t < 0 ? scratch.history[t + W - 1][c] : *x.at(c, t);
+    }
+  }
+}
+
+template <class T>
+void clear(Matrix<T> y, int64_t length, int64_t channels) {
+  for (int64_t t = 0; t < length; ++t)
+    for (int64_t c = 0; c < channels; ++c) *y.at(c, t) = T{};
+}
+
+template <class T, int W>
+void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scratch<T>& scratch) {
+  const Sequence sequence = call.sequence(b);
+  const int64_t length = sequence.end - sequence.start;
+  if (length == 0) return;
+  const Matrix<T> y = tokens_of<T>(call.y, sequence.row, first, sequence.start);
+  if (!sequence.live) return clear(y, length, channels);
+  const Matrix<T> x = tokens_of<T>(call.x, sequence.row, first, sequence.start);
+  const Matrix<T> state = state_of<T>(call, sequence.slot, first);
+  if (state.data && call.initial(b))
+    read_state<T, W - 1>(state, channels, scratch.history);
+  else
+    for (int j = 0; j < W - 1; ++j) __builtin_memset(scratch.history[j], 0, channels * sizeof(T));
+  if (x.channel == 1 && y.channel == 1)
+    dense_channels<T, W>(x, y, length, channels, scratch, state, call.silu);
+  else
+    any_strides<T, W>(x, y, length, channels, scratch, state, call.silu);
+}
+
+// Chunks of channels: as long as each thread gets its share of units.
+int64_t channels_of_chunk(int64_t dim, int64_t sequences) {
+  int64_t chunk = kChunk;
+  while (chunk > kLeastChunk && sequences * ((dim + chunk - 1) / chunk) < 2 * thread_count()) chunk /= 2;
+  return chunk;
+}
+
+template <class T, int W>
+void run(const Call& call) {
+  const int64_t sequences = call.sequences(), dim = call.dim();
+  if (sequences == 0 || call.tokens() == 0) return;
+  const int64_t chunk = channels_of_chunk(dim, call.requests() ? call.requests() : 1), chunks = (dim + chunk - 1) / chunk;
+  const int64_t elements = element_count(call.x), units = sequences * chunks;
+  parallel_for(units, units * kGrain / elements + 1, [&](int64_t begin, int64_t end) {
+    Scratch<T> scratch;
+    int64_t unpacked = -1;
+    for (int64_t unit = begin; unit < end; ++unit) {  // all sequences of a chunk in turn: they share its weights
+      const int64_t first = unit / sequences * chunk, channels = dim - first < chunk ? dim - first : chunk;
+      if (unpacked != first) unpack_taps<T, W>(call, first, channels, scratch);
+      unpacked = first;
+      run_unit<T, W>(call, unit % sequences, first, channels, scratch);
+    }
+  });
+}
+
+template <class T>
+void run(const Call& call, int64_t width) {
+  switch (width) {
+    case 2: return run<T, 2>(call);
+    case 3: return run<T, 3>(call);
+    default: return run<T, 4>(call);
+  }
+}
+
+}  // namespace
+
+void causal_conv1d(const View& x, const View& packed, int64_t width, const View& bias, const View& conv_states,
+                   const View& query_start_loc, const View& cache_indices, const View& has_initial_state,
+                   bool always_initial, bool silu_activation, bool has_pad, int64_t pad_slot, const View& y) {
+  const Call call{x,
+                  packed,
+                  bias,
+                  conv_states,
+                  query_start_loc,
+                  cache_indices,
+                  has_initial_state,
+                  y,
+                  silu_activation,
+                  always_initial,
+                  has_pad,
+                  pad_slot};
+  switch (x.dtype) {
+    case Dtype::bf16: return run<Bf16>(call, width);
+    case Dtype::f16: return run<F16>(call, width);
+    default: return run<float>(call, width);
+  }
+}
+
+// Elements are moved as bits. weight is [dim, w] with any strides.
+namespace {
+
+template <class T>
+void move_weight(const View& weight, const View& packed, bool pack) {
+  const int64_t dim = weight.sizes[0], width = weight.sizes[1], pairs = packed.sizes[1];
+  T* in_blocks = static_cast<T*>(packed.data);
+  for (int64_t i = 0; i < packed.sizes[0] * pairs * kBlock * 2; ++i) {
+    const int64_t half = i % 2, n = i / 2 % kBlock, pair = i / (2 * kBlock) % pairs, block = i / (2 * kBlock) / pairs;
+    const int64_t channel = block * kBlock + n, j = 2 * pair + half;
+    const bool inside = channel < dim && j < width;
+    T* plain = static_cast<T*>(weight.data) + channel * weight.strides[0] + j * weight.strides[1];
+    if (pack)
+      in_blocks[i] = inside ? *plain : T{};
+    else if (inside)
+      *plain = in_blocks[i];
+  }
+}
+
+}  // namespace
+
+void causal_conv1d_pack(const View& weight, const View& packed, bool pack) {
+  if (element_size(weight.dtype) == 2)
+    move_weight<uint16_t>(weight, packed, pack);
+  else
+    move_weight<uint32_t>(weight, packed, pack);
+}
+
+}  // namespace kernelpair::KP_TIER

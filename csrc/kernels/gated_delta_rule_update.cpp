@@ -1,0 +1,279 @@
+// gated_delta_rule_update: one decode step of the gated delta rule on a pool of states, in place. Bound by memory: a state is
+// K x V numbers that are read and written once for three operations each.
+//
+// With S the state before the decay (gamma), all of a head's needs come from one read of it:
+//   p = S^T k, r = S^T q;  w = (v - gamma p) beta;  o = scale (gamma r + (q . k) w);  S = gamma S + k w^T.
+// o never sees the rounding of a bf16 state. The write follows while the state is still in the cache:
+// - "kv", rows along V: for up to 128 columns read all K rows, then write them (64 KiB at most, in L2);
+// - "vk", rows along K: 16 rows at a time (8 KiB, in L1), p and r as sums across lanes.
+// q and k are normalised into small buffers, kBlock of K at a time.
+#include "common/delta_gates.h"
+#include "common/parallel.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+constexpr int64_t kBlock = 512;                               // of K: 4 KiB for q and k, any usual head in one
+constexpr int64_t kGrain = 64 * 1024;                         // state elements, about 4 us: what waking a thread costs
+constexpr int kWidest = kVectorBytes == 64 ? 8 : 2;           // column vectors at once: two sums each, in registers
+constexpr int kRows = kVectorBytes == 64 ? 4 : 2;             // "vk" rows at once: two sums each
+
+struct Call {
+  const View &A_log, &dt_bias, &q, &k, &v, &a, &b, &state, &state_indices, &o;
+  bool vk, l2norm, has_pad;
+  int64_t pad_slot;
+  float eps, scale;
+  Softplus softplus;
+};
+
+struct Gates {
+  float gamma, beta;
+};
+
+KP_INLINE float parameter(const View& vector, int64_t i) {
+  switch (vector.dtype) {
+    case Dtype::f32: return *at<float>(vector, i);
+    case Dtype::f16: return load_one(at<F16>(vector, i));
+    default: return load_one(at<Bf16>(vector, i));
+  }
+}
+
+template <class T>
+KP_INLINE Gates gates_of(const Call& call, int64_t request, int64_t head) {
+  const float x = load_one(at<T>(call.a, request, head)) + parameter(call.dt_bias, head);
+  const F32x16 g = log_decay(splat(parameter(call.A_log, head)), splat(x), call.softplus);
+  return {exp(g).p[0][0], sigmoid(splat(load_one(at<T>(call.b, request, head)))).p[0][0]};
+}
+
+// One head's q and k: their factors, their product, and their normalised values a block at a time.
+template <class T>
+struct Keys {
+  const T *q, *k;
+  int64_t size;
+  float q_factor, k_factor, product;  // the scale is part of q
+  int64_t filled;
+  alignas(64) float qh[kBlock], kh[kBlock];
+
+  void start(const Call& call, int64_t request, int64_t head) {
+    q = at<T>(call.q, request, head);
+    k = at<T>(call.k, request, head);
+    size = call.q.sizes[2];
+    filled = -1;
+    F32x16 qq = zero(), kk = zero();
+    for (int64_t i = 0; i < size; i += kLanes) {
+      const F32x16 x = load(q + i, lanes_left(size - i)), y = load(k + i, lanes_left(size - i));
+      qq = fma(x, x, qq);
+      kk = fma(y, y, kk);
+    }
+    q_factor = call.scale * (call.l2norm ? 1 / __builtin_sqrtf(reduce_add(qq) + call.eps) : 1);
+    k_factor = call.l2norm ? 1 / __builtin_sqrtf(reduce_add(kk) + call.eps) : 1;
+    F32x16 qk = zero();
+    for (int64_t from = 0; from < size; from += kBlock) {
+      const int64_t count = fill(from);
+      for (int64_t i = 0; i < count; i += kLanes) qk = fma(load(qh + i), load(kh + i), qk);
+    }
+    product = reduce_add(qk);
+  }
+
+  // Makes qh and kh hold [from, from + count), zeros up to a whole vector.
+  int64_t fill(int64_t from) {
+    const int64_t count = size - from < kBlock ? size - from : kBlock;
+    if (filled == from) return count;
+    for (int64_t i = 0; i < count; i += kLanes) {
+      const int lanes = lanes_left(count - i);
+      store(qh + i, load(q + from + i, lanes) * splat(q_factor));
+      store(kh + i, load(k + from + i, lanes) * splat(k_factor));
+    }
+    filled = from;
+    return count;
+  }
+};
+
+// One head's work: its state, seen through the strides, and the rest of its operands.
+template <class T, class S>
+struct Head {
+  S* state;
+  int64_t row_stride;  // between rows: along K in "kv", along V in "vk"
+  const T* v;
+  T* o;
+  int64_t V;
+  Gates gates;
+};
+
+// w and o of sixteen columns from p = S^T k and r = S^T q.
+template <class T, class S>
+KP_INLINE F32x16 finish(const Head<T, S>& head, const Keys<T>& keys, int64_t column, int lanes, F32x16 p, F32x16 r) {
+  const F32x16 gamma = splat(head.gates.gamma);
+  const F32x16 w = (load(head.v + column, lanes) - gamma * p) * splat(head.gates.beta);
+  store(head.o + column, fma(splat(keys.product), w, gamma * r), lanes);
+  return w;
+}
+
+// "kv": N vectors of columns; `lanes` of the last (whole unless N is 1).
+template <class T, class S, int N, bool kWhole>
+void step_columns(const Head<T, S>& head, Keys<T>& keys, int64_t column, int lanes) {
+  F32x16 p[N] = {}, r[N] = {};
+  for (int64_t from = 0; from < keys.size; from += kBlock) {
+    const int64_t count = keys.fill(from);
+    const S* row = head.state + from * head.row_stride + column;
+    for (int64_t i = 0; i < count; ++i, row += head.row_stride) {
+      for (int n = 0; n < N; ++n) {
+        const F32x16 s = kWhole ? load(row + n * kLanes) : load(row, lanes);
+        p[n] = fma(splat(keys.kh[i]), s, p[n]);
+        r[n] = fma(splat(keys.qh[i]), s, r[n]);
+      }
+    }
+  }
+  F32x16 w[N];
+  for (int n = 0; n < N; ++n) w[n] = finish(head, keys, column + n * kLanes, lanes, p[n], r[n]);
+  const F32x16 gamma = splat(head.gates.gamma);
+  for (int64_t from = 0; from < keys.size; from += kBlock) {
+    const int64_t count = keys.fill(from);
+    S* row = head.state + from * head.row_stride + column;
+    for (int64_t i = 0; i < count; ++i, row += head.row_stride) {
+      for (int n = 0; n < N; ++n) {
+        S* to = row + n * kLanes;
+        const F32x16 s = fma(splat(keys.kh[i]), w[n], gamma * (kWhole ? load(to) : load(to, lanes)));
+        if constexpr (kWhole)
+          store(to, s);
+        else
+          store(to, s, lanes);
+      }
+    }
+  }
+}
+
+template <class T, class S>
+void step_kv(const Head<T, S>& head, Keys<T>& keys) {
+  int64_t column = 0;
+  const auto left = [&] { return head.V - column; };
+  for (; left() >= kWidest * kLanes; column += kWidest * kLanes)
+    step_columns<T, S, kWidest, true>(head, keys, column, kLanes);
+  if constexpr (kWidest > 4)
+    for (; left() >= 4 * kLanes; column += 4 * kLanes) step_columns<T, S, 4, true>(head, keys, column, kLanes);
+  for (; left() >= kLanes; column += kLanes) step_columns<T, S, 1, true>(head, keys, column, kLanes);
+  if (left() > 0) step_columns<T, S, 1, false>(head, keys, column, static_cast<int>(left()));
+}
+
+// "vk": the sums over one block of K of R rows, added to p and r.
+template <class T, class S, int R>
+KP_INLINE void sum_rows(const S* rows, int64_t stride, const Keys<T>& keys, int64_t count, float* p, float* r) {
+  F32x16 along_k[R] = {}, along_q[R] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const F32x16 kh = load(keys.kh + i), qh = load(keys.qh + i);
+    for (int n = 0; n < R; ++n) {
+      const F32x16 s = load(rows + n * stride + i);
+      along_k[n] = fma(kh, s, along_k[n]);
+      along_q[n] = fma(qh, s, along_q[n]);
+    }
+  }
+  if (i < count) {
+    for (int n = 0; n < R; ++n) {
+      const F32x16 s = load(rows + n * stride + i, static_cast<int>(count - i));
+      along_k[n] = fma(load(keys.kh + i), s, along_k[n]);
+      along_q[n] = fma(load(keys.qh + i), s, along_q[n]);
+    }
+  }
+  for (int n = 0; n < R; ++n) {
+    p[n] += reduce_add(along_k[n]);
+    r[n] += reduce_add(along_q[n]);
+  }
+}
+
+template <class T, class S>
+KP_INLINE void update_row(S* row, const Keys<T>& keys, int64_t count, F32x16 gamma, F32x16 w) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(row + i, fma(load(keys.kh + i), w, gamma * load(row + i)));
+  if (i == count) return;
+  const int lanes = static_cast<int>(count - i);
+  store(row + i, fma(load(keys.kh + i), w, gamma * load(row + i, lanes)), lanes);
+}
+
+template <class T, class S>
+void step_vk(const Head<T, S>& head, Keys<T>& keys) {
+  for (int64_t v = 0; v < head.V; v += kLanes) {
+    const int rows = lanes_left(head.V - v);
+    alignas(64) float p[kLanes] = {}, r[kLanes] = {}, w[kLanes];
+    for (int64_t from = 0; from < keys.size; from += kBlock) {
+      const int64_t count = keys.fill(from);
+      const S* first = head.state + v * head.row_stride + from;
+      int n = 0;
+      for (; n + kRows <= rows; n += kRows)
+        sum_rows<T, S, kRows>(first + n * head.row_stride, head.row_stride, keys, count, p + n, r + n);
+      for (; n < rows; ++n) sum_rows<T, S, 1>(first + n * head.row_stride, head.row_stride, keys, count, p + n, r + n);
+    }
+    store(w, finish(head, keys, v, rows, load(p), load(r)));
+    for (int64_t from = 0; from < keys.size; from += kBlock) {
+      const int64_t count = keys.fill(from);
+      S* first = head.state + v * head.row_stride + from;
+      for (int n = 0; n < rows; ++n)
+        update_row<T, S>(first + n * head.row_stride, keys, count, splat(head.gates.gamma), splat(w[n]));
+    }
+  }
+}
+
+template <class T, class S>
+void run(const Call& call) {
+  const int64_t requests = call.v.sizes[0], heads = call.v.sizes[1], V = call.v.sizes[2], K = call.q.sizes[2];
+  const int64_t group = heads / call.q.sizes[1];
+  parallel_for(requests * heads, kGrain / (K * V) + 1, [&](int64_t begin, int64_t end) {
+    Keys<T> keys;
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t request = item / heads, n = item % heads, slot = index_at(call.state_indices, request);
+      T* o = at<T>(call.o, request, n);
+      if (call.has_pad && slot == call.pad_slot) {
+        __builtin_memset(o, 0, V * sizeof(T));
+        continue;
+      }
+      if (item == begin || n % group == 0) keys.start(call, request, n / group);
+      const Head<T, S> head{at<S>(call.state, slot, n), call.state.strides[2], at<T>(call.v, request, n), o, V,
+                            gates_of<T>(call, request, n)};
+      if (call.vk)
+        step_vk(head, keys);
+      else
+        step_kv(head, keys);
+    }
+  });
+}
+
+template <class T>
+void run_on_state(const Call& call) {
+  if (call.state.dtype == Dtype::f32)
+    run<T, float>(call);
+  else
+    run<T, Bf16>(call);
+}
+
+}  // namespace
+
+void gated_delta_rule_update(const View& A_log, const View& dt_bias, const View& q, const View& k, const View& v,
+                             const View& a, const View& b, const View& state, const View& state_indices, bool vk,
+                             bool l2norm, double eps, double scale, double softplus_beta, double softplus_threshold,
+                             bool has_pad, int64_t pad_slot, const View& o) {
+  const Call call{A_log,
+                  dt_bias,
+                  q,
+                  k,
+                  v,
+                  a,
+                  b,
+                  state,
+                  state_indices,
+                  o,
+                  vk,
+                  l2norm,
+                  has_pad,
+                  pad_slot,
+                  static_cast<float>(eps),
+                  static_cast<float>(scale),
+                  {static_cast<float>(softplus_beta), static_cast<float>(softplus_threshold)}};
+  if (element_count(v) == 0) return;
+  switch (q.dtype) {
+    case Dtype::bf16: return run_on_state<Bf16>(call);
+    case Dtype::f16: return run_on_state<F16>(call);
+    default: return run_on_state<float>(call);
+  }
+}
+
+}  // namespace kernelpair::KP_TIER

@@ -1,0 +1,5 @@
+"""The command line: `kernelpair doctor | list | check | replay | bench`."""
+
+from kernelpair.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,216 @@
+"""`kernelpair check`: put candidates on trial, with a live line for each."""
+
+import argparse
+import os
+import random
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+import properties
+from kernelpair.check import known_trials
+from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
+from kernelpair.cli.select import PRELOAD, RESOLVE, select_candidates, select_pairs, select_tiers
+from kernelpair.drive import Tally
+from kernelpair.environment import environment
+from kernelpair.jobs import Ended, Job, Jobs, carry_out, spread
+from kernelpair.pair import Pair
+from kernelpair.report import Result, command_for_pytest, result_of, write_json, write_junit
+from properties.candidates import resolve
+
+EXAMPLES = 200  # for each pair and tier where nothing else is asked for
+PILOT = 30  # cases that measure the cost of each pair and tier before --total is spread
+COLOURS = {"pass": "green", "fail": "red", "skip": "yellow"}
+
+
+def check(options: argparse.Namespace) -> int:
+    """Run the trials and report; the exit status is that of the worst thing that happened."""
+    pairs = select_pairs(options.pairs)
+    _validate(options, pairs)
+    run = _Run(options, pairs)
+    interrupted = False
+    started = time.monotonic()
+    try:
+        run.carry_out()
+    except KeyboardInterrupt:
+        interrupted = True
+    return run.conclude(time.monotonic() - started, interrupted)
+
+
+def _validate(options: argparse.Namespace, pairs: list[Pair]) -> None:
+    limits = [name for name in ("examples", "total", "seconds") if getattr(options, name) is not None]
+    if len(limits) > 1 and set(limits) != {"examples", "seconds"}:
+        raise UsageError(f"--{limits[0]} and --{limits[1]} both say when to stop; give one of them")
+    for name in ("json", "junit"):
+        path = getattr(options, name)
+        if path and not Path(path).resolve().parent.is_dir():
+            raise UsageError(f"--{name}: the folder of {path} does not exist")
+    if options.relation:
+        known = {trial for pair in pairs for trial in known_trials(pair)}
+        if options.relation not in known:
+            raise UsageError(f"unknown trial {options.relation!r}; known are {', '.join(sorted(known))}")
+
+
+class _Run:
+    """One `kernelpair check`."""
+
+    def __init__(self, options: argparse.Namespace, pairs: list[Pair]) -> None:
+        self.options = options
+        self.console = Console(highlight=False)
+        self.seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**31)
+        self.pairs = {pair.name: pair for pair in pairs}
+        self.jobs: list[Job] = []
+        self.results: list[Result] = []
+        self.errors: list[Ended] = []
+        self._running: dict[tuple[str, str], str] = {}
+        self._live: Live | None = None
+        for pair in pairs:
+            for candidate, reason in select_candidates(pair, select_tiers(options.tier)):
+                self._plan(pair, candidate, reason)
+
+    def _plan(self, pair: Pair, candidate: str, reason: str) -> None:
+        relation = self.options.relation
+        if not reason and relation and relation not in known_trials(pair):
+            reason = f"this pair has no trial {relation}"
+        if reason:
+            self.results.append(Result(pair.name, candidate, "skip", reason))
+        else:
+            job = Job(pair.name, candidate, seed=self.seed, relation=relation, corpus=_corpus(pair.name))
+            self.jobs.append(job)
+
+    def carry_out(self) -> None:
+        """Run all jobs, one a core or one after another in this process."""
+        self.console.print(f"seed {self.seed}; {len(self.jobs)} trials, {len(self.results)} skipped", style="dim")
+        for result in self.results:
+            self._print_line(result)
+        if self.options.in_process:
+            torch.set_num_threads(1)
+            for job in self._limited(self.jobs, 1):
+                ended = carry_out(job, resolve, PRELOAD, True, lambda tally, job=job: self._progress_of(job, tally))  # type: ignore[misc]
+                self._ended(ended)
+            return
+        processes = min(len(os.sched_getaffinity(0)), max(len(self.jobs), 1))
+        leader = Jobs(RESOLVE, PRELOAD, processes)
+        try:
+            with Live(console=self.console, refresh_per_second=5, transient=True) as self._live:
+                jobs = self._spread(leader) if self.options.total else self._limited(self.jobs, processes)
+                leader.run(jobs, self._progress, self._ended)
+        finally:
+            self._live = None
+            leader.close()
+
+    def _limited(self, jobs: list[Job], processes: int) -> list[Job]:
+        """The jobs with their share of the budget."""
+        seconds = self.options.seconds
+        share = None if seconds is None else seconds * processes / max(len(jobs), 1)
+        examples = self.options.examples or (EXAMPLES if seconds is None else None)
+        return [Job(**{**vars(job), "examples": examples, "seconds": share}) for job in jobs]
+
+    def _spread(self, leader: Jobs) -> list[Job]:
+        """Measure what a case costs, then share out the total."""
+        costs: dict[tuple[str, str], float] = {}
+        done = 0
+
+        def measured(ended: Ended) -> None:
+            nonlocal done
+            done += ended.tally.cases
+            costs[ended.job.key] = ended.tally.seconds / max(ended.tally.cases, 1)
+            if ended.error or not ended.tally.passed:
+                self._ended(ended)
+
+        size = min(PILOT, max(1, self.options.total // max(len(self.jobs), 1)))
+        leader.run([Job(**{**vars(job), "examples": size}) for job in self.jobs], self._progress, measured)
+        failed = {result.pair + result.candidate for result in self.results}
+        rest = [job for job in self.jobs if job.pair + job.candidate not in failed]
+        if not rest:
+            return []
+        # The pilot's cases are drawn again by the jobs themselves (same seed), so each share is counted in full.
+        return spread(rest, [costs[job.key] for job in rest], max(self.options.total, len(rest)))
+
+    def _progress_of(self, job: Job, tally: Tally) -> None:
+        self._progress(job, tally.cases, tally.seconds)
+
+    def _progress(self, job: Job, cases: int, seconds: float) -> None:
+        speed = cases / seconds if seconds > 0 else 0.0
+        target = f" of {job.examples}" if job.examples else ""
+        self._running[job.key] = f"{job.pair:24} {job.candidate:13} {cases:>7}{target} cases  {speed:5.0f}/s  …"
+        if self._live is not None:
+            self._live.update(Text("\n".join(self._running.values()), style="dim"))
+
+    def _ended(self, ended: Ended) -> None:
+        self._running.pop(ended.job.key, None)
+        if ended.error:
+            self.errors.append(ended)
+            self.console.print(f"harness fault: {ended.job.pair} {ended.job.candidate}: {ended.error}", style="red", markup=False)
+            return
+        result = result_of(ended, self.pairs[ended.job.pair])
+        self.results.append(result)
+        self._print_line(result)
+
+    def _print_line(self, result: Result) -> None:
+        speed = f"{result.cases / result.seconds:5.0f}/s" if result.seconds else "     - "
+        line = Text(f"{result.pair:24} {result.candidate:13} {result.cases:>7} cases  {speed}  ")
+        line.append(result.verdict, style=COLOURS[result.verdict])
+        if result.reason:
+            line.append(f"  {result.reason}", style="dim")
+        self.console.print(line, soft_wrap=True)
+        if self.options.verbose and result.verdict != "skip":
+            self._print_details(result)
+
+    def _print_details(self, result: Result) -> None:
+        bounds = ", ".join(f"{name} {largest:.2g}" for name, largest in result.tightness.items())
+        if bounds:
+            self.console.print(f"    largest error / bound: {bounds}", style="dim", soft_wrap=True)
+        trials = ", ".join(f"{name} {count}" for name, count in result.trials.items())
+        self.console.print(f"    trials: {trials}", style="dim", soft_wrap=True)
+        if result.uncovered:
+            self.console.print(f"    edges never hit: {', '.join(result.uncovered)}", style="yellow", soft_wrap=True)
+
+    def conclude(self, seconds: float, interrupted: bool) -> int:
+        """Print failures and the summary, write the files, and choose the exit status."""
+        for result in self.results:
+            if result.verdict == "fail":
+                self._print_failure(result)
+        counts = {verdict: sum(result.verdict == verdict for result in self.results) for verdict in COLOURS}
+        cases = sum(result.cases for result in self.results)
+        words = f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped"
+        stopped = "interrupted: " if interrupted else ""
+        self.console.print(f"{stopped}{words}; {cases} cases in {seconds:.1f} s, seed {self.seed}", soft_wrap=True)
+        if self.options.json:
+            write_json(Path(self.options.json), self.results, environment() | {"seed": self.seed})
+        if self.options.junit:
+            write_junit(Path(self.options.junit), self.results)
+        if interrupted:
+            return EXIT_INTERRUPTED
+        if counts["fail"]:
+            return EXIT_FAILED
+        if self.errors:
+            return EXIT_HARNESS
+        if not cases:
+            self.console.print("nothing was tested", style="red")
+            return EXIT_NOTHING
+        return EXIT_OK
+
+    def _print_failure(self, result: Result) -> None:
+        """One line a failure, then how to see it again."""
+        self.console.print()
+        shown = ""
+        for failure in result.failures:
+            head = Text("FAIL ", style="bold red")
+            head.append(f"{result.pair}[{result.candidate}] {failure.kind}: {failure.detail}", style="default")
+            self.console.print(head, soft_wrap=True)
+            if failure.replay and failure.replay != shown:
+                shown = failure.replay
+                self.console.print(f"  {failure.replay}", soft_wrap=True, markup=False)
+        self.console.print(f"  {command_for_pytest(result.pair, result.candidate)}", soft_wrap=True, markup=False)
+
+
+def _corpus(pair: str) -> tuple[str, ...]:
+    """Lines of the cases that developers have saved for this pair."""
+    folder = properties.ROOT / "tests" / "corpus" / pair
+    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    return tuple(line for file in files for line in file.read_text().splitlines() if line.strip())

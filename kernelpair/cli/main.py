@@ -1,0 +1,152 @@
+"""Arguments of every command, and the exit status."""
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING, EXIT_HARNESS, EXIT_INTERRUPTED = 0, 1, 2, 3, 70, 130
+
+DESCRIPTION = "Puts optimized CPU kernels on trial against their pure-PyTorch references, on thousands of generated batches."
+EPILOG = """\
+first steps:
+  kernelpair doctor                          what this machine can run
+  kernelpair check                           every pair on every tier that runs here
+  kernelpair check store_cache --tier avx512 one pair on one tier
+  kernelpair replay '<case>' -v              one failing case again, with every difference
+
+exit status: 0 all is well, 1 a candidate failed, 2 wrong usage, 3 nothing was tested,
+             70 the harness itself failed, 130 interrupted
+"""
+
+
+class UsageError(Exception):
+    """Something about the arguments is wrong; the message says what to write instead."""
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {value}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text}")
+    return value
+
+
+def _pairs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pairs", nargs="*", metavar="PAIR", help="names from `kernelpair list`; all of them if none is given")
+
+
+def _tiers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tier", action="append", default=[], metavar="T", help="only this tier (may be repeated); an error if the CPU lacks it"
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="kernelpair", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    doctor = commands.add_parser("doctor", help="CPU, tiers and why one cannot run, torch, threads, compiler and flags")
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+
+    listing = commands.add_parser("list", help="pairs with their candidates, dtypes, relations and files")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+
+    check = commands.add_parser(
+        "check",
+        help="put candidates on trial",
+        description="Draws cases for each pair and tier and judges every call: values, memory, errors, relations. A failure is "
+        "shrunk to its smallest case and printed with the command that replays it.",
+    )
+    _pairs(check)
+    _tiers(check)
+    check.add_argument("--examples", type=_positive, metavar="N", help="cases for each pair and tier (default 200)")
+    check.add_argument("--total", type=_positive, metavar="N", help="cases in all, spread so that each pair and tier takes as long")
+    check.add_argument("--seconds", type=_seconds, metavar="S", help="stop after this long instead of after a number of cases")
+    check.add_argument("--seed", type=int, metavar="N", help="of the drawing of cases (default: a new one, which is printed)")
+    check.add_argument("--relation", metavar="NAME", help="only this trial: a relation, repeat, threads, poison")
+    check.add_argument("--in-process", action="store_true", help="run kernels in this process, for a debugger: a crash ends the run")
+    check.add_argument("--json", metavar="F", help="write results to this file as JSON")
+    check.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
+    check.add_argument("-v", "--verbose", action="store_true", help="also bounds' tightness, trials and edges never hit")
+
+    replay = commands.add_parser(
+        "replay",
+        help="run saved cases again",
+        description="Takes cases as lines of JSON, or files that hold one a line. With -v every difference is shown: tensor, "
+        "index, expected, got, bound, ratio.",
+    )
+    replay.add_argument("cases", nargs="+", metavar="CASE_OR_FILE", help="a case as printed by check, or a file of cases")
+    _tiers(replay)
+    replay.add_argument("--in-process", action="store_true", help="run the kernel in this process, for a debugger")
+    replay.add_argument("-v", "--verbose", action="store_true", help="the batch drawn in text, and the table of what differs")
+
+    bench = commands.add_parser(
+        "bench",
+        help="time tiers and torch on realistic sizes",
+        description="Interleaved medians, so that a noisy machine disturbs all alike; ratios are to the fastest of the row.",
+    )
+    _pairs(bench)
+    _tiers(bench)
+    bench.add_argument("--row", metavar="TEXT", help="only rows whose name holds this text")
+    bench.add_argument("--seconds", type=_seconds, default=1.0, metavar="S", help="time for each candidate of a row (default 1)")
+    bench.add_argument("--json", metavar="F", help="write all figures to this file as JSON")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    options = parser().parse_args(arguments)
+    try:
+        status = _dispatch(options)
+        sys.stdout.flush()
+        return status
+    except UsageError as error:
+        print(f"kernelpair {options.command}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except Exception:  # noqa: BLE001 - told apart from a candidate's failure by the exit status
+        traceback.print_exc()
+        print("kernelpair: the harness itself failed (above); this says nothing about any kernel", file=sys.stderr)
+        return EXIT_HARNESS
+
+
+def _dispatch(options: argparse.Namespace) -> int:
+    # Each command imports what it needs: `--help` answers before torch has loaded.
+    if options.command == "doctor":
+        from kernelpair.cli.doctor import doctor
+
+        return doctor(options)
+    if options.command == "list":
+        from kernelpair.cli.listing import listing
+
+        return listing(options)
+    if options.command == "check":
+        from kernelpair.cli.check import check
+
+        return check(options)
+    if options.command == "replay":
+        from kernelpair.cli.replay import replay
+
+        return replay(options)
+    from kernelpair.cli.bench import bench
+
+    return bench(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

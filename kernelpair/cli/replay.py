@@ -1,0 +1,94 @@
+"""`kernelpair replay`: saved cases again, with everything that can be said about them."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import properties
+from kernelpair.candidate import Candidate
+from kernelpair.case import Case, CaseError
+from kernelpair.check import check, read_case
+from kernelpair.cli.main import EXIT_FAILED, EXIT_OK, UsageError
+from kernelpair.cli.select import PRELOAD, select_candidates, select_tiers
+from kernelpair.pair import Pair
+from kernelpair.picture import picture
+from kernelpair.run import InProcess, Isolated
+from kernelpair.verdict import Failure, Verdict
+from properties.candidates import candidate
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Replay each case on each tier that is asked for; 1 if any fails."""
+    console = Console(highlight=False)
+    torch.set_num_threads(1)
+    tiers = select_tiers(options.tier)
+    failed = False
+    for pair, case in [_read(line) for line in _lines(options.cases)]:
+        if options.verbose:
+            console.print(picture(pair, case), soft_wrap=True, markup=False)
+        for name, reason in select_candidates(pair, tiers):
+            if reason:
+                console.print(f"{pair.name}[{name}] skipped: {reason}", style="yellow", soft_wrap=True, markup=False)
+                continue
+            verdict = _once(pair, candidate(pair, name), case, options.in_process)
+            failed |= not verdict.passed
+            _show(console, pair, name, verdict, options.verbose)
+    return EXIT_FAILED if failed else EXIT_OK
+
+
+def _lines(arguments: list[str]) -> Iterator[str]:
+    """Cases given as JSON, or the lines of files."""
+    for argument in arguments:
+        if argument.lstrip().startswith("{"):
+            yield argument
+            continue
+        path = Path(argument)
+        if not path.is_file():
+            raise UsageError(f"{argument!r} is neither a case (JSON) nor a file")
+        try:
+            lines = [line for line in path.read_text().splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read {argument}: {error}") from None
+        if not lines:
+            raise UsageError(f"{argument} holds no case")
+        yield from lines
+
+
+def _read(line: str) -> tuple[Pair, Case]:
+    try:
+        return read_case(properties.pairs(), line)
+    except CaseError as error:
+        raise UsageError(str(error)) from None
+
+
+def _once(pair: Pair, subject: Candidate, case: Case, in_process: bool) -> Verdict:
+    with InProcess(subject) if in_process else Isolated(subject, preload=PRELOAD) as runner:
+        return check(pair, subject, case, runner)
+
+
+def _show(console: Console, pair: Pair, name: str, verdict: Verdict, verbose: bool) -> None:
+    line = Text(f"{pair.name}[{name}] ")
+    line.append("pass" if verdict.passed else "fail", style="green" if verdict.passed else "red")
+    if verbose:
+        for output, tightness in verdict.tightness.items():
+            line.append(f"  {output}: largest error / bound {tightness.largest:.3g}", style="dim")
+    console.print(line, soft_wrap=True)
+    for failure in verdict.failures:
+        console.print(f"  {failure.kind}: {failure.tensor}: {failure.detail}", soft_wrap=True, markup=False)
+        if verbose and failure.differences:
+            console.print(_table(failure))
+
+
+def _table(failure: Failure) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 2))
+    for heading in ("tensor", "index", "expected", "got", "bound", "ratio"):
+        table.add_column(heading, justify="left" if heading == "tensor" else "right")
+    for difference in failure.differences:
+        numbers = (difference.expected, difference.got, difference.bound, difference.ratio)
+        table.add_row(failure.tensor, str(list(difference.index)), *(f"{number:.6g}" for number in numbers))
+    return table

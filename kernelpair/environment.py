@@ -1,0 +1,47 @@
+"""The machine that a result was obtained on."""
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SHOWN_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8")
+
+
+def cpu_model() -> str:
+    """The CPU's name as the system gives it."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpu_flags() -> list[str]:
+    """Those instruction sets out of the interesting ones that the system reports."""
+    flags = set(_cpuinfo("flags").split())
+    return [flag for flag in SHOWN_FLAGS if flag in flags]
+
+
+def _cpuinfo(key: str) -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == key:
+                return value.strip()
+    except OSError:
+        pass
+    return ""
+
+
+def environment() -> dict[str, Any]:
+    """CPU, cores, versions: what `--json` and `doctor` say about the machine."""
+    return {
+        "cpu": cpu_model(),
+        "cpu_flags": cpu_flags(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_threads": torch.get_num_threads(),
+        "hypothesis": metadata.version("hypothesis"),
+        "system": platform.platform(),
+    }

@@ -1,0 +1,102 @@
+"""What a run found, for people and for machines: lines, JSON, JUnit."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from kernelpair.jobs import Ended
+from kernelpair.pair import Pair
+from kernelpair.verdict import Verdict
+
+
+@dataclass
+class FailureReport:
+    """One failure as `--json` writes it."""
+
+    kind: str
+    case: str
+    replay: str
+    detail: str
+
+
+@dataclass
+class Result:
+    """One pair and candidate as `--json` writes it."""
+
+    pair: str
+    candidate: str
+    verdict: str
+    reason: str = ""
+    cases: int = 0
+    seconds: float = 0.0
+    failures: list[FailureReport] = field(default_factory=list)
+    tightness: dict[str, float] = field(default_factory=dict)
+    """Output -> largest error / bound over the run."""
+    uncovered: list[str] = field(default_factory=list)
+    """Named edges that no case hit."""
+    trials: dict[str, int] = field(default_factory=dict)
+
+
+def replay_command(line: str, candidate: str) -> str:
+    """What to type to see a case again."""
+    return f"kernelpair replay {shlex.quote(line)} --tier {candidate}"
+
+
+def command_for_pytest(pair: str, candidate: str) -> str:
+    """What to type to run the whole trial under pytest."""
+    return f"pytest 'tests/test_pairs.py::test_pair[{pair}-{candidate}]'"
+
+
+def failures_of(verdict: Verdict, candidate: str) -> list[FailureReport]:
+    """A verdict's failures with the command that replays them."""
+    command = replay_command(verdict.line, candidate)
+    return [
+        FailureReport(failure.kind, verdict.line, command, f"{failure.tensor}: {failure.detail}".removeprefix(": "))
+        for failure in verdict.failures
+    ]
+
+
+def result_of(ended: Ended, pair: Pair) -> Result:
+    """The report of a job that ended."""
+    tally = ended.tally
+    failures = [report for verdict in tally.failures.values() for report in failures_of(verdict, ended.job.candidate)]
+    failures += [FailureReport(f.kind, "", "", f"{f.tensor}: {f.detail}") for f in tally.vacuous]
+    return Result(
+        pair=ended.job.pair,
+        candidate=ended.job.candidate,
+        verdict="fail" if failures else "pass" if tally.cases else "skip",
+        reason="" if tally.cases else "no case was tried",
+        cases=tally.cases,
+        seconds=round(tally.seconds, 3),
+        failures=failures,
+        tightness={name: round(value, 4) for name, value in sorted(tally.largest.items())},
+        uncovered=[name for name in pair.edges if not tally.edges[name]],
+        trials=dict(tally.trials.most_common()),
+    )
+
+
+def write_json(path: Path, results: Sequence[Result], environment: dict[str, Any]) -> None:
+    """{"results": […], "environment": {…}}"""
+    document = {"results": [asdict(result) for result in results], "environment": environment}
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def write_junit(path: Path, results: Sequence[Result]) -> None:
+    """One test case for each pair and candidate, as CI systems read it."""
+    suite = ElementTree.Element("testsuite", name="kernelpair", tests=str(len(results)))
+    for verdict, attribute in (("fail", "failures"), ("skip", "skipped")):
+        suite.set(attribute, str(sum(result.verdict == verdict for result in results)))
+    for result in results:
+        entry = ElementTree.SubElement(
+            suite, "testcase", classname=result.pair, name=result.candidate, time=f"{result.seconds:.3f}"
+        )
+        if result.verdict == "skip":
+            ElementTree.SubElement(entry, "skipped", message=result.reason)
+        for failure in result.failures:
+            node = ElementTree.SubElement(entry, "failure", type=failure.kind, message=failure.detail)
+            node.text = failure.replay
+    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)

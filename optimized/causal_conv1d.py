@@ -1,0 +1,102 @@
+"""Causal convolution on packed weights: the compiled operators behind a PackedConvWeight."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from optimized.operators import operator
+
+LAYOUT = "pairs-n32"  # blocks of 32 channels, taps in pairs
+
+
+@dataclass(frozen=True)
+class PackedConvWeight:
+    """An immutable packed weight of a depthwise convolution, for `causal_conv1d_fwd` and `causal_conv1d_update`.
+
+    It is no tensor, so that it cannot enter an unpacked convolution by mistake.
+
+        packed = PackedConvWeight.pack(conv.weight)  # [dim, w] or [dim, 1, w]
+        y = causal_conv1d_fwd(x, packed, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
+    """
+
+    data: Tensor
+    layout: str
+    dim: int
+    width: int
+
+    @classmethod
+    def pack(cls, weight: Tensor) -> "PackedConvWeight":
+        """Pack weight [dim, w] or [dim, 1, w]. Raises TypeError (dtype), ValueError (rank, width outside 2..4)."""
+        data = causal_conv1d_pack_weight(weight)
+        return cls(data, LAYOUT, weight.shape[0], weight.shape[-1])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.data.dtype
+
+    def unpack(self) -> Tensor:
+        """The weight [dim, w] that was packed, bit for bit."""
+        return causal_conv1d_unpack_weight(self.data, self.dim, self.width)
+
+
+def causal_conv1d_pack_weight(weight: Tensor) -> Tensor:
+    """Weight [dim, w] or [dim, 1, w] as blocks [ceil(dim/32), ceil(w/2), 32, 2]."""
+    return operator("causal_conv1d_pack_weight")(weight)
+
+
+def causal_conv1d_unpack_weight(packed_weight: Tensor, dim: int, width: int) -> Tensor:
+    """The weight [dim, width] inside a packed one."""
+    return operator("causal_conv1d_unpack_weight")(packed_weight, dim, width)
+
+
+def causal_conv1d_fwd(
+    x: Tensor,
+    packed: PackedConvWeight,
+    bias: Tensor | None,
+    conv_states: Tensor | None,
+    query_start_loc: Tensor | None,
+    cache_indices: Tensor | None,
+    has_initial_state: Tensor | None,
+    silu_activation: bool = True,
+    pad_slot: int | None = None,
+) -> Tensor:
+    """Convolve whole sequences, x [B, dim, L] or [dim, T] with query_start_loc; conv_states is updated in place."""
+    _check_packed(packed, x)
+    return operator("causal_conv1d_fwd")(
+        x,
+        packed.data,
+        packed.width,
+        bias,
+        conv_states,
+        query_start_loc,
+        cache_indices,
+        has_initial_state,
+        silu_activation,
+        pad_slot,
+    )
+
+
+def causal_conv1d_update(
+    x: Tensor,
+    conv_states: Tensor,
+    packed: PackedConvWeight,
+    bias: Tensor | None,
+    cache_indices: Tensor | None,
+    silu_activation: bool = True,
+    pad_slot: int | None = None,
+) -> Tensor:
+    """One token a sequence, x [B, dim]; conv_states is updated in place."""
+    _check_packed(packed, x)
+    return operator("causal_conv1d_update")(
+        x, conv_states, packed.data, packed.width, bias, cache_indices, silu_activation, pad_slot
+    )
+
+
+def _check_packed(packed: PackedConvWeight, x: Tensor) -> None:
+    """The channel count of a packed weight is known exactly; its blocks alone would admit up to 31 more or fewer."""
+    if not isinstance(packed, PackedConvWeight):
+        raise TypeError(f"packed must be a PackedConvWeight, got {type(packed).__name__}")
+    channels = x.shape[-2] if x.dim() == 3 else None
+    if channels is not None and channels != packed.dim:
+        raise ValueError(f"packed holds {packed.dim} channels, but x has {channels}")
