@@ -1,6 +1,6 @@
 """Cases of attention_metadata: one batch for the eager builder, or a sequence of batches to replay in static buffers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from properties.strategies import around, common
 ONE_QUERY_MODES = ("decode", "idle", "draft_decode")
 STATIC_MODES = (*ONE_QUERY_MODES, "target_verify")
 EXTEND_MODES = ("extend", "mixed", "draft_extend")
+MODES_OF_A_REPLAY = (*((mode,) for mode in STATIC_MODES), STATIC_MODES)  # one mode over and over, or all in turn
 PAGES = (1, 2, 3, 16)
 MOST_PAGES = 4  # of one request, give or take a token
 MOST_REQUESTS = 4
@@ -102,20 +103,25 @@ def _requests(page_size: int, rows: int, encoder: bool, most: int) -> st.SearchS
 
 
 @cache
-def _batches(modes: tuple[str, ...], page_size: int, rows: int, encoders: bool, static: bool) -> st.SearchStrategy[Any]:
-    most = MOST_REPLAYED if static else MOST_REQUESTS
+def _eager_batch(page_size: int, rows: int, encoder: bool) -> st.SearchStrategy[tuple[Batch, ...]]:
+    requests = _requests(page_size, rows, encoder, MOST_REQUESTS)
+    modes = st.sampled_from(STATIC_MODES + EXTEND_MODES)
+    return st.builds(lambda mode, requests: (Batch(mode=mode, requests=requests, encoder=encoder),), modes, requests)
 
-    @st.composite
-    def batch(draw: st.DrawFn) -> Batch:
-        encoder = encoders and draw(st.integers(0, 3)) > 0
-        return Batch(
-            mode=draw(st.sampled_from(modes), label="mode"),
-            requests=draw(_requests(page_size, rows, encoder, most), label="requests"),
-            encoder=encoder,
-            pads=draw(st.integers(0, 2), label="pads") if static else 0,
-        )
 
-    return st.lists(batch(), min_size=1, max_size=MOST_STEPS if static else 1).map(tuple)
+@cache
+def _replays(modes: tuple[str, ...], page_size: int, rows: int, encoders: bool, bs: int) -> st.SearchStrategy[tuple[Batch, ...]]:
+    """Steps of a few modes; at one bs, or (bs 0) each at its own. Those that have encoders also leave them out."""
+
+    def step(mode: str, requests: tuple[Request, ...], encoder: bool, pads: int) -> Batch:
+        if not encoder:
+            requests = tuple(replace(request, encoder=0) for request in requests)
+        return Batch(mode=mode, requests=requests, encoder=encoder, pads=max(bs - len(requests), 0) if bs else pads)
+
+    requests = _requests(page_size, rows, encoders, bs or MOST_REPLAYED)
+    with_encoder = st.sampled_from((True, True, True, False)) if encoders else st.just(False)
+    steps = st.builds(step, st.sampled_from(modes), requests, with_encoder, st.just(0) if bs else st.integers(0, 2))
+    return st.lists(steps, min_size=1, max_size=MOST_STEPS).map(tuple)
 
 
 FIELDS = st.fixed_dictionaries(
@@ -137,15 +143,17 @@ def cases(draw: st.DrawFn) -> MetadataCase:
     """Eager batches in every mode; sequences of replays in the static modes, or in the steps of a draft."""
     fields = draw(FIELDS)
     static = draw(st.booleans(), label="static")
-    draft_steps = draw(st.sampled_from((0, 0, 1, 3)), label="draft steps") if static else 0
-    modes = ("draft_decode",) if draft_steps else STATIC_MODES if static else STATIC_MODES + EXTEND_MODES
-    batches = _batches(modes, fields["page_size"], fields["rows"], draw(st.booleans(), label="encoder"), static)
+    page_size, rows, encoder = fields["page_size"], fields["rows"], draw(st.booleans(), label="encoder")
+    if not static:
+        return MetadataCase(**fields, batches=draw(_eager_batch(page_size, rows, encoder), label="batch"))
+    draft_steps = draw(st.sampled_from((0, 0, 1, 3)), label="draft steps")
+    modes = ("draft_decode",) if draft_steps else draw(st.sampled_from(MODES_OF_A_REPLAY), label="modes")
     return MetadataCase(
         **fields,
-        static=static,
+        static=True,
         draft_steps=draft_steps,
-        capture=draw(st.sampled_from(("first", "late", "again"))) if static else "first",
-        batches=draw(batches, label="steps"),
+        capture=draw(st.sampled_from(("first", "late", "again"))),
+        batches=draw(_replays(modes, page_size, rows, encoder, draw(st.integers(0, 3), label="bs")), label="steps"),
     )
 
 

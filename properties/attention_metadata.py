@@ -19,7 +19,8 @@ from properties._metadata_cases import (
     inputs,
     static_of,
 )
-from properties._metadata_checks import BAD, BENCH, RELATIONS
+from properties._metadata_relations import RELATIONS
+from properties._metadata_wrong import BAD, BENCH
 from properties.trials.metadata_replay import Step, carry_out, fields_of, form_faults
 
 # --- what is called ---
@@ -67,20 +68,28 @@ EDGES = {
     "three requests": lambda case: any(len(b.requests) == 3 for b in case.batches),
     "bs = max_bs": lambda case: case.static and case.spare == 0,
     "length 0": lambda case: any(r.total == 0 for r in case.requests),
-    "a whole number of pages": lambda case: any(r.total and r.total % case.page_size == 0 < case.page_size - 1 for r in case.requests),
-    "one token more than pages": lambda case: any(r.total > case.page_size > 1 == r.total % case.page_size for r in case.requests),
+    "a whole number of pages": lambda case: any(
+        r.total > 0 and r.total % case.page_size == 0 and case.page_size > 1 for r in case.requests
+    ),
+    "one token more than pages": lambda case: any(
+        r.total > case.page_size > 1 == r.total % case.page_size for r in case.requests
+    ),
     "distinct encoder lengths, one of them 0": lambda case: any(
         b.encoder and len({r.encoder for r in b.requests}) > 1 and any(r.encoder == 0 for r in b.requests) for b in case.batches
     ),
     "encoder ends inside a page": lambda case: any(r.encoder % case.page_size for r in case.requests),
     "no new tokens": lambda case: any(b.mode in EXTEND_MODES and r.new == 0 for b in case.batches for r in b.requests),
-    "all tokens new": lambda case: any(b.mode in EXTEND_MODES and r.new == r.total > 0 for b in case.batches for r in b.requests),
+    "all tokens new": lambda case: any(
+        b.mode in EXTEND_MODES and r.new == r.total > 0 for b in case.batches for r in b.requests
+    ),
     "requests share a row": lambda case: any(len({r.row for r in b.requests}) < len(b.requests) for b in case.batches),
     "row beyond max_bs": lambda case: any(r.row > static_of(case)["max_bs"] for b in _replayed(case) for r in b.requests),
     "long, short, long": _long_short_long,
     "bs grows and shrinks": lambda case: len({len(b.requests) + b.pads for b in _replayed(case)}) > 1,
     "modes of equal bs": lambda case: any(
-        a.mode != b.mode and len(a.requests) + a.pads == len(b.requests) + b.pads for a in _replayed(case) for b in _replayed(case)
+        a.mode != b.mode and len(a.requests) + a.pads == len(b.requests) + b.pads
+        for a in _replayed(case)
+        for b in _replayed(case)
     ),
     "replay with and without encoder": lambda case: len({b.encoder for b in _replayed(case)}) > 1,
     "several draft steps": lambda case: case.draft_steps > 1,

@@ -1,114 +1,32 @@
 """local_attention_batches on trial: integers that are rearranged, so everything compares bit for bit."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.case import Case
-from kernelpair.layout import ANY_STRIDES
 from kernelpair.pair import Bad, BenchRow, Inputs, Pair, Relation
 from kernelpair.session import Result, Session
-from kernelpair.values import generator, permutation, poison_value, uniform
+from kernelpair.values import generator, permutation, uniform
 from optimized.local_attention_batches import local_attention_batches as optimized
-from properties.strategies import common
+from properties._local_cases import (
+    CHUNK_PAGES,
+    INDICES,
+    LAYOUTS,
+    MOST_PAGE_ID,
+    PAGES,
+    LocalCase,
+    cases,
+    inputs,
+    pages_of,
+    used_pages,
+)
 from reference.local_attention_batches import local_attention_batches
 from reference.paged_attention import paged_attention
 
-PAGES = (1, 2, 3, 16)
-CHUNK_PAGES = (1, 2, 4, 8)
-MOST_REQUESTS = 5
-MOST_CHUNKS = 3  # of one request: a first, an inner and a last one
-MOST_PAGE_ID = 2**31 - 1
-
-INDICES = ("query_start_loc", "seq_lens", "block_table")
-LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES)
 RESULTS = ("seqlens_q_local", "cu_seqlens_q_local", "seqlens_k_local", "block_table_local")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalCase(Case):
-    """Requests of (new, total) tokens in chunks of chunk_pages pages."""
-
-    page_size: int = 1
-    chunk_pages: int = 1
-    requests: tuple[tuple[int, int], ...] = ()
-    start: int = 0
-    """Tokens in front of the first request."""
-    spare: int = 0
-    """Table columns beyond the longest request."""
-    high: bool = False
-    """Page ids up to the largest int32."""
-
-    @property
-    def chunk(self) -> int:
-        return self.page_size * self.chunk_pages
-
-
-def _near_chunks(chunk: int) -> st.SearchStrategy[int]:
-    """Lengths around multiples of the chunk, and any others."""
-    near = st.builds(lambda n, step: max(0, n * chunk + step), st.integers(0, MOST_CHUNKS), st.integers(-1, 1))
-    return st.one_of(st.integers(0, MOST_CHUNKS * chunk), near)
-
-
-@st.composite
-def _request(draw: st.DrawFn, chunk: int) -> tuple[int, int]:
-    total = draw(_near_chunks(chunk), label="total")
-    new = min(total, draw(_near_chunks(chunk), label="new"))
-    kind = draw(st.sampled_from(("new tokens", "new tokens", "cached tokens", "one token", "no keys")))
-    if kind == "no keys":
-        return draw(st.integers(0, 3)), 0
-    if kind == "cached tokens":
-        return total - new, total
-    return (min(1, total) if kind == "one token" else new), total
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> LocalCase:
-    """Any lengths, pages, chunks, layouts and index dtypes that the contract allows."""
-    fields = draw(st.fixed_dictionaries(common(LAYOUTS, INDICES)))
-    page_size, chunk_pages = draw(st.sampled_from(PAGES)), draw(st.sampled_from(CHUNK_PAGES))
-    requests = draw(st.lists(_request(page_size * chunk_pages), max_size=MOST_REQUESTS), label="requests")
-    return LocalCase(
-        **fields,
-        page_size=page_size,
-        chunk_pages=chunk_pages,
-        requests=tuple(requests),
-        start=draw(st.sampled_from((0, 0, 1, 7)), label="start"),
-        spare=draw(st.integers(0, 2), label="spare"),
-        high=draw(st.booleans(), label="high"),
-    )
-
-
-def _pages(tokens: int, page_size: int) -> int:
-    return -(-tokens // page_size)
-
-
-def _used_pages(case: LocalCase, b: int) -> range:
-    new, total = case.requests[b]
-    if new == 0 or total == 0:
-        return range(0)
-    return range((total - new) // case.chunk * case.chunk_pages, _pages(total, case.page_size))
-
-
-def inputs(case: LocalCase) -> Inputs:
-    """Distinct page ids where the contract looks, poison elsewhere."""
-    B, M = len(case.requests), max((_pages(k, case.page_size) for _, k in case.requests), default=0) + case.spare
-    ids = permutation(case.seed, "pages", B * M).reshape(B, M)
-    table = torch.full((B, M), int(poison_value(case.poison, torch.int64)))
-    for b in range(B):
-        used = list(_used_pages(case, b))
-        table[b, used] = MOST_PAGE_ID - ids[b, used] if case.high else ids[b, used]
-    new = torch.tensor([case.start, *(q for q, _ in case.requests)])
-    return {
-        "attn_chunk_size": case.chunk,
-        "query_start_loc": new.cumsum(0),
-        "seq_lens": torch.tensor([k for _, k in case.requests], dtype=torch.int64),
-        "block_table": table,
-        "page_size": case.page_size,
-    }
 
 
 # --- relations ---
@@ -218,9 +136,9 @@ def _dense_mask(case: LocalCase, session: Session) -> None:
     first, parts, longest = 0, [q.new_zeros(0, D)], 0
     for b in live:
         new, total = case.requests[b]
-        slots = table[b, list(_used_pages(case, b))]
+        slots = table[b, list(used_pages(case, b))]
         keys, values = k_cache[slots].reshape(-1, D), v_cache[slots].reshape(-1, D)
-        j = torch.arange(len(keys)) + _used_pages(case, b)[0] * case.page_size
+        j = torch.arange(len(keys)) + used_pages(case, b)[0] * case.page_size
         p = torch.arange(total - new, total)[:, None]
         visible = (j <= p) & (j // case.chunk == p // case.chunk)
         scores = q[first : first + new, 0] @ keys.T * D**-0.5
@@ -305,7 +223,7 @@ def _page_id(value: int) -> Callable[[LocalCase, Inputs], Inputs | None]:
     """The last used entry of some request."""
 
     def spoil(case: LocalCase, given: Inputs) -> Inputs | None:
-        used = [(b, _used_pages(case, b)[-1]) for b in range(len(case.requests)) if _used_pages(case, b)]
+        used = [(b, used_pages(case, b)[-1]) for b in range(len(case.requests)) if used_pages(case, b)]
         if not used or (value > MOST_PAGE_ID and "block_table" in case.int32):
             return None
         wrong = given["block_table"].clone()
@@ -397,10 +315,9 @@ def _in_torch(given: Inputs) -> Callable[[], object]:
 
 
 BENCH = [
-    BenchRow(f"{requests} x {new} new, C {chunk}, page {page}", lambda r=(requests, new, chunk, page): _bench_inputs(*r),
-             peers={"torch": _in_torch})  # fmt: skip
-    for requests, new, chunk, page in ((256, 1, 2048, 16), (256, 1, 2048, 1), (16, 4096, 512, 16))
-]  # type: ignore[misc]
+    BenchRow("{} x {} new, C {}, page {}".format(*sizes), partial(_bench_inputs, *sizes), peers={"torch": _in_torch})
+    for sizes in ((256, 1, 2048, 16), (256, 1, 2048, 1), (16, 4096, 512, 16))
+]
 
 
 PAIR = Pair(
@@ -425,11 +342,13 @@ PAIR = Pair(
         "new tokens without keys": lambda case: any(q > 0 == k for q, k in case.requests),
         "shorter than a chunk and no page multiple": lambda case: 0 < max((k for _, k in case.requests), default=0) < case.chunk
         and any(k % case.page_size for _, k in case.requests),
-        "table narrower than a chunk": lambda case: _pages(max((k for _, k in case.requests), default=0), case.page_size)
+        "table narrower than a chunk": lambda case: pages_of(max((k for _, k in case.requests), default=0), case.page_size)
         + case.spare
         < case.chunk_pages,
         "total at a chunk's end": lambda case: any(q > 0 < k and k % case.chunk == 0 for q, k in case.requests),
-        "total one past a chunk's end": lambda case: any(q > 0 and k > case.chunk > 1 == k % case.chunk for q, k in case.requests),
+        "total one past a chunk's end": lambda case: any(
+            q > 0 and k > case.chunk > 1 == k % case.chunk for q, k in case.requests
+        ),
         "cached tokens at a chunk's end": lambda case: any(0 < q < k and (k - q) % case.chunk == 0 for q, k in case.requests),
         "three chunks of a request": lambda case: max(_rows(case), default=0) >= 3,
         "tokens in front": lambda case: case.start > 0,

@@ -6,6 +6,7 @@ moved (I2), the rest is padding (I3), the request table is as it was (I4), and n
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def form_faults(meta: Meta) -> list[str]:
 
 def _overlaps(tensors: Mapping[str, Tensor]) -> list[str]:
     spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes, name) for name, t in tensors.items() if t.numel())
-    return [f"{b[2]} shares memory with {a[2]}" for a, b in zip(spans, spans[1:]) if b[0] < a[1]]
+    return [f"{b[2]} shares memory with {a[2]}" for a, b in pairwise(spans) if b[0] < a[1]]
 
 
 def batches(steps: tuple[Step, ...], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
