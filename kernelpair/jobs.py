@@ -76,7 +76,7 @@ def carry_out(
     except HarnessError as error:
         ended.error = str(error)
     except Exception as error:  # noqa: BLE001 - one pair's mistake must not end the other trials
-        ended.error = f"{type(error).__name__}: {error}; the case was {journal.path.read_text().strip()}"
+        ended.error = f"{type(error).__name__}: {error}"
     finally:
         journal.close()
         journal.path.unlink(missing_ok=True)

@@ -54,7 +54,17 @@ returns_its_argument = _returns(lambda x, out: out)
 returns_a_number = _returns(lambda x, out: 7)
 returns_strange_thing = _returns(lambda x, out: lambda: None)
 off_by_an_eighth = _bad(lambda x, out: out.mul_(1.125))
+off_from_three_rows = _bad(lambda x, out: out.mul_(1.125) if len(x) > 2 else None)
+two_faults = _bad(lambda x, out: out.mul_(float("nan") if x.shape[1] > 3 else 1.125) if len(x) > 2 else None)
 prints = _bad(lambda x, out: print("a word on stdout"))
+
+
+_calls = iter(range(2**62))
+
+
+def fails_now_and_then(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    """Wrong in every fifth call, whatever the case."""
+    reference(x, slots, out, scale if next(_calls) % 5 else 2 * scale)
 
 
 class OddError(IndexError):
