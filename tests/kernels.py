@@ -67,6 +67,13 @@ def fails_now_and_then(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> N
     reference(x, slots, out, scale if next(_calls) % 5 else 2 * scale)
 
 
+def interrupts(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    """As if Ctrl-C were pressed during the call, once in a while."""
+    reference(x, slots, out, scale)
+    if next(_calls) % 10 == 9:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 class OddError(IndexError):
     """A subclass of what a contract may name."""
 
