@@ -163,6 +163,8 @@ class Drive:
 
         With neither limit the run goes on until it is stopped.
         """
+        self.runner.start()
+        self._started = time.monotonic()
         self._deadline = None if seconds is None else self._started + seconds
         store = DirectoryBasedExampleDatabase(database) if database is not None else None
         done = 0
