@@ -288,13 +288,16 @@ KP_INLINE float reduce_max(F32x16 a) {
 
 // --- memory --------------------------------------------------------------------------------------------------------
 
+// Piece by piece: copied as a whole, more than one piece would go through the stack.
 KP_INLINE F32x16 load(const float* from) {
   F32x16 r;
-  __builtin_memcpy(&r, from, sizeof r);
+  KP_EACH_PIECE __builtin_memcpy(&r.p[i], from + i * kPieceLanes, kVectorBytes);
   return r;
 }
 
-KP_INLINE void store(float* to, F32x16 a) { __builtin_memcpy(to, &a, sizeof a); }
+KP_INLINE void store(float* to, F32x16 a) {
+  KP_EACH_PIECE __builtin_memcpy(to + i * kPieceLanes, &a.p[i], kVectorBytes);
+}
 
 // Sixteen 16-bit elements widened to 32 bits, and back by dropping the upper halves.
 KP_INLINE I32x16 load_u16(const void* from) {
