@@ -158,7 +158,9 @@ PACKED = ("packed", "packed_weight", "width", "dim")
 
 BAD = {
     "pack_rank": _bad(_changed("weight", lambda w: w.reshape(-1)), ValueError, "weight", forms=("pack",)),
-    "pack_middle": _bad(_changed("weight", lambda w: w.reshape(len(w), 1, -1).repeat(1, 2, 1)), ValueError, "weight", forms=("pack",)),
+    "pack_middle": _bad(
+        _changed("weight", lambda w: w.reshape(len(w), 1, -1).repeat(1, 2, 1)), ValueError, "weight", forms=("pack",)
+    ),
     "pack_width_1": _bad(_changed("weight", lambda w: w[..., :1]), ValueError, "width", forms=("pack",)),
     "pack_width_5": _bad(_changed("weight", lambda w: w[..., :1].repeat_interleave(5, -1)), ValueError, "width", forms=("pack",)),
     "pack_integers": _bad(_changed("weight", lambda w: w.to(torch.int32)), TypeError, "weight", forms=("pack",)),
@@ -167,9 +169,16 @@ BAD = {
     "unpack_dim": _bad(_unpack(dim=1000), ValueError, *PACKED),
     "width_5": _bad(_set(width=5), ValueError, *PACKED),
     "width_1": _bad(_set(width=1), ValueError, *PACKED),
-    "width_other": _bad(lambda case, given: given | {"width": 6 - given["width"] if given["width"] != 3 else 2}, ValueError, *PACKED, "conv_states"),
+    "width_other": _bad(
+        lambda case, given: given | {"width": 6 - given["width"] if given["width"] != 3 else 2},
+        ValueError,
+        *PACKED,
+        "conv_states",
+    ),
     "dim_other": _bad(lambda case, given: given | {"dim": given["dim"] + 1}, ValueError, *PACKED, "x"),
-    "weight_unpacked": _bad(lambda case, given: given | {"packed_weight": given["packed_weight"][:, 0, :, 0]}, ValueError, *PACKED),
+    "weight_unpacked": _bad(
+        lambda case, given: given | {"packed_weight": given["packed_weight"][:, 0, :, 0]}, ValueError, *PACKED
+    ),
     "weight_plain": _bad(_set(plain=True), TypeError, "packed"),
     "weight_dtype": _bad(_changed("packed_weight", _other), TypeError, "x", *PACKED, "conv_states"),
     "weight_strides": _bad(_loose_weight, ValueError, *PACKED),

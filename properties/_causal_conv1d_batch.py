@@ -1,6 +1,7 @@
 """The requests of a call of causal_conv1d, read off its arguments."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ def requests(given: Inputs) -> list[Request]:
     form, x, indices = given["form"], given["x"], given.get("cache_indices")
     if form == "varlen":
         offsets = given["query_start_loc"].tolist()
-        spans = list(zip(offsets, offsets[1:]))
+        spans = list(pairwise(offsets))
     else:
         spans = [(0, x.shape[2] if form == "batched" else 1)] * len(x)
     slots = list(range(len(spans))) if indices is None else indices.tolist()

@@ -21,7 +21,15 @@ def _forward(tokens: int) -> Inputs:
     x = torch.randn(tokens, DIM, dtype=torch.bfloat16).t()
     states = torch.zeros(1, WIDTH - 1, DIM, dtype=torch.bfloat16).transpose(1, 2)
     offsets = torch.tensor([0, tokens])
-    return {"form": "varlen", "x": x, **_common(), "conv_states": states, "query_start_loc": offsets, "cache_indices": None, "has_initial_state": None}
+    return {
+        "form": "varlen",
+        "x": x,
+        **_common(),
+        "conv_states": states,
+        "query_start_loc": offsets,
+        "cache_indices": None,
+        "has_initial_state": None,
+    }
 
 
 def _update(requests: int) -> Inputs:

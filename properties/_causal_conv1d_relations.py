@@ -209,7 +209,9 @@ RELATIONS = {
     "alone": Relation(_alone, "a request gives the same alone and in company", _has_requests),
     "rename": Relation(_renamed, "which slot is whose does not matter", lambda case: _has_requests(case) and case.states),
     "layout": Relation(_other_layout, "SD = DS, channels or tokens dense, int32 or int64: the same", _has_requests),
-    "batched_varlen": Relation(_batched_is_varlen, "a batch equals its sequences end to end", lambda c: c.form == "batched" and bool(c.lengths)),
+    "batched_varlen": Relation(
+        _batched_is_varlen, "a batch equals its sequences end to end", lambda c: c.form == "batched" and bool(c.lengths)
+    ),
     "split": Relation(_split, "a sequence equals its two pieces, state carried over", lambda c: _is_forward(c) and c.states),
     "step": Relation(_last_token_by_update, "the last token may come by update", lambda c: _is_forward(c) and c.states),
     "isolation": Relation(_poisoned_neighbour, "NaN of one request stays there", _has_requests),

@@ -68,7 +68,9 @@ def _renamed(case: Any, session: Session) -> None:
     live = _live(given)
     indices[live] = to[given["state_indices"][live].long()]
     pad = None if given["pad_slot"] is None else -7
-    again = session.run(replace(case, layout={}), given | {"state": moved, "state_indices": indices, "pad_slot": pad}, judged=False)
+    again = session.run(
+        replace(case, layout={}), given | {"state": moved, "state_indices": indices, "pad_slot": pad}, judged=False
+    )
     _same(session, again, range(case.requests), "slots renamed", slots=to)
 
 

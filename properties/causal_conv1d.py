@@ -1,5 +1,6 @@
 """causal_conv1d on trial: packing, whole sequences (batched or end to end), and single tokens, as one pair of five forms."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,7 +248,9 @@ def bound(case: ConvCase, given: Inputs, truth: Outputs) -> Bound:
         return {"out": rounding(truth["out"], dtype)}
     weight = reference.causal_conv1d.causal_conv1d_unpack_weight(given["packed_weight"], given["dim"], given["width"])
     plain = given | {"silu_activation": False, "conv_states": None, "bias": None}
-    sizes = plain | {name: value.abs() for name, value in given.items() if name in ("x", "bias", "conv_states") and value is not None}
+    sizes = plain | {
+        name: value.abs() for name, value in given.items() if name in ("x", "bias", "conv_states") and value is not None
+    }
     pack = reference.causal_conv1d.causal_conv1d_pack_weight
     terms = apply_reference(**sizes | {"packed_weight": pack(weight.abs())})
     sizes |= {"bias": None, "conv_states": None if given["conv_states"] is None else given["conv_states"].abs()}
@@ -278,10 +281,14 @@ def result_layout(case: ConvCase, name: str, sizes: tuple[int, ...], strides: tu
     return 0 in sizes or all(size == 1 or stride == want for size, stride, want in zip(sizes, strides, wanted))
 
 
-EDGES = {
-    **{f"form {form}": lambda case, form=form: case.form == form for form in set(FORMS)},
-    **{f"width {width}": lambda case, width=width: case.width == width for width in (2, 3, 4)},
-    **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype for dtype in ("float32", "bfloat16", "float16")},
+def _says(**wanted: Any) -> Callable[[Any], bool]:
+    return lambda case: all(getattr(case, name) == value for name, value in wanted.items())
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    **{f"form {form}": _says(form=form) for form in set(FORMS)},
+    **{f"width {width}": _says(width=width) for width in (2, 3, 4)},
+    **{f"dtype {dtype}": _says(dtype=dtype) for dtype in ("float32", "bfloat16", "float16")},
     "no requests": lambda case: case.form != "pack" and not case.lengths,
     "no tokens": lambda case: case.form == "batched" and bool(case.lengths) and case.lengths[0] == 0,
     "an empty sequence among others": lambda case: 0 in case.lengths and any(case.lengths),
@@ -289,7 +296,9 @@ EDGES = {
     "uncovered tokens before": lambda case: case.before > 0,
     "uncovered tokens after": lambda case: case.after > 0,
     "no states": lambda case: not case.states,
-    "states without has_initial_state": lambda case: case.form in ("batched", "varlen") and case.states and case.initial == "none",
+    "states without has_initial_state": lambda case: (
+        case.form in ("batched", "varlen") and case.states and case.initial == "none"
+    ),
     "some initial states": lambda case: case.initial == "some",
     "permuted slots": lambda case: case.indexed and len(case.lengths) > 1,
     "default slots": lambda case: case.states and not case.indexed,

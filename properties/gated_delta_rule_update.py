@@ -1,5 +1,6 @@
 """gated_delta_rule_update on trial: one recurrent step on a pool of states, two layouts, two state dtypes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +71,7 @@ class DeltaCase(Case):
 
 
 @st.composite
-def _sizes(draw: st.DrawFn) -> dict[str, int]:
+def _sizes(draw: st.DrawFn) -> dict[str, Any]:
     """Sizes within the budget, largest first to be cut: requests, heads."""
     K, V = draw(st.sampled_from(KEY_SIZES), label="K"), draw(st.sampled_from(VALUE_SIZES), label="V")
     V = V if K < 600 else min(V, 40)
@@ -241,7 +242,7 @@ def bound(case: DeltaCase, given: Inputs, truth: Outputs) -> Bound:
     return {"out": out, "state": state}
 
 
-def _says(**wanted: Any) -> Any:
+def _says(**wanted: Any) -> Callable[[Any], bool]:
     return lambda case: all(getattr(case, name) == value for name, value in wanted.items())
 
 
@@ -281,7 +282,11 @@ PAIR = Pair(
         "a given scale": lambda case: case.scale is not None,
         "exact sums": _says(exact=True),
         "17 requests": _says(requests=17),
-        **{f"{layout} state in {dtype}": _says(state_layout=layout, state_dtype=dtype) for layout in ("kv", "vk") for dtype in ("float32", "bfloat16")},
+        **{
+            f"{layout} state in {dtype}": _says(state_layout=layout, state_dtype=dtype)
+            for layout in ("kv", "vk")
+            for dtype in ("float32", "bfloat16")
+        },
         **{f"group of {group}": _says(group=group) for group in GROUPS},
         **{f"softplus_beta {s}": _says(softplus_beta=s) for s in (0.5, 2.0)},
         "threshold 0.5": _says(softplus_threshold=0.5),

@@ -247,8 +247,8 @@ def _torch_gating(given: Inputs) -> Callable[[], object]:
     return lambda: (-A_log.exp() * torch.nn.functional.softplus(a.float() + dt_bias), b.sigmoid())
 
 
-def _near(value: int) -> Callable[[Any], bool]:
-    return lambda case: case.centre == value
+def _says(**wanted: Any) -> Callable[[Any], bool]:
+    return lambda case: all(getattr(case, name) == value for name, value in wanted.items())
 
 
 PAIR = Pair(
@@ -266,16 +266,16 @@ PAIR = Pair(
     relations=RELATIONS,
     bad=BAD,
     edges={
-        "no rows": lambda case: case.rows == 0,
-        "many rows": lambda case: case.rows == 1024,
+        "no rows": _says(rows=0),
+        "many rows": _says(rows=1024),
         "a partial vector of heads": lambda case: case.heads % 16 > 0,
         "strided b": lambda case: case.layout.get("b") in ("strided", "transposed", *TURNED),
         "|b| saturates": lambda case: case.spread > 100,
         "float32 vectors beside 16-bit gates": lambda case: bool(case.wide) and case.dtype != "float32",
-        **{f"x near {centre}": _near(centre) for centre in CENTRES},
-        **{f"threshold {t}": lambda case, t=t: case.softplus_threshold == t for t in THRESHOLDS},  # type: ignore[misc]
-        **{f"softplus_beta {s}": lambda case, s=s: case.softplus_beta == s for s in BETAS},  # type: ignore[misc]
-        **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
+        **{f"x near {centre}": _says(centre=centre) for centre in CENTRES},
+        **{f"threshold {t}": _says(softplus_threshold=t) for t in THRESHOLDS},
+        **{f"softplus_beta {s}": _says(softplus_beta=s) for s in BETAS},
+        **{f"dtype {d}": _says(dtype=d) for d in ("float32", "bfloat16", "float16")},
     },
     bench=[
         BenchRow(f"{rows} x 32", lambda rows=rows: _bench_inputs(rows), bytes=rows * 32 * 10, peers={"torch": _torch_gating})  # type: ignore[misc]
