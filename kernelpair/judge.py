@@ -109,7 +109,7 @@ def _differences(got: Tensor, truth: Tensor, bound: Tensor, ratio: Tensor, mask:
 
 def _number(element: Tensor) -> float | int | bool:
     value = element.item() if element.dtype.itemsize > 1 or not element.dtype.is_floating_point else float(element.float())
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _say(kind: str, count: int, total: int, worst: Difference) -> str:
@@ -162,7 +162,8 @@ def _trespass(buffer: Buffer, placement: Placement, changed: Any, mutated: bool)
     unit = "byte" if side != "inside" else "element"
     what = " and ".join(buffer.arguments)
     kind = "untouched" if mutated else "input_changed"
-    return Failure(kind, name, f"{len(where)} bytes of {what} changed that must not, the first {side} the buffer ({unit} {position})")
+    detail = f"{len(where)} bytes of {what} changed that must not, the first {side} the buffer ({unit} {position})"
+    return Failure(kind, name, detail)
 
 
 def result_shape(name: str, sizes: tuple[int, ...], dtype: torch.dtype, truth: Tensor, expected: torch.dtype) -> list[Failure]:

@@ -164,7 +164,7 @@ def _write(
 
 def _view(arena: Arena, base: Placed, alias: Alias) -> Placed:
     view = alias.view(arena.tensor(base.dtype, base.start, base.sizes, base.strides))
-    start = view.storage_offset() * view.element_size()
+    start = int(view.storage_offset()) * view.element_size()
     return Placed(view.dtype, start, tuple(view.shape), tuple(view.stride()))
 
 

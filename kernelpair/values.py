@@ -54,10 +54,11 @@ def fill_poison(kind: str, tensor: Tensor) -> Tensor:
         integer, bits = NAN_BITS[dtype]
         tensor.view(integer).fill_(bits)
         return tensor
-    return tensor.fill_(_poison_value(kind, dtype))
+    return tensor.fill_(poison_value(kind, dtype))
 
 
-def _poison_value(kind: str, dtype: torch.dtype) -> float | int | bool:
+def poison_value(kind: str, dtype: torch.dtype) -> float | int | bool:
+    """The scalar that stands for poison where one is assigned."""
     if dtype in (torch.int32, torch.int64):
         return INDEX_POISON[kind == "outlier"]
     if dtype == torch.uint8:

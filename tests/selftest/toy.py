@@ -32,7 +32,8 @@ def library() -> ctypes.CDLL:
         folder.mkdir(parents=True, exist_ok=True)
         fresh = folder / f"{os.getpid()}.so"
         compiler = os.environ.get("CXX", "g++")
-        subprocess.run([compiler, "-O1", "-fno-builtin", "-shared", "-fPIC", "-pthread", str(SOURCE), "-o", str(fresh)], check=True)
+        flags = ["-O1", "-fno-builtin", "-shared", "-fPIC", "-pthread"]
+        subprocess.run([compiler, *flags, str(SOURCE), "-o", str(fresh)], check=True)
         fresh.rename(built)
     return ctypes.CDLL(str(built))
 
