@@ -65,6 +65,9 @@ class Session:
             return Result(outputs, {}, {})
         bound = self.pair.bound(case, expected, truth) if self.pair.bound is not None else {}
         self._judge_values(case, placement, outputs, truth, bound, note)
+        if self.pair.aggregate is not None:
+            wrong = self.pair.aggregate(case, expected, truth, outputs)
+            self._record([Failure("value", name, says) for name, says in wrong], note)
         return Result(outputs, truth, bound)
 
     def inputs(self) -> Inputs:
