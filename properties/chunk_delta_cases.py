@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from hypothesis import strategies as st
@@ -12,15 +12,14 @@ from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
 from kernelpair.pair import Inputs
 from kernelpair.values import permutation, poison, uniform
-from properties.strategies import around, common, float_dtypes
+from properties.strategies import around, choices, common
 
 CHUNK = 64
 LENGTHS = (0, 1, 2, *around(16, 32, 64, 128), 192)
 SHORT = (1, 2, 5, 16, 17, 0)  # of sequences among several, for speed
-BATCHES = ("one", "none", "four", "five")
 WIDTHS = (16, 32, 33, 64, 96, 128)  # K and V; whole tiles, a ragged one, several
 SMALL_WIDTHS = (16, 32, 33, 20, 1)
-MOST_WORK = 64 * 128 * 128 * 3  # tokens x heads x K x V of a case: the reference's token loop stays within 50 ms
+MOST_WORK = 64 * 128 * 128  # tokens x heads x K x V of a case, to keep the float64 token loops short
 MOST_EMULATED = 48  # chunks x heads x 32-blocks of K and of V: 20 ms of software tiles
 DECAYS = (0.05, 0.0, 1.0, 30.0)  # largest |g| of a token
 PAD = -3
@@ -112,67 +111,76 @@ class ChunkCase(Case):
         return self.slots - 1 if self.pad_in_range else PAD
 
 
-@st.composite
-def _shapes(draw: st.DrawFn) -> dict[str, object]:
-    """Lengths, heads and widths within the budget of work: many sequences are short, long ones narrow."""
-    batch = draw(st.sampled_from(BATCHES), label="sequences")
-    if batch == "one":
-        lengths = (draw(st.sampled_from((1, *LENGTHS)), label="length"),)
-    else:
-        count = {"none": 0, "four": 4, "five": 5}[batch]
-        lengths = tuple(draw(st.sampled_from(SHORT)) for _ in range(count))
-        if count and draw(st.integers(0, 3)) == 3:
-            lengths = (draw(st.sampled_from((65, 64, 33))), *lengths[1:])
-    group, key_heads = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from((1, 2)))
-    K, V = (draw(st.sampled_from(SMALL_WIDTHS + WIDTHS), label=name) for name in "KV")
-    while sum(lengths) * group * key_heads * K * V > MOST_WORK:
-        K, V, group, key_heads = min(K, 32) if key_heads == 1 else K, min(V, 33), 1, 1
-        if K <= 32:
-            break
+SHAPES = {
+    "batch": ("one", "one", "none", "four", "five"),
+    "length": (1, *LENGTHS[:-6], *LENGTHS),
+    "second": SHORT,
+    "third": SHORT,
+    "long_first": (0, 0, 33, 64, 65),
+    "group": (1, 2, 3),
+    "key_heads": (1, 2),
+    "K": SMALL_WIDTHS + WIDTHS,
+    "V": SMALL_WIDTHS + WIDTHS,
+}
+STATES = {
+    "form": ("functional", "pool"),
+    "state": ("float32", "bfloat16", "none"),
+    "pads": ("none", "none", "some", "all"),
+    "cold": ("none", "some", "all"),
+    "flags": (True, True, True, False),
+    "pad_in_range": (False, True),
+    "spare": (0, 1, 2),
+}
+NUMBERS = {
+    "dtype": ("float32", "bfloat16", "float16"),
+    "before": (0, 0, 1, 3),
+    "after": (0, 0, 2),
+    "state_layout": ("kv", "vk"),
+    "beta_float32": (False, True),
+    "beta": ("mixed", "mixed", "zero", "one"),
+    "decay": DECAYS,
+    "l2norm": (True, True, False),
+    "eps": (1e-6, 1e-6, 0.1),
+    "scale": (None, None, 0.7),
+    "keys": ("random", "random", "parallel", "tiny"),
+    "size": (1.0, 1e-3, 100.0),
+}
+
+
+def _shapes(drawn: dict[str, Any]) -> dict[str, Any]:
+    """Lengths, heads and widths within the budget of work: many sequences are short, and long ones narrow."""
+    first = drawn["long_first"] or drawn["second"]
+    several = (first, drawn["second"], drawn["third"], drawn["second"], drawn["third"])
+    lengths = {"one": (drawn["length"],), "none": (), "four": several[:4], "five": several}[drawn["batch"]]
+    group, key_heads, K, V = (drawn[name] for name in ("group", "key_heads", "K", "V"))
+    if sum(lengths) * group * key_heads * K * V > MOST_WORK:
+        K, V = min(K, 33), min(V, 32)
     return {"lengths": lengths, "key_heads": key_heads, "group": group, "K": K, "V": V}
 
 
-@st.composite
-def _pool(draw: st.DrawFn, count: int) -> dict[str, object]:
-    pads = draw(st.sampled_from(("none", "some", "all")), label="pads")
-    chosen = {"none": (), "some": tuple(range(1, count, 2)), "all": tuple(range(count))}[pads]
-    cold = {"none": (), "some": tuple(range(0, count, 2)), "all": tuple(range(count))}
+def _states_of(drawn: dict[str, Any], count: int) -> dict[str, Any]:
+    if drawn["form"] == "functional":
+        return {"form": "functional", "state": drawn["state"]}
+    some = {"none": (), "some": tuple(range(1, count, 2)), "all": tuple(range(count))}
+    pads = some[drawn["pads"]]
     return {
         "form": "pool",
-        "state": draw(st.sampled_from(("float32", "bfloat16"))),
-        "flags": draw(st.integers(0, 4)) < 4,
-        "cold": cold[draw(st.sampled_from(("none", "some", "all")), label="cold")],
-        "pads": chosen,
-        "pad_in_range": bool(chosen) and draw(st.booleans()),
-        "spare": draw(st.integers(0, 2)),
+        "state": drawn["state"] if drawn["state"] != "none" else "float32",
+        "flags": drawn["flags"],
+        "cold": some[drawn["cold"]],
+        "pads": pads,
+        "pad_in_range": bool(pads) and drawn["pad_in_range"],
+        "spare": drawn["spare"],
     }
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> ChunkCase:
     """Any sequences, states, gates and layouts that the contract allows, within the budget of work."""
-    shapes = draw(_shapes())
-    fields: dict[str, object] = {"dtype": draw(float_dtypes), **draw(st.fixed_dictionaries(common(LAYOUTS, INDICES, FUSED)))}
-    if draw(st.booleans(), label="pool"):
-        fields |= draw(_pool(len(shapes["lengths"])))  # type: ignore[arg-type]
-    else:
-        fields["state"] = draw(st.sampled_from(("float32", "bfloat16", "none")))
-    numbers = st.fixed_dictionaries(
-        {
-            "before": st.sampled_from((0, 0, 1, 3)),
-            "after": st.sampled_from((0, 0, 2)),
-            "state_layout": st.sampled_from(("kv", "vk")),
-            "beta_float32": st.booleans(),
-            "beta": st.sampled_from(("mixed", "mixed", "zero", "one")),
-            "decay": st.sampled_from(DECAYS),
-            "l2norm": st.sampled_from((True, True, False)),
-            "eps": st.sampled_from((1e-6, 1e-6, 0.1)),
-            "scale": st.sampled_from((None, None, 0.7)),
-            "keys": st.sampled_from(("random", "random", "parallel", "tiny")),
-            "size": st.sampled_from((1.0, 1e-3, 100.0)),
-        }
-    )
-    return ChunkCase(**shapes, **fields, **draw(numbers))  # type: ignore[arg-type]
+    shapes = _shapes(draw(choices(SHAPES), label="shapes"))
+    states = _states_of(draw(choices(STATES), label="states"), len(shapes["lengths"]))
+    numbers = draw(choices(NUMBERS), label="numbers")
+    return ChunkCase(**shapes, **states, **numbers, **draw(st.fixed_dictionaries(common(LAYOUTS, INDICES, FUSED))))
 
 
 def _keys(case: ChunkCase, name: str, dtype: torch.dtype) -> Tensor:

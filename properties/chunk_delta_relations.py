@@ -155,7 +155,8 @@ def _permuted(case: ChunkCase, session: Session) -> None:
     for name in ("initial_state", "state_indices", "has_initial_state"):
         if given.get(name) is not None:
             moved[name] = given[name][order]
-    result = _rerun(case, session, given | moved, lengths=lengths)
+    places = {name: tuple(i for i, n in enumerate(order.tolist()) if n in getattr(case, name)) for name in ("pads", "cold")}
+    result = _rerun(case, session, given | moved, lengths=lengths, **places)
     bound = session.first.bound["out"][tokens]
     _close(session, "out", result.outputs["out"], session.first.outputs["out"][tokens], bound, "sequences permuted")
 

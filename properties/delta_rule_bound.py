@@ -23,6 +23,7 @@ from torch import Tensor
 
 UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 CHUNK = 64
+CARRY = 2.0**-16  # of a column's norm, for all that fp32 loses in one step
 BF16_STORE = 2.0**-8  # of a state kept in bfloat16, relative to each element
 
 
@@ -65,36 +66,44 @@ def walk(
     the sequences' token ranges.
     """
     batch = _Batch(q, k, v, g, beta, spans, rule)
-    u = UNIT[rule.dtype]
-    working = _working_unit(batch, rule)  # [N, HV, 1]
+    read, size, column, o, ro = _token_loop(batch, state)
+    u, working = UNIT[rule.dtype], _working_unit(batch, rule)
     tiny_v, tiny_y = (2.0**-13, 2.0**-14) if rule.dtype == "float16" else (0.0, 0.0)
-    S = state.clone()
-    Y, Z, R = (state.new_zeros(*state.shape[:2], state.shape[3]) for _ in range(3))  # squares for Y and Z
-    out, out_size, out_carried, out_exact = (torch.zeros_like(batch.v) for _ in range(4))
-    ones = state.new_ones(state.shape[:3])
+    strength, fresh = batch.beta * batch.k.norm(dim=-1, keepdim=True), batch.v.abs() + tiny_v + size
+    R, Y, Z = (torch.zeros_like(read[0]) if len(read) else state.new_zeros(batch.rows, v.shape[2]) for _ in range(3))
+    carried, exact = torch.zeros_like(read), torch.zeros_like(read)
     for t in range(batch.length):
-        live, gamma, b = batch.live[:, t], batch.gamma[:, t], batch.beta[:, t]
-        kh, qh = batch.k[:, t], batch.q[:, t]
-        S = gamma[..., None] * S
-        read = torch.einsum("nhkv,nhk->nhv", S, kh)
-        size, column = torch.einsum("nhkv,nhsk->snhv", S * S, torch.stack([kh * kh, ones], 2))
-        R = torch.maximum(gamma * R if t % CHUNK else torch.zeros_like(R), read.abs())
-        y = b * kh.norm(dim=-1)[..., None] * (batch.v[:, t].abs() + tiny_v + R + size.sqrt())
-        Y = torch.where(live, gamma**2 * Y + y**2, Y)
-        Z = torch.where(live, gamma**2 * Z + column, Z)
-        S = S + kh[..., None] * ((batch.v[:, t] - read) * b)[..., None, :]
-        carried, exact = Y.sqrt() + tiny_y, 2.0**-16 * Z.sqrt() + 2.0**-100
-        o = torch.einsum("nhkv,nhk->nhv", S, qh).abs()
-        ro = torch.einsum("nhkv,nhk->nhv", S * S, qh * qh).sqrt()
-        norm = qh.norm(dim=-1)[..., None]
-        rounding = u * (2 if rule.rounded_inputs else 1) * o * rule.scale
-        out[:, t] = rounding + rule.scale * (norm * (8 * working * carried + exact) + 4 * working * (o + ro)) + _smallest(rule)
-        out_size[:, t] = rule.scale * ro
-        out_carried[:, t] = rule.scale * norm * carried
-        out_exact[:, t] = rule.scale * norm * exact + _smallest(rule)
-    carried, exact = Y.sqrt() + tiny_y, 2.0**-16 * Z.sqrt() + 2.0**-100
-    tokens = (batch.tokens(x) for x in (out, out_size, out_carried, out_exact))
-    return Walk(*tokens, carried, exact, 8 * working * carried + exact)
+        gamma = batch.gamma[t]
+        R = torch.maximum(gamma * R, read[t]) if t % CHUNK else read[t]
+        Y = gamma**2 * Y + (strength[t] * (fresh[t] + R)) ** 2  # neutral tokens add nothing to Y
+        Z = torch.where(batch.live[t], gamma**2 * Z + column[t], Z)
+        carried[t], exact[t] = Y, Z
+    carried, exact = carried.sqrt_() + tiny_y, exact.sqrt_() * CARRY + 2.0**-100
+    norm = rule.scale * batch.q.norm(dim=-1, keepdim=True)
+    out = u * (2 if rule.rounded_inputs else 1) * rule.scale * o + norm * (8 * working * carried + exact)
+    out += 4 * working * rule.scale * (o + ro) + _smallest(rule)
+    tokens = (batch.tokens(x) for x in (out, rule.scale * ro, norm * carried, norm * exact + _smallest(rule)))
+    Y, Z = Y.sqrt() + tiny_y, Z.sqrt() * CARRY + 2.0**-100
+    return Walk(*tokens, *(batch.columns(x) for x in (Y, Z, 8 * working * Y + Z)))
+
+
+def _token_loop(batch: "_Batch", state: Tensor) -> tuple[Tensor, ...]:
+    """Per token and column [L, M, V]: |S.k|, sqrt(k^2.S^2) and |S|^2 after the decay, |S.q| and sqrt(q^2.S^2) after the write."""
+    S = state.reshape(batch.rows, *state.shape[2:]).clone()
+    found = tuple(state.new_zeros(batch.length, batch.rows, state.shape[3]) for _ in range(5))
+    read, size, column, o, ro = found
+    squares = torch.stack([batch.k.square(), torch.ones_like(batch.k)], 2)  # [L, M, 2, K]
+    for t in range(batch.length):
+        k, q = batch.k[t, :, None], batch.q[t, :, None]
+        S *= batch.gamma[t, :, None]
+        now = torch.bmm(k, S)[:, 0]
+        read[t] = now
+        both = torch.bmm(squares[t], S * S)
+        size[t], column[t] = both[:, 0], both[:, 1]
+        S = torch.baddbmm(S, k.transpose(1, 2), ((batch.v[t] - now) * batch.beta[t])[:, None])
+        o[t] = torch.bmm(q, S)[:, 0]
+        ro[t] = torch.bmm(q * q, S * S)[:, 0]
+    return read.abs_(), size.sqrt_(), column, o.abs_(), ro.sqrt_()
 
 
 def _smallest(rule: Rule) -> float:
@@ -102,14 +111,15 @@ def _smallest(rule: Rule) -> float:
 
 
 def _working_unit(batch: "_Batch", rule: Rule) -> Tensor:
-    decay = batch.g.abs()  # [N, L, HV, 1]
-    chunks = torch.stack([decay[:, t : t + CHUNK].sum(1) for t in range(0, max(batch.length, 1), CHUNK)]).amax(0)
+    """[M, 1]"""
+    decay = batch.g.abs()
+    chunks = torch.stack([decay[t : t + CHUNK].sum(0) for t in range(0, max(batch.length, 1), CHUNK)]).amax(0)
     unit = max(UNIT[rule.dtype], 2.0**-18) + 2.0**-22 * chunks
     return unit * (2 if rule.rounded_inputs else 1)
 
 
 class _Batch:
-    """The sequences side by side, [N, L, heads, ...], neutral tokens behind the shorter ones; q and k normalised."""
+    """Sequences and heads side by side, [L, M, ...] with M = N x HV, neutral tokens behind the shorter ones; q, k normalised."""
 
     def __init__(
         self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, spans: list[tuple[int, int]], rule: Rule
@@ -118,21 +128,26 @@ class _Batch:
         if rule.l2norm:
             q, k = (x * (x.square().sum(-1, keepdim=True) + rule.eps).rsqrt() for x in (q, k))
         self.spans, self.shape = spans, v.shape
+        self.rows = len(spans) * v.shape[1]
         self.length = max((end - begin for begin, end in spans), default=0)
-        self.live = self._side_by_side(torch.ones(len(v), 1, 1, dtype=torch.bool))
+        self.live = self._side_by_side(torch.ones(*v.shape[:2], 1, dtype=torch.bool))
         self.q, self.k = (self._side_by_side(x.repeat_interleave(group, 1)) for x in (q, k))
         self.v, self.g, self.beta = self._side_by_side(v), self._side_by_side(g[..., None]), self._side_by_side(beta[..., None])
         self.gamma = self.g.exp()
 
     def _side_by_side(self, x: Tensor) -> Tensor:
-        padded = x.new_zeros(len(self.spans), self.length, *x.shape[1:])
-        for row, (begin, end) in zip(padded, self.spans):
-            row[: end - begin] = x[begin:end]
-        return padded
+        padded = x.new_zeros(self.length, len(self.spans), *x.shape[1:])
+        for n, (begin, end) in enumerate(self.spans):
+            padded[: end - begin, n] = x[begin:end]
+        return padded.flatten(1, 2)
 
     def tokens(self, x: Tensor) -> Tensor:
-        """Back in call order; tokens that no sequence covers are 0."""
+        """Back in call order [T, HV, V]; tokens that no sequence covers are 0."""
         back = x.new_zeros(self.shape)
-        for row, (begin, end) in zip(x, self.spans):
-            back[begin:end] = row[: end - begin]
+        for n, (begin, end) in enumerate(self.spans):
+            back[begin:end] = x.unflatten(1, (len(self.spans), -1))[: end - begin, n]
         return back
+
+    def columns(self, x: Tensor) -> Tensor:
+        """[N, HV, V]"""
+        return x.reshape(len(self.spans), *self.shape[1:])
