@@ -140,5 +140,8 @@ class Pair:
     tiers: str = "each"
     """`each`: put on trial on every tier; `python`: one candidate, whatever tier its operators take."""
     bench: Sequence[BenchRow] = ()
+    prepare_bench: Callable[[Inputs], Callable[[], object]] | None = None
+    """Row arguments -> what is timed, where the optimized side prepares something once (packing a weight, say); None: the
+    call of `optimized` itself."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Role -> path, filled in by `properties.pairs()`."""

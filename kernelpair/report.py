@@ -46,7 +46,7 @@ def replay_command(line: str, candidate: str) -> str:
     return f"kernelpair replay {shlex.quote(line)} --tier {candidate}"
 
 
-def pytest_command(pair: str, candidate: str) -> str:
+def command_for_pytest(pair: str, candidate: str) -> str:
     """What to type to run the whole trial under pytest."""
     return f"pytest 'tests/test_pairs.py::test_pair[{pair}-{candidate}]'"
 

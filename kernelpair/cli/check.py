@@ -19,7 +19,7 @@ from kernelpair.drive import Tally
 from kernelpair.environment import environment
 from kernelpair.jobs import Ended, Job, Jobs, carry_out, spread
 from kernelpair.pair import Pair
-from kernelpair.report import Result, pytest_command, result_of, write_json, write_junit
+from kernelpair.report import Result, command_for_pytest, result_of, write_json, write_junit
 from properties.candidates import resolve
 
 EXAMPLES = 200  # for each pair and tier where nothing else is asked for
@@ -206,7 +206,7 @@ class _Run:
             if failure.replay and failure.replay != shown:
                 shown = failure.replay
                 self.console.print(f"  {failure.replay}", soft_wrap=True, markup=False)
-        self.console.print(f"  {pytest_command(result.pair, result.candidate)}", soft_wrap=True, markup=False)
+        self.console.print(f"  {command_for_pytest(result.pair, result.candidate)}", soft_wrap=True, markup=False)
 
 
 def _corpus(pair: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 import properties
 from kernelpair.cli.main import EXIT_OK
@@ -40,13 +41,13 @@ def _describe(pair: Pair) -> dict[str, Any]:
 
 
 def _show(console: Console, entry: dict[str, Any]) -> None:
-    console.print(f"[bold]{entry['pair']}[/bold]  {entry['summary']}", soft_wrap=True)
+    console.print(Text.assemble((entry["pair"], "bold"), f"  {entry['summary']}"), soft_wrap=True, markup=False)
     names = [c["name"] if c["runnable"] else f"({c['name']})" for c in entry["candidates"]]
-    console.print(f"  candidates   {' '.join(names)}", soft_wrap=True)
-    console.print(f"  dtypes       {' '.join(entry['dtypes'])}", soft_wrap=True)
+    console.print(f"  candidates   {' '.join(names)}", soft_wrap=True, markup=False)
+    console.print(f"  dtypes       {' '.join(entry['dtypes'])}", soft_wrap=True, markup=False)
     for number, (name, says) in enumerate(entry["relations"].items()):
-        console.print(f"  {'relations' if number == 0 else '':12} {name}: {says}", soft_wrap=True)
-    console.print(f"  wrong calls  {len(entry['wrong_calls'])}: {' '.join(entry['wrong_calls'])}", soft_wrap=True)
+        console.print(f"  {'relations' if number == 0 else '':12} {name}: {says}", soft_wrap=True, markup=False)
+    console.print(f"  wrong calls  {len(entry['wrong_calls'])}: {' '.join(entry['wrong_calls'])}", soft_wrap=True, markup=False)
     for number, (role, path) in enumerate(entry["files"].items()):
-        console.print(f"  {'files' if number == 0 else '':12} {role}: {path}", soft_wrap=True)
+        console.print(f"  {'files' if number == 0 else '':12} {role}: {path}", soft_wrap=True, markup=False)
     console.print()

@@ -1,0 +1,226 @@
+// Both products of prefill on bf16 tiles. Everything a product reads lies in tiles of 1 KiB in the order of its loop:
+//
+//   queries [row tile][chunk of 32 d][16 rows][32]        A of the scores
+//   keys    [16 keys][chunk of 32 d][16 d pairs][16][2]   B of the scores
+//   weights [row tile][32 keys][16 rows][32]              A of the values
+//   values  [16 dv][32 keys][16 key pairs][16][2]         B of the values
+//   sums    [row tile][16 dv][16 rows][16] float          C of the values
+//
+// The products go in blocks of 2x2 tiles, four C tiles that use each operand twice; 1x2 where a unit has up to 16 rows.
+#pragma once
+
+#include "common/attention_pack.h"
+#include "common/prefill_plan.h"
+#include "common/tile.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+struct TileProducts {
+  using Scope = TileScope;  // what a thread holds while it works
+  static constexpr int64_t kDepth = 32;  // score widths are padded to whole tiles
+  static constexpr int64_t kTile = 512;  // bf16 elements of a tile
+
+  Blocking blocking;
+  Bf16 *queries, *keys, *weights, *values;
+  float* sums;
+  Bf16* staging;  // 16 rows of a float8 cache, converted
+
+  // Columns of a unit's 32 rows in `sums`: the first, and the step from 16 columns to the next.
+  static constexpr int64_t kSumStep = 256;
+  KP_INLINE float* sum_row(int64_t unit, int64_t row) const {
+    return sums + ((unit * 2 + row / 16) * blocking.value_tiles * 16 + row % 16) * 16;
+  }
+
+  static Blocking plan(int64_t score_width, int64_t value_width) {
+    Blocking b;
+    b.score_width = score_width;
+    b.value_tiles = (value_width + 31) / 32 * 2;
+    choose_sizes(b, score_width * 2 + b.value_tiles * 32, score_width * 2 + b.value_tiles * 64);
+    return b;
+  }
+
+  void carve(Carver& carver, const Blocking& chosen) {
+    blocking = chosen;
+    const int64_t score = blocking.score_width, value = blocking.value_tiles * 16;
+    queries = carver.take<Bf16>(blocking.units * kUnitRows * score);
+    sums = carver.take<float>(blocking.units * kUnitRows * value);
+    keys = carver.take<Bf16>(blocking.keys * score);
+    values = carver.take<Bf16>(blocking.keys * value);
+    weights = carver.take<Bf16>(kUnitRows * blocking.keys);
+    staging = carver.take<Bf16>(16 * (score > value ? score : value));
+  }
+
+  KP_INLINE int64_t chunks() const { return blocking.score_width / 32; }
+
+  // One part of the width of a unit's query rows, from column `first` of the scores' width on.
+  void pack_queries(int64_t unit, const char* const* rows, int64_t first, int64_t width) {
+    for (int64_t r = 0; r < kUnitRows; ++r) {
+      Bf16* to = queries + ((unit * 2 + r / 16) * chunks() + first / 32) * kTile + r % 16 * 32;
+      for (int64_t d = 0; d < width; d += 32, to += kTile) {
+        const I32x16 piece = rows[r] ? load_bytes(rows[r] + d * 2, (width - d) * 2) : I32x16{};
+        __builtin_memcpy(to, &piece, sizeof piece);
+      }
+    }
+  }
+
+  void pack_keys(const char* const* rows, int64_t count, Dtype dtype, int64_t first, int64_t width) {
+    for (int64_t j = 0; j < count; j += 16) {
+      const char* sixteen[16];
+      stage(rows + j, dtype, width, sixteen);
+      Bf16* to = keys + (j / 16 * chunks() + first / 32) * kTile;
+      for (int64_t d = 0; d < width; d += 32, to += kTile) {
+        I32x16 block[16];
+        _Pragma("GCC unroll 16") for (int r = 0; r < 16; ++r) block[r] =
+            sixteen[r] ? load_bytes(sixteen[r] + d * 2, (width - d) * 2) : I32x16{};
+        transpose(block);
+        __builtin_memcpy(to, block, sizeof block);
+      }
+    }
+  }
+
+  void pack_values(const char* const* rows, int64_t count, Dtype dtype, int64_t width) {
+    for (int64_t j = 0; j < count; j += 16) {
+      const char* sixteen[16];
+      stage(rows + j, dtype, width, sixteen);
+      for (int pair = 0; pair < 8; ++pair) {
+        Bf16* to = values + j / 32 * kTile + (j % 32 / 2 + pair) * 32;
+        for (int64_t d = 0; d < width; d += 32) {
+          const I32x16 even = value_piece(sixteen[2 * pair], d, width), odd = value_piece(sixteen[2 * pair + 1], d, width);
+          for (int half = 0; half < 2; ++half, to += blocking.keys * 16) {
+            const I32x16 joined = interleave(even, odd, half);
+            __builtin_memcpy(to, &joined, sizeof joined);
+          }
+        }
+      }
+    }
+  }
+
+  // Scores of a unit against packed keys [begin, end), multiples of 32, into rows of `scores`.
+  void score(int64_t unit, int64_t rows, int64_t begin, int64_t end, float* scores) const {
+    for (int64_t j = begin; j < end; j += 32) {
+      const Bf16* a = queries + unit * 2 * chunks() * kTile;
+      const Bf16* b = keys + j / 16 * chunks() * kTile;
+      float* c = scores + j;
+      if (rows > 16)
+        score_block<true>(a, b, c);
+      else
+        score_block<false>(a, b, c);
+    }
+  }
+
+  KP_INLINE void store_weights(float*, int64_t row, int64_t key, F32x16 low, F32x16 high) const {
+    Bf16* to = weights + (row / 16 * (blocking.keys / 32) + key / 32) * kTile + row % 16 * 32;
+#if defined(__AVX512BF16__)
+    const __m512bh pair = _mm512_cvtne2ps_pbh(high.p[0], low.p[0]);
+    __builtin_memcpy(to, &pair, sizeof pair);
+#else
+    store(to, low);
+    store(to + 16, high);
+#endif
+  }
+
+  // sums (+)= weights x values over the keys [begin, end).
+  void accumulate(int64_t unit, int64_t rows, int64_t begin, int64_t end, bool fresh, const float*) const {
+    const int64_t value_tile = blocking.keys * 16;
+    for (int64_t n = 0; n < blocking.value_tiles; n += 2) {
+      const Bf16* b = values + n * value_tile + begin / 32 * kTile;
+      float* c = sums + (unit * 2 * blocking.value_tiles + n) * 256;
+      const Bf16* a = weights + begin / 32 * kTile;
+      if (rows > 16)
+        value_block<true>(a, b, c, (end - begin) / 32, fresh);
+      else
+        value_block<false>(a, b, c, (end - begin) / 32, fresh);
+    }
+  }
+
+ private:
+  // Sixteen rows of 16-bit elements: the caller's own, or converted from float8 (which loses nothing).
+  template <class F8>
+  void convert(const char* const* rows, int64_t width, const char* (&to)[16]) const {
+    const int64_t stride = blocking.score_width > blocking.value_tiles * 16 ? blocking.score_width : blocking.value_tiles * 16;
+    for (int r = 0; r < 16; ++r) {
+      Bf16* row = staging + r * stride;
+      to[r] = rows[r] ? reinterpret_cast<const char*>(row) : nullptr;
+      for (int64_t d = 0; rows[r] && d < width; d += 16) {
+        const int lanes = lanes_left(width - d);
+        store(row + d, load(reinterpret_cast<const F8*>(rows[r]) + d, lanes), lanes);
+      }
+    }
+  }
+
+  KP_INLINE void stage(const char* const* rows, Dtype dtype, int64_t width, const char* (&to)[16]) const {
+    if (dtype == Dtype::f8e4m3) return convert<F8e4m3>(rows, width, to);
+    if (dtype == Dtype::f8e5m2) return convert<F8e5m2>(rows, width, to);
+    for (int r = 0; r < 16; ++r) to[r] = rows[r];
+  }
+
+  KP_INLINE static I32x16 value_piece(const char* row, int64_t d, int64_t width) {
+    return row ? load_bytes(row + d * 2, (width - d) * 2) : I32x16{};
+  }
+
+  // Elements 16 half.. of two rows, side by side.
+  KP_INLINE static I32x16 interleave(I32x16 even, I32x16 odd, int half) {
+    return load_u16(reinterpret_cast<const char*>(&even) + half * 32) |
+           shift_left<16>(load_u16(reinterpret_cast<const char*>(&odd) + half * 32));
+  }
+
+  template <bool kTwo>
+  KP_INLINE void score_block(const Bf16* a, const Bf16* b, float* c) const {
+    const int64_t next = chunks() * kTile, row_bytes = kScoreStride * 4;
+    tile_zero<0>();
+    tile_zero<1>();
+    if constexpr (kTwo) tile_zero<2>(), tile_zero<3>();
+    for (int64_t k = 0; k < chunks(); ++k, a += kTile, b += kTile) {
+      tile_load<4>(a, 64);
+      tile_load<6>(b, 64);
+      tile_bf16<0, 4, 6>();
+      tile_load<7>(b + next, 64);
+      tile_bf16<1, 4, 7>();
+      if constexpr (kTwo) {
+        tile_load<5>(a + next, 64);
+        tile_bf16<2, 5, 6>();
+        tile_bf16<3, 5, 7>();
+      }
+    }
+    tile_store<0>(c, row_bytes);
+    tile_store<1>(c + 16, row_bytes);
+    if constexpr (kTwo) {
+      c += 16 * kScoreStride;
+      tile_store<2>(c, row_bytes);
+      tile_store<3>(c + 16, row_bytes);
+    }
+  }
+
+  template <bool kTwo>
+  KP_INLINE void value_block(const Bf16* a, const Bf16* b, float* c, int64_t chunks, bool fresh) const {
+    const int64_t next_a = blocking.keys * 16, next_b = blocking.keys * 16, next_c = blocking.value_tiles * 256;
+    if (fresh) {
+      tile_zero<0>();
+      tile_zero<1>();
+      if constexpr (kTwo) tile_zero<2>(), tile_zero<3>();
+    } else {
+      tile_load<0>(c, 64);
+      tile_load<1>(c + 256, 64);
+      if constexpr (kTwo) tile_load<2>(c + next_c, 64), tile_load<3>(c + next_c + 256, 64);
+    }
+    for (int64_t k = 0; k < chunks; ++k, a += kTile, b += kTile) {
+      tile_load<4>(a, 64);
+      tile_load<6>(b, 64);
+      tile_bf16<0, 4, 6>();
+      tile_load<7>(b + next_b, 64);
+      tile_bf16<1, 4, 7>();
+      if constexpr (kTwo) {
+        tile_load<5>(a + next_a, 64);
+        tile_bf16<2, 5, 6>();
+        tile_bf16<3, 5, 7>();
+      }
+    }
+    tile_store<0>(c, 64);
+    tile_store<1>(c + 256, 64);
+    if constexpr (kTwo) tile_store<2>(c + next_c, 64), tile_store<3>(c + next_c + 256, 64);
+  }
+};
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER

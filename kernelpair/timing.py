@@ -1,0 +1,55 @@
+"""Interleaved timing: every competitor takes its turn in every round, so that a noisy machine disturbs all alike."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+LONG_ENOUGH = 2e-3  # seconds of calls in one sample: shorter ones are repeated within it
+ROUNDS = (5, 200)  # samples of each competitor, at least and at most
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call: the median of the samples, and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+    samples: int
+
+
+def interleave(competitors: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, Timing]:
+    """Time each competitor for about `seconds`, in turns; each is called twice beforehand.
+
+    >>> sorted(interleave({"a": lambda: None, "b": lambda: sum(range(99))}, 0.01))
+    ['a', 'b']
+    """
+    repeats = {name: _repeats(call) for name, call in competitors.items()}
+    samples: dict[str, list[float]] = {name: [] for name in competitors}
+    until = time.perf_counter() + seconds * len(competitors)
+    least, most = ROUNDS
+    for turn in range(most):
+        if turn >= least and time.perf_counter() > until:
+            break
+        for name, call in competitors.items():
+            samples[name].append(_sample(call, repeats[name]))
+    return {name: _summary(taken) for name, taken in samples.items()}
+
+
+def _sample(call: Callable[[], object], repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+def _repeats(call: Callable[[], object]) -> int:
+    call()
+    return max(1, min(10_000, int(LONG_ENOUGH / max(_sample(call, 1), 1e-7))))
+
+
+def _summary(samples: list[float]) -> Timing:
+    ordered = sorted(samples)
+    quarter = len(ordered) // 4
+    return Timing(statistics.median(ordered), ordered[quarter], ordered[-1 - quarter], len(ordered))
