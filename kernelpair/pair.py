@@ -135,6 +135,8 @@ class Pair:
     """Cases judged by a second check with power (exact modes, fp32), for a bound that is loose elsewhere."""
     emulated: Callable[[Any], bool] = lambda case: True
     """Cases small enough for the emulated tier, a thousand times slower."""
+    idle: Callable[[Any], bool] = lambda case: False
+    """Cases in which a call has nothing to do and need not run any kernel."""
     picture: Callable[[Any], str] | None = None
     """The batch of a case drawn in text, for `kernelpair replay -v`."""
     tiers: str = "each"

@@ -115,7 +115,8 @@ class Session:
         self._record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.scratch)), note)
         for name in outcome.moved:
             self._record([Failure("layout", name, "the call changed the argument's sizes, strides or data pointer")], note)
-        if self.pair.tiers == "each" and outcome.ran is not None and outcome.ran != self.candidate.name:
+        idle = outcome.ran == "" and self.pair.idle(case)
+        if self.pair.tiers == "each" and outcome.ran is not None and outcome.ran != self.candidate.name and not idle:
             self._record([Failure("wrong_tier", "", f"{outcome.ran or 'no kernel'} ran instead of {self.candidate.name}")], note)
         return self._outputs(case, placement, outcome, truth, note)
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from kernelpair.pair import BenchRow, Inputs, Outputs, Pair
 from optimized import operator
-from properties.chunk_delta_bad import BAD
-from properties.chunk_delta_cases import CHUNK, FUSED, INDICES, LAYOUTS, ChunkCase, cases, inputs, small_enough, written
-from properties.chunk_delta_relations import RELATIONS
+from properties._chunk_gated_delta_rule_bad import BAD
+from properties._chunk_gated_delta_rule_cases import CHUNK, FUSED, INDICES, LAYOUTS, ChunkCase, cases, inputs, small_enough, written
+from properties._chunk_gated_delta_rule_relations import RELATIONS
 from properties.delta_rule_bound import BF16_STORE, UNIT, Rule, Walk, walk
 from reference import chunk_gated_delta_rule as reference
 

@@ -151,3 +151,30 @@ class _Batch:
     def columns(self, x: Tensor) -> Tensor:
         """[N, HV, V]"""
         return x.reshape(len(self.spans), *self.shape[1:])
+
+
+def step_bound(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, S0: Tensor, rule: Rule
+) -> tuple[Tensor, Tensor]:
+    """One decode step: bounds of out [n, HV, V] and of the new states [n, HV, K, V] before they are stored.
+
+    Everything is fp32, so each product is off by c times the sum of its absolute terms: `E = c (G |S0| + |k| W1^T)` with
+    `G = exp(g) (1 + |g|)` and `W1 = beta (|v| + G |S0|^T |k|)`, and `|do| <= u |o| + scale (E + c |S|)^T |q|`. c counts the 2 K
+    terms of the two products and the errors of exp, sigmoid and the norms; inputs that an earlier step rounded add 8 units.
+    """
+    group, K = v.shape[1] // q.shape[1], q.shape[2]
+    if rule.l2norm:
+        q, k = (x * (x.square().sum(-1, keepdim=True) + rule.eps).rsqrt() for x in (q, k))
+    q, k = q.repeat_interleave(group, 1), k.repeat_interleave(group, 1)
+    u, terms = UNIT[rule.dtype], 2 * K + 16
+    c = 2.0**-23 * min(terms, 16 * terms**0.5) + 2.0**-14
+    c += 8 * max(u, 2.0**-17) if rule.rounded_inputs else 0.0
+    gamma = g.exp()[..., None, None]
+    S = gamma * S0
+    S = S + k[..., None] * ((v - torch.einsum("nhkv,nhk->nhv", S, k)) * beta[..., None])[..., None, :]
+    G = gamma * (1 + g.abs())[..., None, None] + 2.0**-100
+    W1 = beta[..., None] * (v.abs() + torch.einsum("nhkv,nhk->nhv", G * S0.abs(), k.abs()))
+    E = c * (G * S0.abs() + k.abs()[..., None] * W1[..., None, :]) + _smallest(rule)
+    o = rule.scale * torch.einsum("nhkv,nhk->nhv", S, q)
+    out = u * o.abs() + rule.scale * torch.einsum("nhkv,nhk->nhv", E + c * S.abs(), q.abs()) + _smallest(rule)
+    return out, E

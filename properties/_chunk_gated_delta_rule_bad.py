@@ -3,7 +3,7 @@
 import torch
 
 from kernelpair.pair import Alias, Bad, Inputs
-from properties.chunk_delta_cases import ChunkCase
+from properties._chunk_gated_delta_rule_cases import ChunkCase
 
 
 def _replaced(error: type[Exception], argument: str | tuple[str, ...], **values: object) -> Bad:

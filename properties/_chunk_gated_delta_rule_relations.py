@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelpair.pair import Inputs, Relation
 from kernelpair.session import Result, Session
 from kernelpair.values import permutation
-from properties.chunk_delta_cases import ChunkCase
+from properties._chunk_gated_delta_rule_cases import ChunkCase
 from reference.gated_delta_rule_update import gated_delta_rule_update
 
 TOKENS = ("q", "k", "v", "g", "beta")
