@@ -127,7 +127,7 @@ class Isolated(Runner):
         code = self._process.exitcode
         self._stop()
         tail = stderr_tail(self._stderr.name)
-        name = signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
+        name = _signal(-code) if code is not None and code < 0 else f"exit status {code}"
         return Outcome("crash", name, f"{name}{': ' + tail if tail else ''}")
 
     def _stop(self) -> None:
@@ -143,6 +143,11 @@ class Isolated(Runner):
     def close(self) -> None:
         self._stop()
         self._stderr.close()
+
+
+def _signal(number: int) -> str:
+    """Its name; real-time signals have none."""
+    return signal.Signals(number).name if number in signal.Signals._value2member_map_ else f"signal {number}"
 
 
 class _Descriptor:
