@@ -65,6 +65,9 @@ class Session:
             return Result(outputs, {}, {})
         bound = self.pair.bound(case, expected, truth) if self.pair.bound is not None else {}
         self._judge_values(case, placement, outputs, truth, bound, note)
+        if self.pair.aggregate is not None:
+            wrong = self.pair.aggregate(case, expected, truth, outputs)
+            self._record([Failure("value", name, says) for name, says in wrong], note)
         return Result(outputs, truth, bound)
 
     def inputs(self) -> Inputs:
@@ -112,7 +115,8 @@ class Session:
         self._record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.scratch)), note)
         for name in outcome.moved:
             self._record([Failure("layout", name, "the call changed the argument's sizes, strides or data pointer")], note)
-        if self.pair.tiers == "each" and outcome.ran is not None and outcome.ran != self.candidate.name:
+        idle = outcome.ran == "" and self.pair.idle(case)
+        if self.pair.tiers == "each" and outcome.ran is not None and outcome.ran != self.candidate.name and not idle:
             self._record([Failure("wrong_tier", "", f"{outcome.ran or 'no kernel'} ran instead of {self.candidate.name}")], note)
         return self._outputs(case, placement, outcome, truth, note)
 
@@ -133,7 +137,9 @@ class Session:
                     memory_format=torch.contiguous_format
                 )
         for name, returned in outcome.results.items():
-            if isinstance(returned, Returned):
+            if name in self.pair.mutates or (truth and name not in truth):
+                self._record([Failure("layout", name, "a result where the contract has none")], note)
+            elif isinstance(returned, Returned):
                 self._judge_result(case, name, returned, truth, note)
                 copy = returned.copy
                 outputs[name] = arena.tensor(copy.dtype, copy.start, copy.sizes, copy.strides).clone()
@@ -171,6 +177,8 @@ class Session:
                 continue
             if name not in outputs:
                 self._record([Failure("layout", name, "the call returned no such result")], note)
+            elif isinstance(expected, Tensor) != isinstance(outputs[name], Tensor):
+                self._record([Failure("layout", name, f"a {_type(outputs[name])}, expected a {_type(expected)}")], note)
             elif not isinstance(expected, Tensor):
                 if outputs[name] != expected:
                     self._record([Failure("value", name, f"{outputs[name]!r}, expected {expected!r}")], note)
@@ -267,6 +275,10 @@ class Session:
         except Exception as other:
             raise HarnessError(f"{who} answers {name} with {other!r}, not {wanted}") from other
         raise HarnessError(f"{who} accepts {name}, the contract demands {wanted}")
+
+
+def _type(value: object) -> str:
+    return "tensor" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _is_contiguous(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
