@@ -160,7 +160,7 @@ void paged_attention(const View& q, const View& k_cache, const View& v_cache, co
   const PageKeys source{k_cache, v_cache, page_table, cache_seqlens, cu_seqlens_q, k_descale, v_descale, window_left,
                         window_right, k_cache.dtype};
   bool latent = false;
-  if (q.sizes[0] == 0 || q.sizes[1] == 0) return;
+  if (q.sizes[0] == 0 || q.sizes[1] == 0 || call.requests == 0) return;
   if (!is_step(q, qv, source, latent)) return prefill(call, source);
   with_float(q.dtype, [&](auto element) {
     attend_step<decltype(element)>({q, qv, sinks, out, source, {call.scale, call.cap}, latent, nullptr, 1},
