@@ -57,8 +57,8 @@ def mark(case: Any, name: str, k: Tensor, v: Tensor, edges: Iterable[int], count
          limit: float = LARGEST) -> None:
     """Make some of the keys [n, Hkv, ..] of a request visible, in place: those in `edges` and three at random.
 
-    `count` is how many keys a row sees at most, `limit` the largest value that the cache holds. In a one-hot case a key further on has the higher score: a row's result is the
-    value of the last hot key that it sees.
+    `count` is how many keys a row sees at most, `limit` the largest value that the cache holds. In a one-hot case a key further
+    on has the higher score: a row's result is the value of the last hot key that it sees.
     """
     n = len(k)
     if not n or case.values == "equal":

@@ -7,7 +7,8 @@ import torch
 from kernelpair.pair import BenchRow, Inputs
 
 
-def _inputs(batch: int, prefix: int, extend: int, heads: int, kv_heads: int, width: int, width_v: int, dtype: torch.dtype) -> Inputs:
+def _inputs(batch: int, prefix: int, extend: int, heads: int, kv_heads: int, width: int, width_v: int,
+            dtype: torch.dtype) -> Inputs:
     generator = torch.Generator().manual_seed(7)
     slots, tokens = batch * max(prefix, 1), batch * extend
 

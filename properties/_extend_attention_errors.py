@@ -7,7 +7,15 @@ import torch
 
 from kernelpair.pair import Bad, Inputs
 from properties._wrong_calls import (
-    aliased, entry, grown, no_index, one_rank_more, other_dtype, replaced, sparse, with_sink,
+    aliased,
+    entry,
+    grown,
+    no_index,
+    one_rank_more,
+    other_dtype,
+    replaced,
+    sparse,
+    with_sink,
 )  # fmt: skip
 
 FLOATS = ("q", "k", "v", "out", "k_cache", "v_cache")

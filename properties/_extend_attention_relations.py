@@ -195,7 +195,9 @@ def _self(case: Any) -> bool:
 
 
 RELATIONS = {
-    "chunked": Relation(_chunked, "one extend equals two with the first part cached", lambda case: _self(case) and not case.same_row),
+    "chunked": Relation(
+        _chunked, "one extend equals two with the first part cached", lambda case: _self(case) and not case.same_row,
+    ),
     "decode": Relation(_decode, "the last token equals decode_attention", lambda case: any(case.extends)),
     "influence": Relation(_influence, "only rows that see a key depend on it", _self),
     "alone": Relation(_one_by_one, "a batch equals separate calls", lambda case: 1 < len(case.extends) <= 4),

@@ -7,7 +7,14 @@ import torch
 
 from kernelpair.pair import Bad, Inputs
 from properties._wrong_calls import (
-    entry, grown, no_index, one_rank_more, other_dtype, replaced, sparse, with_sink,
+    entry,
+    grown,
+    no_index,
+    one_rank_more,
+    other_dtype,
+    replaced,
+    sparse,
+    with_sink,
 )  # fmt: skip
 
 FLOATS = ("q", "k_cache", "v_cache", "qv")

@@ -12,7 +12,7 @@ from torch import Tensor
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
 from kernelpair.pair import Bound, Inputs, Outputs, Pair
-from kernelpair.values import permutation, poison, poison_value
+from kernelpair.values import permutation, poison
 from optimized import operator
 from properties import _attention_values as numbers
 from properties._extend_attention_bench import BENCH
@@ -23,7 +23,9 @@ from properties.strategies import around, common
 from reference.extend_attention import extend_attention
 
 HEADS = ((1, 1), (3, 1), (4, 1), (8, 1), (16, 1), (2, 2), (6, 2), (8, 2), (12, 4), (16, 16))  # (H, Hkv)
-WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (33, 31), (64, 64), (80, 96), (96, 80), (128, 128), (192, 128), (13, 256), (256, 1))
+WIDTHS = (
+    (1, 1), (13, 13), (31, 32), (32, 33), (33, 31), (64, 64), (80, 96), (96, 80), (128, 128), (192, 128), (13, 256), (256, 1),
+)
 LENGTHS = (1, 2, 3, 5, 0, *around(16, 32), 48, *around(64, 256, 512, 768, 1024))
 LONG = around(4096)
 BATCHES = (1, 1, 2, 2, 3, 4, 5, 0)
@@ -361,7 +363,8 @@ EDGES: dict[str, Any] = {
     "256 around": lambda case: _some(case, *around(256)),
     "1024 around": lambda case: _some(case, *around(1024)),
     "cross attention": lambda case: case.cross and any(case.encoder or ()),
-    "cross attention without keys": lambda case: case.cross and any(e and not n for e, n in zip(case.extends, case.encoder or ())),
+    "cross attention without keys": lambda case: case.cross and any(
+        e and not n for e, n in zip(case.extends, case.encoder or ())),
     "cross attention without k and v": lambda case: not case.new_keys,
     "behind an encoder": lambda case: case.encoder is not None and not case.cross and any(case.prefixes),
     "window cuts": lambda case: not case.cross and 0 < case.window < max(map(sum, zip(case.extends, case.prefixes)), default=0),

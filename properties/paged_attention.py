@@ -331,7 +331,8 @@ EDGES: dict[str, Any] = {
     "causal": lambda case: case.causal and any(q > 1 for q in case.rows),
     "not causal": lambda case: not case.causal and case.left == case.right == -1 and any(q > 1 for q in case.rows),
     "left window cuts": lambda case: any(0 <= case.left < k - 1 for k in case.lens),
-    "left window hides pages": lambda case: any(q and k - q - case.left > case.page for q, k in zip(case.rows, case.lens) if case.left >= 0),
+    "left window hides pages": lambda case: case.left >= 0 and any(
+        q and k - q - case.left > case.page for q, k in zip(case.rows, case.lens)),
     "right window cuts": lambda case: not case.causal and case.right >= 0 and any(q > case.right + 1 for q in case.rows),
     "both windows": lambda case: case.left >= 0 and case.right >= 0 and not case.causal,
     "softcap": lambda case: case.cap > 0,
