@@ -41,6 +41,9 @@ class Runner:
     def run(self, request: Request) -> Outcome:
         raise NotImplementedError
 
+    def start(self) -> None:
+        """Make ready, so that the first case is not charged for it. Raises HarnessError if the candidate does not load."""
+
     def close(self) -> None:
         """Release the worker."""
 
@@ -81,9 +84,12 @@ class Isolated(Runner):
         self._process: Any = None
         self._connection: Any = None
 
-    def run(self, request: Request) -> Outcome:
+    def start(self) -> None:
         if self._process is None:
             self._start()
+
+    def run(self, request: Request) -> Outcome:
+        self.start()
         try:
             self._connection.send(request)
             if not self._connection.poll(self._hang_seconds):
