@@ -65,6 +65,9 @@ class Session:
             return Result(outputs, {}, {})
         bound = self.pair.bound(case, expected, truth) if self.pair.bound is not None else {}
         self._judge_values(case, placement, outputs, truth, bound, note)
+        if self.pair.aggregate is not None:
+            wrong = self.pair.aggregate(case, expected, truth, outputs)
+            self._record([Failure("value", name, says) for name, says in wrong], note)
         return Result(outputs, truth, bound)
 
     def inputs(self) -> Inputs:
@@ -112,7 +115,8 @@ class Session:
         self._record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.scratch)), note)
         for name in outcome.moved:
             self._record([Failure("layout", name, "the call changed the argument's sizes, strides or data pointer")], note)
-        if self.pair.tiers == "each" and outcome.ran is not None and outcome.ran != self.candidate.name:
+        idle = outcome.ran == "" and self.pair.idle(case)
+        if self.pair.tiers == "each" and outcome.ran is not None and outcome.ran != self.candidate.name and not idle:
             self._record([Failure("wrong_tier", "", f"{outcome.ran or 'no kernel'} ran instead of {self.candidate.name}")], note)
         return self._outputs(case, placement, outcome, truth, note)
 
