@@ -178,7 +178,7 @@ class Drive:
         return self.tally
 
     def _round(self, size: int, seed: int, store: ExampleDatabase | None) -> None:
-        @settings(  # outside of seed, which would take the database away
+        @settings(
             max_examples=size,
             database=store,
             deadline=None,
@@ -188,7 +188,7 @@ class Drive:
             suppress_health_check=list(HealthCheck),
             phases=[Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
         )
-        @hypothesis.seed(seed)
+        @hypothesis.seed(seed)  # inside of the settings: outside it would switch the database off
         @hypothesis.given(self.strategy)
         def attempt(case: Case) -> None:
             self._attempt(case)
