@@ -15,6 +15,9 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
+// For functions that run once a block: inlining them into each other costs minutes of compile time and brings nothing.
+#define KP_NOINLINE __attribute__((noinline))
+
 constexpr int64_t kMostBlockKeys = 128;
 constexpr int64_t kTileKeys = 16;
 constexpr int64_t kPairTileKeys = 32;  // keys of a tile of weights whose values are interleaved in pairs
@@ -70,7 +73,7 @@ struct OnlineSoftmax {
   }
 
   // Scores of `keys` rows become weights in place, rows up to `padded` become 0. True if a maximum rose.
-  bool step(float* scores, int64_t keys, int64_t padded, const Scaling& scaling) {
+  KP_NOINLINE bool step(float* scores, int64_t keys, int64_t padded, const Scaling& scaling) {
     bool rose = false;
     if (scaling.cap > 0) apply_cap(scores, keys, scaling);
     const F32x16 factor = splat(scaling.factor());
@@ -101,7 +104,7 @@ struct OnlineSoftmax {
   }
 
  private:
-  void apply_cap(float* scores, int64_t keys, const Scaling& scaling) {
+  KP_NOINLINE void apply_cap(float* scores, int64_t keys, const Scaling& scaling) {
     const F32x16 cap = splat(scaling.cap), scale = splat(scaling.scale);
     for (int64_t i = 0; i < keys * columns; i += kLanes)
       store(scores + i, cap * tanh(load(scores + i) * scale / cap));

@@ -8,9 +8,13 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-// Sixteen vectors become one: lane i of the result is the sum of rows[i].
-KP_INLINE F32x16 sum_rows(F32x16 (&rows)[16]) {
 #if defined(__AVX512F__)
+
+constexpr int kSums = 16;  // of 32 registers: enough chains to hide the latency of fma
+constexpr int kSumHeads = 4, kSumVectors = 4;
+
+// Sixteen vectors become one: lane i of the result is the sum of rows[i].
+KP_INLINE void store_sums(float* to, F32x16 (&rows)[kSums]) {
   __m512 r[16];
   for (int i = 0; i < 16; ++i) r[i] = rows[i].p[0];
 #pragma GCC unroll 8
@@ -25,18 +29,18 @@ KP_INLINE F32x16 sum_rows(F32x16 (&rows)[16]) {
   const __m512 sums = _mm512_add_ps(_mm512_shuffle_f32x4(r[0], r[1], 0x88), _mm512_shuffle_f32x4(r[0], r[1], 0xdd));
   // Lane 8 a + 4 b + c of the sums: c = (bit 3, bit 2) of the row, b = bit 1, a = bit 0.
   const __m512i order = _mm512_setr_epi32(0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15);
-  return {{(FloatPiece)_mm512_permutexvar_ps(order, sums)}};
-#else
-  float sums[16];
-  for (int i = 0; i < 16; ++i) sums[i] = reduce_add(rows[i]);
-  return load(sums);
-#endif
+  _mm512_storeu_ps(to, _mm512_permutexvar_ps(order, sums));
 }
 
-#if defined(__AVX512F__)
-constexpr int kSumHeads = 4, kSumVectors = 4;
 #else
-constexpr int kSumHeads = 2, kSumVectors = 2;  // fewer registers, and two or four of them to a vector
+
+constexpr int kSums = 4;  // two or four registers each
+constexpr int kSumHeads = 2, kSumVectors = 2;
+
+KP_INLINE void store_sums(float* to, F32x16 (&rows)[kSums]) {
+  for (int i = 0; i < kSums; ++i) to[i] = reduce_add(rows[i]);
+}
+
 #endif
 
 template <class T>
@@ -56,11 +60,11 @@ struct DecodeVectors {
   int64_t sum_width() const { return round_up(shape.Dv, kLanes); }
   int64_t key_step() const { return 1; }
 
-  void set_queries(const T* q) {
+  KP_NOINLINE void set_queries(const T* q) {
     for (int64_t i = 0; i < shape.heads * shape.group * query_width(); i += kLanes) store(queries + i, load(q + i));
   }
 
-  void scores(const KeyBlock& block, float* to, int64_t row) {
+  KP_NOINLINE void scores(const KeyBlock& block, float* to, int64_t row) {
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.k_head_stride;
       if (block.ahead) prefetch_rows(block.ahead->k, 0, block.ahead->keys, offset, shape.D * sizeof(T));
@@ -68,43 +72,46 @@ struct DecodeVectors {
       float* corner = to + h * columns;
       int64_t g = 0;
       for (; g + 4 <= shape.group; g += 4) score_heads<4>(block, offset, q + g * query_width(), corner + g, row);
-      for (; g + 2 <= shape.group; g += 2) score_heads<2>(block, offset, q + g * query_width(), corner + g, row);
       for (; g < shape.group; ++g) score_heads<1>(block, offset, q + g * query_width(), corner + g, row);
     }
   }
 
-  // Sixteen sums at a time: 16 / kHeads keys by kHeads heads.
+  // kSums sums at a time: kSums / kHeads keys by kHeads heads.
   template <int kHeads>
-  void score_heads(const KeyBlock& block, int64_t offset, const float* q, float* to, int64_t row) {
-    constexpr int kKeys = 16 / kHeads;
+  KP_NOINLINE void score_heads(const KeyBlock& block, int64_t offset, const float* q, float* to, int64_t row) {
+    constexpr int kKeys = kSums / kHeads;
+    const int64_t whole = shape.D / kLanes * kLanes;
     for (int64_t j = 0; j < block.keys; j += kKeys) {
       const T* rows[kKeys];
       for (int i = 0; i < kKeys; ++i)  // past the last key the last one again, not stored
         rows[i] = reinterpret_cast<const T*>(block.k[least(j + i, block.keys - 1)] + offset);
-      F32x16 sum[16] = {};
-      int64_t d = 0;
-      for (; d + kLanes <= shape.D; d += kLanes) score_step<kHeads>(rows, q, d, kLanes, sum);
-      if (d < shape.D) score_step<kHeads>(rows, q, d, static_cast<int>(shape.D - d), sum);
-      float lanes[16];
-      store(lanes, sum_rows(sum));
-      for (int64_t i = 0; i < least(kKeys, block.keys - j); ++i)
-        __builtin_memcpy(to + (j + i) * row, lanes + i * kHeads, kHeads * sizeof(float));
-    }
-  }
-
-  template <int kHeads>
-  KP_INLINE void score_step(const T* const* rows, const float* q, int64_t d, int lanes, F32x16 (&sum)[16]) {
-    F32x16 query[kHeads];
-    for (int g = 0; g < kHeads; ++g) query[g] = load(q + g * query_width() + d);
+      F32x16 sum[kSums] = {};
+      for (int64_t d = 0; d < whole; d += kLanes) {
+        F32x16 query[kHeads];
+        for (int g = 0; g < kHeads; ++g) query[g] = load(q + g * query_width() + d);
 #pragma GCC unroll 16
-    for (int i = 0; i < 16 / kHeads; ++i) {
-      const F32x16 key = lanes == kLanes ? load(rows[i] + d) : load(rows[i] + d, lanes);
+        for (int i = 0; i < kKeys; ++i) {
+          const F32x16 key = load(rows[i] + d);
 #pragma GCC unroll 4
-      for (int g = 0; g < kHeads; ++g) sum[i * kHeads + g] = fma(key, query[g], sum[i * kHeads + g]);
+          for (int g = 0; g < kHeads; ++g) sum[i * kHeads + g] = fma(key, query[g], sum[i * kHeads + g]);
+        }
+      }
+      float lanes[kSums];
+      store_sums(lanes, sum);
+      for (int64_t i = 0; i < least(kKeys, block.keys - j); ++i) {
+        __builtin_memcpy(to + (j + i) * row, lanes + i * kHeads, kHeads * sizeof(float));
+        if (whole < shape.D) add_tail(rows[i] + whole, q + whole, kHeads, to + (j + i) * row);
+      }
     }
   }
 
-  void accumulate(const KeyBlock& block, const float* weights, int64_t row, bool first) {
+  // The columns past the last whole vector.
+  KP_NOINLINE void add_tail(const T* key, const float* q, int64_t heads, float* to) {
+    const F32x16 tail = load(key, static_cast<int>(shape.D % kLanes));
+    for (int64_t g = 0; g < heads; ++g) to[g] += reduce_add(tail * load(q + g * query_width()));
+  }
+
+  KP_NOINLINE void accumulate(const KeyBlock& block, const float* weights, int64_t row, bool first) {
     if (first) __builtin_memset(sums, 0, shape.heads * shape.group * sum_width() * sizeof(float));
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.v_head_stride;
@@ -119,35 +126,42 @@ struct DecodeVectors {
   }
 
   template <int kHeads>
-  void value_heads(const KeyBlock& block, int64_t offset, const float* weight, int64_t row, float* sum) {
+  KP_NOINLINE void value_heads(const KeyBlock& block, int64_t offset, const float* weight, int64_t row, float* sum) {
     int64_t d = 0;
     for (; d + kSumVectors * kLanes <= shape.Dv; d += kSumVectors * kLanes)
-      value_columns<kHeads, kSumVectors>(block, offset, weight, row, d, kLanes, sum + d);
+      value_columns<kHeads>(block, offset, weight, row, d, sum + d);
     for (; d < shape.Dv; d += kLanes)
-      value_columns<kHeads, 1>(block, offset, weight, row, d, lanes_left(shape.Dv - d), sum + d);
+      for (int g = 0; g < kHeads; ++g) value_tail(block, offset, weight + g, row, d, sum + g * sum_width() + d);
   }
 
-  template <int kHeads, int kVectors>
-  KP_INLINE void value_columns(const KeyBlock& block, int64_t offset, const float* weight, int64_t row, int64_t d, int lanes,
-                               float* to) {
-    F32x16 sum[kHeads][kVectors];
+  template <int kHeads>
+  KP_INLINE void value_columns(const KeyBlock& block, int64_t offset, const float* weight, int64_t row, int64_t d, float* to) {
+    F32x16 sum[kHeads][kSumVectors];
     for (int g = 0; g < kHeads; ++g)
-      for (int n = 0; n < kVectors; ++n) sum[g][n] = load(to + g * sum_width() + n * kLanes);
+      for (int n = 0; n < kSumVectors; ++n) sum[g][n] = load(to + g * sum_width() + n * kLanes);
     for (int64_t j = 0; j < block.keys; ++j) {
       const T* value = reinterpret_cast<const T*>(block.v[j] + offset) + d;
-      F32x16 column[kVectors];
-      for (int n = 0; n < kVectors; ++n)
-        column[n] = lanes == kLanes ? load(value + n * kLanes) : load(value + n * kLanes, lanes);
+      F32x16 column[kSumVectors];
+      for (int n = 0; n < kSumVectors; ++n) column[n] = load(value + n * kLanes);
       for (int g = 0; g < kHeads; ++g) {
         const F32x16 factor = splat(weight[j * row + g]);
-        for (int n = 0; n < kVectors; ++n) sum[g][n] = fma(factor, column[n], sum[g][n]);
+        for (int n = 0; n < kSumVectors; ++n) sum[g][n] = fma(factor, column[n], sum[g][n]);
       }
     }
     for (int g = 0; g < kHeads; ++g)
-      for (int n = 0; n < kVectors; ++n) store(to + g * sum_width() + n * kLanes, sum[g][n]);
+      for (int n = 0; n < kSumVectors; ++n) store(to + g * sum_width() + n * kLanes, sum[g][n]);
   }
 
-  void rescale(const float* factors) {
+  // Up to sixteen columns of one head.
+  KP_NOINLINE void value_tail(const KeyBlock& block, int64_t offset, const float* weight, int64_t row, int64_t d, float* to) {
+    const int live = lanes_left(shape.Dv - d);
+    F32x16 sum = load(to);
+    for (int64_t j = 0; j < block.keys; ++j)
+      sum = fma(splat(weight[j * row]), load(reinterpret_cast<const T*>(block.v[j] + offset) + d, live), sum);
+    store(to, sum);
+  }
+
+  KP_NOINLINE void rescale(const float* factors) {
     for (int64_t i = 0; i < shape.heads * shape.group; ++i)
       if (factors[i] != 1) scale_floats(sums + i * sum_width(), sum_width(), factors[i]);
   }
