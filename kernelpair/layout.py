@@ -85,6 +85,8 @@ def _transposed(shape: Sequence[int]) -> Layout:
 
 def _expanded(shape: Sequence[int]) -> Layout:
     """Stride 0 along the first dimension: all its entries are one."""
+    if not shape:
+        return _dense(shape)
     strides = _contiguous(shape)
     return Layout((0, *strides[1:]), 0, prod(shape[1:]) if 0 not in shape else 0)
 

@@ -133,7 +133,9 @@ class Session:
                     memory_format=torch.contiguous_format
                 )
         for name, returned in outcome.results.items():
-            if isinstance(returned, Returned):
+            if name in self.pair.mutates or (truth and name not in truth):
+                self._record([Failure("layout", name, "a result where the contract has none")], note)
+            elif isinstance(returned, Returned):
                 self._judge_result(case, name, returned, truth, note)
                 copy = returned.copy
                 outputs[name] = arena.tensor(copy.dtype, copy.start, copy.sizes, copy.strides).clone()
@@ -171,6 +173,8 @@ class Session:
                 continue
             if name not in outputs:
                 self._record([Failure("layout", name, "the call returned no such result")], note)
+            elif isinstance(expected, Tensor) != isinstance(outputs[name], Tensor):
+                self._record([Failure("layout", name, f"a {_type(outputs[name])}, expected a {_type(expected)}")], note)
             elif not isinstance(expected, Tensor):
                 if outputs[name] != expected:
                     self._record([Failure("value", name, f"{outputs[name]!r}, expected {expected!r}")], note)
@@ -267,6 +271,10 @@ class Session:
         except Exception as other:
             raise HarnessError(f"{who} answers {name} with {other!r}, not {wanted}") from other
         raise HarnessError(f"{who} accepts {name}, the contract demands {wanted}")
+
+
+def _type(value: object) -> str:
+    return "tensor" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _is_contiguous(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:

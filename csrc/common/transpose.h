@@ -47,7 +47,12 @@ KP_INLINE void transpose(I32x16 (&rows)[16]) {
 
 #endif
 
-KP_INLINE void transpose(F32x16 (&rows)[16]) { transpose(reinterpret_cast<I32x16 (&)[16]>(rows)); }
+KP_INLINE void transpose(F32x16 (&rows)[16]) {
+  I32x16 bits[16];
+  for (int i = 0; i < 16; ++i) bits[i] = as_int(rows[i]);
+  transpose(bits);
+  for (int i = 0; i < 16; ++i) rows[i] = as_float(bits[i]);
+}
 
 }  // namespace
 }  // namespace kernelpair::KP_TIER
