@@ -30,9 +30,9 @@ struct ProductsOf<Bf16> {
 template <class T>
 using DecodeProducts = typename ProductsOf<T>::type;
 
-constexpr int64_t kWideToken = 2048;        // bytes of an item's keys: from here on blocks of 64 keys fill the L2 cache
-constexpr int64_t kSerialBytes = 1 << 20;  // 60 us of reading, about the price of waking a thread that sleeps
-constexpr int64_t kLeastSplit = 64;          // keys: shorter splits cost more in the merge than they bring
+constexpr int64_t kBlockBytes = 144 << 10;  // keys of a block: with its values, and the next block fetched, a third of the L2
+constexpr int64_t kSerialBytes = 1 << 20;   // 60 us of reading, about the price of waking a thread that sleeps
+constexpr int64_t kLeastSplit = 64;         // keys: shorter splits cost more in the merge than they bring
 
 bool in_order(const KeyBlock& block, int64_t k_step) {
   for (int64_t j = 1; j < block.keys; ++j)
@@ -45,8 +45,8 @@ template <class Products, class Source>
 void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, int64_t last, int64_t k_step,
               const Source& source) {
   using Element = typename Products::Element;
-  const int64_t wide = shape.heads * shape.D * static_cast<int64_t>(sizeof(Element));
-  const int64_t step = wide >= kWideToken ? kMostBlockKeys / 2 : kMostBlockKeys;
+  const int64_t key_bytes = shape.heads * shape.D * static_cast<int64_t>(sizeof(Element));
+  const int64_t step = most(kTileKeys, least(kBlockBytes / key_bytes, kMostBlockKeys) / kTileKeys * kTileKeys);
   struct Pieces {
     Products products;
     OnlineSoftmax softmax;
@@ -57,7 +57,7 @@ void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, i
       softmax.top = carver.take<float>(softmax.columns);
       softmax.sum = carver.take<float>(softmax.columns);
       softmax.rescale = carver.take<float>(softmax.columns);
-      scores = carver.take<float>(step * softmax.columns);
+      scores = carver.take<float>(round_up(step, kPairTileKeys) * softmax.columns);
       row = carver.take<float>(round_up(s.Dv, 32));
       queries = carver.take<Element>(s.heads * s.group * products.query_width());
     }
@@ -83,7 +83,7 @@ void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, i
     if (j + step < last) {
       next.keys = least(step, last - j - step);
       source.rows(j + step, next);
-      if (!in_order(next, k_step)) block.ahead = &next;
+      if (Products::kPrefetchInOrder || !in_order(next, k_step)) block.ahead = &next;
     }
     p.products.scores(block, p.scores, softmax.columns);
     const bool rose = softmax.step(p.scores, block.keys, round_up(block.keys, p.products.key_step()), scaling);

@@ -18,13 +18,6 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-KP_INLINE I32x16 load_dwords(const void* from) {
-  I32x16 r;
-  __builtin_memcpy(&r, from, sizeof r);
-  return r;
-}
-KP_INLINE void store_dwords(void* to, I32x16 a) { __builtin_memcpy(to, &a, sizeof a); }
-
 constexpr int64_t kPairedHeads = 32;
 constexpr int64_t kDepth = 32;         // bf16 elements in a tile's row
 constexpr int64_t kTileHalves = 512;   // bf16 elements of a tile
@@ -32,6 +25,7 @@ constexpr int64_t kExpandedHeads = 8;  // heads of an A tile whose weights stand
 
 struct DecodeTiles {
   using Element = Bf16;
+  static constexpr bool kPrefetchInOrder = false;  // the hardware does better with rows in order
 
   DecodeShape shape;
   int64_t depths, value_depths;  // tiles across a key and a value

@@ -1,5 +1,7 @@
 // decode_attention: one query token per request over a slot cache. Bound by reading the cache once; see decode_block.h for the
 // order of the work, decode_tiles.h and decode_vectors.h for the products, decode_run.h for splits and their merge.
+#pragma GCC diagnostic ignored "-Wuninitialized"  // gcc 12 warns of its own intrinsics
+
 #include "common/decode_run.h"
 #include "common/dtypes.h"
 #include "common/slot_range.h"

@@ -1,5 +1,7 @@
 // mla_decode: one query token per request over paged latents. The products, the softmax and the merge are those of
 // decode_attention (decode_run.h) with one kv head, whose value is the first part of its key: a latent is read once.
+#pragma GCC diagnostic ignored "-Wuninitialized"  // gcc 12 warns of its own intrinsics
+
 #include "common/decode_run.h"
 #include "common/dtypes.h"
 
