@@ -116,9 +116,9 @@ FIELDS = st.fixed_dictionaries({
     "size": st.sampled_from((1.0, 1e-3, 0.1, 100.0)),
 })
 KINDS = st.sampled_from(("self", "self", "self", "behind an encoder", "cross", "foreign cache"))
-WINDOW = st.sampled_from((0, 0, 0, -1, 1, 2, "E-1", "E", "E+1", "P", "L", "L+1", "L/2"))
+WINDOW: st.SearchStrategy[int | str] = st.sampled_from((0, 0, 0, -1, 1, 2, "E-1", "E", "E+1", "P", "L", "L+1", "L/2"))
 CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
-SINKS = st.sampled_from(("none", "none", "same", "float32"))
+SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
 ENCODER = st.sampled_from((1, 2, 0, 5, 9, 16, 33))
 RARE = st.integers(0, 3999)
 
