@@ -1,6 +1,7 @@
 """Cases of local_attention_batches: requests of some new tokens among some total, near the ends of chunks and pages."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES
 from kernelpair.pair import Inputs
 from kernelpair.values import permutation, poison_value
-from properties.strategies import common
+from properties.strategies import around, common
 
 PAGES = (1, 2, 3, 16)
 CHUNK_PAGES = (1, 2, 4, 8)
@@ -40,39 +41,42 @@ class LocalCase(Case):
         return self.page_size * self.chunk_pages
 
 
-def _near_chunks(chunk: int) -> st.SearchStrategy[int]:
-    """Lengths around multiples of the chunk, and any others."""
-    near = st.builds(lambda n, step: max(0, n * chunk + step), st.integers(0, MOST_CHUNKS), st.integers(-1, 1))
-    return st.one_of(st.integers(0, MOST_CHUNKS * chunk), near)
+@cache
+def _requests(chunk: int) -> st.SearchStrategy[tuple[tuple[int, int], ...]]:
+    """(new, total): lengths around multiples of the chunk twice as often as any others; the total or the cached part."""
+    near = around(*(n * chunk for n in range(MOST_CHUNKS + 1)))
+    lengths = st.sampled_from((*range(2), *near, *near, *range(MOST_CHUNKS * chunk)))
+    kinds = st.sampled_from(("new tokens", "new tokens", "cached tokens", "one token", "no keys"))
+    return st.lists(st.builds(_request, kinds, lengths, lengths), max_size=MOST_REQUESTS).map(tuple)
 
 
-@st.composite
-def _request(draw: st.DrawFn, chunk: int) -> tuple[int, int]:
-    total = draw(_near_chunks(chunk), label="total")
-    new = min(total, draw(_near_chunks(chunk), label="new"))
-    kind = draw(st.sampled_from(("new tokens", "new tokens", "cached tokens", "one token", "no keys")))
+def _request(kind: str, total: int, part: int) -> tuple[int, int]:
     if kind == "no keys":
-        return draw(st.integers(0, 3)), 0
+        return part, 0
+    part = min(part, total)
     if kind == "cached tokens":
-        return total - new, total
-    return (min(1, total) if kind == "one token" else new), total
+        return total - part, total
+    return (min(1, total) if kind == "one token" else part), total
+
+
+FIELDS = st.fixed_dictionaries(
+    {
+        **common(LAYOUTS, INDICES),
+        "page_size": st.sampled_from(PAGES),
+        "chunk_pages": st.sampled_from(CHUNK_PAGES),
+        "start": st.sampled_from((0, 0, 1, 7)),
+        "spare": st.integers(0, 2),
+        "high": st.booleans(),
+    }
+)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> LocalCase:
     """Any lengths, pages, chunks, layouts and index dtypes that the contract allows."""
-    fields = draw(st.fixed_dictionaries(common(LAYOUTS, INDICES)))
-    page_size, chunk_pages = draw(st.sampled_from(PAGES)), draw(st.sampled_from(CHUNK_PAGES))
-    requests = draw(st.lists(_request(page_size * chunk_pages), max_size=MOST_REQUESTS), label="requests")
-    return LocalCase(
-        **fields,
-        page_size=page_size,
-        chunk_pages=chunk_pages,
-        requests=tuple(requests),
-        start=draw(st.sampled_from((0, 0, 1, 7)), label="start"),
-        spare=draw(st.integers(0, 2), label="spare"),
-        high=draw(st.booleans(), label="high"),
-    )
+    fields = draw(FIELDS)
+    requests = draw(_requests(fields["page_size"] * fields["chunk_pages"]), label="requests")
+    return LocalCase(**fields, requests=requests)
 
 
 def pages_of(tokens: int, page_size: int) -> int:

@@ -42,8 +42,11 @@ def _entry(name: str, value: Callable[[Inputs], int]) -> Callable[[MetadataCase,
     return spoil
 
 
-def _mode(mode: object) -> Callable[[MetadataCase, Inputs], Inputs]:
-    return lambda case, given: given | {"steps": tuple((mode, *step[1:]) for step in given["steps"])}
+def _mode(mode: object) -> Callable[[MetadataCase, Inputs], Inputs | None]:
+    """Another mode for every step; the steps of a draft name none."""
+    return lambda case, given: (
+        None if case.draft_steps else given | {"steps": tuple((mode, *step[1:]) for step in given["steps"])}
+    )
 
 
 def _slot(slot: Callable[[int, int], int], least: int) -> Callable[[MetadataCase, Inputs], Inputs | None]:
@@ -121,7 +124,7 @@ def _columns(given: Inputs) -> int:
 _TABLE = ("seq_lens", "encoder_lens", "req_to_token")
 BAD = {
     "mode_unknown": Bad(_mode("prefill"), ValueError, "mode"),
-    "mode_none": Bad(lambda case, given: None if case.draft_steps else _mode(None)(case, given), TypeError, "mode"),
+    "mode_none": Bad(_mode(None), TypeError, "mode"),
     "page_zero": Bad(_with(page_size=0), ValueError, "page_size"),
     "page_float": Bad(_with(page_size=1.0), TypeError, "page_size"),
     "drafts_negative": Bad(_with(num_draft_tokens=-1), ValueError, "num_draft_tokens"),

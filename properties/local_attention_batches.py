@@ -257,7 +257,9 @@ BAD = {
     "offset_negative": Bad(_entry("query_start_loc", 0, lambda case, given: -1), ValueError, "query_start_loc"),
     "offset_falls": Bad(_entry("query_start_loc", -1, lambda case, given: -1), ValueError, "query_start_loc"),
     "length_beyond_table": Bad(
-        _entry("seq_lens", 0, lambda case, given: given["block_table"].shape[1] * case.page_size + 1), IndexError, "seq_lens"
+        _entry("seq_lens", 0, lambda case, given: given["block_table"].shape[1] * case.page_size + 1 + case.requests[0][0]),
+        IndexError,
+        "seq_lens",
     ),
     "chunk_beyond_int32": Bad(_chunk_too_long, ValueError, "seq_lens"),
     "page_id_negative": Bad(_page_id(-1), IndexError, "block_table"),

@@ -1,6 +1,7 @@
 #include "common/scratch.h"
 
 #include <cstdlib>
+#include <cstring>
 
 namespace kernelpair {
 namespace {
@@ -15,6 +16,10 @@ struct Scratch {
 
 thread_local Scratch scratch;
 
+// On trial, scratch is NaN in every dtype whenever it is handed out: what a kernel did not write, it may not use.
+const bool poisoned = std::getenv("KERNELPAIR_POISON_SCRATCH") != nullptr;
+constexpr int kNan = 0xff;
+
 }  // namespace
 
 void* thread_scratch(int64_t bytes) {
@@ -24,6 +29,7 @@ void* thread_scratch(int64_t bytes) {
     scratch.data = std::aligned_alloc(kLine, scratch.capacity);
     if (!scratch.data) std::abort();  // within a parallel loop nothing may be thrown
   }
+  if (poisoned) std::memset(scratch.data, kNan, bytes);
   return scratch.data;
 }
 
