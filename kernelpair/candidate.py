@@ -44,7 +44,7 @@ def _callable(entry: str) -> Callable[..., Any]:
     found = reduce(getattr, attribute.split("."), module)
     if not callable(found):
         raise TypeError(f"{entry} is a {type(found).__name__}, not a callable")
-    return found  # type: ignore[return-value]
+    return found
 
 
 def _module_of_file(path: Path) -> Any:

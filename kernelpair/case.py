@@ -90,8 +90,9 @@ def from_values(case_type: type[CaseT], pair: str, expected: int, version: int, 
     """The case of these fields. Raises CaseError, naming the field, where they do not fit the type or the version."""
     if version != expected:
         raise CaseError(f"the case of {pair} has schema version {version}, this build reads version {expected}")
+    adapter: TypeAdapter[CaseT] = _adapter(case_type)  # type: ignore[arg-type]
     try:
-        case: CaseT = _adapter(case_type).validate_json(json.dumps(values))
+        case = adapter.validate_json(json.dumps(values))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the case"

@@ -1,6 +1,7 @@
 """The whole loop for one case: place, run reference and candidate, judge."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from kernelpair.candidate import Candidate
@@ -34,10 +35,8 @@ def check(pair: Pair, candidate: Candidate, case: Case, runner: Runner, journal:
     session = Session(pair, candidate, case, runner)
     if journal is not None:
         journal.note(session.verdict.line)
-    try:
+    with suppress(Abandoned):
         session.hold_trial()
-    except Abandoned:
-        pass
     return session.verdict
 
 
@@ -57,7 +56,7 @@ def read_case(pairs: dict[str, Pair], line: str) -> tuple[Pair, Case]:
         raise CaseError(f"{name}: trial: unknown trial {case.trial!r}; known are {', '.join(known_trials(pair))}")
     try:
         pair.inputs(case)
-    except Exception as error:  # noqa: BLE001 - whatever a nonsensical case runs into is the case's fault
+    except Exception as error:
         raise CaseError(f"{name}: this case cannot be built: {error}") from error
     return pair, case
 

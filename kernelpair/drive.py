@@ -18,7 +18,6 @@ from kernelpair.case import REJECTS, Case, to_line
 from kernelpair.check import Journal, check
 from kernelpair.pair import Pair
 from kernelpair.run import Runner
-from kernelpair.session import BUILT_IN
 from kernelpair.verdict import Failure, Verdict
 
 ROUND = 500  # cases that one Hypothesis run draws; a long run is many rounds, so that its memory stays small

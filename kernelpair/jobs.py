@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -138,10 +139,8 @@ class Jobs:
     def close(self) -> None:
         """End the judging processes."""
         for seat in self._seats:
-            try:
+            with suppress(OSError):
                 seat.connection.send(None)
-            except OSError:
-                pass
             seat.process.join(5)
             if seat.process.is_alive():
                 seat.process.kill()

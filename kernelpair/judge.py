@@ -59,14 +59,15 @@ def _exactly(name: str, got: Tensor, expected: Tensor, mask: Tensor | None, befo
     return _classify(name, got, expected, same, before, zero, torch.full(same.shape, math.inf))
 
 
-def _equal_bits(got: Tensor, expected: Tensor) -> Tensor:
-    """Equal values count as equal bits but for the sign of a zero; NaN equals NaN."""
+def _equal_bits(got: Tensor, expected: Tensor, any_nan: bool = True) -> Tensor:
+    """Element by element, the same bits; with `any_nan`, NaN equals NaN whatever its payload."""
     if not got.dtype.is_floating_point:
         return got == expected
     if got.element_size() == 1:
         return got.view(torch.uint8) == expected.view(torch.uint8)
     integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[got.element_size()]
-    return (got.view(integer) == expected.view(integer)) | (got.isnan() & expected.isnan())
+    same = got.view(integer) == expected.view(integer)
+    return same | (got.isnan() & expected.isnan()) if any_nan else same
 
 
 def same_bits(got: Tensor, expected: Tensor) -> bool:
@@ -83,7 +84,7 @@ def _classify(
 ) -> list[Failure]:
     """Split the elements that are not good into unwritten, nonfinite and wrong ones; one failure a kind."""
     bad = ~good
-    stale = bad & _equal_bits(got, before) if before is not None else torch.zeros_like(bad)
+    stale = bad & _equal_bits(got, before, any_nan=False) if before is not None else torch.zeros_like(bad)
     floating = got.dtype.is_floating_point and got.element_size() > 1
     strange = bad & ~stale & (~got.isfinite() & truth.isfinite()) if floating else torch.zeros_like(bad)
     wrong = bad & ~stale & ~strange
@@ -108,7 +109,7 @@ def _differences(got: Tensor, truth: Tensor, bound: Tensor, ratio: Tensor, mask:
 
 def _number(element: Tensor) -> float | int | bool:
     value = element.item() if element.dtype.itemsize > 1 or not element.dtype.is_floating_point else float(element.float())
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _say(kind: str, count: int, total: int, worst: Difference) -> str:
@@ -161,7 +162,8 @@ def _trespass(buffer: Buffer, placement: Placement, changed: Any, mutated: bool)
     unit = "byte" if side != "inside" else "element"
     what = " and ".join(buffer.arguments)
     kind = "untouched" if mutated else "input_changed"
-    return Failure(kind, name, f"{len(where)} bytes of {what} changed that must not, the first {side} the buffer ({unit} {position})")
+    detail = f"{len(where)} bytes of {what} changed that must not, the first {side} the buffer ({unit} {position})"
+    return Failure(kind, name, detail)
 
 
 def result_shape(name: str, sizes: tuple[int, ...], dtype: torch.dtype, truth: Tensor, expected: torch.dtype) -> list[Failure]:

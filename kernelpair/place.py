@@ -13,7 +13,7 @@ from kernelpair.case import Case
 from kernelpair.layout import EXPANDED, FUSED, LAYOUTS, Layout, reach
 from kernelpair.memory import CANARY, Arena, Block
 from kernelpair.pair import Alias, Inputs, Pair
-from kernelpair.values import poison_value
+from kernelpair.values import fill_poison
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _fill(
     block = arena.allocate(elements * dtype.itemsize, case.guard)
     arena.bytes[block.first : block.start] = CANARY
     arena.bytes[block.start + block.nbytes : block.last] = CANARY
-    arena.tensor(dtype, block.start, (elements,), (1,)).fill_(poison_value(case.poison, dtype))
+    fill_poison(case.poison, arena.tensor(dtype, block.start, (elements,), (1,)))
     placement.buffers.append(Buffer(block, names))
     placement.guards.append(block.last)
     return block
@@ -164,7 +164,7 @@ def _write(
 
 def _view(arena: Arena, base: Placed, alias: Alias) -> Placed:
     view = alias.view(arena.tensor(base.dtype, base.start, base.sizes, base.strides))
-    start = view.storage_offset() * view.element_size()
+    start = int(view.storage_offset()) * view.element_size()
     return Placed(view.dtype, start, tuple(view.shape), tuple(view.stride()))
 
 

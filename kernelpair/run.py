@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 from multiprocessing.reduction import DupFd
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -67,13 +66,17 @@ class Isolated(Runner):
     """Calls in a worker process. A signal, an exit or a hang is an outcome, and the next call has a new worker."""
 
     def __init__(
-        self, candidate: Candidate, journal: Path | None = None, preload: Sequence[str] = (), arena: Arena | None = None
+        self,
+        candidate: Candidate,
+        preload: Sequence[str] = (),
+        arena: Arena | None = None,
+        hang_seconds: float = HANG_SECONDS,
     ) -> None:
         self.candidate = candidate
         self.arena = arena or Arena.create()
         self.restarts = -1
         self._context = worker_context(preload)
-        self._hang_seconds = HANG_SECONDS
+        self._hang_seconds = hang_seconds
         self._stderr = tempfile.NamedTemporaryFile(prefix="kernelpair-", suffix=".log")  # noqa: SIM115
         self._process: Any = None
         self._connection: Any = None
@@ -113,7 +116,8 @@ class Isolated(Runner):
             raise HarnessError(refusal.message)
 
     def _hung(self) -> Outcome:
-        seconds, self._hang_seconds = self._hang_seconds, HANG_SECONDS_AGAIN
+        seconds = self._hang_seconds
+        self._hang_seconds = min(seconds, HANG_SECONDS_AGAIN)
         self._process.kill()
         self._stop()
         return Outcome("hang", "Hang", f"no answer within {seconds:g} s")

@@ -9,6 +9,12 @@ from torch import Tensor
 
 OUTLIER = 3.0e4  # finite in every float dtype with a wide exponent and in fp16, far above any drawn value
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+NAN_BITS = {
+    torch.bfloat16: (torch.int16, 0x7FE5),
+    torch.float16: (torch.int16, 0x7EA5),
+    torch.float32: (torch.int32, 0x7FE5A5A5),
+    torch.float64: (torch.int64, 0x7FFE5A5A5A5A5A5A),
+}
 INDEX_POISON = (-(2**31), 2**31 - 1)  # neither is a slot of anything
 
 
@@ -38,11 +44,21 @@ def permutation(seed: int, name: str, size: int) -> Tensor:
 
 def poison(kind: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """A tensor of what must never be read: NaN or a finite outlier; for integers and bytes two values out of any range."""
-    return torch.empty(tuple(shape), dtype=dtype).fill_(poison_value(kind, dtype))
+    return fill_poison(kind, torch.empty(tuple(shape), dtype=dtype))
+
+
+def fill_poison(kind: str, tensor: Tensor) -> Tensor:
+    """Fill in place, and return the tensor. The NaN has a payload of its own: a kernel that computes NaN writes another one."""
+    dtype = tensor.dtype
+    if kind == "nan" and dtype in NAN_BITS:
+        integer, bits = NAN_BITS[dtype]
+        tensor.view(integer).fill_(bits)
+        return tensor
+    return tensor.fill_(poison_value(kind, dtype))
 
 
 def poison_value(kind: str, dtype: torch.dtype) -> float | int | bool:
-    """The scalar that `poison` fills with."""
+    """The scalar that stands for poison where one is assigned."""
     if dtype in (torch.int32, torch.int64):
         return INDEX_POISON[kind == "outlier"]
     if dtype == torch.uint8:

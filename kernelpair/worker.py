@@ -2,7 +2,6 @@
 
 import os
 import signal
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection

@@ -1,6 +1,8 @@
 """store_cache on trial: KV rows of any bits into slots of a cache. It moves data, so everything compares bit for bit."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -48,7 +50,7 @@ class StoreCacheCase(Case):
 
 
 @st.composite
-def _sizes(draw: st.DrawFn) -> dict[str, int]:
+def _sizes(draw: st.DrawFn) -> dict[str, Any]:
     heads, width = draw(st.sampled_from(ROW_SIZES))
     if draw(st.integers(0, 3)) < 3:
         return {"heads": heads, "width_k": width, "width_v": width}
@@ -277,7 +279,7 @@ def _bench_inputs(rows: int) -> Inputs:
     return {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "indices": torch.randperm(2 * rows)[:rows]}
 
 
-def _torch_store(given: Inputs):  # type: ignore[no-untyped-def]
+def _torch_store(given: Inputs) -> Callable[[], None]:
     k, v, k_cache, v_cache, indices = given.values()
 
     def run() -> None:
@@ -287,7 +289,7 @@ def _torch_store(given: Inputs):  # type: ignore[no-untyped-def]
     return run
 
 
-def _memcpy(given: Inputs):  # type: ignore[no-untyped-def]
+def _memcpy(given: Inputs) -> Callable[[], None]:
     k, v, k_cache, v_cache, _ = given.values()
 
     def run() -> None:

@@ -209,7 +209,7 @@ def _slots(
         checks.has_dtype("has_initial_state", has_initial_state, (torch.bool,))
         checks.has_shape("has_initial_state", has_initial_state, [B])
     if cache_indices is None:
-        if B > conv_states.shape[0]:
+        if conv_states.shape[0] < B:
             raise ValueError(f"conv_states has {conv_states.shape[0]} slots for {B} sequences without cache_indices")
         return torch.arange(B), torch.zeros(B, dtype=torch.bool)
     checks.is_index("cache_indices", cache_indices, [B])

@@ -182,10 +182,14 @@ def disjoint(mutated: Mapping[str, Tensor | None], others: Mapping[str, Tensor |
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     pairs += [(a, b) for a in names for b in read]
     for a, b in pairs:
-        first, second = written[a], written[b] if b in written else read[b]
-        (a0, a1), (b0, b1) = _span(first), _span(second)
-        if max(a0, b0) < min(a1, b1) and not _interleave(first, second):
-            raise ValueError(f"{a} and {b} overlap in memory")
+        apart(a, written[a], b, written[b] if b in written else read[b])
+
+
+def apart(a: str, first: Tensor, b: str, second: Tensor) -> None:
+    """ValueError if two tensors share a byte."""
+    (a0, a1), (b0, b1) = _span(first), _span(second)
+    if max(a0, b0) < min(a1, b1) and not _interleave(first, second):
+        raise ValueError(f"{a} and {b} overlap in memory")
 
 
 def one_of(name: str, value: object, allowed: Sequence[str]) -> None:

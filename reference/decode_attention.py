@@ -44,6 +44,8 @@ def decode_attention(
     tensors |= {"encoder_lens": encoder_lens} | ({} if shared else {"v_cache": v_cache})
     others = {name: tensor for name, tensor in tensors.items() if name not in written}
     checks.disjoint(written | {"out": out, "attn_logits": attn_logits}, others)
+    if not shared:
+        checks.apart("k_cache", k_cache, "v_cache", v_cache)
 
     if key is not None:
         k_cache[loc.long()] = key

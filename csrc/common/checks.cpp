@@ -249,21 +249,21 @@ void check_not_overlapping_itself(Arg arg) {
   }
 }
 
-void check_pair_disjoint(Arg a, Arg b) {
-  if (!b.view.defined || element_count(b.view) == 0) return;
+}  // namespace
+
+void check_apart(Arg a, Arg b) {
+  if (!a.view.defined || element_count(a.view) == 0 || !b.view.defined || element_count(b.view) == 0) return;
   const Span first = span_of(a.view), second = span_of(b.view);
   const bool intersect = first.begin < second.end && second.begin < first.end;
   KP_CHECK_VALUE(!intersect || interleave(&a.view, &b.view), a.name, " and ", b.name, " overlap in memory");
 }
 
-}  // namespace
-
 void check_disjoint(std::initializer_list<Arg> mutated, std::initializer_list<Arg> read) {
   for (const Arg* a = mutated.begin(); a != mutated.end(); ++a) {
     if (!a->view.defined || element_count(a->view) == 0) continue;
     check_not_overlapping_itself(*a);
-    for (const Arg* b = a + 1; b != mutated.end(); ++b) check_pair_disjoint(*a, *b);
-    for (const Arg& b : read) check_pair_disjoint(*a, b);
+    for (const Arg* b = a + 1; b != mutated.end(); ++b) check_apart(*a, *b);
+    for (const Arg& b : read) check_apart(*a, b);
   }
 }
 

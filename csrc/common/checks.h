@@ -71,5 +71,6 @@ void check_positive(const char* name, double value);  // and finite
 
 // No mutated argument may share a byte with itself, with another mutated one or with one that is read.
 void check_disjoint(std::initializer_list<Arg> mutated, std::initializer_list<Arg> read);
+void check_apart(Arg a, Arg b);  // the same for two arguments that are only read
 
 }  // namespace kernelpair

@@ -1,0 +1,45 @@
+# Two commands do everything on a fresh machine: `make check` and `make test`. Both set up .venv and build first.
+
+PYTHON ?= python3
+BIN := .venv/bin
+EXAMPLES ?= 200
+
+.DEFAULT_GOAL := help
+.PHONY: help build check test lint types bench clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
+
+check: build ## put every pair on trial on every tier that runs here
+	$(BIN)/kernelpair check --examples $(EXAMPLES)
+
+test: build ## the whole test suite
+	$(BIN)/python -m pytest -n auto
+
+lint: build ## style of the Python sources
+	$(BIN)/ruff check .
+
+types: build ## types of the Python sources
+	$(BIN)/mypy
+
+bench: build ## time the tiers and torch on realistic sizes
+	$(BIN)/kernelpair bench
+
+build: .venv/.installed ## environment and compiled library, brought up to date
+	@$(BIN)/python -c "import optimized; print('tiers that run here:', *(t.name for t in optimized.tiers() if t.runnable))"
+
+# The editable install rebuilds the library by itself when a source has changed; it is made again only if the project's
+# own description has.
+.venv/.installed: .venv/.requirements CMakeLists.txt
+	$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+.venv/.requirements: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb')); \
+	  print(*p['build-system']['requires'], *p['project']['dependencies'], *p['project']['optional-dependencies']['dev'], sep='\n')" > $@.txt
+	$(BIN)/pip install --quiet --requirement $@.txt
+	@mv $@.txt $@
+
+clean: ## remove the build, but not .venv
+	rm -rf build

@@ -1,0 +1,137 @@
+// What the two products of a decode step share: the shape of an item, a block of keys, and the online softmax between them.
+//
+// An item is one request, one run of its keys (a split) and one run of its kv heads. It goes through its keys in blocks, every
+// head inside, so that memory is read forward, token after token. Scores are kept with a key in each row:
+//
+//   scores [key][column]   column = kv head * columns a head + query head of the group
+//
+// so the softmax runs down the keys, sixteen heads in a vector, with no step across lanes and no mask: keys that do not exist
+// are rows that are not visited. Rows of the last tile past the keys become weights of 0.
+#pragma once
+
+#include "common/vec_math.h"
+#include "common/view.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+constexpr int64_t kMostBlockKeys = 128;
+constexpr int64_t kTileKeys = 16;
+constexpr int64_t kPairTileKeys = 32;  // keys of a tile of weights whose values are interleaved in pairs
+
+KP_INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+KP_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+KP_INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+struct DecodeShape {
+  int64_t heads;          // kv heads of the item
+  int64_t group;          // query heads of each
+  int64_t D, Dv;          // widths of a key and of a value
+  int64_t k_head_stride;  // bytes from one kv head of a key to the next
+  int64_t v_head_stride;
+  bool shared;            // the value is the first part of its key
+};
+
+// Up to kMostBlockKeys keys: the addresses of their rows at the item's first kv head.
+struct KeyBlock {
+  int64_t keys;
+  const char* k[kMostBlockKeys];
+  const char* v[kMostBlockKeys];
+  const KeyBlock* ahead;  // the next block where it is scattered, to be prefetched meanwhile; else null
+};
+
+// Fetches rows [first, last) of the next block towards the second-level cache. Rows in order are left to the hardware.
+KP_INLINE void prefetch_rows(const char* const* rows, int64_t first, int64_t last, int64_t offset, int64_t bytes) {
+  for (int64_t j = first; j < last; ++j)
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows[j] + offset + i, 0, 2);
+}
+
+// How scores become exponents of 2: z = score * scale, or cap * tanh(score * scale / cap); the exponent is z * log2(e).
+struct Scaling {
+  static constexpr float kLog2E = 1.44269504088896341f;
+  float scale;
+  float cap;  // 0: none
+  float factor() const { return cap > 0 ? kLog2E : scale * kLog2E; }
+};
+
+// The running softmax of `columns` heads (a multiple of 16): the largest score (capped and scaled if there is a cap, else
+// raw), the sum of the weights relative to it, and what the last block multiplied older weights with.
+struct OnlineSoftmax {
+  float* top;
+  float* sum;
+  float* rescale;
+  int64_t columns;
+
+  void start() {
+    for (int64_t c = 0; c < columns; c += kLanes) {
+      store(top + c, splat(-__builtin_inff()));
+      store(sum + c, zero());
+    }
+  }
+
+  // Scores of `keys` rows become weights in place, rows up to `padded` become 0. True if a maximum rose.
+  bool step(float* scores, int64_t keys, int64_t padded, const Scaling& scaling) {
+    bool rose = false;
+    if (scaling.cap > 0) apply_cap(scores, keys, scaling);
+    const F32x16 factor = splat(scaling.factor());
+    for (int64_t c = 0; c < columns; c += kLanes) {
+      float* column = scores + c;
+      const F32x16 before = load(top + c);
+      F32x16 high = before;
+      for (int64_t j = 0; j < keys; ++j) high = max(high, load(column + j * columns));
+      F32x16 total = load(sum + c);
+      if (any(less(before, high))) {
+        const F32x16 shrink = exp2((before - high) * factor);
+        store(rescale + c, shrink);
+        store(top + c, high);
+        total = total * shrink;
+        rose = true;
+      } else {
+        store(rescale + c, splat(1));
+      }
+      for (int64_t j = 0; j < keys; ++j) {
+        const F32x16 weight = exp2((load(column + j * columns) - high) * factor);  // the largest score gives exactly 1
+        store(column + j * columns, weight);
+        total = total + weight;
+      }
+      for (int64_t j = keys; j < padded; ++j) store(column + j * columns, zero());
+      store(sum + c, total);
+    }
+    return rose;
+  }
+
+ private:
+  void apply_cap(float* scores, int64_t keys, const Scaling& scaling) {
+    const F32x16 cap = splat(scaling.cap), scale = splat(scaling.scale);
+    for (int64_t i = 0; i < keys * columns; i += kLanes)
+      store(scores + i, cap * tanh(load(scores + i) * scale / cap));
+  }
+};
+
+// a0 a1 .. and b0 b1 .. become a0 b0 a1 .. (in a) and a8 b8 a9 .. (in b).
+KP_INLINE void interleave(F32x16& a, F32x16& b) {
+#if defined(__AVX512F__)
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512 first = _mm512_permutex2var_ps(a.p[0], low, b.p[0]);
+  b.p[0] = (FloatPiece)_mm512_permutex2var_ps(a.p[0], _mm512_add_epi32(low, _mm512_set1_epi32(8)), b.p[0]);
+  a.p[0] = (FloatPiece)first;
+#else
+  float even[16], odd[16], both[32];
+  store(even, a);
+  store(odd, b);
+  for (int i = 0; i < 16; ++i) {
+    both[2 * i] = even[i];
+    both[2 * i + 1] = odd[i];
+  }
+  a = load(both);
+  b = load(both + 16);
+#endif
+}
+
+// A run of floats multiplied by one factor.
+KP_INLINE void scale_floats(float* x, int64_t n, float factor) {
+  for (int64_t i = 0; i < n; i += kLanes) store(x + i, load(x + i) * splat(factor));
+}
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER

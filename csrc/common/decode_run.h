@@ -1,0 +1,191 @@
+// Runs the items of a decode call, and merges the splits of a request.
+//
+// A Source says where an item's operands are and where its result goes:
+//
+//   void queries(Element* to, int64_t width)             dense rows of `width` elements, kv head after kv head, zero past D
+//   void rows(int64_t first, KeyBlock& block)            addresses of block.keys keys from key `first` of the request on
+//   void result(h, g, float* sums, float top, float sum) sums of weights times values (of which sum is the sum of weights),
+//                                                        relative to the score `top`; may be changed in place
+#pragma once
+
+#include "common/decode_tiles.h"
+#include "common/decode_vectors.h"
+#include "common/parallel.h"
+#include "common/scratch.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+// Tiles for bf16 where there are any, vectors else.
+template <class T>
+struct ProductsOf {
+  using type = DecodeVectors<T>;
+};
+#if defined(KP_TIER_AMX) || defined(KP_TIER_AMX_EMULATED)
+template <>
+struct ProductsOf<Bf16> {
+  using type = DecodeTiles;
+};
+#endif
+template <class T>
+using DecodeProducts = typename ProductsOf<T>::type;
+
+constexpr int64_t kWideToken = 2048;        // bytes of an item's keys: from here on blocks of 64 keys fill the L2 cache
+constexpr int64_t kSerialBytes = 128 << 10;  // 10 us of reading, about twice the price of waking a thread
+constexpr int64_t kLeastSplit = 64;          // keys: shorter splits cost more in the merge than they bring
+
+KP_INLINE float scalar_exp(float x) { return exp(splat(x)).p[0][0]; }
+
+KP_INLINE bool in_order(const KeyBlock& block, int64_t k_step) {
+  for (int64_t j = 1; j < block.keys; ++j)
+    if (block.k[j] - block.k[j - 1] != k_step) return false;
+  return true;
+}
+
+// One item: keys [first, last), of which consecutive slots lie `k_step` bytes apart.
+template <class Products, class Source>
+void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, int64_t last, int64_t k_step,
+              const Source& source) {
+  using Element = typename Products::Element;
+  const int64_t wide = shape.heads * shape.D * static_cast<int64_t>(sizeof(Element));
+  const int64_t step = wide >= kWideToken ? kMostBlockKeys / 2 : kMostBlockKeys;
+  struct Pieces {
+    Products products;
+    OnlineSoftmax softmax;
+    float *scores, *row;
+    Element* queries;
+    Pieces(const DecodeShape& s, int64_t step, Carver& carver) : products(s, carver) {
+      softmax.columns = round_up(s.heads * products.columns, kLanes);
+      softmax.top = carver.take<float>(softmax.columns);
+      softmax.sum = carver.take<float>(softmax.columns);
+      softmax.rescale = carver.take<float>(softmax.columns);
+      scores = carver.take<float>(step * softmax.columns);
+      row = carver.take<float>(round_up(s.Dv, 32));
+      queries = carver.take<Element>(s.heads * s.group * products.query_width());
+    }
+  };
+  Carver measure{nullptr};
+  Pieces(shape, step, measure);
+  Carver carver{static_cast<char*>(thread_scratch(measure.used))};
+  Pieces p(shape, step, carver);
+  OnlineSoftmax& softmax = p.softmax;
+
+  source.queries(p.queries, p.products.query_width());
+  p.products.set_queries(p.queries);
+  softmax.start();
+  for (int64_t i = shape.heads * p.products.columns; i < softmax.columns; ++i)  // columns that no product writes
+    for (int64_t j = 0; j < step; ++j) p.scores[j * softmax.columns + i] = 0;
+
+  KeyBlock blocks[2];
+  blocks[0].keys = least(step, last - first);
+  source.rows(first, blocks[0]);
+  for (int64_t j = first, turn = 0; j < last; j += step, turn ^= 1) {
+    KeyBlock &block = blocks[turn], &next = blocks[turn ^ 1];
+    block.ahead = nullptr;
+    if (j + step < last) {
+      next.keys = least(step, last - j - step);
+      source.rows(j + step, next);
+      if (!in_order(next, k_step)) block.ahead = &next;
+    }
+    p.products.scores(block, p.scores, softmax.columns);
+    const bool rose = softmax.step(p.scores, block.keys, round_up(block.keys, p.products.key_step()), scaling);
+    if (rose && j > first) p.products.rescale(softmax.rescale);
+    p.products.accumulate(block, p.scores, softmax.columns, j == first);
+  }
+  for (int64_t h = 0; h < shape.heads; ++h)
+    for (int64_t g = 0; g < shape.group; ++g) {
+      const int64_t column = h * p.products.columns + g;
+      p.products.read(h, g, p.row);
+      const float top = scaling.cap > 0 ? softmax.top[column] : softmax.top[column] * scaling.scale;
+      source.result(h, g, p.row, top, softmax.sum[column]);
+    }
+}
+
+// How a call is cut: `splits` runs of keys at most, a multiple of `align` keys each, and runs of kv heads where the splits leave
+// threads idle.
+struct SplitPlan {
+  int64_t splits;      // of the longest request
+  int64_t target;      // keys of a split, at least
+  int64_t head_parts;
+
+  int64_t split_keys(int64_t keys) const {
+    const int64_t parts = least(splits, most(1, (keys + target - 1) / target));
+    return round_up((keys + parts - 1) / parts, kTileKeys);
+  }
+  int64_t splits_of(int64_t keys) const {
+    const int64_t length = split_keys(keys);
+    return keys ? (keys + length - 1) / length : 0;
+  }
+};
+
+// A single request is cut into as many splits as there are threads; several ones so that the last item to end is a short one.
+KP_INLINE SplitPlan plan_splits(int64_t most_splits, int64_t requests, int64_t total_keys, int64_t longest, int64_t heads) {
+  const int64_t threads = thread_count(), parts = requests == 1 ? threads : 2 * threads;
+  SplitPlan plan;
+  plan.target = most(kLeastSplit, (total_keys + parts - 1) / parts);
+  plan.splits = least(most_splits, most(1, (longest + plan.target - 1) / plan.target));
+  const int64_t items = requests * plan.splits;
+  plan.head_parts = items >= threads ? 1 : least(heads, (threads + items - 1) / items);
+  return plan;
+}
+
+// Calls body(item) for every item, threads taking the next one as they get free.
+template <class Body>
+void for_each_item(int64_t items, int64_t bytes, const Body& body) {
+  int64_t next = 0;
+  const int64_t workers = bytes < kSerialBytes ? 1 : least(items, thread_count());
+  parallel_for(workers, 1, [&](int64_t, int64_t) {
+    for (int64_t i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED); i < items; i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED))
+      body(i);
+  });
+}
+
+// Partial results of one query head in float32: a normalised row of Dv, and its log-sum-exp.
+struct Partial {
+  float* row;
+  float* lse;
+};
+
+KP_INLINE void write_partial(Partial to, int64_t Dv, const float* sums, float top, float sum) {
+  for (int64_t d = 0; d < Dv; d += kLanes) {
+    const int live = lanes_left(Dv - d);
+    store(to.row + d, load(sums + d) / splat(sum), live);
+  }
+  *to.lse = top + __builtin_logf(sum);
+}
+
+// Writes sums / (sum + sink), both relative to `top`.
+template <class T>
+KP_INLINE void write_result(T* to, int64_t Dv, const float* sums, float top, float sum, float sink) {
+  const float high = top > sink ? top : sink;
+  const float shrink = top == high ? 1.0f : scalar_exp(top - high);
+  const F32x16 factor = splat(shrink), total = splat(sum * shrink + scalar_exp(sink - high));
+  for (int64_t d = 0; d < Dv; d += kLanes) store(to + d, load(sums + d) * factor / total, lanes_left(Dv - d));
+}
+
+// Splits partial(0), partial(1), ... of one query head become its result; `row` has room for Dv floats.
+template <class T, class Partials>
+KP_INLINE void merge_splits(T* to, int64_t Dv, int64_t splits, const Partials& partial, float sink, float* row) {
+  float high = sink;
+  for (int64_t s = 0; s < splits; ++s) high = *partial(s).lse > high ? *partial(s).lse : high;
+  float total = scalar_exp(sink - high);
+  for (int64_t d = 0; d < Dv; ++d) row[d] = 0;
+  for (int64_t s = 0; s < splits; ++s) {
+    const Partial part = partial(s);
+    const float weight = scalar_exp(*part.lse - high);
+    total += weight;
+    for (int64_t d = 0; d < Dv; d += kLanes) {
+      const int live = lanes_left(Dv - d);
+      store(row + d, fma(splat(weight), load(part.row + d, live), load(row + d)), live);
+    }
+  }
+  for (int64_t d = 0; d < Dv; d += kLanes) store(to + d, load(row + d) / splat(total), lanes_left(Dv - d));
+}
+
+template <class T>
+KP_INLINE void write_zeros(T* to, int64_t Dv) {
+  for (int64_t d = 0; d < Dv; d += kLanes) store(to + d, zero(), lanes_left(Dv - d));
+}
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER

@@ -1,0 +1,426 @@
+// The two products of a decode step on bf16 tiles. Cache rows go into the tiles as they lie in memory:
+//
+//   scores   S^T = K Q^T: sixteen keys are the rows of A, the queries of one kv head in pairs of d the columns of B.
+//   values   O = P V: sixteen rows of V are B, so that a pair of neighbouring d stands where the instruction expects a pair of
+//            keys. A therefore holds each weight twice, in the low half of a dword for even d, in the high half (a row
+//            further down) for odd d. The other half is 0. Those rows would be padding anyway for up to 8 heads.
+//
+// From kPairedHeads heads that share a kv head on, the doubled products cost more than interleaving V in pairs of keys once a
+// block, with sixteen heads in the rows of A. Runs of sixteen keys that are not evenly spaced, that end early, or whose width
+// is no multiple of 32 are copied to a buffer and padded with zeros: nothing else is ever read.
+#pragma once
+
+#include "common/decode_block.h"
+#include "common/scratch.h"
+#include "common/tile.h"
+#include "common/transpose.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+KP_INLINE I32x16 load_dwords(const void* from) {
+  I32x16 r;
+  __builtin_memcpy(&r, from, sizeof r);
+  return r;
+}
+KP_INLINE void store_dwords(void* to, I32x16 a) { __builtin_memcpy(to, &a, sizeof a); }
+
+constexpr int64_t kPairedHeads = 32;
+constexpr int64_t kDepth = 32;         // bf16 elements in a tile's row
+constexpr int64_t kTileHalves = 512;   // bf16 elements of a tile
+constexpr int64_t kExpandedHeads = 8;  // heads of an A tile whose weights stand in it twice
+
+struct DecodeTiles {
+  using Element = Bf16;
+
+  DecodeShape shape;
+  int64_t depths, value_depths;  // tiles across a key and a value
+  bool paired;
+  int64_t row_heads, row_groups;  // query heads of one A tile of weights, and tiles for a group
+  int64_t rows;                   // rows of such a tile
+  int64_t columns;                // score columns of a kv head
+  int64_t query_stride;           // bytes from row to row of a packed query tile
+  Bf16 *queries, *weights, *pairs, *k_copy, *v_copy, *zeros;
+  float* sums;
+  const char* tile_start[kMostBlockKeys / kTileKeys];
+  int64_t tile_stride[kMostBlockKeys / kTileKeys];
+
+  DecodeTiles(const DecodeShape& s, Carver& carver) : shape(s) {
+    depths = (s.D + kDepth - 1) / kDepth;
+    value_depths = (s.Dv + kDepth - 1) / kDepth;
+    paired = s.group >= kPairedHeads;
+    row_heads = paired ? 16 : least(s.group, kExpandedHeads);
+    row_groups = (s.group + row_heads - 1) / row_heads;
+    rows = paired ? 16 : 2 * row_heads;
+    columns = s.group <= 16 ? s.group : round_up(s.group, 16);
+    query_stride = 64;
+    while (query_stride >= 8 * columns) query_stride /= 2;  // rows that never cross a cache line
+    queries = carver.take<Bf16>(s.heads * query_tiles() * query_tile());
+    weights = carver.take<Bf16>(kMostBlockKeys / kTileKeys * s.heads * row_groups * rows * kDepth);
+    sums = carver.take<float>(s.heads * row_groups * value_depths * sum_tile());
+    k_copy = carver.take<Bf16>(kMostBlockKeys * depths * kDepth);
+    v_copy = carver.take<Bf16>(kMostBlockKeys * value_depths * kDepth);
+    pairs = carver.take<Bf16>(paired ? kMostBlockKeys * value_depths * kDepth : 0);
+    zeros = carver.take<Bf16>(value_depths * kDepth);
+  }
+
+  int64_t query_tiles() const { return depths * ((columns + 15) / 16); }
+  int64_t query_tile() const { return 16 * query_stride / 2; }
+  int64_t sum_tile() const { return rows * 16 * (paired ? 2 : 1); }  // floats of 32 columns of the result
+  int64_t key_step() const { return paired ? kPairTileKeys : kTileKeys; }
+  int64_t query_width() const { return depths * kDepth; }
+
+  // Queries [heads * group][query_width], zero past D.
+  void set_queries(const Bf16* q) {
+    for (int64_t h = 0; h < shape.heads; ++h)
+      for (int64_t g = 0; g < columns; ++g) {
+        const Bf16* row = g < shape.group ? q + (h * shape.group + g) * query_width() : nullptr;
+        for (int64_t d = 0; d < depths; ++d) {
+          char* tile = reinterpret_cast<char*>(queries + ((h * ((columns + 15) / 16) + g / 16) * depths + d) * query_tile());
+          for (int64_t p = 0; p < 16; ++p)
+            if (row)
+              __builtin_memcpy(tile + p * query_stride + g % 16 * 4, row + d * kDepth + 2 * p, 4);
+            else
+              __builtin_memset(tile + p * query_stride + g % 16 * 4, 0, 4);
+        }
+      }
+    __builtin_memset(weights, 0, kMostBlockKeys / kTileKeys * shape.heads * row_groups * rows * 64);
+    __builtin_memset(zeros, 0, value_depths * 64);
+  }
+
+  // --- scores ------------------------------------------------------------------------------------------------------
+
+  void scores(const KeyBlock& block, float* to, int64_t row) {
+    TileShapes shapes;
+    for (int t = 0; t < 8; ++t)
+      if (t != 4 && t != 5) shapes.row_bytes[t] = static_cast<uint16_t>(4 * least(columns, 16));
+    tile_configure(shapes);
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      find_tiles(block, block.k, h * shape.k_head_stride, shape.D, k_copy);
+      const int64_t tiles = (block.keys + 15) / 16;
+      const int64_t blocks = (columns + 15) / 16;
+      const Bf16* q = queries + h * query_tiles() * query_tile();
+      float* corner = to + h * columns;
+      const int64_t step = blocks == 1 ? 4 : 2;
+      for (int64_t t = 0; t < tiles; t += step) {
+        if (block.ahead)
+          prefetch_rows(block.ahead->k, t * 16, least((t + step) * 16, block.ahead->keys), h * shape.k_head_stride, shape.D * 2);
+        if (blocks == 1) score_column(t, least(tiles - t, 4), q, corner + t * 16 * row, row);
+        for (int64_t c = 0; blocks > 1 && c < blocks; c += 2)
+          score_square(t, t + 1 < tiles, q + c * depths * query_tile(), c + 1 < blocks, corner + t * 16 * row + c * 16, row);
+      }
+    }
+  }
+
+  template <int kTiles>
+  KP_INLINE void score_product(int64_t t, const Bf16* q, float* to, int64_t row) {
+    tile_zero<0>();
+    if constexpr (kTiles > 1) tile_zero<1>();
+    if constexpr (kTiles > 2) tile_zero<2>();
+    if constexpr (kTiles > 3) tile_zero<3>();
+    for (int64_t d = 0; d < depths; ++d) {
+      tile_load<6>(q + d * query_tile(), query_stride);
+      tile_load<4>(tile_start[t] + d * 64, tile_stride[t]);
+      tile_bf16<0, 4, 6>();
+      if constexpr (kTiles > 1) {
+        tile_load<5>(tile_start[t + 1] + d * 64, tile_stride[t + 1]);
+        tile_bf16<1, 5, 6>();
+      }
+      if constexpr (kTiles > 2) {
+        tile_load<4>(tile_start[t + 2] + d * 64, tile_stride[t + 2]);
+        tile_bf16<2, 4, 6>();
+      }
+      if constexpr (kTiles > 3) {
+        tile_load<5>(tile_start[t + 3] + d * 64, tile_stride[t + 3]);
+        tile_bf16<3, 5, 6>();
+      }
+    }
+    tile_store<0>(to, row * 4);
+    if constexpr (kTiles > 1) tile_store<1>(to + 16 * row, row * 4);
+    if constexpr (kTiles > 2) tile_store<2>(to + 32 * row, row * 4);
+    if constexpr (kTiles > 3) tile_store<3>(to + 48 * row, row * 4);
+  }
+
+  void score_column(int64_t t, int64_t tiles, const Bf16* q, float* to, int64_t row) {
+    if (tiles == 4) return score_product<4>(t, q, to, row);
+    if (tiles == 3) return score_product<3>(t, q, to, row);
+    if (tiles == 2) return score_product<2>(t, q, to, row);
+    score_product<1>(t, q, to, row);
+  }
+
+  // Two tiles of keys by two tiles of heads; the second of either may be missing, then the first is taken twice.
+  void score_square(int64_t t, bool two_keys, const Bf16* q, bool two_heads, float* to, int64_t row) {
+    const int64_t u = two_keys ? t + 1 : t;
+    const Bf16* q1 = two_heads ? q + depths * query_tile() : q;
+    tile_zero<0>();
+    tile_zero<1>();
+    tile_zero<2>();
+    tile_zero<3>();
+    for (int64_t d = 0; d < depths; ++d) {
+      tile_load<4>(tile_start[t] + d * 64, tile_stride[t]);
+      tile_load<6>(q + d * query_tile(), query_stride);
+      tile_bf16<0, 4, 6>();
+      tile_load<7>(q1 + d * query_tile(), query_stride);
+      tile_bf16<1, 4, 7>();
+      tile_load<5>(tile_start[u] + d * 64, tile_stride[u]);
+      tile_bf16<2, 5, 6>();
+      tile_bf16<3, 5, 7>();
+    }
+    tile_store<0>(to, row * 4);
+    if (two_heads) tile_store<1>(to + 16, row * 4);
+    if (two_keys) tile_store<2>(to + 16 * row, row * 4);
+    if (two_keys && two_heads) tile_store<3>(to + 16 * row + 16, row * 4);
+  }
+
+  // --- values ------------------------------------------------------------------------------------------------------
+
+  // weights [key][row], zero from block.keys to a multiple of key_step(). Adds their products with V to the sums.
+  void accumulate(const KeyBlock& block, const float* from, int64_t row, bool first) {
+    const int64_t steps = (block.keys + key_step() - 1) / key_step();
+    if (paired)
+      pack_paired_weights(from, row, steps);
+    else
+      pack_expanded_weights(from, row, steps);
+    TileShapes shapes;
+    for (int t = 0; t < 8; ++t)
+      if (t != 4 && t != 5) shapes.rows[t] = static_cast<uint8_t>(rows);
+    tile_configure(shapes);
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      if (paired)
+        interleave_values(block, h, steps);
+      else
+        find_value_tiles(block, h);
+      if (block.ahead && !shape.shared)
+        prefetch_rows(block.ahead->v, 0, block.ahead->keys, h * shape.v_head_stride, shape.Dv * 2);
+      const Bf16* a = weights + h * row_groups * rows * kDepth;
+      for (int64_t g = 0; g < row_groups; g += 2) {
+        float* c = sums + (h * row_groups + g) * value_depths * sum_tile();
+        const Bf16* p = a + g * rows * kDepth;
+        const bool two = g + 1 < row_groups;
+        if (paired)
+          for (int64_t d = 0; d < value_depths; ++d) pair_product(p, two, d, steps, c, first);
+        else if (two)
+          for (int64_t d = 0; d < value_depths; d += 2) value_square(p, d, value_depths - d > 1, steps, c, first);
+        else
+          for (int64_t d = 0; d < value_depths; d += 4) value_row(p, d, least(value_depths - d, 4), steps, c, first);
+      }
+    }
+  }
+
+  template <int kTile>
+  KP_INLINE static void begin(float* c, bool first) {
+    if (first)
+      tile_zero<kTile>();
+    else
+      tile_load<kTile>(c, 64);
+  }
+
+  int64_t weight_step() const { return shape.heads * row_groups * rows * kDepth; }
+
+  // One tile of weights by up to four of values.
+  void value_row(const Bf16* p, int64_t d, int64_t tiles, int64_t steps, float* c, bool first) {
+    c += d * sum_tile();
+    begin<0>(c, first);
+    if (tiles > 1) begin<1>(c + sum_tile(), first);
+    if (tiles > 2) begin<2>(c + 2 * sum_tile(), first);
+    if (tiles > 3) begin<3>(c + 3 * sum_tile(), first);
+    for (int64_t s = 0; s < steps; ++s) {
+      const char* v = tile_start[s] + d * 64;
+      const int64_t stride = tile_stride[s];
+      tile_load<6>(p + s * weight_step(), 64);
+      tile_load<4>(v, stride);
+      tile_bf16<0, 6, 4>();
+      if (tiles > 1) {
+        tile_load<5>(v + 64, stride);
+        tile_bf16<1, 6, 5>();
+      }
+      if (tiles > 2) {
+        tile_load<4>(v + 128, stride);
+        tile_bf16<2, 6, 4>();
+      }
+      if (tiles > 3) {
+        tile_load<5>(v + 192, stride);
+        tile_bf16<3, 6, 5>();
+      }
+    }
+    tile_store<0>(c, 64);
+    if (tiles > 1) tile_store<1>(c + sum_tile(), 64);
+    if (tiles > 2) tile_store<2>(c + 2 * sum_tile(), 64);
+    if (tiles > 3) tile_store<3>(c + 3 * sum_tile(), 64);
+  }
+
+  // Two tiles of weights by one or two of values.
+  void value_square(const Bf16* p, int64_t d, bool two, int64_t steps, float* c, bool first) {
+    float* c1 = c + (value_depths + d) * sum_tile();
+    c += d * sum_tile();
+    begin<0>(c, first);
+    begin<1>(c1, first);
+    if (two) begin<2>(c + sum_tile(), first);
+    if (two) begin<3>(c1 + sum_tile(), first);
+    for (int64_t s = 0; s < steps; ++s) {
+      tile_load<4>(tile_start[s] + d * 64, tile_stride[s]);
+      tile_load<6>(p + s * weight_step(), 64);
+      tile_bf16<0, 6, 4>();
+      tile_load<7>(p + s * weight_step() + rows * kDepth, 64);
+      tile_bf16<1, 7, 4>();
+      if (two) {
+        tile_load<5>(tile_start[s] + d * 64 + 64, tile_stride[s]);
+        tile_bf16<2, 6, 5>();
+        tile_bf16<3, 7, 5>();
+      }
+    }
+    tile_store<0>(c, 64);
+    tile_store<1>(c1, 64);
+    if (two) tile_store<2>(c + sum_tile(), 64);
+    if (two) tile_store<3>(c1 + sum_tile(), 64);
+  }
+
+  // One or two tiles of sixteen heads by the two tiles of sixteen columns that 32 columns of interleaved values make.
+  void pair_product(const Bf16* p, bool two, int64_t d, int64_t steps, float* c, bool first) {
+    float* c1 = c + (value_depths + d) * sum_tile();
+    c += d * sum_tile();
+    begin<0>(c, first);
+    begin<1>(c + 256, first);
+    if (two) begin<2>(c1, first);
+    if (two) begin<3>(c1 + 256, first);
+    const Bf16* v = pairs + d * 2 * kTileHalves;
+    for (int64_t s = 0; s < steps; ++s, v += value_depths * 2 * kTileHalves) {
+      tile_load<6>(p + s * weight_step(), 64);
+      tile_load<4>(v, 64);
+      tile_bf16<0, 6, 4>();
+      tile_load<5>(v + kTileHalves, 64);
+      tile_bf16<1, 6, 5>();
+      if (two) {
+        tile_load<7>(p + s * weight_step() + rows * kDepth, 64);
+        tile_bf16<2, 7, 4>();
+        tile_bf16<3, 7, 5>();
+      }
+    }
+    tile_store<0>(c, 64);
+    tile_store<1>(c + 256, 64);
+    if (two) tile_store<2>(c1, 64);
+    if (two) tile_store<3>(c1 + 256, 64);
+  }
+
+  // Sixteen keys by sixteen columns of scores to rows of weights: [key step][kv head][tile of the group][row][key].
+  void pack_expanded_weights(const float* from, int64_t row, int64_t steps) {
+    for (int64_t s = 0; s < steps; ++s)
+      for (int64_t c = 0; c < shape.heads * columns; c += 16) {
+        I32x16 bits[16];
+        for (int j = 0; j < 16; ++j) bits[j] = bf16_bits(load(from + (s * 16 + j) * row + c));
+        transpose(bits);
+        for (int i = 0; i < 16; ++i) {
+          const int64_t h = (c + i) / columns, g = (c + i) % columns;
+          if (h >= shape.heads || g >= shape.group) continue;
+          Bf16* tile = weights + s * weight_step() + (h * row_groups + g / row_heads) * rows * kDepth;
+          store_dwords(tile + g % row_heads * kDepth, bits[i]);
+          store_dwords(tile + (row_heads + g % row_heads) * kDepth, shift_left<16>(bits[i]));
+        }
+      }
+  }
+
+  // As above with 32 keys in a row, each weight once.
+  void pack_paired_weights(const float* from, int64_t row, int64_t steps) {
+    for (int64_t s = 0; s < 2 * steps; ++s)
+      for (int64_t h = 0; h < shape.heads; ++h)
+        for (int64_t g = 0; g < shape.group; g += 16) {
+          I32x16 bits[16];
+          for (int j = 0; j < 16; ++j) bits[j] = as_int(load(from + (s * 16 + j) * row + h * columns + g));
+          transpose(bits);
+          Bf16* tile = weights + s / 2 * weight_step() + (h * row_groups + g / 16) * rows * kDepth + s % 2 * 16;
+          for (int i = 0; i < 16; ++i) store(tile + i * kDepth, as_float(bits[i]));
+        }
+  }
+
+  // V of one head in pairs of keys: [32 keys][16 columns][pair][column][2].
+  void interleave_values(const KeyBlock& block, int64_t h, int64_t steps) {
+    find_value_tiles(block, h);
+    for (int64_t s = 0; s < steps; ++s)
+      for (int64_t p = 0; p < 16; ++p) {
+        const int64_t key = s * 32 + 2 * p, tile = key / 16;
+        const bool there = tile * 16 < block.keys;  // the second tile of a step may not exist
+        const char* row = there ? tile_start[tile] + key % 16 * tile_stride[tile] : reinterpret_cast<char*>(zeros);
+        const char* next = there ? row + tile_stride[tile] : row;
+        Bf16* to = pairs + s * value_depths * 2 * kTileHalves + p * kDepth;
+        for (int64_t d = 0; d < value_depths * 2; ++d, to += kTileHalves)
+          store_dwords(to, load_u16(row + d * 32) | shift_left<16>(load_u16(next + d * 32)));
+      }
+  }
+
+  // --- cache rows ----------------------------------------------------------------------------------------------------
+
+  // Sets tile_start and tile_stride for one head of a block: in place where sixteen rows are evenly spaced, else in `copy`.
+  void find_tiles(const KeyBlock& block, const char* const* head_rows, int64_t offset, int64_t width, Bf16* copy) {
+    const int64_t padded = round_up(width, kDepth);
+    for (int64_t t = 0; t * 16 < block.keys; ++t) {
+      const char* const* from = head_rows + t * 16;
+      const int64_t live = least(block.keys - t * 16, 16);
+      if (width == padded && live == 16 && evenly_spaced(from)) {
+        tile_start[t] = from[0] + offset;
+        tile_stride[t] = from[1] - from[0];
+        continue;
+      }
+      Bf16* to = copy + t * 16 * padded;
+      tile_start[t] = reinterpret_cast<char*>(to);
+      tile_stride[t] = padded * 2;
+      for (int64_t j = 0; j < 16; ++j, to += padded) {
+        const int64_t bytes = j < live ? width * 2 : 0;
+        if (bytes) copy_row(to, from[j] + offset, bytes);
+        __builtin_memset(reinterpret_cast<char*>(to) + bytes, 0, padded * 2 - bytes);
+      }
+    }
+  }
+
+  void find_value_tiles(const KeyBlock& block, int64_t h) {
+    if (shape.shared && shape.heads == 1) return;  // the tiles of the scores are still there
+    find_tiles(block, block.v, h * shape.v_head_stride, shape.Dv, v_copy);
+  }
+
+  KP_INLINE static void copy_row(Bf16* to, const char* from, int64_t bytes) {
+    int64_t i = 0;
+    for (; i + 64 <= bytes; i += 64) store_dwords(reinterpret_cast<char*>(to) + i, load_dwords(from + i));
+    __builtin_memcpy(reinterpret_cast<char*>(to) + i, from + i, bytes - i);
+  }
+
+  KP_INLINE static bool evenly_spaced(const char* const* rows) {
+    const int64_t step = rows[1] - rows[0];
+    int64_t difference = 0;
+    for (int j = 2; j < 16; ++j) difference |= (rows[j] - rows[j - 1]) ^ step;
+    return difference == 0;
+  }
+
+  // --- results -------------------------------------------------------------------------------------------------------
+
+  // Multiplies the sums of every head with its entry of `factors` [columns of all heads].
+  void rescale(const float* factors) {
+    for (int64_t h = 0; h < shape.heads; ++h)
+      for (int64_t g = 0; g < shape.group; ++g) {
+        const float factor = factors[h * columns + g];
+        if (factor == 1) continue;
+        float* row = sum_row(h, g);
+        for (int64_t d = 0; d < value_depths; ++d, row += sum_tile()) {
+          scale_floats(row, 16, factor);
+          scale_floats(row + second_half(), 16, factor);
+        }
+      }
+  }
+
+  float* sum_row(int64_t h, int64_t g) const {
+    return sums + (h * row_groups + g / row_heads) * value_depths * sum_tile() + g % row_heads * 16;
+  }
+  int64_t second_half() const { return paired ? 256 : row_heads * 16; }  // odd columns, or columns 16 to 31
+
+  // The sums of one query head in the order of its columns, round_up(Dv, 32) of them.
+  void read(int64_t h, int64_t g, float* to) const {
+    const float* row = sum_row(h, g);
+    for (int64_t d = 0; d < value_depths; ++d, row += sum_tile(), to += kDepth) {
+      F32x16 low = load(row), high = load(row + second_half());
+      if (!paired) interleave(low, high);
+      store(to, low);
+      store(to + 16, high);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER

@@ -1,0 +1,134 @@
+// decode_attention: one query token per request over a slot cache. Bound by reading the cache once; see decode_block.h for the
+// order of the work, decode_tiles.h and decode_vectors.h for the products, decode_run.h for splits and their merge.
+#include "common/decode_run.h"
+#include "common/dtypes.h"
+#include "common/slot_range.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+struct Call {
+  const View &q, &k_cache, &v_cache, &out, &attn_logits, &req_to_token, &sinks;
+  SlotRequests requests;
+  Scaling scaling;
+  bool shared;
+
+  int64_t group() const { return q.sizes[1] / k_cache.sizes[1]; }
+  float sink(int64_t head) const {
+    float value = -__builtin_inff();
+    if (sinks.defined)
+      with_float(sinks.dtype, [&](auto element) { value = load_one(at<decltype(element)>(sinks, head)); });
+    return value;
+  }
+  Partial partial(int64_t b, int64_t head, int64_t split) const {
+    float* row = at<float>(attn_logits, b, head, split);
+    return {row, row + attn_logits.strides[3] * v_cache.sizes[2]};
+  }
+};
+
+// One run of keys of request b, for a run of kv heads.
+template <class T>
+struct SlotSource {
+  const Call& call;
+  int64_t b;
+  SlotRange range;
+  int64_t first_head, heads;  // kv heads
+  int64_t split, splits;
+
+  void queries(T* to, int64_t width) const {
+    const int64_t D = call.q.sizes[2], group = call.group();
+    for (int64_t h = first_head * group; h < (first_head + heads) * group; ++h, to += width) {
+      __builtin_memcpy(to, at(call.q, b, h), D * sizeof(T));
+      __builtin_memset(to + D, 0, (width - D) * sizeof(T));
+    }
+  }
+
+  void rows(int64_t first, KeyBlock& block) const {
+    for (int64_t j = 0; j < block.keys; ++j) {
+      const int64_t slot = index_at(call.req_to_token, range.row, range.column + first + j);
+      block.k[j] = at(call.k_cache, slot, first_head);
+      block.v[j] = at(call.v_cache, slot, first_head);
+    }
+  }
+
+  void result(int64_t h, int64_t g, const float* sums, float top, float sum) const {
+    const int64_t head = (first_head + h) * call.group() + g, Dv = call.v_cache.sizes[2];
+    if (splits == 1)
+      write_result(at<T>(call.out, b, head), Dv, sums, top, sum, call.sink(head));
+    else
+      write_partial(call.partial(b, head, split), Dv, sums, top, sum);
+  }
+};
+
+template <class T, class Products>
+void attend(const Call& call) {
+  const int64_t requests = call.q.sizes[0], kv_heads = call.k_cache.sizes[1], size = sizeof(T);
+  const int64_t D = call.q.sizes[2], Dv = call.v_cache.sizes[2];
+  int64_t total = 0, longest = 0;
+  for (int64_t b = 0; b < requests; ++b) {
+    const int64_t keys = call.requests.range(b).keys;
+    total += keys;
+    longest = most(longest, keys);
+  }
+  const SplitPlan plan = plan_splits(call.attn_logits.sizes[2], requests, total, longest, kv_heads);
+  const int64_t part_heads = (kv_heads + plan.head_parts - 1) / plan.head_parts;
+  const int64_t bytes = total * kv_heads * (D + (call.shared ? 0 : Dv)) * size;
+
+  for_each_item(requests * plan.splits * plan.head_parts, bytes, [&](int64_t item) {
+    const int64_t b = item / (plan.splits * plan.head_parts), split = item / plan.head_parts % plan.splits;
+    const int64_t first_head = item % plan.head_parts * part_heads, heads = least(part_heads, kv_heads - first_head);
+    const SlotRange range = call.requests.range(b);
+    const int64_t splits = plan.splits_of(range.keys), length = plan.split_keys(range.keys);
+    if (heads <= 0 || (split >= splits && split > 0)) return;
+    if (range.keys == 0) {
+      for (int64_t h = first_head * call.group(); h < (first_head + heads) * call.group(); ++h)
+        write_zeros(at<T>(call.out, b, h), Dv);
+      return;
+    }
+    const DecodeShape shape{heads, call.group(), D, Dv, call.k_cache.strides[1] * size, call.v_cache.strides[1] * size,
+                            call.shared};
+    const SlotSource<T> source{call, b, range, first_head, heads, split, splits};
+    run_item<Products>(shape, call.scaling, split * length, least(range.keys, (split + 1) * length),
+                       call.k_cache.strides[0] * size, source);
+  });
+  if (plan.splits == 1) return;
+
+  for_each_item(requests, requests * call.q.sizes[1] * plan.splits * Dv * 4, [&](int64_t b) {
+    const int64_t splits = plan.splits_of(call.requests.range(b).keys);
+    if (splits < 2) return;
+    float* row = static_cast<float*>(thread_scratch(round_up(Dv, kLanes) * sizeof(float)));
+    for (int64_t h = 0; h < call.q.sizes[1]; ++h)
+      merge_splits(at<T>(call.out, b, h), Dv, splits, [&](int64_t s) { return call.partial(b, h, s); }, call.sink(h), row);
+  });
+}
+
+// Rows of key and value to their slots, before anything is read.
+void write_new_rows(const View& from, const View& cache, const View& loc) {
+  const int64_t heads = from.sizes[1], bytes = from.sizes[2] * element_size(from.dtype);
+  parallel_for(from.sizes[0], kSerialBytes / (heads * bytes) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b)
+      for (int64_t h = 0; h < heads; ++h) __builtin_memcpy(at(cache, index_at(loc, b), h), at(from, b, h), bytes);
+  });
+}
+
+}  // namespace
+
+void decode_attention(const View& q, const View& k_cache, const View& v_cache, const View& out, const View& key,
+                      const View& value, const View& loc, const View& attn_logits, const View& req_to_token,
+                      const View& req_pool_indices, const View& seq_lens, const View& encoder_lens, const View& sinks,
+                      double sm_scale, double logit_cap, int64_t sliding_window, bool is_cross_attn, bool shared) {
+  if (key.defined) {
+    write_new_rows(key, k_cache, loc);
+    if (!shared) write_new_rows(value, v_cache, loc);
+  }
+  if (q.sizes[0] == 0 || q.sizes[1] == 0) return;
+  const SlotRequests requests{req_pool_indices, seq_lens, encoder_lens, sliding_window, is_cross_attn};
+  const Call call{q,     k_cache,  v_cache, out, attn_logits, req_to_token, sinks, requests,
+                  {static_cast<float>(sm_scale), static_cast<float>(logit_cap)}, shared};
+  with_float(q.dtype, [&](auto element) {
+    using T = decltype(element);
+    attend<T, DecodeProducts<T>>(call);
+  });
+}
+
+}  // namespace kernelpair::KP_TIER

@@ -1,0 +1,186 @@
+"""What else holds for decode_attention, beyond equality with its reference."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.pair import Alias, Inputs, Relation
+from kernelpair.session import Session
+from kernelpair.values import permutation
+from reference.extend_attention import extend_attention
+
+OTHER_SPLITS = {1: 3, 2: 7, 3: 1, 7: 2, 8: 1, 16: 5}
+
+
+def _plain(case: Any) -> Any:
+    """The case without layouts: for calls whose tensors are built by a relation."""
+    return replace(case, layout={})
+
+
+def _given(case: Any, session: Session) -> Inputs:
+    """The inputs of the first call; a shared buffer stays shared."""
+    given = session.inputs()
+    if case.shared:
+        given["v_cache"] = Alias("k_cache", lambda k_cache: k_cache[..., : case.width_v])
+    return given
+
+
+def _batch_argument(name: str) -> bool:
+    return name in ("q", "out", "key", "value", "loc", "attn_logits", "req_pool_indices", "seq_lens", "encoder_lens")
+
+
+def _requests(given: Inputs, rows: Tensor) -> Inputs:
+    """The call for some of the requests."""
+    return {n: v[rows] if _batch_argument(n) and isinstance(v, Tensor) else v for n, v in given.items()}
+
+
+def _close(case: Any, session: Session, got: Tensor, expected: Tensor, says: str, rows: Any = slice(None)) -> None:
+    """Both are within one bound of the truth, so within two of each other; equal where the case is exact."""
+    tolerance = session.first.bound.get("out")
+    if not isinstance(tolerance, Tensor):
+        session.expect_same("out", got, expected, says)
+    else:
+        session.expect_close("out", got, expected, 2 * tolerance[rows], says)
+
+
+def _splits(case: Any, session: Session) -> None:
+    given = _given(case, session)
+    splits = OTHER_SPLITS.get(case.splits, 2)
+    B, H, _, W = given["attn_logits"].shape
+    other = session.run(_plain(case), given | {"attn_logits": torch.full((B, H, splits, W), torch.nan)}, judged=False)
+    _close(case, session, other.outputs["out"], session.first.outputs["out"], f"{splits} splits, scratch of NaN")
+
+
+def _extend(case: Any, session: Session) -> None:
+    """The reference of extend_attention in float64: each request extends by its last token."""
+    given = session.inputs()
+    lens, rows = given["seq_lens"].long(), given["req_to_token"].long()
+    live = lens > 0
+    off = torch.zeros_like(lens) if given["encoder_lens"] is None else given["encoder_lens"].long()
+    k_cache, v_cache = (session.first.truth[name].clone() for name in ("k_cache", "v_cache"))
+    last = torch.zeros_like(lens)
+    last[live] = rows[given["req_pool_indices"].long()[live], (off + lens - 1)[live]]
+    out = torch.zeros_like(session.first.truth["out"])
+    q = given["q"].double()
+    extend_attention(
+        q, k_cache[last], v_cache[last], out, k_cache, v_cache, given["req_to_token"], given["req_pool_indices"],
+        given["seq_lens"], live.long(), torch.arange(len(lens)), given["encoder_lens"],
+        None if given["sinks"] is None else given["sinks"].double(), given["sm_scale"], given["logit_cap"],
+        given["sliding_window"],
+    )
+    tolerance = session.first.bound.get("out")
+    if isinstance(tolerance, Tensor):
+        session.expect_close("out", session.first.outputs["out"], out, tolerance, "extend_attention of one token")
+
+
+def _separate_values(case: Any, session: Session) -> None:
+    given = session.inputs()
+    separate = given | {"v_cache": given["v_cache"].clone()}
+    if case.write:
+        separate["value"] = given["key"][..., : case.width_v].clone()
+    other = session.run(_plain(case), separate, judged=False)
+    says = "a separate copy of the values"
+    _close(case, session, other.outputs["out"], session.first.outputs["out"], says)
+    session.expect_same("v_cache", other.outputs["v_cache"], session.first.outputs["k_cache"][..., : case.width_v], says)
+
+
+def _written_before(case: Any, session: Session) -> None:
+    given = _given(case, session)
+    caches = {name: session.first.outputs[name] for name in ("k_cache", "v_cache")}
+    if case.shared:
+        caches["v_cache"] = given["v_cache"]
+    before = given | caches | {"key": None, "value": None, "loc": None}
+    other = session.run(case, before, judged=False)
+    session.expect_same("out", other.outputs["out"], session.first.outputs["out"], "a cache that holds the new rows already")
+
+
+def _window(case: Any, session: Session) -> None:
+    """The key in front of the window has no influence, the first one inside it has."""
+    given = _given(case, session)
+    caches = {name: session.first.outputs[name].clone() for name in ("k_cache", "v_cache")}
+    rows, pool, lens = (given[name].long() for name in ("req_to_token", "req_pool_indices", "seq_lens"))
+    off = torch.zeros_like(lens) if given["encoder_lens"] is None else given["encoder_lens"].long()
+    cut = [b for b in range(len(lens)) if 0 < case.window < int(lens[b])]
+    edges = [int(rows[pool[b], off[b] + lens[b] - case.window]) for b in cut]
+    plain = given | {"key": None, "value": None, "loc": None} | {name: c.clone() for name, c in caches.items()}
+    # The columns in front of the window: the slots there exist, hold numbers, and may not matter.
+    table = rows.clone()
+    for b in cut:
+        table[pool[b], off[b] : off[b] + lens[b] - case.window] = int(edges[cut.index(b)])
+    other = session.run(_plain(case), plain | {"req_to_token": table}, judged=False)
+    says = "other keys in front of the window"
+    session.expect_same("out", other.outputs["out"], session.run(_plain(case), plain, judged=False).outputs["out"], says)
+    caches["v_cache"][edges] = torch.where(caches["v_cache"][edges].abs() < 1, 1e4, 0.0).to(caches["v_cache"].dtype)
+    moved = session.run(_plain(case), plain | {"v_cache": caches["v_cache"]}, judged=False)
+    says = "the first key inside the window has an influence"
+    if len(cut) and case.window == 1:  # with all the weight on one key its value is the result
+        session.expect(not torch.equal(moved.outputs["out"][cut], other.outputs["out"][cut]), "out", says)
+
+
+def _one_by_one(case: Any, session: Session) -> None:
+    given = _given(case, session)
+    for b in range(len(case.lens)):
+        row = torch.tensor([b])
+        alone = session.run(_plain(case), _requests(given, row), judged=False)
+        _close(case, session, alone.outputs["out"], session.first.outputs["out"][row], f"request {b} alone", row)
+
+
+def _reordered(case: Any, session: Session) -> None:
+    given = _given(case, session)
+    order = permutation(case.seed, "order", len(case.lens))
+    other = session.run(_plain(case), _requests(given, order), judged=False)
+    _close(case, session, other.outputs["out"], session.first.outputs["out"][order], "requests in another order", order)
+
+
+def _relabelled(case: Any, session: Session) -> None:
+    """Slots renamed: the caches permuted, table and loc with them."""
+    given = _given(case, session)
+    slots = given["k_cache"].shape[0]
+    order = permutation(case.seed, "rename", slots)
+    name_of = torch.empty_like(order)
+    name_of[order] = torch.arange(slots)
+    table = given["req_to_token"].long()
+    real = (table >= 0) & (table < slots)
+    renamed = {"req_to_token": torch.where(real, name_of[table.clamp(0, slots - 1)], table)}
+    renamed |= {name: given[name][order] for name in ("k_cache", "v_cache") if isinstance(given[name], Tensor)}
+    if case.write:
+        renamed["loc"] = name_of[given["loc"].long()]
+    other = session.run(_plain(case), given | renamed, judged=False)
+    _close(case, session, other.outputs["out"], session.first.outputs["out"], "slots renamed")
+
+
+def _dense(case: Any, session: Session) -> None:
+    names = () if case.int32 else ("req_to_token", "seq_lens", "loc")
+    other = session.run(replace(case, layout={}, int32=names))
+    _close(case, session, other.outputs["out"], session.first.outputs["out"], "dense tensors, other index dtypes")
+
+
+def _repeated_heads(case: Any, session: Session) -> None:
+    given = _given(case, session)
+    repeats = case.heads // case.kv_heads
+    names = [n for n in ("k_cache", "v_cache", "key", "value") if isinstance(given[n], Tensor)]
+    wide = {name: given[name].repeat_interleave(repeats, dim=1) for name in names}
+    other = session.run(_plain(case), given | wide, judged=False)
+    _close(case, session, other.outputs["out"], session.first.outputs["out"], "a kv head for each query head")
+
+
+RELATIONS = {
+    "splits": Relation(_splits, "the number of splits and the scratch's content do not matter"),
+    "extend": Relation(_extend, "equals extend_attention of one token", lambda case: not case.cross and bool(case.lens)),
+    "separate": Relation(_separate_values, "a shared buffer acts as a separate copy of v", lambda case: case.shared),
+    "written": Relation(_written_before, "writing first equals a cache that is written already", lambda case: case.write),
+    "window": Relation(
+        _window, "keys in front of the window have no influence, the first inside has",
+        lambda case: not case.cross and not case.shared and not case.same_row and any(0 < case.window < n for n in case.lens),
+    ),
+    "alone": Relation(_one_by_one, "a batch equals separate calls", lambda case: 1 < len(case.lens) <= 4),
+    "order": Relation(_reordered, "permuting requests permutes results", lambda case: len(case.lens) > 1),
+    "rename": Relation(_relabelled, "renaming slots changes nothing", lambda case: bool(case.lens)),
+    "layout": Relation(_dense, "layout and index dtype do not matter"),
+    "heads": Relation(
+        _repeated_heads, "GQA equals MHA over repeated heads",
+        lambda case: case.kv_heads < case.heads <= 17 and bool(case.lens),
+    ),
+}
