@@ -7,15 +7,15 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+import optimized.packed_linear as optimized
+import reference.packed_linear as reference
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, READ_ONLY
 from kernelpair.pair import EXACT, Bad, BenchRow, Bound, Inputs, Outputs, Pair, Relation
 from kernelpair.session import Session
 from kernelpair.values import generator, small_integers, uniform
-import optimized.packed_linear as optimized
 from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
 from properties.strategies import around, common
-import reference.packed_linear as reference
 from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
 
 ROWS = (1, 2, 3, 4, 5, 16, *around(32), 64, 101, 0)  # M

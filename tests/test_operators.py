@@ -64,7 +64,7 @@ def sample(pair: Pair) -> Inputs:
 
     def large(case: Any) -> bool:
         tensors = [value for value in pair.inputs(case).values() if isinstance(value, Tensor)]
-        return all(min(tensor.shape, default=2) > 1 for tensor in tensors[:2])
+        return case.dtype == "float32" and all(min(tensor.shape, default=2) > 1 for tensor in tensors[:2])
 
     try:
         case = find(pair.cases, large, settings=GENERATE)
@@ -149,5 +149,5 @@ def test_a_raw_operator_says_the_same_as_a_runtime_error() -> None:
 
 
 def test_an_unknown_operator_is_refused_with_the_list() -> None:
-    with pytest.raises(ValueError, match="no operator 'conv3d'; the operators are .*store_cache"):
+    with pytest.raises(ValueError, match=r"no operator 'conv3d'; the operators are .*store_cache"):
         optimized.operator("conv3d")

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/tile.h"
+#include "common/transpose.h"
 #include "common/vec.h"
 
 namespace kernelpair::KP_TIER {
@@ -49,42 +50,6 @@ KP_INLINE I32x16 pack_row(F32x16 first, F32x16 second) {
 
 KP_INLINE F32x16 low_half(I32x16 pairs) { return as_float(shift_left<16>(pairs)); }
 KP_INLINE F32x16 high_half(I32x16 pairs) { return as_float(pairs & splat_int(static_cast<int32_t>(0xffff0000u))); }
-
-// rows[i] lane j becomes rows[j] lane i.
-KP_INLINE void transpose(I32x16 (&rows)[16]) {
-#if defined(__AVX512F__)
-  __m512i a[16], b[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    const __m512i even = (__m512i)rows[2 * i].p[0], odd = (__m512i)rows[2 * i + 1].p[0];
-    a[2 * i] = _mm512_unpacklo_epi32(even, odd);
-    a[2 * i + 1] = _mm512_unpackhi_epi32(even, odd);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i)
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; ++j) {
-      b[4 * i + 2 * j] = _mm512_unpacklo_epi64(a[4 * i + j], a[4 * i + 2 + j]);
-      b[4 * i + 2 * j + 1] = _mm512_unpackhi_epi64(a[4 * i + j], a[4 * i + 2 + j]);
-    }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    const __m512i even01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88), odd01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);
-    const __m512i even23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
-    const __m512i odd23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
-    rows[j].p[0] = (IntPiece)_mm512_shuffle_i32x4(even01, even23, 0x88);
-    rows[4 + j].p[0] = (IntPiece)_mm512_shuffle_i32x4(odd01, odd23, 0x88);
-    rows[8 + j].p[0] = (IntPiece)_mm512_shuffle_i32x4(even01, even23, 0xdd);
-    rows[12 + j].p[0] = (IntPiece)_mm512_shuffle_i32x4(odd01, odd23, 0xdd);
-  }
-#else
-  int32_t from[16][16], to[16][16];
-  __builtin_memcpy(from, rows, sizeof from);
-  for (int i = 0; i < 16; ++i)
-    for (int j = 0; j < 16; ++j) to[j][i] = from[i][j];
-  __builtin_memcpy(rows, to, sizeof to);
-#endif
-}
 
 // Four fp32 tiles C[i][j] (+)= sum over `steps` of A[i] B[j]; the operands of successive steps lie a stride apart (elements).
 struct TileBlock {

@@ -14,14 +14,15 @@
 #include "kernels/linear_parts.h"
 #include "common/parallel.h"
 #include "common/tile_block.h"
+#include "common/tile_pack.h"
 #include "common/workspace.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int64_t kTileBytes = 1024, kTileRows = 16, kPairRows = 32;
+constexpr int64_t kTileBytes = 1024, kPairRows = 32;
 constexpr int64_t kPassRows = 128, kSliceSteps = 64, kWholeRows = 64, kTileChunkRows = 1024;
-constexpr int64_t kStreamAhead = 16 << 10, kLinesAStep = 8;
+constexpr int64_t kLinesAStep = 8;
 constexpr int64_t kBlockFloats = 1024;  // a 2 x 2 block of sums
 
 struct TileLinear {
