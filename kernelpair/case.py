@@ -55,12 +55,12 @@ def _default(name: str, case_type: type[Case]) -> Any:
 
 
 def to_line(pair: str, version: int, case: Case) -> str:
-    """One line of JSON; fields at their defaults are left out."""
+    """One line of JSON, the same for equal cases; fields at their defaults are left out."""
     values: dict[str, Any] = {"pair": pair, "v": version}
     for spec in fields(case):
         value = getattr(case, spec.name)
         if value != _default(spec.name, type(case)):
-            values[spec.name] = value
+            values[spec.name] = dict(sorted(value.items())) if isinstance(value, Mapping) else value
     return json.dumps(values, separators=(",", ":"), default=_plain)
 
 
@@ -76,12 +76,12 @@ def pair_of_line(line: str) -> tuple[str, int, dict[str, Any]]:
     """The pair's name, the schema version and the remaining fields of a line. Raises CaseError."""
     try:
         values = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of more digits than Python reads
         raise CaseError(f"not a line of JSON ({error}): {line[:80]!r}") from None
     if not isinstance(values, dict) or not isinstance(values.get("pair"), str):
         raise CaseError(f'a case is a JSON object with a "pair": {line[:80]!r}')
     name, version = values.pop("pair"), values.pop("v", None)
-    if not isinstance(version, int):
+    if type(version) is not int:
         raise CaseError(f'the case of {name} lacks its schema version "v"')
     return name, version, values
 

@@ -1,15 +1,24 @@
 """The whole loop for one case: place, run reference and candidate, judge."""
 
 import os
-from contextlib import suppress
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
+
+from torch import Tensor
 
 from kernelpair.candidate import Candidate
 from kernelpair.case import REJECTS, Case, CaseError, from_values, pair_of_line
-from kernelpair.pair import Pair
+from kernelpair.layout import FUSED
+from kernelpair.memory import PAGE
+from kernelpair.pair import Inputs, Pair
 from kernelpair.run import Runner
 from kernelpair.session import BUILT_IN, Abandoned, Session
 from kernelpair.verdict import Verdict
+
+BUILD_BYTES = 1 << 30  # that building a saved case may take: far above what any strategy draws, far below a small machine
 
 
 class Journal:
@@ -54,11 +63,49 @@ def read_case(pairs: dict[str, Pair], line: str) -> tuple[Pair, Case]:
     case = from_values(pair.case, name, pair.version, version, values)
     if case.trial not in known_trials(pair):
         raise CaseError(f"{name}: trial: unknown trial {case.trial!r}; known are {', '.join(known_trials(pair))}")
+    if case.dtype not in pair.dtypes:
+        raise CaseError(f"{name}: dtype: unknown dtype {case.dtype!r}; known are {', '.join(pair.dtypes)}")
     try:
-        pair.inputs(case)
+        with _limited_memory(BUILD_BYTES):
+            inputs = pair.inputs(case)
     except Exception as error:
-        raise CaseError(f"{name}: this case cannot be built: {error}") from error
+        raise CaseError(f"{name}: this case cannot be built ({_own_fields(case)}): {error or type(error).__name__}") from error
+    _check_placement(pair, case, inputs)
     return pair, case
 
 
+def _check_placement(pair: Pair, case: Case, inputs: Inputs) -> None:
+    """Raises CaseError for a layout or an index dtype that the contract does not know, and for tensors that are too large."""
+    for argument, layout in case.layout.items():
+        known = ["dense", *pair.layouts.get(argument, ()), *([FUSED] if argument in dict(pair.fused) else [])]
+        if argument not in inputs:
+            raise CaseError(f"{pair.name}: layout: no argument {argument!r}; the arguments are {', '.join(inputs)}")
+        if layout not in known:
+            raise CaseError(f"{pair.name}: layout.{argument}: unknown layout {layout!r}; known are {', '.join(known)}")
+    for argument in case.int32:
+        if argument not in pair.indices:
+            known = list(pair.indices)
+            raise CaseError(f"{pair.name}: int32: no index argument {argument!r}; known are {', '.join(known) or 'none'}")
+    size = sum(value.numel() * value.element_size() for value in inputs.values() if isinstance(value, Tensor))
+    if size > BUILD_BYTES:
+        raise CaseError(f"{pair.name}: this case takes {size >> 20} MiB ({_own_fields(case)})")
 
+
+def _own_fields(case: Case) -> str:
+    """Sizes and flags of the case that are not at their defaults, for a message."""
+    common = {spec.name for spec in fields(Case)}
+    shown = [spec.name for spec in fields(case) if spec.name not in common and getattr(case, spec.name) != spec.default]
+    return ", ".join(f"{name} = {getattr(case, name)!r}" for name in shown) or "all sizes at their defaults"
+
+
+@contextmanager
+def _limited_memory(nbytes: int) -> Iterator[None]:
+    """Let the block allocate no more than about `nbytes`: a size out of all proportion is an error, not the machine's end."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
+    ceiling = min(limit for limit in (used + nbytes, soft, hard) if limit != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_AS, (ceiling, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -158,6 +158,8 @@ class Drive:
 
         With neither limit the run goes on until it is stopped.
         """
+        self.runner.start()
+        self._started = time.monotonic()
         self._deadline = None if seconds is None else self._started + seconds
         store = DirectoryBasedExampleDatabase(database) if database is not None else None
         done = 0
@@ -171,7 +173,6 @@ class Drive:
         return self.tally
 
     def _round(self, size: int, seed: int, store: ExampleDatabase | None) -> None:
-        @hypothesis.seed(seed)
         @settings(
             max_examples=size,
             database=store,
@@ -182,6 +183,7 @@ class Drive:
             suppress_health_check=list(HealthCheck),
             phases=[Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
         )
+        @hypothesis.seed(seed)  # inside of the settings: outside it would switch the database off
         @hypothesis.given(self.strategy)
         def attempt(case: Case) -> None:
             self._attempt(case)

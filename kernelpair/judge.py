@@ -25,10 +25,11 @@ def values(
     element which was not written is told from one that is wrong.
     """
     if bound is None or isinstance(bound, Exact):
-        return _exactly(name, got, truth.to(got.dtype), mask, before), None
+        # A truth that went through float64 has lost the payload of a NaN.
+        return _exactly(name, got, truth.to(got.dtype), mask, before, any_nan=truth.dtype != got.dtype), None
     wide = got.to(torch.float64)
     error = (wide - truth).abs_()
-    good = error <= bound
+    good = (error <= bound) & (error < math.inf)
     good |= wide == truth
     if mask is not None:
         good |= ~mask
@@ -49,8 +50,10 @@ def _tightness(error: Tensor, bound: Tensor, truth: Tensor, mask: Tensor | None)
     return Tightness(float(ratio.max()), float(bound.median()) / size)
 
 
-def _exactly(name: str, got: Tensor, expected: Tensor, mask: Tensor | None, before: Tensor | None) -> list[Failure]:
-    same = _equal_bits(got, expected)
+def _exactly(
+    name: str, got: Tensor, expected: Tensor, mask: Tensor | None, before: Tensor | None, any_nan: bool
+) -> list[Failure]:
+    same = _equal_bits(got, expected, any_nan)
     if mask is not None:
         same |= ~mask
     if bool(same.all()):

@@ -83,8 +83,23 @@ def _transposed(shape: Sequence[int]) -> Layout:
     return Layout(tuple(strides), 0, prod(shape))
 
 
+def _exchanged(layout: Callable[[Sequence[int]], "Layout"]) -> Callable[[Sequence[int]], "Layout"]:
+    """A layout of the tensor with its last two dimensions exchanged: the one before the last becomes dense."""
+
+    def exchanged(shape: Sequence[int]) -> Layout:
+        if len(shape) < 2:
+            return layout(shape)
+        found = layout([*shape[:-2], shape[-1], shape[-2]])
+        *outer, last, dense = found.strides
+        return Layout((*outer, dense, last), found.offset, found.total)
+
+    return exchanged
+
+
 def _expanded(shape: Sequence[int]) -> Layout:
     """Stride 0 along the first dimension: all its entries are one."""
+    if not shape:
+        return _dense(shape)
     strides = _contiguous(shape)
     return Layout((0, *strides[1:]), 0, prod(shape[1:]) if 0 not in shape else 0)
 
@@ -98,6 +113,9 @@ LAYOUTS: dict[str, Callable[[Sequence[int]], Layout]] = {
     "strided": _strided,
     "transposed": _transposed,
     "expanded": _expanded,
+    "turned": _exchanged(_dense),
+    "turned_padded": _exchanged(_padded),
+    "turned_sliced": _exchanged(_sliced),
 }
 DENSE_LAST = ("offset", "padded", "sliced", "swapped")
 """Layouts that keep the last dimension dense: for float tensors that a kernel writes or reads."""
@@ -105,6 +123,8 @@ READ_ONLY = (*DENSE_LAST, "expanded")
 """The same with stride 0, for tensors that are only read."""
 ANY_STRIDES = ("offset", "strided", "transposed")
 """For indices, lengths and vectors."""
+TURNED = ("turned", "turned_padded", "turned_sliced")
+"""Layouts that make the dimension before the last one dense, as in channels-last activations."""
 FUSED = "fused"
 """Of a tensor whose next argument shares its buffer row by row, as k and v halves of one projection (`Pair.fused`)."""
 EXPANDED = "expanded"

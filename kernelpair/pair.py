@@ -104,6 +104,9 @@ class Pair:
     bound: Callable[[Any, Inputs, Outputs], Bound] | None = None
     """(case, inputs in float64, truth) -> error bound of each element of each judged output; None: outputs compare bit for
     bit, and so does every output that the returned mapping leaves out."""
+    aggregate: Callable[[Any, Inputs, Outputs, Outputs], Sequence[tuple[str, str]]] | None = None
+    """(case, inputs in float64, truth, outputs) -> (output, what is wrong with it): checks over many elements at once, where
+    roundings average out, beside the bound of each element."""
     mutates: Mapping[str, Callable[[Any, Inputs], Tensor | bool]] = field(default_factory=dict)
     """Argument -> mask of the elements that the contract writes (broadcast to its shape), or True for all."""
     scratch: Sequence[str] = ()
@@ -132,6 +135,8 @@ class Pair:
     """Cases judged by a second check with power (exact modes, fp32), for a bound that is loose elsewhere."""
     emulated: Callable[[Any], bool] = lambda case: True
     """Cases small enough for the emulated tier, a thousand times slower."""
+    idle: Callable[[Any], bool] = lambda case: False
+    """Cases in which a call has nothing to do and need not run any kernel."""
     picture: Callable[[Any], str] | None = None
     """The batch of a case drawn in text, for `kernelpair replay -v`."""
     tiers: str = "each"

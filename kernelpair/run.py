@@ -20,6 +20,7 @@ START_SECONDS = 120.0  # for importing torch and the candidate on a loaded machi
 # Freshly allocated memory is filled with bytes that are a huge number in bf16 and fp32 and NaN in fp16, so that a kernel
 # which trusts its scratch is seen; glibc reads it when the worker's server starts.
 os.environ.setdefault("MALLOC_PERTURB_", "129")
+os.environ.setdefault("KERNELPAIR_POISON_SCRATCH", "1")  # the kernels' own scratch is NaN when they get it
 
 
 class HarnessError(RuntimeError):
@@ -40,6 +41,9 @@ class Runner:
 
     def run(self, request: Request) -> Outcome:
         raise NotImplementedError
+
+    def start(self) -> None:
+        """Make ready, so that the first case is not charged for it. Raises HarnessError if the candidate does not load."""
 
     def close(self) -> None:
         """Release the worker."""
@@ -81,9 +85,12 @@ class Isolated(Runner):
         self._process: Any = None
         self._connection: Any = None
 
-    def run(self, request: Request) -> Outcome:
+    def start(self) -> None:
         if self._process is None:
             self._start()
+
+    def run(self, request: Request) -> Outcome:
+        self.start()
         try:
             self._connection.send(request)
             if not self._connection.poll(self._hang_seconds):
@@ -127,7 +134,7 @@ class Isolated(Runner):
         code = self._process.exitcode
         self._stop()
         tail = stderr_tail(self._stderr.name)
-        name = signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
+        name = _signal(-code) if code is not None and code < 0 else f"exit status {code}"
         return Outcome("crash", name, f"{name}{': ' + tail if tail else ''}")
 
     def _stop(self) -> None:
@@ -143,6 +150,11 @@ class Isolated(Runner):
     def close(self) -> None:
         self._stop()
         self._stderr.close()
+
+
+def _signal(number: int) -> str:
+    """Its name; real-time signals have none."""
+    return signal.Signals(number).name if number in signal.Signals._value2member_map_ else f"signal {number}"
 
 
 class _Descriptor:

@@ -46,6 +46,7 @@ class Session:
         self.runner = runner
         self.verdict = Verdict(case, to_line(pair.name, pair.version, case))
         self.first: Result
+        self._drawn: list[tuple[Case, Inputs]] = []
 
     def run(
         self, case: Case | None = None, inputs: Inputs | None = None, threads: int = THREADS, note: str = "", judged: bool = True
@@ -56,7 +57,7 @@ class Session:
         truth nor bound is evaluated.
         """
         case = case or self.case
-        settled = settle(self.pair, case, self.pair.inputs(case) if inputs is None else inputs)
+        settled = settle(self.pair, case, self._inputs_of(case) if inputs is None else inputs)
         placement = place(self.pair, case, settled, self.runner.arena)
         truth, expected = truth_of(self.pair, settled) if judged else ({}, {})
         outcome = self._call(placement, threads)
@@ -65,11 +66,22 @@ class Session:
             return Result(outputs, {}, {})
         bound = self.pair.bound(case, expected, truth) if self.pair.bound is not None else {}
         self._judge_values(case, placement, outputs, truth, bound, note)
+        if self.pair.aggregate is not None:
+            wrong = self.pair.aggregate(case, expected, truth, outputs)
+            self._record([Failure("value", name, says) for name, says in wrong], note)
         return Result(outputs, truth, bound)
 
     def inputs(self) -> Inputs:
         """The case's logical inputs as the first call had them: expanded arguments repeated, aliases resolved."""
-        return resolve(settle(self.pair, self.case, self.pair.inputs(self.case)))
+        return resolve(settle(self.pair, self.case, self._inputs_of(self.case)))
+
+    def _inputs_of(self, case: Case) -> Inputs:
+        """The pair's inputs of a case, made once: nothing writes to them."""
+        for known, inputs in self._drawn:
+            if known is case:
+                return inputs
+        self._drawn.append((case, self.pair.inputs(case)))
+        return self._drawn[-1][1]
 
     def expect_close(self, name: str, got: Tensor, expected: Tensor, tolerance: Tensor, says: str) -> None:
         """Record a failed relation unless |got - expected| <= tolerance everywhere."""
@@ -112,7 +124,8 @@ class Session:
         self._record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.scratch)), note)
         for name in outcome.moved:
             self._record([Failure("layout", name, "the call changed the argument's sizes, strides or data pointer")], note)
-        if self.pair.tiers == "each" and outcome.ran is not None and outcome.ran != self.candidate.name:
+        idle = outcome.ran == "" and self.pair.idle(case)
+        if self.pair.tiers == "each" and outcome.ran is not None and outcome.ran != self.candidate.name and not idle:
             self._record([Failure("wrong_tier", "", f"{outcome.ran or 'no kernel'} ran instead of {self.candidate.name}")], note)
         return self._outputs(case, placement, outcome, truth, note)
 
@@ -133,7 +146,9 @@ class Session:
                     memory_format=torch.contiguous_format
                 )
         for name, returned in outcome.results.items():
-            if isinstance(returned, Returned):
+            if name in self.pair.mutates or (truth and name not in truth):
+                self._record([Failure("layout", name, "a result where the contract has none")], note)
+            elif isinstance(returned, Returned):
                 self._judge_result(case, name, returned, truth, note)
                 copy = returned.copy
                 outputs[name] = arena.tensor(copy.dtype, copy.start, copy.sizes, copy.strides).clone()
@@ -171,6 +186,8 @@ class Session:
                 continue
             if name not in outputs:
                 self._record([Failure("layout", name, "the call returned no such result")], note)
+            elif isinstance(expected, Tensor) != isinstance(outputs[name], Tensor):
+                self._record([Failure("layout", name, f"a {_type(outputs[name])}, expected a {_type(expected)}")], note)
             elif not isinstance(expected, Tensor):
                 if outputs[name] != expected:
                     self._record([Failure("value", name, f"{outputs[name]!r}, expected {expected!r}")], note)
@@ -216,7 +233,7 @@ class Session:
 
     def _same_again(self, case: Case, says: str) -> None:
         again = self.run(case, judged=False)
-        masks = {name: mask(case, self.pair.inputs(case)) for name, mask in self.pair.mutates.items()}
+        masks = {name: mask(case, self._inputs_of(case)) for name, mask in self.pair.mutates.items()}
         for name, value in again.outputs.items():
             if isinstance(value, Tensor) and name not in self.pair.scratch:
                 mask = masks.get(name, True)
@@ -267,6 +284,10 @@ class Session:
         except Exception as other:
             raise HarnessError(f"{who} answers {name} with {other!r}, not {wanted}") from other
         raise HarnessError(f"{who} accepts {name}, the contract demands {wanted}")
+
+
+def _type(value: object) -> str:
+    return "tensor" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _is_contiguous(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:

@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from kernelpair.candidate import Candidate
+from kernelpair.layout import reach
 from kernelpair.memory import Arena
 from kernelpair.place import Placed
+
+PLAIN = (bool, int, float, str, tuple, list, type(None))  # what a call may return beside tensors
 
 
 @dataclass(frozen=True)
@@ -98,12 +101,10 @@ class Caller:
             self.arena.protect(request.guards)
         try:
             result = self.function(**arguments)
-        except Exception as error:  # noqa: BLE001 - it is judged by its class
+            outcome = Outcome("ok", results=self._collect(request, result, arguments))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is judged by its class
             bases = tuple(base.__name__ for base in type(error).__mro__)
             outcome = Outcome("exception", type(error).__name__, str(error), bases)
-        else:
-            outcome = Outcome("ok")
-            outcome.results = self._collect(request, result, arguments)
         finally:
             if guarded:
                 self.arena.unprotect()
@@ -123,6 +124,8 @@ class Caller:
         at = request.results_at
         for name, value in named_results(result, request.results).items():
             if not isinstance(value, Tensor):
+                if not isinstance(value, PLAIN):
+                    raise TypeError(f"result {name} is a {type(value).__name__}, not a tensor or a plain value")
                 collected[name] = value
                 continue
             strides = tuple(value.stride())
@@ -154,13 +157,17 @@ def _shape(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _aliased(value: Tensor, arguments: Mapping[str, Any]) -> str:
-    if not value.numel():
-        return ""
+    """The argument whose elements the result begins among; of one that lies elsewhere in the arena, the first argument."""
+    tensors = {name: tensor for name, tensor in arguments.items() if isinstance(tensor, Tensor) and tensor.numel()}
     address = value.untyped_storage().data_ptr()
-    for name, argument in arguments.items():
-        if isinstance(argument, Tensor) and argument.numel() and argument.untyped_storage().data_ptr() == address:
+    sharing = {name: tensor for name, tensor in tensors.items() if tensor.untyped_storage().data_ptr() == address}
+    if not value.numel() or not sharing:
+        return ""
+    for name, tensor in sharing.items():
+        span = reach(tensor.shape, tensor.stride()) * tensor.element_size()
+        if 0 <= value.data_ptr() - tensor.data_ptr() < span:
             return name
-    return ""
+    return next(iter(sharing))
 
 
 def stderr_tail(path: str, lines: int = 3) -> str:

@@ -46,15 +46,11 @@ def _fake(name: str, expression: str) -> Callable[..., Any]:
     """The fake of an operator: nothing if it only mutates, else the expression over its arguments that its source states."""
     if not expression:
         return lambda *args, **kwargs: None
-    parameters = getattr(torch.ops.kernelpair, name).default._schema.arguments
-    names = [parameter.name for parameter in parameters]
-    defaults = {parameter.name: parameter.default_value for parameter in parameters if parameter.has_default_value()}
-    result = eval(f"lambda {', '.join(names)}: {expression}", {"torch": torch})  # noqa: S307  our own source
-
-    def fake(*args: Any, **kwargs: Any) -> Any:
-        return result(**{**defaults, **dict(zip(names, args)), **kwargs})
-
-    return fake
+    arguments = [
+        f"{argument.name}={argument.default_value!r}" if argument.has_default_value() else argument.name
+        for argument in getattr(torch.ops.kernelpair, name).default._schema.arguments
+    ]
+    return eval(f"lambda {', '.join(arguments)}: {expression}", {"torch": torch})  # noqa: S307 - our own source
 
 
 MARKED_ERRORS = {"TypeError": TypeError, "ValueError": ValueError, "IndexError": IndexError}

@@ -62,7 +62,7 @@ def causal_conv1d_fwd(
     pad_slot: int | None = None,
 ) -> Tensor:
     """Convolve whole sequences, x [B, dim, L] or [dim, T] with query_start_loc; conv_states is updated in place."""
-    _check_packed(packed, x)
+    _check_packed(packed, x, 3 if query_start_loc is None else 2, -2)
     return operator("causal_conv1d_fwd")(
         x,
         packed.data,
@@ -87,16 +87,17 @@ def causal_conv1d_update(
     pad_slot: int | None = None,
 ) -> Tensor:
     """One token a sequence, x [B, dim]; conv_states is updated in place."""
-    _check_packed(packed, x)
+    _check_packed(packed, x, 2, 1)
     return operator("causal_conv1d_update")(
         x, conv_states, packed.data, packed.width, bias, cache_indices, silu_activation, pad_slot
     )
 
 
-def _check_packed(packed: PackedConvWeight, x: Tensor) -> None:
-    """The channel count of a packed weight is known exactly; its blocks alone would admit up to 31 more or fewer."""
+def _check_packed(packed: PackedConvWeight, x: Tensor, rank: int, dim: int) -> None:
+    """What the blocks alone cannot tell: the exact channel count (they would admit up to 31 others) and their layout."""
     if not isinstance(packed, PackedConvWeight):
         raise TypeError(f"packed must be a PackedConvWeight, got {type(packed).__name__}")
-    channels = x.shape[-2] if x.dim() == 3 else None
-    if channels is not None and channels != packed.dim:
-        raise ValueError(f"packed holds {packed.dim} channels, but x has {channels}")
+    if packed.layout != LAYOUT:
+        raise ValueError(f"packed has layout {packed.layout!r}, expected {LAYOUT!r}")
+    if isinstance(x, Tensor) and x.dim() == rank and x.shape[dim] != packed.dim:
+        raise ValueError(f"packed holds {packed.dim} channels, but x has {x.shape[dim]}")

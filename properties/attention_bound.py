@@ -21,6 +21,11 @@ def flush_error(x: Tensor, dtype: torch.dtype) -> Tensor:
     return SMALLEST_NORMAL * (2 + x) + (HALF_FP16_SUBNORMAL if dtype == torch.float16 else 0.0)
 
 
+def rounding(truth: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bound of a result whose terms and sums are exact: one rounding of the truth, and nothing else."""
+    return (truth.to(dtype).to(torch.float64) - truth).abs()
+
+
 def attention_bound(
     q: Tensor,
     k: Tensor,

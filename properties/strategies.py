@@ -1,12 +1,14 @@
 """Hypothesis strategies that every pair uses. They describe what is valid; they shrink to the plainest and smallest."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 from hypothesis import strategies as st
 
 from kernelpair.layout import FUSED
 
+SCATTER = 2_654_435_761  # a prime, so that multiplying by it loses no code
 MOST_LAYOUTS = 3  # arguments of one case that are not dense; more find nothing new and make failures harder to read
 
 seeds = st.integers(0, 2**31 - 1)
@@ -36,6 +38,21 @@ def layouts(allowed: Mapping[str, Sequence[str]], fused: Sequence[tuple[str, str
 def subset(names: Sequence[str]) -> st.SearchStrategy[tuple[str, ...]]:
     """Some of the names, in their order: one draw, whatever their number."""
     return st.integers(0, 2 ** len(names) - 1).map(lambda bits: tuple(n for i, n in enumerate(names) if bits >> i & 1))
+
+
+def choices(options: Mapping[str, Sequence[Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    """One option for each name, all in one draw; 0 is the first option everywhere."""
+    total = prod(map(len, options.values()))
+
+    def decode(code: int) -> dict[str, Any]:
+        code = code * SCATTER % total  # Hypothesis prefers small numbers, which would leave the last names at their first option
+        chosen = {}
+        for name, several in options.items():
+            code, digit = divmod(code, len(several))
+            chosen[name] = several[digit]
+        return chosen
+
+    return st.integers(0, total - 1).map(decode)
 
 
 def common(

@@ -122,11 +122,9 @@ def build_attention_metadata(
         meta.encoder_page_table = _page_table("encoder_lens", req_to_token, pool, [0] * len(pool), encoder, page_size)
         meta.encoder_max_seq_len_k = max(encoder, default=0)
     if attn_chunk_size is not None:
-        q, cu, k, table = local_attention_batches(
-            attn_chunk_size, meta.cu_seqlens_q, meta.cache_seqlens, meta.page_table, page_size
-        )
-        maxima = max(q.tolist(), default=0), max(k.tolist(), default=0)
-        meta.local = LocalAttentionMetadata(q, cu, k, table, *maxima)
+        local = local_attention_batches(attn_chunk_size, meta.cu_seqlens_q, meta.cache_seqlens, meta.page_table, page_size)
+        longest = [max(lengths.tolist(), default=0) for lengths in (local[0], local[2])]
+        meta.local = LocalAttentionMetadata(*local, *longest)
     return meta
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from reference import checks
 
 BLOCK = 32  # channels of one packed block
+LAYOUT = "pairs-n32"  # blocks of 32 channels, taps in pairs
 WIDTHS = (2, 3, 4)
 
 
@@ -50,7 +51,7 @@ class PackedConvWeight:
 
     @classmethod
     def pack(cls, weight: Tensor) -> "PackedConvWeight":
-        return cls(causal_conv1d_pack_weight(weight), "pairs-n32", weight.shape[0], weight.shape[-1])
+        return cls(causal_conv1d_pack_weight(weight), LAYOUT, weight.shape[0], weight.shape[-1])
 
     @property
     def dtype(self) -> torch.dtype:
@@ -176,6 +177,10 @@ def _common(x: Tensor, packed: PackedConvWeight, bias: Tensor | None, conv_state
     """The checks of dtypes, widths and state layout that both forms share."""
     if not isinstance(packed, PackedConvWeight):
         raise TypeError(f"packed must be a PackedConvWeight, got {type(packed).__name__}")
+    if packed.layout != LAYOUT:
+        raise ValueError(f"packed has layout {packed.layout!r}, expected {LAYOUT!r}")
+    _dim_and_width(packed.dim, packed.width)
+    _packed_shape(packed.data, packed.dim, packed.width)
     if packed.dim != dim:
         raise ValueError(f"packed holds {packed.dim} channels, but x has {dim}")
     if conv_states is not None:
@@ -209,8 +214,9 @@ def _slots(
         checks.has_dtype("has_initial_state", has_initial_state, (torch.bool,))
         checks.has_shape("has_initial_state", has_initial_state, [B])
     if cache_indices is None:
-        if conv_states.shape[0] < B:
-            raise ValueError(f"conv_states has {conv_states.shape[0]} slots for {B} sequences without cache_indices")
+        slots = conv_states.shape[0]
+        if slots < B:
+            raise ValueError(f"conv_states has {slots} slots for {B} sequences without cache_indices")
         return torch.arange(B), torch.zeros(B, dtype=torch.bool)
     checks.is_index("cache_indices", cache_indices, [B])
     checks.written_slots("cache_indices", cache_indices, conv_states.shape[0], pad_slot, live)

@@ -29,7 +29,7 @@ def extend_attention(
     """
     spans = _check(q, k, v, out, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, extend_seq_lens,
                    extend_start_loc, encoder_lens, sinks, sm_scale, logit_cap, sliding_window, is_cross_attn)
-    for b, (pool, L, E, s, off) in enumerate(spans):
+    for pool, L, E, s, off in spans:
         if E == 0:
             continue
         slots = req_to_token[pool].long()

@@ -53,18 +53,13 @@ def local_attention_batches(
             first, end = c * attn_chunk_size, min((c + 1) * attn_chunk_size, k)
             q_local.append(end - max(first, k - q))
             k_local.append(end - first)
-            columns = range(first // page_size, -(-end // page_size))
-            rows.append([_page_id(block_table, b, column) for column in columns] + [0] * (width - len(columns)))
+            pages = block_table[b, first // page_size : -(-end // page_size)].tolist()
+            if not all(0 <= page < INT32_END for page in pages):
+                raise IndexError(f"block_table[{b}, {first // page_size}...] = {pages} must be page ids in [0, {INT32_END})")
+            rows.append(pages + [0] * (width - len(pages)))
     cu_q = list(accumulate(q_local, initial=0))
     table = torch.tensor(rows, dtype=torch.int32).reshape(len(rows), width)
     return _int32(q_local), _int32(cu_q), _int32(k_local), table
-
-
-def _page_id(block_table: Tensor, row: int, column: int) -> int:
-    page = int(block_table[row, column])
-    if not 0 <= page < INT32_END:
-        raise IndexError(f"block_table[{row}, {column}] = {page} is not a page id")
-    return page
 
 
 def _int32(values: list[int]) -> Tensor:

@@ -15,7 +15,7 @@
 #include "common/parallel.h"
 #include "common/tile_block.h"
 #include "common/tile_pack.h"
-#include "common/workspace.h"
+#include "common/scratch.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -152,7 +152,7 @@ struct TileLinear {
     const int64_t x_bytes = tile_rows * steps * kTileBytes;
     const bool spills = chunk > kWholeRows && steps > kSliceSteps;
     const int64_t spilled_bytes = spills ? panels * (kPassRows / kPairRows) * kBlockFloats * 4 : 0;
-    char* x_tiles = workspace(Workspace::of_call, x_bytes + spilled_bytes);
+    auto* x_tiles = static_cast<char*>(call_scratch(x_bytes + spilled_bytes));
     auto* spilled = reinterpret_cast<float*>(x_tiles + x_bytes);
     for (int64_t first = 0; first < M; first += chunk) {
       const int64_t rows = M - first < chunk ? M - first : chunk;

@@ -17,7 +17,7 @@
 #include "kernels/linear_parts.h"
 #include "common/parallel.h"
 #include "common/tile_pack.h"
-#include "common/workspace.h"
+#include "common/scratch.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -244,8 +244,8 @@ struct VectorLinear {
       return;
     }
     const int64_t run = end - begin < kRunPanels ? end - begin : kRunPanels;
-    auto* widened = reinterpret_cast<float*>(workspace(
-        Workspace::of_thread, 4 * (kWidenedBlocks * kBlockElements + run * kGroupRows * kPanelColumns)));
+    auto* widened = static_cast<float*>(
+        thread_scratch(4 * (kWidenedBlocks * kBlockElements + run * kGroupRows * kPanelColumns)));
     float* kept = widened + kWidenedBlocks * kBlockElements;
     for (int64_t group = 0; group < rows; group += kGroupRows) {
       const int64_t group_rows = rows - group < kGroupRows ? rows - group : kGroupRows;
@@ -258,8 +258,7 @@ struct VectorLinear {
   void run() const {
     const int64_t M = out.sizes[0], panels = packed.sizes[0];
     const int64_t chunk = M < kChunkRows ? M : kChunkRows;
-    auto* x_blocks = reinterpret_cast<float*>(
-        workspace(Workspace::of_call, 4 * divide_up(chunk, kRowBlock) * block_floats));
+    auto* x_blocks = static_cast<float*>(call_scratch(4 * divide_up(chunk, kRowBlock) * block_floats));
     for (int64_t first = 0; first < M; first += chunk) {
       const int64_t rows = M - first < chunk ? M - first : chunk;
       pack_rows(first, rows, x_blocks);

@@ -14,6 +14,7 @@ from kernelpair.cli.main import EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import select_candidates, select_pairs, select_tiers
 from kernelpair.environment import environment
 from kernelpair.pair import BenchRow, Pair
+from kernelpair.place import resolve
 from kernelpair.timing import Timing, interleave
 from optimized import use_tier
 from properties.candidates import PYTHON
@@ -48,7 +49,7 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def _time(pair: Pair, row: BenchRow, names: list[str], seconds: float) -> dict[str, Timing]:
-    arguments = row.arguments()
+    arguments = resolve(row.arguments())
     competitors: dict[str, Callable[[], object]] = {name: _call_of(pair, name, arguments) for name in names}
     competitors |= {name: prepare(arguments) for name, prepare in row.peers.items()}
     return interleave(competitors, seconds)

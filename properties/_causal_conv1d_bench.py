@@ -1,0 +1,81 @@
+"""Rows of `kernelpair bench` for causal_conv1d: a Qwen3-Next layer's 8,192 channels."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kernelpair.pair import BenchRow, Inputs
+from reference.causal_conv1d import causal_conv1d_pack_weight
+
+DIM, WIDTH = 8192, 4
+
+
+def _common() -> Inputs:
+    weight = torch.randn(DIM, WIDTH, dtype=torch.bfloat16)
+    return {"packed_weight": causal_conv1d_pack_weight(weight), "dim": DIM, "width": WIDTH, "bias": None}
+
+
+def _forward(tokens: int) -> Inputs:
+    x = torch.randn(tokens, DIM, dtype=torch.bfloat16).t()
+    states = torch.zeros(1, WIDTH - 1, DIM, dtype=torch.bfloat16).transpose(1, 2)
+    offsets = torch.tensor([0, tokens])
+    return {
+        "form": "varlen",
+        "x": x,
+        **_common(),
+        "conv_states": states,
+        "query_start_loc": offsets,
+        "cache_indices": None,
+        "has_initial_state": None,
+    }
+
+
+def _update(requests: int) -> Inputs:
+    x = torch.randn(requests, DIM, dtype=torch.bfloat16)
+    states = torch.randn(requests, WIDTH - 1, DIM, dtype=torch.bfloat16).transpose(1, 2)
+    return {"form": "update", "x": x, **_common(), "conv_states": states, "cache_indices": torch.randperm(requests)}
+
+
+def _weight(given: Inputs) -> Tensor:
+    return torch.randn(DIM, 1, WIDTH, dtype=given["x"].dtype)
+
+
+def _torch_forward(given: Inputs) -> Callable[[], object]:
+    x, weight = given["x"].contiguous()[None], _weight(given)
+    return lambda: F.silu(F.conv1d(x, weight, padding=WIDTH - 1, groups=DIM)[..., : x.shape[-1]])
+
+
+def _torch_update(given: Inputs) -> Callable[[], object]:
+    x, states, weight = given["x"], given["conv_states"].contiguous(), _weight(given)[:, 0]
+    slots = given["cache_indices"]
+
+    def run() -> Tensor:
+        window = torch.cat([states[slots], x[:, :, None]], dim=2)
+        states[slots] = window[:, :, 1:]
+        return F.silu((window * weight).sum(2))
+
+    return run
+
+
+ROWS = [
+    *(
+        BenchRow(
+            f"fwd {tokens} x {DIM}",
+            lambda tokens=tokens: _forward(tokens),  # type: ignore[misc]
+            bytes=2 * 2 * tokens * DIM,
+            peers={"torch": _torch_forward},
+        )
+        for tokens in (128, 1024)
+    ),
+    *(
+        BenchRow(
+            f"update {requests} x {DIM}",
+            lambda requests=requests: _update(requests),  # type: ignore[misc]
+            bytes=2 * 2 * requests * DIM * WIDTH,
+            peers={"torch": _torch_update},
+        )
+        for requests in (1, 64)
+    ),
+]

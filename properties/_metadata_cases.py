@@ -1,0 +1,237 @@
+"""Cases of attention_metadata: one batch for the eager builder, or a sequence of batches to replay in static buffers."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.case import Case
+from kernelpair.layout import ANY_STRIDES
+from kernelpair.pair import Inputs
+from kernelpair.values import permutation, poison_value
+from properties.strategies import around, common
+
+ONE_QUERY_MODES = ("decode", "idle", "draft_decode")
+STATIC_MODES = (*ONE_QUERY_MODES, "target_verify")
+EXTEND_MODES = ("extend", "mixed", "draft_extend")
+MODES_OF_A_REPLAY = (*((mode,) for mode in STATIC_MODES), STATIC_MODES)  # one mode over and over, or all in turn
+PAGES = (1, 2, 3, 16)
+MOST_PAGES = 4  # of one request, give or take a token
+MOST_REQUESTS = 4
+MOST_REPLAYED = 3  # requests of a step; a sequence of steps matters more than their size
+MOST_STEPS = 5
+MOST_ROWS = 9  # of the request table: more than any batch has requests
+
+INDICES = ("seq_lens", "req_pool_indices", "req_to_token", "extend_seq_lens", "encoder_lens")
+LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """seq_lens, the new tokens among them, encoder_lens, and the row of the request table."""
+
+    total: int = 1
+    new: int = 1
+    encoder: int = 0
+    row: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One step. pads: bs of a replay beyond its live requests."""
+
+    mode: str = "decode"
+    requests: tuple[Request, ...] = ()
+    encoder: bool = False
+    pads: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataCase(Case):
+    """One batch for the eager builder, or several to replay in static buffers."""
+
+    page_size: int = 1
+    num_draft_tokens: int = 0
+    speculative_step_id: int = 0
+    chunk_pages: int = 0
+    """attn_chunk_size in pages; 0: no local metadata."""
+    rows: int = 1
+    spare: int = 0
+    """Table columns, and room in static buffers, beyond what is needed."""
+    high: bool = False
+    """Page ids up to the largest possible."""
+    static: bool = False
+    draft_steps: int = 0
+    """Builders of a MultiStepMetadata; 0: one MetadataBuffers."""
+    capture: str = "first"
+    """first: all before the first replay; late: at the first use; again: before every replay."""
+    batches: tuple[Batch, ...] = (Batch(),)
+
+    @property
+    def chunk(self) -> int | None:
+        return self.chunk_pages * self.page_size or None
+
+    @property
+    def requests(self) -> list[Request]:
+        return [request for batch in self.batches for request in batch.requests]
+
+
+# --- cases ---
+
+
+@cache
+def _lengths(page_size: int) -> st.SearchStrategy[int]:
+    """Around multiples of the page size twice as often as any others."""
+    near = around(*(n * page_size for n in range(MOST_PAGES + 1)))
+    return st.sampled_from((*range(2), *near, *near, *range(MOST_PAGES * page_size)))
+
+
+@cache
+def _requests(page_size: int, rows: int, encoder: bool, most: int) -> st.SearchStrategy[tuple[Request, ...]]:
+    lengths = _lengths(page_size)
+    request = st.builds(
+        lambda total, new, encoder, row: Request(total=total, new=min(total, new), encoder=encoder, row=row),
+        lengths,
+        lengths,
+        lengths if encoder else st.just(0),
+        st.integers(0, rows - 1),
+    )
+    return st.lists(request, max_size=most).map(tuple)
+
+
+@cache
+def _eager_batch(page_size: int, rows: int, encoder: bool) -> st.SearchStrategy[tuple[Batch, ...]]:
+    requests = _requests(page_size, rows, encoder, MOST_REQUESTS)
+    modes = st.sampled_from(STATIC_MODES + EXTEND_MODES)
+    return st.builds(lambda mode, requests: (Batch(mode=mode, requests=requests, encoder=encoder),), modes, requests)
+
+
+@cache
+def _replays(modes: tuple[str, ...], page_size: int, rows: int, encoders: bool, bs: int) -> st.SearchStrategy[tuple[Batch, ...]]:
+    """Steps of a few modes; at one bs, or (bs 0) each at its own. Those that have encoders also leave them out."""
+
+    def step(mode: str, requests: tuple[Request, ...], encoder: bool, pads: int) -> Batch:
+        if not encoder:
+            requests = tuple(replace(request, encoder=0) for request in requests)
+        return Batch(mode=mode, requests=requests, encoder=encoder, pads=max(bs - len(requests), 0) if bs else pads)
+
+    requests = _requests(page_size, rows, encoders, bs or MOST_REPLAYED)
+    with_encoder = st.sampled_from((True, True, True, False)) if encoders else st.just(False)
+    steps = st.builds(step, st.sampled_from(modes), requests, with_encoder, st.just(0) if bs else st.integers(0, 2))
+    return st.lists(steps, min_size=1, max_size=MOST_STEPS).map(tuple)
+
+
+FIELDS = st.fixed_dictionaries(
+    {
+        **common(LAYOUTS, INDICES),
+        "page_size": st.sampled_from(PAGES),
+        "num_draft_tokens": st.sampled_from((0, 1, 2, 5)),
+        "speculative_step_id": st.integers(0, 2),
+        "chunk_pages": st.sampled_from((0, 0, 1, 2, 4)),
+        "rows": st.integers(1, MOST_ROWS),
+        "spare": st.sampled_from((0, 0, 1, 5)),
+        "high": st.booleans(),
+    }
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> MetadataCase:
+    """Eager batches in every mode; sequences of replays in the static modes, or in the steps of a draft."""
+    fields = draw(FIELDS)
+    static = draw(st.booleans(), label="static")
+    page_size, rows, encoder = fields["page_size"], fields["rows"], draw(st.booleans(), label="encoder")
+    if not static:
+        return MetadataCase(**fields, batches=draw(_eager_batch(page_size, rows, encoder), label="batch"))
+    draft_steps = draw(st.sampled_from((0, 0, 1, 3)), label="draft steps")
+    modes = ("draft_decode",) if draft_steps else draw(st.sampled_from(MODES_OF_A_REPLAY), label="modes")
+    return MetadataCase(
+        **fields,
+        static=True,
+        draft_steps=draft_steps,
+        capture=draw(st.sampled_from(("first", "late", "again"))),
+        batches=draw(_replays(modes, page_size, rows, encoder, draw(st.integers(0, 3), label="bs")), label="steps"),
+    )
+
+
+# --- inputs ---
+
+
+def pages_of(tokens: int, page_size: int) -> int:
+    return -(-tokens // page_size)
+
+
+def keys_of(case: MetadataCase, batch: Batch, request: Request) -> int:
+    """cache_seqlens of a request, the longest of all draft steps."""
+    if batch.mode == "draft_decode":
+        return request.total + (case.draft_steps or case.speculative_step_id + 1)
+    return request.total + (case.num_draft_tokens if batch.mode == "target_verify" else 0)
+
+
+def queries_of(case: MetadataCase, batch: Batch, request: Request) -> int:
+    if batch.mode in EXTEND_MODES:
+        return request.new
+    return case.num_draft_tokens if batch.mode == "target_verify" else 1
+
+
+def base_of(case: MetadataCase, request: Request) -> int:
+    """Where a request's own tokens begin in its row: behind the encoder's last page."""
+    return pages_of(request.encoder, case.page_size) * case.page_size
+
+
+def _table(case: MetadataCase) -> Tensor:
+    """Consecutive slots of pages in any order where the contract looks, poison elsewhere."""
+    page = case.page_size
+    ends = [base_of(case, r) + keys_of(case, batch, r) for batch in case.batches for r in batch.requests]
+    C = max(ends, default=0) + case.spare
+    columns = pages_of(C, page)
+    ids = permutation(case.seed, "pages", case.rows * columns).reshape(case.rows, columns)
+    if case.high:
+        ids = (2**31 // page if "req_to_token" in case.int32 else 2**31) - 1 - ids
+    slots = (ids[:, :, None] * page + torch.arange(page)).flatten(1)[:, :C]
+    used = torch.zeros(case.rows, C, dtype=torch.bool)
+    for batch in case.batches:
+        for request in batch.requests:
+            base = base_of(case, request)
+            used[request.row, : request.encoder] = True
+            used[request.row, base : base + keys_of(case, batch, request)] = True
+    return torch.where(used, slots, int(poison_value(case.poison, torch.int64)))
+
+
+def inputs(case: MetadataCase) -> Inputs:
+    """The requests of all steps one after another, and how they are cut into steps."""
+    extend = [r.new for batch in case.batches for r in batch.requests if batch.mode in EXTEND_MODES]
+    extending = any(batch.mode in EXTEND_MODES for batch in case.batches)
+    steps = tuple((b.mode, len(b.requests), len(b.requests) + b.pads, b.encoder) for b in case.batches)
+    return {
+        "steps": steps,
+        "seq_lens": torch.tensor([r.total for r in case.requests], dtype=torch.int64),
+        "req_pool_indices": torch.tensor([r.row for r in case.requests], dtype=torch.int64),
+        "req_to_token": _table(case),
+        "extend_seq_lens": torch.tensor(extend, dtype=torch.int64) if extending else None,
+        "encoder_lens": torch.tensor([r.encoder for r in case.requests], dtype=torch.int64)
+        if any(batch.encoder for batch in case.batches)
+        else None,
+        "page_size": case.page_size,
+        "num_draft_tokens": case.num_draft_tokens,
+        "speculative_step_id": case.speculative_step_id,
+        "attn_chunk_size": case.chunk,
+        "static": static_of(case) if case.static else None,
+    }
+
+
+def static_of(case: MetadataCase) -> dict[str, Any]:
+    """Limits that the steps need, and no more than `spare` beyond."""
+    keys = [keys_of(case, batch, request) for batch in case.batches for request in batch.requests]
+    encoders = [request.encoder for request in case.requests]
+    return {
+        "max_bs": max(len(batch.requests) + batch.pads for batch in case.batches) + case.spare,
+        "max_context_len": max(keys, default=0) + case.spare,
+        "max_encoder_len": max([1, *encoders]) + case.spare if any(batch.encoder for batch in case.batches) else 0,
+        "draft_steps": case.draft_steps,
+        "topk": 1,
+        "capture": case.capture,
+    }

@@ -1,0 +1,178 @@
+"""Error bounds of the gated delta rule over whole sequences, carried along the token loop in float64.
+
+Derivation, for one value column j; |.| of a K-vector is its 2-norm, u the unit roundoff of the inputs, u' a working one.
+
+1. A written value w_t = beta_t (v_t - S_j . k_t) is formed from operands that may be rounded to the inputs' dtype: v, the
+   copies of k and of S (in a chunk: of the triangle's inverse, which combines earlier written values; R_t bounds what those
+   contribute, from the start of the chunk on). Each rounding is relative to its operand, so the error of k_t w_t as a vector
+   is at most a few u' times `y_t = beta_t |k_t| (|v_t| + R_t + sqrt(sum_k k_k^2 S_k^2))`. The last term is the root sum of
+   squares of the rounded products: roundings of different elements are independent.
+2. Errors of different tokens are independent too, and a step shrinks what is there by exp(g_t); the update 1 - beta k k^T is a
+   contraction for beta |k|^2 <= 1. So squares add: `Y_t^2 = exp(2 g_t) Y_{t-1}^2 + y_t^2`.
+3. The carried state is fp32: each step may add a rounding error relative to the column, `Z_t^2 = exp(2 g_t) Z_{t-1}^2 + |S|^2`.
+4. `E_t = 8 u' Y_t + 2^-16 Z_t` bounds the state's column; the output reads it with |q_t|, adds its own products of rounded
+   operands and one rounding.
+
+A factor exp of a sum of log decays within a chunk is off by 2^-22 times that sum, relatively: this joins u'.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
+CHUNK = 64
+CARRY = 2.0**-16  # of a column's norm, for all that fp32 loses in one step
+BF16_STORE = 2.0**-8  # of a state kept in bfloat16, relative to each element
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How results are computed and rounded: the arguments of a call that are no tensors."""
+
+    dtype: str
+    l2norm: bool
+    eps: float
+    scale: float
+    rounded_inputs: bool = False
+    """The inputs were themselves rounded by an earlier step and may differ by one ulp from the reference's (a layer)."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Bounds of a batch of sequences. Column norms [N, HV, V]; token tensors are in call order [T, HV, V]."""
+
+    out: Tensor
+    out_size: Tensor
+    """Root sum of squares of the products that make each output: the size of one rounded operand's effect."""
+    out_carried: Tensor
+    """What written values' roundings contribute to each output, per unit roundoff: |q| scale Y."""
+    out_exact: Tensor
+    """What remains of the outputs' bound if no operand is rounded to 16 bits: the fp32 state, and the smallest numbers."""
+    state_carried: Tensor
+    """As out_carried, for final columns: Y."""
+    state_exact: Tensor
+    state: Tensor
+    """Bound of the 2-norm of each final state column, before it is stored."""
+
+
+def walk(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, spans: list[tuple[int, int]], rule: Rule
+) -> Walk:
+    """Carry the bounds along the tokens of all sequences at once.
+
+    q, k [T, HK, K]; v [T, HV, V]; g, beta [T, HV]; state [N, HV, K, V]: where each sequence starts; all float64. `spans` are
+    the sequences' token ranges.
+    """
+    batch = _Batch(q, k, v, g, beta, spans, rule)
+    read, size, column, o, ro = _token_loop(batch, state)
+    u, working = UNIT[rule.dtype], _working_unit(batch, rule)
+    tiny_v, tiny_y = (2.0**-13, 2.0**-14) if rule.dtype == "float16" else (0.0, 0.0)
+    strength, fresh = batch.beta * batch.k.norm(dim=-1, keepdim=True), batch.v.abs() + tiny_v + size
+    R, Y, Z = (torch.zeros_like(read[0]) if len(read) else state.new_zeros(batch.rows, v.shape[2]) for _ in range(3))
+    carried, exact = torch.zeros_like(read), torch.zeros_like(read)
+    for t in range(batch.length):
+        gamma = batch.gamma[t]
+        R = torch.maximum(gamma * R, read[t]) if t % CHUNK else read[t]
+        Y = gamma**2 * Y + (strength[t] * (fresh[t] + R)) ** 2  # neutral tokens add nothing to Y
+        Z = torch.where(batch.live[t], gamma**2 * Z + column[t], Z)
+        carried[t], exact[t] = Y, Z
+    carried, exact = carried.sqrt_() + tiny_y, exact.sqrt_() * CARRY + 2.0**-100
+    norm = rule.scale * batch.q.norm(dim=-1, keepdim=True)
+    out = u * (2 if rule.rounded_inputs else 1) * rule.scale * o + norm * (8 * working * carried + exact)
+    out += 4 * working * rule.scale * (o + ro) + _smallest(rule)
+    tokens = (batch.tokens(x) for x in (out, rule.scale * ro, norm * carried, norm * exact + _smallest(rule)))
+    Y, Z = Y.sqrt() + tiny_y, Z.sqrt() * CARRY + 2.0**-100
+    return Walk(*tokens, *(batch.columns(x) for x in (Y, Z, 8 * working * Y + Z)))
+
+
+def _token_loop(batch: "_Batch", state: Tensor) -> tuple[Tensor, ...]:
+    """Per token and column [L, M, V]: |S.k|, sqrt(k^2.S^2) and |S|^2 after the decay, |S.q| and sqrt(q^2.S^2) after the write."""
+    S = state.reshape(batch.rows, *state.shape[2:]).clone()
+    found = tuple(state.new_zeros(batch.length, batch.rows, state.shape[3]) for _ in range(5))
+    read, size, column, o, ro = found
+    squares = torch.stack([batch.k.square(), torch.ones_like(batch.k)], 2)  # [L, M, 2, K]
+    for t in range(batch.length):
+        k, q = batch.k[t, :, None], batch.q[t, :, None]
+        S *= batch.gamma[t, :, None]
+        now = torch.bmm(k, S)[:, 0]
+        read[t] = now
+        both = torch.bmm(squares[t], S * S)
+        size[t], column[t] = both[:, 0], both[:, 1]
+        S = torch.baddbmm(S, k.transpose(1, 2), ((batch.v[t] - now) * batch.beta[t])[:, None])
+        o[t] = torch.bmm(q, S)[:, 0]
+        ro[t] = torch.bmm(q * q, S * S)[:, 0]
+    return read.abs_(), size.sqrt_(), column, o.abs_(), ro.sqrt_()
+
+
+def _smallest(rule: Rule) -> float:
+    return 2 * 2.0**-126 + (2.0**-25 if rule.dtype == "float16" else 0.0)
+
+
+def _working_unit(batch: "_Batch", rule: Rule) -> Tensor:
+    """[M, 1]"""
+    decay = batch.g.abs()
+    chunks = torch.stack([decay[t : t + CHUNK].sum(0) for t in range(0, max(batch.length, 1), CHUNK)]).amax(0)
+    unit = max(UNIT[rule.dtype], 2.0**-18) + 2.0**-22 * chunks
+    return unit * (2 if rule.rounded_inputs else 1)
+
+
+class _Batch:
+    """Sequences and heads side by side, [L, M, ...] with M = N x HV, neutral tokens behind the shorter ones; q, k normalised."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, spans: list[tuple[int, int]], rule: Rule
+    ) -> None:
+        group = v.shape[1] // q.shape[1]
+        if rule.l2norm:
+            q, k = (x * (x.square().sum(-1, keepdim=True) + rule.eps).rsqrt() for x in (q, k))
+        self.spans, self.shape = spans, v.shape
+        self.rows = len(spans) * v.shape[1]
+        self.length = max((end - begin for begin, end in spans), default=0)
+        self.live = self._side_by_side(torch.ones(*v.shape[:2], 1, dtype=torch.bool))
+        self.q, self.k = (self._side_by_side(x.repeat_interleave(group, 1)) for x in (q, k))
+        self.v, self.g, self.beta = self._side_by_side(v), self._side_by_side(g[..., None]), self._side_by_side(beta[..., None])
+        self.gamma = self.g.exp()
+
+    def _side_by_side(self, x: Tensor) -> Tensor:
+        padded = x.new_zeros(self.length, len(self.spans), *x.shape[1:])
+        for n, (begin, end) in enumerate(self.spans):
+            padded[: end - begin, n] = x[begin:end]
+        return padded.flatten(1, 2)
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """Back in call order [T, HV, V]; tokens that no sequence covers are 0."""
+        back = x.new_zeros(self.shape)
+        for n, (begin, end) in enumerate(self.spans):
+            back[begin:end] = x.unflatten(1, (len(self.spans), -1))[: end - begin, n]
+        return back
+
+    def columns(self, x: Tensor) -> Tensor:
+        """[N, HV, V]"""
+        return x.reshape(len(self.spans), *self.shape[1:])
+
+
+def step_bound(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, S0: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+    """One decode step: bounds of out [n, HV, V] and of the new states [n, HV, K, V] before they are stored.
+
+    Everything is fp32, so each product is off by c times the sum of its absolute terms: `E = c (G |S0| + |k| W1^T)` with
+    `G = exp(g) (1 + |g|)` and `W1 = beta (|v| + G |S0|^T |k|)`, and `|do| <= u |o| + scale (E + c |S|)^T |q|`. c counts the 2 K
+    terms of the two products and the errors of exp, sigmoid and the norms; inputs that an earlier step rounded add 8 units.
+    """
+    group, K = v.shape[1] // q.shape[1], q.shape[2]
+    if rule.l2norm:
+        q, k = (x * (x.square().sum(-1, keepdim=True) + rule.eps).rsqrt() for x in (q, k))
+    q, k = q.repeat_interleave(group, 1), k.repeat_interleave(group, 1)
+    u, terms = UNIT[rule.dtype], 2 * K + 16
+    c = 2.0**-23 * min(terms, 16 * terms**0.5) + 2.0**-14
+    c += 8 * max(u, 2.0**-17) if rule.rounded_inputs else 0.0
+    gamma = g.exp()[..., None, None]
+    S = gamma * S0
+    S = S + k[..., None] * ((v - torch.einsum("nhkv,nhk->nhv", S, k)) * beta[..., None])[..., None, :]
+    G = gamma * (1 + g.abs())[..., None, None] + 2.0**-100
+    W1 = beta[..., None] * (v.abs() + torch.einsum("nhkv,nhk->nhv", G * S0.abs(), k.abs()))
+    E = c * (G * S0.abs() + k.abs()[..., None] * W1[..., None, :]) + _smallest(rule)
+    o = rule.scale * torch.einsum("nhkv,nhk->nhv", S, q)
+    out = u * o.abs() + rule.scale * torch.einsum("nhkv,nhk->nhv", E + c * S.abs(), q.abs()) + _smallest(rule)
+    return out, E

@@ -1,0 +1,82 @@
+"""Kernels in Python for the toy pair that behave in one chosen way, for tests of the engine itself."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.candidate import Candidate
+from tests.selftest.toy import reference
+
+PAGE = 4096
+
+
+def good(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    reference(x, slots, out, scale)
+
+
+def _returns(make: Callable[[Tensor, Tensor], Any]) -> Callable[..., Any]:
+    """A kernel that does its work and then, if there was any, returns something that the contract does not know."""
+
+    def kernel(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> Any:
+        reference(x, slots, out, scale)
+        return make(x, out) if len(slots) else None
+
+    return kernel
+
+
+def _bad(act: Callable[[Tensor, Tensor], Any]) -> Callable[..., Any]:
+    """A kernel that does its work and then, if there was any, something else."""
+    return _returns(lambda x, out: (act(x, out), None)[1])
+
+
+def _last_byte(tensor: Tensor) -> int:
+    return tensor.data_ptr() + (len(tensor) - 1) * tensor.stride(0) * 4 + tensor.shape[1] * 4
+
+
+segfaults = _bad(lambda x, out: os.kill(os.getpid(), signal.SIGSEGV))
+aborts_with_words = _bad(lambda x, out: (os.write(2, b"first\n*** corrupted ***\n"), os.abort()))
+real_time_signal = _bad(lambda x, out: os.kill(os.getpid(), signal.SIGRTMIN + 3))
+leaves = _bad(lambda x, out: os._exit(3))
+exits = _bad(lambda x, out: sys.exit(3))
+sleeps = _bad(lambda x, out: time.sleep(60))
+writes_past_end = _bad(lambda x, out: ctypes.memset(_last_byte(out), 0, 1))
+writes_before_start = _bad(lambda x, out: ctypes.memset(out.data_ptr() - 1, 0, 1))
+reads_past_end = _bad(lambda x, out: ctypes.string_at(_last_byte(x), 1))
+returns_two = _returns(lambda x, out: (torch.ones(1), torch.ones(1)))
+returns_its_argument = _returns(lambda x, out: out)
+returns_a_number = _returns(lambda x, out: 7)
+returns_strange_thing = _returns(lambda x, out: lambda: None)
+off_by_an_eighth = _bad(lambda x, out: out.mul_(1.125))
+prints = _bad(lambda x, out: print("a word on stdout"))
+
+
+class OddError(IndexError):
+    """A subclass of what a contract may name."""
+
+
+def raises(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    raise OddError(f"no more than {len(x)}")
+
+
+def fails_to_load(name: str) -> None:
+    raise OSError("libsomething.so.3: cannot open shared object file")
+
+
+def dies_on_loading(name: str) -> None:
+    os._exit(4)
+
+
+def ran(before: bool) -> str | None:
+    return "toy"
+
+
+def kernel(name: str, prepare: str = "") -> Candidate:
+    """A kernel of this module as a candidate named `toy`."""
+    return Candidate("toy", f"tests.kernels:{name}", f"tests.kernels:{prepare}" if prepare else "", "tests.kernels:ran")
