@@ -23,7 +23,7 @@ def paged_attention(
     rest = (k_descale, v_descale, sinks, softmax_scale, causal, window_left, window_right, softcap, num_splits)
     call = operator("paged_attention")
     if not isinstance(q, Tensor) or q.dim() != 4:
-        return call(q, k_cache, v_cache, page_table, cache_seqlens, cu_seqlens_q, qv, *rest)  # type: ignore[no-any-return]
+        return call(q, k_cache, v_cache, page_table, cache_seqlens, cu_seqlens_q, qv, *rest)
     B, S = q.shape[:2]
     offsets = torch.arange(B + 1) * S
     if cu_seqlens_q is not None and cu_seqlens_q.tolist() != offsets.tolist():
@@ -33,4 +33,4 @@ def paged_attention(
             raise ValueError(f"qv must have 4 dimensions as q has, got shape {list(qv.shape)}")
         qv = qv.flatten(0, 1)
     result = call(q.flatten(0, 1), k_cache, v_cache, page_table, cache_seqlens, offsets, qv, *rest)
-    return result.unflatten(0, (B, S))  # type: ignore[no-any-return]
+    return result.unflatten(0, (B, S))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
+from kernelpair.layout import FUSED as FUSED_LAYOUT
 from kernelpair.pair import Bound, Inputs, Outputs, Pair
 from kernelpair.values import permutation, poison
 from optimized import operator
@@ -30,6 +31,7 @@ LENGTHS = (1, 2, 3, 5, 0, *around(16, 32), 48, *around(64, 256, 512, 768, 1024))
 LONG = around(4096)
 BATCHES = (1, 1, 2, 2, 3, 4, 5, 0)
 BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products, before rare larger ones
+LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
 RARE_BUDGET = 40_000_000  # one case in 200; reaches 1,024 new tokens
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 SCORES_AT_ONCE = 1 << 19  # of the bound, which holds ten matrices of that size
@@ -116,9 +118,9 @@ FIELDS = st.fixed_dictionaries({
     "size": st.sampled_from((1.0, 1e-3, 0.1, 100.0)),
 })
 KINDS = st.sampled_from(("self", "self", "self", "behind an encoder", "cross", "foreign cache"))
-WINDOW = st.sampled_from((0, 0, 0, -1, 1, 2, "E-1", "E", "E+1", "P", "L", "L+1", "L/2"))
+WINDOW: st.SearchStrategy[int | str] = st.sampled_from((0, 0, 0, -1, 1, 2, "E-1", "E", "E+1", "P", "L", "L+1", "L/2"))
 CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
-SINKS = st.sampled_from(("none", "none", "same", "float32"))
+SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
 ENCODER = st.sampled_from((1, 2, 0, 5, 9, 16, 33))
 RARE = st.integers(0, 3999)
 
@@ -146,6 +148,9 @@ def cases(draw: st.DrawFn) -> ExtendAttentionCase:
     width, width_v = draw(st.sampled_from(WIDTHS), label="widths")
     batch = draw(st.sampled_from(BATCHES), label="batch")
     budget, rare = draw(st.sampled_from(BUDGET), label="budget"), draw(RARE, label="rare")
+    if rare % 8 == 7:
+        budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
+        width, width_v = WIDTHS[rare // 24 % 5]
     if rare >= 3980:
         budget, batch, (heads, kv_heads) = RARE_BUDGET, 1, HEADS[rare % 3]
         width, width_v = WIDTHS[rare % 4]
@@ -157,7 +162,8 @@ def cases(draw: st.DrawFn) -> ExtendAttentionCase:
     kind = draw(KINDS, label="kind")
     encoder = None
     if kind == "cross":
-        prefixes, encoder = tuple(p % 5 for p in prefixes), prefixes
+        keys = (0, *prefixes[1:]) if rare % 3 == 0 else prefixes
+        prefixes, encoder = tuple(p % 5 for p in prefixes), keys[:batch]
     elif kind == "behind an encoder":
         encoder = tuple(draw(ENCODER, label="encoder") for _ in range(batch))
     elif kind == "foreign cache":
@@ -165,6 +171,8 @@ def cases(draw: st.DrawFn) -> ExtendAttentionCase:
     E, P = max(extends, default=0), max(prefixes, default=0)
     window = draw(WINDOW, label="window")
     named = {"E-1": E - 1, "E": E, "E+1": E + 1, "P": P, "L": E + P, "L+1": E + P + 1, "L/2": (E + P) // 2}
+    if rare % 16 == 3:
+        fields["layout"] = {**fields["layout"], "k_cache": FUSED_LAYOUT}
     exact = fields["values"] != "random"
     return ExtendAttentionCase(
         **fields, extends=extends, prefixes=prefixes, encoder=encoder, heads=heads, kv_heads=kv_heads, width=width,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
+from kernelpair.layout import FUSED as FUSED_LAYOUT
 from kernelpair.pair import Bound, Inputs, Outputs, Pair
 from kernelpair.values import permutation, poison, uniform
 from optimized.paged_attention import paged_attention as optimized_paged_attention
@@ -31,6 +32,7 @@ PAGE_COUNTS = (0, 1, 2, 3, 8)  # sk in whole pages, and one key more or less
 ROWS = (1, 2, 0, 3, 5, *around(16, 32), 48, *around(64, 128, 256))
 BATCHES = (1, 1, 2, 2, 3, 4, 0)
 BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products
+LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 SCORES_AT_ONCE = 1 << 19  # of the bound, which holds ten matrices of that size
 
@@ -119,9 +121,9 @@ FIELDS = st.fixed_dictionaries({
     "size": st.sampled_from((1.0, 1e-3, 0.1, 100.0)),
 })
 KINDS = st.sampled_from(("same", "same", "same", "float8_e4m3fn", "float8_e5m2", "latent"))
-WINDOW = st.sampled_from((-1, -1, -1, 0, 1, "sk-1", "sk", "sk/2", 2**62))
+WINDOW: st.SearchStrategy[int | str] = st.sampled_from((-1, -1, -1, 0, 1, "sk-1", "sk", "sk/2", 2**62))
 CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
-SINKS = st.sampled_from(("none", "none", "same", "float32"))
+SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
 DESCALE = st.sampled_from(((False, False), (True, True), (True, False), (False, True)))
 
 
@@ -147,12 +149,18 @@ def cases(draw: st.DrawFn) -> PagedAttentionCase:
     if latent:
         kv_heads = 1
     batch = draw(st.sampled_from(BATCHES), label="batch")
-    most = draw(st.sampled_from(BUDGET), label="budget") // (heads * (width + width_v) * max(batch, 1))
+    budget, rare = draw(st.sampled_from(BUDGET), label="budget"), draw(st.integers(0, 119), label="rare")
+    if rare % 8 == 7:
+        budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
+        width, width_v = (LATENT_WIDTHS if latent else WIDTHS)[rare // 8 % 5 % (3 if latent else 5)]
+    most = budget // (heads * (width + width_v) * max(batch, 1))
     lens = tuple(draw(_lengths(max(1, most), fields["page"]), label="keys") for _ in range(batch))
     rows = tuple(draw(_rows(max(1, most // max(n, 1)), n), label="rows") for n in lens)
     n = max(lens, default=0)
     named = {"sk-1": max(n - 1, 0), "sk": n, "sk/2": n // 2}
     left, right = (draw(WINDOW, label=side) for side in ("left", "right"))
+    if (latent and rare % 2) or rare % 16 == 4:
+        fields["layout"] = {**fields["layout"], "k_cache": FUSED_LAYOUT}
     exact = fields["values"] != "random"
     if kind != "same":  # float8 has no other sizes; a latent value is part of its key
         fields["size"] = 1.0

@@ -131,8 +131,8 @@ def _check(
         bad = ((slots < 0) | (slots >= k_cache.shape[0])).nonzero()
         if len(bad):
             column = start + int(bad[0])
-            value = int(slots[bad[0]])
-            raise IndexError(f"req_to_token: request {b}, column {column} holds {value}, outside [0, {k_cache.shape[0]})")
+            held = int(slots[bad[0]])
+            raise IndexError(f"req_to_token: request {b}, column {column} holds {held}, outside [0, {k_cache.shape[0]})")
     read = {**tensors, **lengths, "req_to_token": req_to_token, "sinks": sinks}
     checks.disjoint({"out": out}, {name: tensor for name, tensor in read.items() if name != "out"})
     return spans

@@ -44,7 +44,9 @@ def paged_attention(
         return result.unflatten(0, (B, S))
     checks.is_index("page_table", page_table)
     checks.is_tensor("page_table", page_table, 2)
-    if isinstance(cache_seqlens, int) and not isinstance(cache_seqlens, bool):
+    if isinstance(cache_seqlens, bool):
+        raise TypeError("cache_seqlens must be a tensor or an int, got a bool")
+    if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((page_table.shape[0],), cache_seqlens)
     if softmax_scale is None and q.dim() == 3:
         softmax_scale = max(1, q.shape[2] + (v_cache.shape[-1] if qv is not None else 0)) ** -0.5

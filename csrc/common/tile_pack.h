@@ -1,9 +1,6 @@
-// From vectors to tile operands and back: pairs of fp32 rows rounded into the dwords of a bf16 tile, 16 x 16 dword
-// transposes, and a block of two by two tile products. Tiles in memory are dense 1 KiB blocks.
+// From vectors to tile operands: pairs of fp32 rows rounded into the dwords of a bf16 tile. Tiles are dense 1 KiB blocks.
 #pragma once
 
-#include "common/tile.h"
-#include "common/transpose.h"
 #include "common/vec.h"
 
 namespace kernelpair::KP_TIER {
@@ -12,7 +9,6 @@ namespace {
 constexpr int kTileRows = 16;
 constexpr int kTileFloats = 256;  // an fp32 tile: 16 x 16
 constexpr int kTileHalves = 512;  // a bf16 tile: 16 x 32
-constexpr int kTileStride = 64;   // bytes from row to row
 
 KP_INLINE I32x16 load_dwords(const void* from) {
   I32x16 r;
@@ -50,42 +46,6 @@ KP_INLINE I32x16 pack_row(F32x16 first, F32x16 second) {
 
 KP_INLINE F32x16 low_half(I32x16 pairs) { return as_float(shift_left<16>(pairs)); }
 KP_INLINE F32x16 high_half(I32x16 pairs) { return as_float(pairs & splat_int(static_cast<int32_t>(0xffff0000u))); }
-
-// Four fp32 tiles C[i][j] (+)= sum over `steps` of A[i] B[j]; the operands of successive steps lie a stride apart (elements).
-struct TileBlock {
-  const Bf16* a[2];
-  const Bf16* b[2];
-  float* c[2][2];
-};
-
-template <bool kAccumulate>
-KP_INLINE void tile_block(const TileBlock& t, int64_t steps, int64_t a_stride, int64_t b_stride) {
-  if constexpr (kAccumulate) {
-    tile_load<0>(t.c[0][0], kTileStride);
-    tile_load<1>(t.c[0][1], kTileStride);
-    tile_load<2>(t.c[1][0], kTileStride);
-    tile_load<3>(t.c[1][1], kTileStride);
-  } else {
-    tile_zero<0>();
-    tile_zero<1>();
-    tile_zero<2>();
-    tile_zero<3>();
-  }
-  for (int64_t s = 0; s < steps; ++s) {
-    tile_load<4>(t.a[0] + s * a_stride, kTileStride);
-    tile_load<6>(t.b[0] + s * b_stride, kTileStride);
-    tile_bf16<0, 4, 6>();
-    tile_load<7>(t.b[1] + s * b_stride, kTileStride);
-    tile_bf16<1, 4, 7>();
-    tile_load<5>(t.a[1] + s * a_stride, kTileStride);
-    tile_bf16<2, 5, 6>();
-    tile_bf16<3, 5, 7>();
-  }
-  tile_store<0>(t.c[0][0], kTileStride);
-  tile_store<1>(t.c[0][1], kTileStride);
-  tile_store<2>(t.c[1][0], kTileStride);
-  tile_store<3>(t.c[1][1], kTileStride);
-}
 
 }  // namespace
 }  // namespace kernelpair::KP_TIER

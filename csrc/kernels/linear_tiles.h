@@ -11,11 +11,11 @@
 // | kChunkRows     | 1024         | bounds the copy of x at 2 KiB of memory for each k                                        |
 #pragma once
 
-#include "kernels/linear_parts.h"
 #include "common/parallel.h"
+#include "common/scratch.h"
 #include "common/tile_block.h"
 #include "common/tile_pack.h"
-#include "common/scratch.h"
+#include "kernels/linear_parts.h"
 
 namespace kernelpair::KP_TIER {
 namespace {

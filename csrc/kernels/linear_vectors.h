@@ -14,10 +14,11 @@
 // prefetch the weights of the next 192 k into L2 while they multiply.
 #pragma once
 
-#include "kernels/linear_parts.h"
 #include "common/parallel.h"
-#include "common/tile_pack.h"
 #include "common/scratch.h"
+#include "common/tile_pack.h"
+#include "common/transpose.h"
+#include "kernels/linear_parts.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
