@@ -64,7 +64,8 @@ def settle(pair: Pair, case: Case, inputs: Inputs, keep_strides: bool = False) -
         if name in pair.indices and value.dtype in (torch.int32, torch.int64):
             value = value.to(torch.int32 if name in case.int32 else torch.int64)
         if case.layout.get(name) == EXPANDED and value.dim() and value.shape[0] > 1:
-            value = value[:1].expand(value.shape)
+            repeated = value[:1].expand(value.shape)
+            value = repeated.contiguous() if value.is_contiguous() else repeated  # its layout gives it stride 0
         settled[name] = value if keep_strides else value.contiguous()
     return settled
 

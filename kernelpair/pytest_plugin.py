@@ -17,6 +17,7 @@ from kernelpair.jobs import EXAMPLES, STATE
 from kernelpair.pair import Pair
 from kernelpair.report import FailureReport, command_for_pytest, failures_of
 from kernelpair.run import Isolated
+from optimized import tiers
 
 PROFILES = {"dev": 50, "ci": 100, "nightly": 5000}  # cases for each pair and tier
 
@@ -49,8 +50,9 @@ def profile_name() -> str:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """CPU, profile, seed."""
-    return [f"kernelpair: {cpu_model()}; profile {profile_name()}, seed {seed_of(config)}"]
+    """CPU, tiers, profile, seed."""
+    runnable = " ".join(tier.name for tier in tiers() if tier.runnable)
+    return [f"kernelpair: {cpu_model()}; tiers {runnable}; profile {profile_name()}, seed {seed_of(config)}"]
 
 
 def seed_of(config: pytest.Config) -> int:

@@ -20,6 +20,7 @@ START_SECONDS = 120.0  # for importing torch and the candidate on a loaded machi
 # Freshly allocated memory is filled with bytes that are a huge number in bf16 and fp32 and NaN in fp16, so that a kernel
 # which trusts its scratch is seen; glibc reads it when the worker's server starts.
 os.environ.setdefault("MALLOC_PERTURB_", "129")
+os.environ.setdefault("KERNELPAIR_POISON_SCRATCH", "1")  # the kernels' own scratch is NaN when they get it
 
 
 class HarnessError(RuntimeError):

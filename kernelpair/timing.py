@@ -19,13 +19,22 @@ class Timing:
     samples: int
 
 
-def interleave(competitors: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, Timing]:
+def interleave(
+    competitors: Mapping[str, Callable[[], object]],
+    seconds: float,
+    before: Callable[[str], object] = lambda name: None,
+) -> dict[str, Timing]:
     """Time each competitor for about `seconds`, in turns; each is called twice beforehand.
+
+    `before` is called with a competitor's name at the start of each of its turns, untimed.
 
     >>> sorted(interleave({"a": lambda: None, "b": lambda: sum(range(99))}, 0.01))
     ['a', 'b']
     """
-    repeats = {name: _repeats(call) for name, call in competitors.items()}
+    repeats = {}
+    for name, call in competitors.items():
+        before(name)
+        repeats[name] = _repeats(call)
     samples: dict[str, list[float]] = {name: [] for name in competitors}
     until = time.perf_counter() + seconds * len(competitors)
     least, most = ROUNDS
@@ -33,6 +42,7 @@ def interleave(competitors: Mapping[str, Callable[[], object]], seconds: float) 
         if turn >= least and time.perf_counter() > until:
             break
         for name, call in competitors.items():
+            before(name)
             samples[name].append(_sample(call, repeats[name]))
     return {name: _summary(taken) for name, taken in samples.items()}
 

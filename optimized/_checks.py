@@ -1,5 +1,6 @@
 """Argument checks for layers that are Python over several operators: everything is checked before the first of them writes."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -27,7 +28,7 @@ def check_dense_last(name: str, value: Tensor) -> None:
 
 def check_offsets(name: str, offsets: Sequence[int], last: int) -> None:
     """From 0 or above, never falling, up to `last` or below."""
-    if not offsets or offsets[0] < 0 or offsets[-1] > last or any(a > b for a, b in zip(offsets, offsets[1:])):
+    if not offsets or offsets[0] < 0 or offsets[-1] > last or any(a > b for a, b in itertools.pairwise(offsets)):
         raise ValueError(f"{name} must rise from 0 or above to at most {last}, got {list(offsets)}")
 
 

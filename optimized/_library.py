@@ -46,7 +46,10 @@ def _fake(name: str, expression: str) -> Callable[..., Any]:
     """The fake of an operator: nothing if it only mutates, else the expression over its arguments that its source states."""
     if not expression:
         return lambda *args, **kwargs: None
-    arguments = [argument.name for argument in getattr(torch.ops.kernelpair, name).default._schema.arguments]
+    arguments = [
+        f"{argument.name}={argument.default_value!r}" if argument.has_default_value() else argument.name
+        for argument in getattr(torch.ops.kernelpair, name).default._schema.arguments
+    ]
     return eval(f"lambda {', '.join(arguments)}: {expression}", {"torch": torch})  # noqa: S307 - our own source
 
 

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from optimized._checks import FLOAT_DTYPES, INDEX_DTYPES, check_dense_last, check_disjoint, check_offsets, check_slots, check_tensor
+from optimized._checks import (
+    FLOAT_DTYPES,
+    INDEX_DTYPES,
+    check_dense_last,
+    check_disjoint,
+    check_offsets,
+    check_slots,
+    check_tensor,
+)
 from optimized.causal_conv1d import PackedConvWeight, causal_conv1d_fwd, causal_conv1d_update
 from optimized.operators import operator
 
@@ -176,10 +184,14 @@ def _check_tensors(
             raise ValueError(f"{name} has {len(value)} rows for num_actual_tokens = {tokens}")
     check_dense_last("mixed_qkv", mixed_qkv)
     check_dense_last("core_attn_out", core_attn_out)
-    vectors = {"A_log": (A_log, heads.HV), "dt_bias": (dt_bias, heads.HV), "conv_bias": (conv_bias, heads.dim)}
-    for name, (value, size) in vectors.items():
-        if value is not None or name != "conv_bias":
-            check_tensor(name, value, 1, [dtype, torch.float32], [size])
+    vectors: dict[str, tuple[Tensor | None, int]] = {
+        "A_log": (A_log, heads.HV),
+        "dt_bias": (dt_bias, heads.HV),
+        "conv_bias": (conv_bias, heads.dim),
+    }
+    for name, (vector, size) in vectors.items():
+        if vector is not None or name != "conv_bias":
+            check_tensor(name, vector, 1, [dtype, torch.float32], [size])
     if conv_weight.dim != heads.dim:
         raise ValueError(f"conv_weight holds {conv_weight.dim} channels, mixed_qkv has {heads.dim}")
     if conv_weight.dtype != dtype:

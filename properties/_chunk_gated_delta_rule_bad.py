@@ -149,10 +149,12 @@ BAD = {
     "eps_nan": _replaced(ValueError, "eps", eps=NAN),
     "scale_negative": _replaced(ValueError, "scale", scale=-1.0),
     "scale_infinite": _replaced(ValueError, "scale", scale=INF),
-    "offsets_negative": Bad(lambda case, given: given | {"cu_seqlens": given["cu_seqlens"] - case.before - 1}, ValueError,
-                            "cu_seqlens"),  # fmt: skip
-    "offsets_past_end": Bad(lambda case, given: given | {"cu_seqlens": given["cu_seqlens"] + case.after + 1}, ValueError,
-                            "cu_seqlens"),  # fmt: skip
+    "offsets_negative": Bad(
+        lambda case, given: given | {"cu_seqlens": given["cu_seqlens"] - case.before - 1}, ValueError, "cu_seqlens"
+    ),
+    "offsets_past_end": Bad(
+        lambda case, given: given | {"cu_seqlens": given["cu_seqlens"] + case.after + 1}, ValueError, "cu_seqlens"
+    ),
     "offsets_falling": Bad(_falling, ValueError, "cu_seqlens"),
     "offsets_none_at_all": Bad(lambda case, given: given | {"cu_seqlens": given["cu_seqlens"][:0]}, ValueError, "cu_seqlens"),
     "offsets_float": _cast("cu_seqlens", torch.float32),

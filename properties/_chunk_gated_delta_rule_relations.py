@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,23 +14,28 @@ from properties._chunk_gated_delta_rule_cases import ChunkCase
 from reference.gated_delta_rule_update import gated_delta_rule_update
 
 TOKENS = ("q", "k", "v", "g", "beta")
-PLAIN = {"layout": {}}  # relations rebuild their arguments densely
+PLAIN: dict[str, Any] = {"layout": {}}  # relations rebuild their arguments densely
 
 
-def _close(session: Session, name: str, got: Tensor, expected: Tensor, bound: Tensor, says: str) -> None:
+def _close(session: Session, name: str, got: Tensor, expected: Tensor, bound: Any, says: str) -> None:
     """Two results of one call's data: each is within one bound of the truth."""
     session.expect_close(name, got, expected, 2 * bound, says)
+
+
+def _bounds(session: Session) -> Any:
+    """Of the first call, by output."""
+    return session.first.bound
 
 
 def _agrees(case: ChunkCase, session: Session, out: Tensor, state: Tensor, says: str) -> None:
     """Outputs and states, in the layout of the first call; of a pool only what was written."""
     first = session.first
-    _close(session, "out", out, first.outputs["out"], first.bound["out"], says)
+    _close(session, "out", out, first.outputs["out"], _bounds(session)["out"], says)
     if case.form == "functional":
-        _close(session, "final_state", state, first.outputs["final_state"], first.bound["final_state"], says)
+        _close(session, "final_state", state, first.outputs["final_state"], _bounds(session)["final_state"], says)
         return
     slots = session.inputs()["state_indices"][list(case.live)].long()
-    _close(session, "state", state[slots], first.outputs["state"][slots], first.bound["state"][slots], says)
+    _close(session, "state", state[slots], first.outputs["state"][slots], _bounds(session)["state"][slots], says)
 
 
 def _split(case: ChunkCase, session: Session) -> None:
@@ -46,8 +52,8 @@ def _split(case: ChunkCase, session: Session) -> None:
         outs.append(result.outputs["out"])
     covered = slice(case.before, case.before + length)
     first = session.first
-    _close(session, "out", torch.cat(outs), first.outputs["out"][covered], first.bound["out"][covered], "in two parts")
-    _close(session, "final_state", state, first.outputs["final_state"], first.bound["final_state"], "in two parts")
+    _close(session, "out", torch.cat(outs), first.outputs["out"][covered], _bounds(session)["out"][covered], "in two parts")
+    _close(session, "final_state", state, first.outputs["final_state"], _bounds(session)["final_state"], "in two parts")
 
 
 def _as_steps(case: ChunkCase, session: Session) -> None:
@@ -68,8 +74,8 @@ def _as_steps(case: ChunkCase, session: Session) -> None:
                 torch.tensor([n]), case.state_layout, case.l2norm, case.eps, case.scale, softplus_threshold=-1e30,
             )[0]  # fmt: skip
     first = session.first
-    _close(session, "out", first.outputs["out"], out, first.bound["out"], "T decode steps")
-    _close(session, "final_state", first.outputs["final_state"], state, first.bound["final_state"], "T decode steps")
+    _close(session, "out", first.outputs["out"], out, _bounds(session)["out"], "T decode steps")
+    _close(session, "final_state", first.outputs["final_state"], state, _bounds(session)["final_state"], "T decode steps")
 
 
 def _as_pool(case: ChunkCase, session: Session) -> None:
@@ -87,9 +93,9 @@ def _as_pool(case: ChunkCase, session: Session) -> None:
     as_pool = replace(case, form="pool", flags=True, state="float32" if initial is None else case.state, **PLAIN)
     result = session.run(as_pool, given | state | scalars | {"pad_slot": None}, judged=False)
     first, live = session.first, list(case.live)
-    _close(session, "out", result.outputs["out"], first.outputs["out"], first.bound["out"], "on a pool")
+    _close(session, "out", result.outputs["out"], first.outputs["out"], _bounds(session)["out"], "on a pool")
     got, expected = result.outputs["state"][indices[live]], first.outputs["final_state"][live]
-    _close(session, "final_state", got, expected, first.bound["final_state"][live], "on a pool")
+    _close(session, "final_state", got, expected, _bounds(session)["final_state"][live], "on a pool")
 
 
 def _only_decay(case: ChunkCase, session: Session) -> None:
@@ -109,7 +115,7 @@ def _only_decay(case: ChunkCase, session: Session) -> None:
 def _transposed_states(case: ChunkCase, session: Session) -> None:
     given = session.inputs()
     name = "initial_state" if case.form == "functional" else "state"
-    other = "vk" if case.state_layout == "kv" else "kv"
+    other: Literal["kv", "vk"] = "vk" if case.state_layout == "kv" else "kv"
     turned = given | {"state_layout": other}
     if given[name] is not None:
         turned |= {name: given[name].transpose(2, 3).contiguous()}
@@ -134,12 +140,12 @@ def _one_by_one(case: ChunkCase, session: Session) -> None:
             alone["has_initial_state"] = None if flags is None else flags[n : n + 1]
         small = replace(case, lengths=(end - begin,), before=0, after=0, pads=(), cold=(), **PLAIN)
         result = session.run(small, given | alone, judged=False)
-        bound = session.first.bound["out"][begin:end]
+        bound = _bounds(session)["out"][begin:end]
         _close(session, "out", result.outputs["out"], session.first.outputs["out"][begin:end], bound, f"sequence {n} alone")
         state = result.outputs.get("state")
     if state is not None:
         keep = given["state_indices"][list(case.live)].long()
-        bound = session.first.bound["state"][keep]
+        bound = _bounds(session)["state"][keep]
         _close(session, "state", state[keep], session.first.outputs["state"][keep], bound, "sequences one by one")
 
 
@@ -157,7 +163,7 @@ def _permuted(case: ChunkCase, session: Session) -> None:
             moved[name] = given[name][order]
     places = {name: tuple(i for i, n in enumerate(order.tolist()) if n in getattr(case, name)) for name in ("pads", "cold")}
     result = _rerun(case, session, given | moved, lengths=lengths, **places)
-    bound = session.first.bound["out"][tokens]
+    bound = _bounds(session)["out"][tokens]
     _close(session, "out", result.outputs["out"], session.first.outputs["out"][tokens], bound, "sequences permuted")
 
 
@@ -183,8 +189,8 @@ def _dense(case: ChunkCase, session: Session) -> None:
     _agrees(case, session, result.outputs["out"], state, "dense tensors, the other index dtype")
 
 
-def _rerun(case: ChunkCase, session: Session, given: Inputs, **changes: object) -> Result:
-    return session.run(replace(case, **PLAIN, **changes), given, judged=False)  # type: ignore[arg-type]
+def _rerun(case: ChunkCase, session: Session, given: Inputs, **changes: Any) -> Result:
+    return session.run(replace(case, **PLAIN, **changes), given, judged=False)
 
 
 def _functional(case: ChunkCase) -> bool:
@@ -197,12 +203,18 @@ RELATIONS = {
         "a sequence in two calls equals it in one",
         lambda case: _functional(case) and len(case.lengths) == 1 and case.lengths[0] > 1 and case.state == "float32",
     ),
-    "steps": Relation(_as_steps, "a sequence equals its tokens as decode steps", lambda case: _functional(case)
-                      and case.state != "bfloat16" and sum(case.lengths) < 70),  # fmt: skip
+    "steps": Relation(
+        _as_steps,
+        "a sequence equals its tokens as decode steps",
+        lambda case: _functional(case) and case.state != "bfloat16" and sum(case.lengths) < 70,
+    ),
     "pool": Relation(_as_pool, "the functional form equals the pool form", _functional),
-    "decay": Relation(_only_decay, "with beta = 0 the state only decays",
-                      lambda case: _functional(case) and case.beta == "zero" and case.state == "float32"),  # fmt: skip
-    "transpose": Relation(_transposed_states, "kv and vk states give the same bits"),
+    "decay": Relation(
+        _only_decay,
+        "with beta = 0 the state only decays",
+        lambda case: _functional(case) and case.beta == "zero" and case.state == "float32",
+    ),
+    "transpose": Relation(_transposed_states, "kv and vk states agree"),
     "alone": Relation(_one_by_one, "a batch equals its sequences alone"),
     "permute": Relation(_permuted, "the order of the sequences does not matter"),
     "rename": Relation(_renamed_slots, "the names of slots do not matter", lambda case: case.form == "pool"),

@@ -1,4 +1,4 @@
-"""Wrong calls of gdn_attention_core: one for each error of its contract. With no tokens nothing is checked, for nothing is done."""
+"""Wrong calls of gdn_attention_core, one for each error of its contract. Without tokens nothing is done, nor checked."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,6 @@ from torch import Tensor
 
 from kernelpair.pair import Alias, Bad, Inputs
 from properties._gdn_attention_core_cases import GdnCase
-
 
 
 def _bad(change: Callable[[GdnCase, Inputs], Inputs | None], error: type[Exception], *names: str) -> Bad:

@@ -175,6 +175,7 @@ def parameters(case: GdnCase) -> Inputs:
 
 def scalars(case: GdnCase) -> Inputs:
     return {
+        "conv_width": case.width,
         "num_k_heads": case.key_heads,
         "head_k_dim": case.K,
         "num_v_heads": case.heads,

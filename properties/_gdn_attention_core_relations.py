@@ -1,6 +1,7 @@
 """What holds between calls of gdn_attention_core."""
 
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -30,13 +31,11 @@ def part(case: GdnCase, given: Inputs, requests: list[int], decodes: int, tokens
 
 def _compare(case: GdnCase, session: Session, out: Tensor, conv: Tensor, ssm: Tensor, says: str) -> None:
     """Outputs of all tokens and the live slots of both caches: conv states hold the same bits."""
-    first = session.first
+    first, bounds = session.first, cast("dict[str, Tensor]", session.first.bound)
     slots = session.inputs()["state_indices"][case.live].long()
     n = case.tokens
-    session.expect_close(
-        "core_attn_out", out[:n], first.outputs["core_attn_out"][:n], 2 * first.bound["core_attn_out"][:n], says
-    )
-    session.expect_close("ssm_state", ssm[slots], first.outputs["ssm_state"][slots], 2 * first.bound["ssm_state"][slots], says)
+    session.expect_close("core_attn_out", out[:n], first.outputs["core_attn_out"][:n], 2 * bounds["core_attn_out"][:n], says)
+    session.expect_close("ssm_state", ssm[slots], first.outputs["ssm_state"][slots], 2 * bounds["ssm_state"][slots], says)
     session.expect_same("conv_state", conv[slots], first.outputs["conv_state"][slots], says)
 
 
@@ -98,7 +97,8 @@ def _layouts(case: GdnCase, session: Session) -> None:
 def _dense(case: GdnCase, session: Session) -> None:
     plain = replace(case, layout={}, int32=() if case.int32 else INDICES)
     found = session.run(plain, session.inputs(), judged=False).outputs
-    _compare(case, session, *(found[name] for name in OUTPUTS), "dense tensors, the other index dtype")
+    out, conv, ssm = (found[name] for name in OUTPUTS)
+    _compare(case, session, out, conv, ssm, "dense tensors, the other index dtype")
 
 
 def _one_long(case: GdnCase) -> bool:

@@ -12,7 +12,17 @@ from torch import Tensor
 from kernelpair.pair import BenchRow, Inputs, Outputs, Pair
 from optimized import operator
 from properties._chunk_gated_delta_rule_bad import BAD
-from properties._chunk_gated_delta_rule_cases import CHUNK, FUSED, INDICES, LAYOUTS, ChunkCase, cases, inputs, small_enough, written
+from properties._chunk_gated_delta_rule_cases import (
+    CHUNK,
+    FUSED,
+    INDICES,
+    LAYOUTS,
+    ChunkCase,
+    cases,
+    inputs,
+    small_enough,
+    written,
+)
 from properties._chunk_gated_delta_rule_relations import RELATIONS
 from properties.delta_rule_bound import BF16_STORE, UNIT, Rule, Walk, walk
 from reference import chunk_gated_delta_rule as reference
@@ -66,9 +76,9 @@ def _walk(case: ChunkCase, given: Inputs) -> Walk:
     if not (_last and _last[0][0] is given):
         scale = case.K**-0.5 if case.scale is None else case.scale
         spans = [span if n in case.live else (span[0], span[0]) for n, span in enumerate(case.spans)]
-        tensors = [given[name] for name in ("q", "k", "v", "g", "beta")]
+        q, k, v, g, beta = (given[name] for name in ("q", "k", "v", "g", "beta"))
         rule = Rule(case.dtype, case.l2norm, case.eps, scale)
-        _last[:] = [(given, walk(*tensors, _start(case, given), spans, rule))]
+        _last[:] = [(given, walk(q, k, v, g, beta, _start(case, given), spans, rule))]
     return _last[0][1]
 
 

@@ -153,9 +153,7 @@ class _Batch:
         return x.reshape(len(self.spans), *self.shape[1:])
 
 
-def step_bound(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, S0: Tensor, rule: Rule
-) -> tuple[Tensor, Tensor]:
+def step_bound(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, S0: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
     """One decode step: bounds of out [n, HV, V] and of the new states [n, HV, K, V] before they are stored.
 
     Everything is fp32, so each product is off by c times the sum of its absolute terms: `E = c (G |S0| + |k| W1^T)` with

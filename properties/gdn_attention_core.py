@@ -29,15 +29,13 @@ METADATA = (
 
 
 def _layer(core: Callable[..., None], metadata: type, weight: type) -> Callable[..., None]:
-    """The layer with the metadata's fields and the packed weight's data as arguments of their own."""
+    """The layer with the metadata's fields and the packed weight's data and width as arguments of their own."""
 
-    def call(conv_weight: Any, **given: Any) -> None:
+    def call(conv_weight: Any, conv_width: int, **given: Any) -> None:
         packed: Any = conv_weight
         if isinstance(conv_weight, Tensor) and conv_weight.dim() == 4:
             HK, K, HV, V = (given[name] for name in ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim"))
-            given = dict(given)
-            width = given["conv_state"].shape[1 if given["conv_layout"] != "DS" else 2] + 1
-            packed = weight(conv_weight, "pairs-n32", 2 * HK * K + HV * V, width)
+            packed = weight(conv_weight, "pairs-n32", 2 * HK * K + HV * V, conv_width)
         about = metadata(**{name: given.pop(name) for name in METADATA})
         core(conv_weight=packed, metadata=about, **given)
 

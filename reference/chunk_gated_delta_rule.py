@@ -103,9 +103,7 @@ def chunk_gated_delta_rule_pool(
         starts_warm = has_initial_state is not None and bool(has_initial_state[n])
         S = slot.to(exact) if starts_warm else torch.zeros(slot.shape, dtype=exact, device=q.device)
         tokens = slice(begin, end)
-        out[tokens], S_end = _token_loop(
-            q[tokens], k[tokens], v[tokens], g[tokens], beta[tokens], S, use_qk_l2norm, eps, scale
-        )
+        out[tokens], S_end = _token_loop(q[tokens], k[tokens], v[tokens], g[tokens], beta[tokens], S, use_qk_l2norm, eps, scale)
         slot.copy_(S_end)
     return out
 

@@ -29,7 +29,7 @@ def extend_attention(
     """
     spans = _check(q, k, v, out, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, extend_seq_lens,
                    extend_start_loc, encoder_lens, sinks, sm_scale, logit_cap, sliding_window, is_cross_attn)
-    for b, (pool, L, E, s, off) in enumerate(spans):
+    for pool, L, E, s, off in spans:
         if E == 0:
             continue
         slots = req_to_token[pool].long()
@@ -131,8 +131,8 @@ def _check(
         bad = ((slots < 0) | (slots >= k_cache.shape[0])).nonzero()
         if len(bad):
             column = start + int(bad[0])
-            value = int(slots[bad[0]])
-            raise IndexError(f"req_to_token: request {b}, column {column} holds {value}, outside [0, {k_cache.shape[0]})")
+            held = int(slots[bad[0]])
+            raise IndexError(f"req_to_token: request {b}, column {column} holds {held}, outside [0, {k_cache.shape[0]})")
     read = {**tensors, **lengths, "req_to_token": req_to_token, "sinks": sinks}
     checks.disjoint({"out": out}, {name: tensor for name, tensor in read.items() if name != "out"})
     return spans

@@ -2,6 +2,7 @@
 references. It does no projections and no output gate."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,15 +97,11 @@ def gdn_attention_core(
         return q.unflatten(-1, (HK, K)), k.unflatten(-1, (HK, K)), v.unflatten(-1, (HV, V))
 
     nd, n = m.num_decodes, m.num_actual_tokens
-    rule = {"state_layout": state_layout, "use_qk_l2norm": use_qk_l2norm, "eps": eps, "pad_slot": m.pad_slot}
+    rule: dict[str, Any] = {"state_layout": state_layout, "use_qk_l2norm": use_qk_l2norm, "eps": eps, "pad_slot": m.pad_slot}
     if nd:
         slots_d = m.state_indices[:nd]
-        conv = causal_conv1d_update(
-            mixed_qkv[:nd], conv_states, conv_weight, conv_bias, slots_d, silu_activation, m.pad_slot
-        )
-        core_attn_out[:nd] = gated_delta_rule_update(
-            A_log, dt_bias, *heads(conv), a[:nd], b[:nd], ssm_state, slots_d, **rule
-        )
+        conv = causal_conv1d_update(mixed_qkv[:nd], conv_states, conv_weight, conv_bias, slots_d, silu_activation, m.pad_slot)
+        core_attn_out[:nd] = gated_delta_rule_update(A_log, dt_bias, *heads(conv), a[:nd], b[:nd], ssm_state, slots_d, **rule)
     if m.num_prefills:
         offsets = m.query_start_loc[nd:] - m.num_decode_tokens
         slots_p, flags = m.state_indices[nd:], m.has_initial_state[nd:]

@@ -4,6 +4,7 @@ The new tokens' keys are in the cache already; nothing is written but the result
 """
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ def paged_attention(
     """
     checks.is_tensor("q", q)
     if q.dim() == 4:
-        B, S, H, D = q.shape
+        B, S = q.shape[:2]
         offsets = torch.arange(B + 1) * S
         if cu_seqlens_q is not None and cu_seqlens_q.tolist() != offsets.tolist():
             raise ValueError(f"cu_seqlens_q must be None or the multiples of {S} for q of shape {list(q.shape)}")
@@ -40,10 +41,12 @@ def paged_attention(
             qv = qv.flatten(0, 1)
         result = paged_attention(q.flatten(0, 1), k_cache, v_cache, page_table, cache_seqlens, offsets, qv, k_descale,
                                  v_descale, sinks, softmax_scale, causal, window_left, window_right, softcap, num_splits)
-        return result.view(B, S, H, -1)
+        return result.unflatten(0, (B, S))
     checks.is_index("page_table", page_table)
     checks.is_tensor("page_table", page_table, 2)
-    if isinstance(cache_seqlens, int) and not isinstance(cache_seqlens, bool):
+    if isinstance(cache_seqlens, bool):
+        raise TypeError("cache_seqlens must be a tensor or an int, got a bool")
+    if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((page_table.shape[0],), cache_seqlens)
     if softmax_scale is None and q.dim() == 3:
         softmax_scale = max(1, q.shape[2] + (v_cache.shape[-1] if qv is not None else 0)) ** -0.5
@@ -52,7 +55,7 @@ def paged_attention(
     assert softmax_scale is not None
     right = 0 if causal else window_right
 
-    T, H, D = q.shape
+    T, H, _ = q.shape
     page = k_cache.shape[1]
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     out = q.new_zeros(T, H, v_cache.shape[3])
@@ -124,7 +127,7 @@ def _check(
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
     offsets = cu_seqlens_q.tolist()
-    if offsets[0] < 0 or offsets[-1] > T or any(a > b for a, b in zip(offsets, offsets[1:])):
+    if offsets[0] < 0 or offsets[-1] > T or any(a > b for a, b in pairwise(offsets)):
         raise ValueError(f"cu_seqlens_q must rise from 0 or more to at most {T}, got {offsets}")
     if (cache_seqlens < 0).any():
         raise ValueError(f"cache_seqlens holds the negative length {int(cache_seqlens.min())}")

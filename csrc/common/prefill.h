@@ -224,10 +224,10 @@ struct Prefill {
       const float largest = s > m ? s : m;
       const float share = exp_one(m - largest);
       const float denominator = reduce_add(load(total + id * kLanes)) * share + exp_one(s - largest);
-      const float factor = share / denominator * source.v_scale(request, head);
+      const float factor = share * source.v_scale(request, head);
       const float* sums = products.sum_row(unit, r);
       for (int64_t d = 0; d < call.value_width; d += kLanes, sums += Products::kSumStep)
-        store(to + d, seen ? load(sums) * splat(factor) : zero(), lanes_left(call.value_width - d));
+        store(to + d, seen ? load(sums) * splat(factor) / splat(denominator) : zero(), lanes_left(call.value_width - d));
     }
   }
 

@@ -11,7 +11,7 @@ namespace kernelpair {
 KP_KERNEL(paged_attention,
           (const View& q, const View& k_cache, const View& v_cache, const View& page_table, const View& cache_seqlens,
            const View& cu_seqlens_q, const View& qv, const View& k_descale, const View& v_descale, const View& sinks,
-           const View& out, double softmax_scale, int64_t window_left, int64_t window_right, double softcap));
+           const View& out, double softmax_scale, int64_t window_left, int64_t window_right, double softcap, int64_t num_splits));
 
 namespace {
 
@@ -98,7 +98,7 @@ Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tenso
   zero_rows(out, 0, index_at(offsets, 0));
   zero_rows(out, index_at(offsets, batch), tokens);
   KP_DISPATCH(paged_attention)(q, k_cache, v_cache, table, lengths, offsets, qv, k_descale, v_descale, sinks, out, scale,
-                               window_left, causal ? 0 : window_right, softcap);
+                               window_left, causal ? 0 : window_right, softcap, num_splits);
   return result;
 }
 

@@ -14,8 +14,9 @@ from kernelpair.cli.main import EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import select_candidates, select_pairs, select_tiers
 from kernelpair.environment import environment
 from kernelpair.pair import BenchRow, Pair
+from kernelpair.place import resolve
 from kernelpair.timing import Timing, interleave
-from optimized import use_tier
+from optimized import selected_tier, set_tier
 from properties.candidates import PYTHON
 
 EMULATED = "amx_emulated"  # a thousand times slower; timed only when asked for by name
@@ -48,23 +49,15 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def _time(pair: Pair, row: BenchRow, names: list[str], seconds: float) -> dict[str, Timing]:
-    arguments = row.arguments()
-    competitors: dict[str, Callable[[], object]] = {name: _call_of(pair, name, arguments) for name in names}
+    arguments = resolve(row.arguments())
+    prepared = pair.prepare_bench(arguments) if pair.prepare_bench is not None else lambda: pair.optimized(**arguments)
+    competitors: dict[str, Callable[[], object]] = dict.fromkeys(names, prepared)
     competitors |= {name: prepare(arguments) for name, prepare in row.peers.items()}
-    return interleave(competitors, seconds)
-
-
-def _call_of(pair: Pair, tier: str, arguments: dict[str, Any]) -> Callable[[], object]:
-    prepared = pair.prepare_bench(arguments) if pair.prepare_bench is not None else None
-    call = prepared if prepared is not None else (lambda: pair.optimized(**arguments))
-    if tier == PYTHON:
-        return call
-
-    def in_tier() -> object:
-        with use_tier(tier):
-            return call()
-
-    return in_tier
+    usual = selected_tier()
+    try:
+        return interleave(competitors, seconds, lambda name: set_tier(name) if name in names and name != PYTHON else None)
+    finally:
+        set_tier(usual)
 
 
 def _figures(pair: Pair, row: BenchRow, timings: dict[str, Timing]) -> dict[str, Any]:

@@ -167,6 +167,9 @@ class _Run:
             self.console.print(f"    largest error / bound: {bounds}", style="dim", soft_wrap=True)
         trials = ", ".join(f"{name} {count}" for name, count in result.trials.items())
         self.console.print(f"    trials: {trials}", style="dim", soft_wrap=True)
+        undrawn = [name for name in known_trials(self.pairs[result.pair]) if name not in result.trials]
+        if undrawn and not self.options.relation:
+            self.console.print(f"    trials never drawn: {', '.join(undrawn)}", style="yellow", soft_wrap=True)
         if result.uncovered:
             self.console.print(f"    edges never hit: {', '.join(result.uncovered)}", style="yellow", soft_wrap=True)
 

@@ -1,0 +1,69 @@
+"""Paged prefill and decode steps of realistic size, against torch's attention over the same keys laid out contiguously."""
+
+from collections.abc import Callable
+
+import torch
+
+from kernelpair.pair import BenchRow, Inputs
+
+
+def _inputs(batch: int, rows: int, keys: int, page: int, heads: int, kv_heads: int, width: int, dtype: torch.dtype) -> Inputs:
+    generator = torch.Generator().manual_seed(7)
+    columns = (keys + page - 1) // page
+    pages = batch * columns
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    return {
+        "q": normal(batch * rows, heads, width).to(torch.bfloat16),
+        "k_cache": normal(pages, page, kv_heads, width).to(dtype),
+        "v_cache": normal(pages, page, kv_heads, width).to(dtype),
+        "page_table": torch.randperm(pages, generator=generator).view(batch, columns).int(),
+        "cache_seqlens": torch.full((batch,), keys),
+        "cu_seqlens_q": torch.arange(batch + 1) * rows,
+        "causal": True,
+    }
+
+
+def _torch_attention(given: Inputs) -> Callable[[], object]:
+    """scaled_dot_product_attention on keys that lie as it likes them best: [B, Hkv, L, D]."""
+    batch, keys = len(given["cache_seqlens"]), int(given["cache_seqlens"][0])
+    rows = len(given["q"]) // batch
+
+    def whole(cache: torch.Tensor) -> torch.Tensor:
+        return cache[given["page_table"].long()].flatten(1, 2)[:, :keys].to(torch.bfloat16).transpose(1, 2).contiguous()
+
+    k, v = whole(given["k_cache"]), whole(given["v_cache"])
+    q = given["q"].unflatten(0, (batch, rows)).transpose(1, 2).contiguous()
+    mask = None if rows in (1, keys) else torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    return lambda: attention(q, k, v, mask, is_causal=rows == keys, enable_gqa=True)
+
+
+def _row(name: str, batch: int, rows: int, keys: int, page: int, dtype: torch.dtype = torch.bfloat16) -> BenchRow:
+    heads, kv_heads, width = 32, 8, 128
+    scores = batch * sum(keys - rows + i + 1 for i in range(rows))
+    return BenchRow(
+        f"{name}, page {page}",
+        lambda: _inputs(batch, rows, keys, page, heads, kv_heads, width, dtype),
+        flops=4.0 * scores * heads * width,
+        bytes=2.0 * batch * (keys * kv_heads * width * dtype.itemsize + rows * heads * width * 2),
+        peers={"torch": _torch_attention},
+    )
+
+
+BENCH = [
+    row
+    for page in (16, 128)
+    for row in (
+        _row("1,024 new", 1, 1024, 1024, page),
+        _row("4,096 new", 1, 4096, 4096, page),
+        _row("512 cached + 128 new, B 4", 4, 128, 640, page),
+        _row("decode B 1, L 8192", 1, 1, 8192, page),
+        _row("decode B 16, L 1024", 16, 1, 1024, page),
+    )
+] + [
+    _row("512 cached + 128 new, B 4, float8", 4, 128, 640, 16, torch.float8_e4m3fn),
+    _row("decode B 16, L 1024, float8", 16, 1, 1024, 16, torch.float8_e4m3fn),
+]
