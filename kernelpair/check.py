@@ -78,7 +78,7 @@ def _check_placement(pair: Pair, case: Case, inputs: Inputs) -> None:
     """Raises CaseError for a layout or an index dtype that the contract does not know, and for tensors that are too large."""
     for argument, layout in case.layout.items():
         known = ["dense", *pair.layouts.get(argument, ()), *([FUSED] if argument in dict(pair.fused) else [])]
-        if argument not in inputs and len(known) == 1:  # an argument may also be left out by another field of the case
+        if argument not in inputs and argument not in pair.layouts:  # a pair of several operators knows more than one call has
             raise CaseError(f"{pair.name}: layout: no argument {argument!r}; the arguments are {', '.join(inputs)}")
         if layout not in known:
             raise CaseError(f"{pair.name}: layout.{argument}: unknown layout {layout!r}; known are {', '.join(known)}")
