@@ -23,7 +23,7 @@ class Operator:
         try:
             return self.raw(*args, **kwargs)
         except RuntimeError as error:
-            marked = marked_error(error) or self._missing_tensor(args, kwargs)
+            marked = self._missing_tensor(args, kwargs) or marked_error(error)
             if marked is None:
                 raise
             raise marked from None
