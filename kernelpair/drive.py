@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -12,12 +13,13 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
+from hypothesis.internal.conjecture.engine import ConjectureRunner
 
 from kernelpair.candidate import Candidate
 from kernelpair.case import REJECTS, Case, to_line
 from kernelpair.check import Journal, check
 from kernelpair.pair import Pair
-from kernelpair.run import Runner
+from kernelpair.run import HarnessError, Runner
 from kernelpair.verdict import Failure, Verdict
 
 ROUND = 500  # cases that one Hypothesis run draws; a long run is many rounds, so that its memory stays small
@@ -33,6 +35,10 @@ class Caught(Exception):
     def __init__(self, verdict: Verdict) -> None:
         self.verdict = verdict
         super().__init__("; ".join(failure.detail for failure in verdict.failures))
+
+
+class _Stop(KeyboardInterrupt):
+    """Time is up. Hypothesis lets an interrupt pass at once, without taking the case for a failing one."""
 
 
 _caught: dict[str, type[Caught]] = {}
@@ -143,8 +149,9 @@ class Drive:
         self.strategy = strategy_for(pair, candidate, relation)
         self._started = time.monotonic()
         self._deadline: float | None = None
-        self._shrink_until = 0.0
+        self._shrink_until: float | None = None
         self._failing: dict[str, Verdict] = {}
+        self._fault: HarnessError | None = None
 
     def replay(self, cases: Sequence[Case]) -> None:
         """Try saved cases first, one by one; a failing one is kept as it is."""
@@ -191,53 +198,85 @@ class Drive:
         inner: Any = attempt
         inner.hypothesis.inner_test._hypothesis_internal_add_digest = f"{self.pair.name}-{self.candidate.name}".encode()
         try:
-            attempt()
-        except (Caught, BaseExceptionGroup, hypothesis.errors.Flaky) as error:
+            with _fresh_draws():
+                attempt()
+        except (_Stop, Caught, BaseExceptionGroup, hypothesis.errors.Flaky) as error:
             self._keep(error)
 
     def _attempt(self, case: Case) -> None:
         verdict = self._remembered_or_new(case)
-        if verdict is not None and not verdict.passed:
+        if not verdict.passed:
             # The one place that raises: Hypothesis tells failures apart by the line that raised them.
             raise caught(verdict)
 
-    def _remembered_or_new(self, case: Case) -> Verdict | None:
-        """The verdict on a case. A failing case keeps its verdict, so that a flaky kernel does not confuse shrinking, and
-        once the time for shrinking is over nothing new is tried."""
+    def _remembered_or_new(self, case: Case) -> Verdict:
+        """The verdict on a case. A failing case keeps its verdict, so that a flaky kernel does not confuse shrinking. Raises
+        _Stop once the time, or after a failure the time for shrinking, is over."""
         line = to_line(self.pair.name, self.pair.version, case)
         if line in self._failing:
             return self._failing[line]
-        if self._failing:
-            if time.monotonic() > self._shrink_until:
-                return None
-        elif self._over():
-            return None
-        verdict = self._verdict(case)
+        if self._over():
+            raise _Stop
+        try:
+            verdict = self._verdict(case)
+        except HarnessError as error:
+            self._begin_shrinking()
+            self._fault = error
+            raise
         if not verdict.passed:
-            if not self._failing:
-                self._shrink_until = time.monotonic() + SHRINK_SECONDS
+            self._begin_shrinking()
             self._failing[line] = verdict
         return verdict
 
+    def _begin_shrinking(self) -> None:
+        if self._shrink_until is None:
+            self._shrink_until = time.monotonic() + SHRINK_SECONDS
+
     def _verdict(self, case: Case) -> Verdict:
-        verdict = check(self.pair, self.candidate, case, self.runner, self.journal)
+        try:
+            verdict = check(self.pair, self.candidate, case, self.runner, self.journal)
+        except Exception as error:
+            says = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
+            raise HarnessError(f"{says}; the case was {to_line(self.pair.name, self.pair.version, case)}") from error
         self.tally.add(self.pair, verdict)
         self.tally.seconds = time.monotonic() - self._started
         self.progress(self.tally)
         return verdict
 
     def _keep(self, error: BaseException) -> None:
-        """The shrunk failures: those that Hypothesis reports, or, where they came and went, the shortest that were seen."""
-        reported = [leaf for leaf in _leaves(error) if isinstance(leaf, Caught)]
-        verdicts = [leaf.verdict for leaf in reported] or sorted(self._failing.values(), key=lambda v: len(v.line))
-        for verdict in verdicts:
+        """The shrunk failures: those that Hypothesis reports, or, where it had to stop, the shortest that were seen."""
+        leaves = _leaves(error)
+        reported = [leaf.verdict for leaf in leaves if isinstance(leaf, Caught)]
+        for verdict in [*reported, *sorted(self._failing.values(), key=lambda verdict: len(verdict.line))]:
             self.tally.failures.setdefault(verdict.failures[0].kind, verdict)
-        others = [leaf for leaf in _leaves(error) if not isinstance(leaf, (Caught, hypothesis.errors.Flaky))]
-        if others:
-            raise others[0]
+        faults = [leaf for leaf in leaves if not isinstance(leaf, (_Stop, Caught, hypothesis.errors.Flaky))]
+        if faults:
+            raise faults[0]
+        if self._fault is not None and isinstance(error, _Stop):
+            raise self._fault
 
     def _over(self) -> bool:
-        return self.stopped() or (self._deadline is not None and time.monotonic() > self._deadline)
+        until = self._deadline if self._shrink_until is None else self._shrink_until
+        return self.stopped() or (until is not None and time.monotonic() > until)
+
+
+def _nothing(self: ConjectureRunner, data: Any) -> None:
+    """Instead of mutating what was drawn."""
+
+
+@contextmanager
+def _fresh_draws() -> Iterator[None]:
+    """Without Hypothesis's mutations, which follow each drawn case with five that keep nearly all of its choices. They serve
+    code that is looked at in one place; here half of a pair's wrong calls would not come up in 2,000 cases."""
+    mutate = getattr(ConjectureRunner, "generate_mutations_from", None)
+    if mutate is None:  # another version of Hypothesis
+        yield
+        return
+    ConjectureRunner.generate_mutations_from = _nothing  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ConjectureRunner.generate_mutations_from = mutate  # type: ignore[method-assign]
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

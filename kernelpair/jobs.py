@@ -4,8 +4,8 @@ import importlib
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -76,11 +76,28 @@ def carry_out(
     except HarnessError as error:
         ended.error = str(error)
     except Exception as error:  # noqa: BLE001 - one pair's mistake must not end the other trials
-        ended.error = f"{type(error).__name__}: {error}; the case was {journal.path.read_text().strip()}"
+        ended.error = f"{type(error).__name__}: {error}"
     finally:
         journal.close()
         journal.path.unlink(missing_ok=True)
     return ended
+
+
+@contextmanager
+def until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Tells whether Ctrl-C was pressed, instead of interrupting what runs in this process; the second Ctrl-C interrupts."""
+    pressed = False
+
+    def press(number: int, frame: object) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _judge(connection: Connection, resolve_entry: str, preload: Sequence[str]) -> None:

@@ -35,6 +35,11 @@ class Result:
     truth: Outputs
     bound: Bound
 
+    def bound_of(self, name: str) -> Tensor:
+        """The bound of each element of an output as a tensor: 0 where it is exact."""
+        bound = self.bound.get(name)
+        return bound if isinstance(bound, Tensor) else torch.zeros_like(self.truth[name], dtype=torch.float64)
+
 
 class Session:
     """Runs the calls of a trial. Relations use `first`, `run`, `expect_close` and `expect_same`."""

@@ -85,7 +85,9 @@ def build_attention_metadata(
     return meta
 
 
-def _check_scalars(page_size: int, num_draft_tokens: int, speculative_step_id: int, attn_chunk_size: int | None) -> None:
+def _check_scalars(
+    page_size: int, num_draft_tokens: int, speculative_step_id: int, attn_chunk_size: int | None
+) -> None:
     check_count("page_size", page_size, 1)
     check_count("num_draft_tokens", num_draft_tokens)
     check_count("speculative_step_id", speculative_step_id)
@@ -124,7 +126,11 @@ def _empty(size: int, width: int) -> AttentionMetadata:
 
 
 def _add_encoder(meta: AttentionMetadata, size: int, width: int) -> None:
-    meta.encoder_lens, meta.encoder_cu_seqlens_k, meta.encoder_page_table = _ints(size), _ints(size + 1), _ints(size, width)
+    meta.encoder_lens, meta.encoder_cu_seqlens_k, meta.encoder_page_table = (
+        _ints(size),
+        _ints(size + 1),
+        _ints(size, width),
+    )
 
 
 def _empty_local(rows: int, width: int) -> LocalAttentionMetadata:

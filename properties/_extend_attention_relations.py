@@ -185,7 +185,7 @@ def _constant(case: Any, session: Session) -> None:
     shifted = given | {n: given[n] + 4 for n in ("v", "v_cache") if isinstance(given[n], Tensor)}
     other = session.run(_plain(case), shifted, note="4 added to every value")
     first, second = session.first, other
-    tolerance = first.bound["out"] + second.bound["out"]
+    tolerance = first.bound_of("out") + second.bound_of("out")
     session.expect_close("out", second.outputs["out"][rows].double() - 4, first.outputs["out"][rows], tolerance[rows],
                          "a constant added to every value")
 

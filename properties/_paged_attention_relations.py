@@ -96,8 +96,9 @@ def _extend(case: Any, session: Session) -> None:
                 tensor[int(offsets[b]) : int(offsets[b + 1])] = cache[new]
     out = torch.zeros_like(session.first.truth["out"])
     extend_attention(
-        given["q"].double(), *fresh, out, *caches, slots, torch.arange(len(lens)), lens if case.causal else rows,
-        rows, offsets[:-1], None if case.causal else lens, None if given["sinks"] is None else given["sinks"].double(),
+        given["q"].double(), fresh[0], fresh[1], out, caches[0], caches[1], slots, torch.arange(len(lens)),
+        lens if case.causal else rows, rows, offsets[:-1], None if case.causal else lens,
+        None if given["sinks"] is None else given["sinks"].double(),
         given["softmax_scale"] or given["q"].shape[2] ** -0.5, case.cap, min(case.left, 2**40) + 1, not case.causal,
     )
     tolerance, live = session.first.bound["out"], _rows(given)

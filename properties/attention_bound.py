@@ -42,8 +42,9 @@ def attention_bound(
     """How far a correct kernel's output may be from the truth: a bound for each element, [T, H, Dv] float64.
 
     q [T, H, D], k [N, Hkv, D], v [N, Hkv, Dv], sinks [H] in float64, descales applied; visible bool [T, N], or [Hkv, T, N] where
-    the heads see different keys (a padded batch folded into the heads), or None (all); what nobody sees must be finite. `dtype` is the call's; `splits` how many partial results are merged; `random_signs` says that the generator drew the signs
-    of v independently of everything else, scores included (so never for a value that is part of its key).
+    the heads see different keys (a padded batch folded into the heads), or None (all); what nobody sees must be finite.
+    `dtype` is the call's; `splits` how many partial results are merged; `random_signs` says that the generator drew the signs of
+    v independently of everything else, scores included (so never for a value that is part of its key).
 
     Derivation. With the exact weights w_j (sum <= 1, the sink has the rest) of the n visible keys, o = sum_j w_j v_j:
     - A score is a float32 sum of D products, then scaled, capped and lowered by the running maximum, each step rounded once:

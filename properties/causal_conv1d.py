@@ -178,20 +178,28 @@ def _state_arguments(case: ConvCase) -> Inputs:
     return given | ({} if case.form == "update" else {"has_initial_state": initial})
 
 
+def _bias(case: ConvCase) -> Tensor:
+    """In the call's dtype or float32; exact sums get a fraction that 16 bits lose, and that a sum of 0 shows."""
+    bias = _numbers(case, "bias", (case.dim,), case.scale)
+    if case.bias == "float32":
+        bias = bias.float() + (2.0**-12 if case.exact else 0.0)
+    return bias
+
+
 def inputs(case: ConvCase) -> Inputs:
     """The arguments of the case's form, the weight packed by the reference."""
     weight = _numbers(case, "weight", (case.dim, case.width))
     if case.form == "pack":
         return {"form": "pack", "weight": weight[:, None] if case.single_row else weight}
     starts = [case.before + sum(case.lengths[:b]) for b in range(len(case.lengths) + 1)]
-    bias = _numbers(case, "bias", (case.dim,), case.scale) if case.bias != "none" else None
+    bias = None if case.bias == "none" else _bias(case)
     return {
         "form": case.form,
         "x": _tokens(case),
         "packed_weight": reference.causal_conv1d.causal_conv1d_pack_weight(weight),
         "dim": case.dim,
         "width": case.width,
-        "bias": bias.float() if bias is not None and case.bias == "float32" else bias,
+        "bias": bias,
         **_state_arguments(case),
         **({"query_start_loc": torch.tensor(starts)} if case.form == "varlen" else {}),
         "silu_activation": case.silu,

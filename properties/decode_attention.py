@@ -118,9 +118,9 @@ FORMS = st.sampled_from(
 KINDS = st.sampled_from(("self", "self", "behind an encoder", "cross"))
 BATCH = st.sampled_from(BATCHES)
 BUDGET = st.sampled_from((30_000, 30_000, 300_000, WORK))
-WINDOW = st.sampled_from((0, 0, 0, -1, 1, 2, "n-1", "n", "n+1", "n/2"))
+WINDOW: st.SearchStrategy[int | str] = st.sampled_from((0, 0, 0, -1, 1, 2, "n-1", "n", "n+1", "n/2"))
 CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
-SINKS = st.sampled_from(("none", "none", "same", "float32"))
+SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
 RARE = st.integers(0, 15)
 ENCODER = st.integers(0, 9)
 

@@ -32,7 +32,7 @@ def decode_attention(
     attn_logits [B, H, S, Dv + 1] float32 scratch; req_to_token [R, C]; req_pool_indices, seq_lens, encoder_lens [B]; sinks [H].
     Self: table columns encoder_lens[b] + j, j < seq_lens[b] (the current token is the last), of which a window keeps the last
     `sliding_window`. Cross: columns j < encoder_lens[b]. v_cache may be k_cache[..., :Dv] itself (shared buffer, as in MLA).
-    Raises TypeError (dtypes), ValueError (shapes, strides, scalars, lengths, overlap), IndexError (lengths against C, slots, rows).
+    Raises TypeError (dtypes), ValueError (shapes, strides, scalars, lengths, overlap), IndexError (lengths past C, slots, rows).
     """
     shared = shares_buffer(k_cache, v_cache)
     _check_tensors(q, k_cache, v_cache, out, key, value, loc, attn_logits, shared)
@@ -48,8 +48,10 @@ def decode_attention(
         checks.apart("k_cache", k_cache, "v_cache", v_cache)
 
     if key is not None:
+        assert loc is not None
         k_cache[loc.long()] = key
         if not shared:
+            assert value is not None
             v_cache[loc.long()] = value
     for b, keys in enumerate(slots):
         out[b] = attention_core(
@@ -82,6 +84,7 @@ def _check_tensors(
     for name, tensor in (tensors | {"attn_logits": attn_logits}).items():
         if tensor is not None or name not in ("key", "value"):
             checks.is_tensor(name, tensor, 4 if name == "attn_logits" else 3)
+            assert tensor is not None
             checks.dense_last_dim(name, tensor)
     checks.same_dtype(tensors)
     checks.has_dtype("attn_logits", attn_logits, (torch.float32, torch.promote_types(q.dtype, torch.float32)))
@@ -127,7 +130,7 @@ def _visible_slots(
     if is_cross_attn and encoder_lens is None:
         raise ValueError("encoder_lens is required in cross attention")
     checks.in_range("req_pool_indices", req_pool_indices, R)
-    lengths = encoder_lens if is_cross_attn else seq_lens
+    lengths = seq_lens if encoder_lens is None or not is_cross_attn else encoder_lens
     offsets = None if is_cross_attn else encoder_lens
     slots = []
     for b, row in enumerate(req_pool_indices.tolist()):

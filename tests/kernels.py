@@ -57,6 +57,29 @@ off_by_an_eighth = _bad(lambda x, out: out.mul_(1.125))
 prints = _bad(lambda x, out: print("a word on stdout"))
 
 
+def off_from_three_rows(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    reference(x, slots, out, scale if len(x) < 3 else 1.125 * scale)
+
+
+def two_faults(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    off_from_three_rows(x, slots, out, scale if len(x) < 3 or x.shape[1] < 4 else float("nan"))
+
+
+_calls = iter(range(2**62))
+
+
+def fails_now_and_then(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    """Wrong in every fifth call, whatever the case."""
+    reference(x, slots, out, scale if next(_calls) % 5 else 2 * scale)
+
+
+def interrupts(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    """As if Ctrl-C were pressed during the call, once in a while."""
+    reference(x, slots, out, scale)
+    if next(_calls) % 10 == 9:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 class OddError(IndexError):
     """A subclass of what a contract may name."""
 

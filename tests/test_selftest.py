@@ -4,9 +4,15 @@ import pytest
 
 from kernelpair.drive import Drive, Tally
 from kernelpair.run import Isolated
-from tests.selftest.toy import FAULTS, PAIR, toy_candidate
+from tests.selftest.toy import FAULTS, PAIR, library, toy_candidate
 
 CASES = 200
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    """The kernels are there before a worker's first call, which would be taken for a hang while it compiles them."""
+    library()
 
 
 def _try(name: str, seed: int = 1) -> Tally:

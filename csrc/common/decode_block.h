@@ -15,9 +15,16 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
+// For functions that run once a block: inlining them into each other costs minutes of compile time and brings nothing.
+#define KP_NOINLINE __attribute__((noinline))
+
 constexpr int64_t kMostBlockKeys = 128;
 constexpr int64_t kTileKeys = 16;
 constexpr int64_t kPairTileKeys = 32;  // keys of a tile of weights whose values are interleaved in pairs
+
+// Sixteen dwords of anything, by way of floats: gcc 12 takes a copy of a vector of integers through the stack.
+KP_INLINE I32x16 load_dwords(const void* from) { return as_int(load(static_cast<const float*>(from))); }
+KP_INLINE void store_dwords(void* to, I32x16 a) { store(static_cast<float*>(to), as_float(a)); }
 
 KP_INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 KP_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -37,10 +44,10 @@ struct KeyBlock {
   int64_t keys;
   const char* k[kMostBlockKeys];
   const char* v[kMostBlockKeys];
-  const KeyBlock* ahead;  // the next block where it is scattered, to be prefetched meanwhile; else null
+  const KeyBlock* ahead;  // the next block, to be prefetched meanwhile, or null
 };
 
-// Fetches rows [first, last) of the next block towards the second-level cache. Rows in order are left to the hardware.
+// Fetches rows [first, last) of the next block towards the second-level cache.
 KP_INLINE void prefetch_rows(const char* const* rows, int64_t first, int64_t last, int64_t offset, int64_t bytes) {
   for (int64_t j = first; j < last; ++j)
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows[j] + offset + i, 0, 2);
@@ -70,7 +77,7 @@ struct OnlineSoftmax {
   }
 
   // Scores of `keys` rows become weights in place, rows up to `padded` become 0. True if a maximum rose.
-  bool step(float* scores, int64_t keys, int64_t padded, const Scaling& scaling) {
+  KP_NOINLINE bool step(float* scores, int64_t keys, int64_t padded, const Scaling& scaling) {
     bool rose = false;
     if (scaling.cap > 0) apply_cap(scores, keys, scaling);
     const F32x16 factor = splat(scaling.factor());
@@ -101,7 +108,7 @@ struct OnlineSoftmax {
   }
 
  private:
-  void apply_cap(float* scores, int64_t keys, const Scaling& scaling) {
+  KP_NOINLINE void apply_cap(float* scores, int64_t keys, const Scaling& scaling) {
     const F32x16 cap = splat(scaling.cap), scale = splat(scaling.scale);
     for (int64_t i = 0; i < keys * columns; i += kLanes)
       store(scores + i, cap * tanh(load(scores + i) * scale / cap));

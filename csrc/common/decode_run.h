@@ -30,13 +30,11 @@ struct ProductsOf<Bf16> {
 template <class T>
 using DecodeProducts = typename ProductsOf<T>::type;
 
-constexpr int64_t kWideToken = 2048;        // bytes of an item's keys: from here on blocks of 64 keys fill the L2 cache
-constexpr int64_t kSerialBytes = 128 << 10;  // 10 us of reading, about twice the price of waking a thread
-constexpr int64_t kLeastSplit = 64;          // keys: shorter splits cost more in the merge than they bring
+constexpr int64_t kBlockBytes = 144 << 10;  // keys of a block: with its values, and the next block fetched, a third of the L2
+constexpr int64_t kSerialBytes = 1 << 20;   // 60 us of reading, about the price of waking a thread that sleeps
+constexpr int64_t kLeastSplit = 64;         // keys: shorter splits cost more in the merge than they bring
 
-KP_INLINE float scalar_exp(float x) { return exp(splat(x)).p[0][0]; }
-
-KP_INLINE bool in_order(const KeyBlock& block, int64_t k_step) {
+bool in_order(const KeyBlock& block, int64_t k_step) {
   for (int64_t j = 1; j < block.keys; ++j)
     if (block.k[j] - block.k[j - 1] != k_step) return false;
   return true;
@@ -47,8 +45,8 @@ template <class Products, class Source>
 void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, int64_t last, int64_t k_step,
               const Source& source) {
   using Element = typename Products::Element;
-  const int64_t wide = shape.heads * shape.D * static_cast<int64_t>(sizeof(Element));
-  const int64_t step = wide >= kWideToken ? kMostBlockKeys / 2 : kMostBlockKeys;
+  const int64_t key_bytes = shape.heads * shape.D * static_cast<int64_t>(sizeof(Element));
+  const int64_t step = most(kTileKeys, least(kBlockBytes / key_bytes, kMostBlockKeys) / kTileKeys * kTileKeys);
   struct Pieces {
     Products products;
     OnlineSoftmax softmax;
@@ -59,7 +57,7 @@ void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, i
       softmax.top = carver.take<float>(softmax.columns);
       softmax.sum = carver.take<float>(softmax.columns);
       softmax.rescale = carver.take<float>(softmax.columns);
-      scores = carver.take<float>(step * softmax.columns);
+      scores = carver.take<float>(round_up(step, kPairTileKeys) * softmax.columns);
       row = carver.take<float>(round_up(s.Dv, 32));
       queries = carver.take<Element>(s.heads * s.group * products.query_width());
     }
@@ -85,7 +83,7 @@ void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, i
     if (j + step < last) {
       next.keys = least(step, last - j - step);
       source.rows(j + step, next);
-      if (!in_order(next, k_step)) block.ahead = &next;
+      if (Products::kPrefetchInOrder || !in_order(next, k_step)) block.ahead = &next;
     }
     p.products.scores(block, p.scores, softmax.columns);
     const bool rose = softmax.step(p.scores, block.keys, round_up(block.keys, p.products.key_step()), scaling);
@@ -101,16 +99,17 @@ void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, i
     }
 }
 
-// How a call is cut: `splits` runs of keys at most, a multiple of `align` keys each, and runs of kv heads where the splits leave
-// threads idle.
+// How a call is cut: each request into at most `splits` runs of keys of at least `target` keys, a multiple of `granule`; and into
+// runs of kv heads where that leaves threads idle.
 struct SplitPlan {
-  int64_t splits;      // of the longest request
-  int64_t target;      // keys of a split, at least
+  int64_t splits;
+  int64_t target;
+  int64_t granule;
   int64_t head_parts;
 
   int64_t split_keys(int64_t keys) const {
     const int64_t parts = least(splits, most(1, (keys + target - 1) / target));
-    return round_up((keys + parts - 1) / parts, kTileKeys);
+    return round_up((keys + parts - 1) / parts, granule);
   }
   int64_t splits_of(int64_t keys) const {
     const int64_t length = split_keys(keys);
@@ -123,11 +122,15 @@ KP_INLINE SplitPlan plan_splits(int64_t most_splits, int64_t requests, int64_t t
   const int64_t threads = thread_count(), parts = requests == 1 ? threads : 2 * threads;
   SplitPlan plan;
   plan.target = most(kLeastSplit, (total_keys + parts - 1) / parts);
+  plan.granule = kTileKeys;
   plan.splits = least(most_splits, most(1, (longest + plan.target - 1) / plan.target));
   const int64_t items = requests * plan.splits;
   plan.head_parts = items >= threads ? 1 : least(heads, (threads + items - 1) / items);
   return plan;
 }
+
+// The caller's number of splits, however short they are.
+KP_INLINE SplitPlan literal_splits(int64_t splits) { return {splits, 1, 1, 1}; }
 
 // Calls body(item) for every item, threads taking the next one as they get free.
 template <class Body>
@@ -140,39 +143,45 @@ void for_each_item(int64_t items, int64_t bytes, const Body& body) {
   });
 }
 
-// Partial results of one query head in float32: a normalised row of Dv, and its log-sum-exp.
+// Partial results of one query head in float32: a normalised row of Dv, and its log-sum-exp. Of any alignment.
 struct Partial {
   float* row;
   float* lse;
+  float load_lse() const {
+    float value;
+    __builtin_memcpy(&value, lse, sizeof value);
+    return value;
+  }
 };
 
-KP_INLINE void write_partial(Partial to, int64_t Dv, const float* sums, float top, float sum) {
+KP_NOINLINE void write_partial(Partial to, int64_t Dv, const float* sums, float top, float sum) {
   for (int64_t d = 0; d < Dv; d += kLanes) {
     const int live = lanes_left(Dv - d);
     store(to.row + d, load(sums + d) / splat(sum), live);
   }
-  *to.lse = top + __builtin_logf(sum);
+  const float lse = top + __builtin_logf(sum);
+  __builtin_memcpy(to.lse, &lse, sizeof lse);
 }
 
 // Writes sums / (sum + sink), both relative to `top`.
 template <class T>
-KP_INLINE void write_result(T* to, int64_t Dv, const float* sums, float top, float sum, float sink) {
+KP_NOINLINE void write_result(T* to, int64_t Dv, const float* sums, float top, float sum, float sink) {
   const float high = top > sink ? top : sink;
-  const float shrink = top == high ? 1.0f : scalar_exp(top - high);
-  const F32x16 factor = splat(shrink), total = splat(sum * shrink + scalar_exp(sink - high));
+  const float shrink = top == high ? 1.0f : __builtin_expf(top - high);
+  const F32x16 factor = splat(shrink), total = splat(sum * shrink + __builtin_expf(sink - high));
   for (int64_t d = 0; d < Dv; d += kLanes) store(to + d, load(sums + d) * factor / total, lanes_left(Dv - d));
 }
 
 // Splits partial(0), partial(1), ... of one query head become its result; `row` has room for Dv floats.
 template <class T, class Partials>
-KP_INLINE void merge_splits(T* to, int64_t Dv, int64_t splits, const Partials& partial, float sink, float* row) {
+KP_NOINLINE void merge_splits(T* to, int64_t Dv, int64_t splits, const Partials& partial, float sink, float* row) {
   float high = sink;
-  for (int64_t s = 0; s < splits; ++s) high = *partial(s).lse > high ? *partial(s).lse : high;
-  float total = scalar_exp(sink - high);
+  for (int64_t s = 0; s < splits; ++s) high = __builtin_fmaxf(high, partial(s).load_lse());
+  float total = __builtin_expf(sink - high);
   for (int64_t d = 0; d < Dv; ++d) row[d] = 0;
   for (int64_t s = 0; s < splits; ++s) {
     const Partial part = partial(s);
-    const float weight = scalar_exp(*part.lse - high);
+    const float weight = __builtin_expf(part.load_lse() - high);
     total += weight;
     for (int64_t d = 0; d < Dv; d += kLanes) {
       const int live = lanes_left(Dv - d);
@@ -183,7 +192,7 @@ KP_INLINE void merge_splits(T* to, int64_t Dv, int64_t splits, const Partials& p
 }
 
 template <class T>
-KP_INLINE void write_zeros(T* to, int64_t Dv) {
+void write_zeros(T* to, int64_t Dv) {
   for (int64_t d = 0; d < Dv; d += kLanes) store(to + d, zero(), lanes_left(Dv - d));
 }
 

@@ -18,13 +18,6 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-KP_INLINE I32x16 load_dwords(const void* from) {
-  I32x16 r;
-  __builtin_memcpy(&r, from, sizeof r);
-  return r;
-}
-KP_INLINE void store_dwords(void* to, I32x16 a) { __builtin_memcpy(to, &a, sizeof a); }
-
 constexpr int64_t kPairedHeads = 32;
 constexpr int64_t kDepth = 32;         // bf16 elements in a tile's row
 constexpr int64_t kTileHalves = 512;   // bf16 elements of a tile
@@ -32,6 +25,7 @@ constexpr int64_t kExpandedHeads = 8;  // heads of an A tile whose weights stand
 
 struct DecodeTiles {
   using Element = Bf16;
+  static constexpr bool kPrefetchInOrder = false;  // the hardware does better with rows in order
 
   DecodeShape shape;
   int64_t depths, value_depths;  // tiles across a key and a value
@@ -71,7 +65,7 @@ struct DecodeTiles {
   int64_t query_width() const { return depths * kDepth; }
 
   // Queries [heads * group][query_width], zero past D.
-  void set_queries(const Bf16* q) {
+  KP_NOINLINE void set_queries(const Bf16* q) {
     for (int64_t h = 0; h < shape.heads; ++h)
       for (int64_t g = 0; g < columns; ++g) {
         const Bf16* row = g < shape.group ? q + (h * shape.group + g) * query_width() : nullptr;
@@ -90,7 +84,7 @@ struct DecodeTiles {
 
   // --- scores ------------------------------------------------------------------------------------------------------
 
-  void scores(const KeyBlock& block, float* to, int64_t row) {
+  KP_NOINLINE void scores(const KeyBlock& block, float* to, int64_t row) {
     TileShapes shapes;
     for (int t = 0; t < 8; ++t)
       if (t != 4 && t != 5) shapes.row_bytes[t] = static_cast<uint16_t>(4 * least(columns, 16));
@@ -112,44 +106,37 @@ struct DecodeTiles {
     }
   }
 
-  template <int kTiles>
-  KP_INLINE void score_product(int64_t t, const Bf16* q, float* to, int64_t row) {
+  // Up to four tiles of keys by one of heads.
+  KP_NOINLINE void score_column(int64_t t, int64_t tiles, const Bf16* q, float* to, int64_t row) {
     tile_zero<0>();
-    if constexpr (kTiles > 1) tile_zero<1>();
-    if constexpr (kTiles > 2) tile_zero<2>();
-    if constexpr (kTiles > 3) tile_zero<3>();
+    tile_zero<1>();
+    tile_zero<2>();
+    tile_zero<3>();
     for (int64_t d = 0; d < depths; ++d) {
       tile_load<6>(q + d * query_tile(), query_stride);
       tile_load<4>(tile_start[t] + d * 64, tile_stride[t]);
       tile_bf16<0, 4, 6>();
-      if constexpr (kTiles > 1) {
+      if (tiles > 1) {
         tile_load<5>(tile_start[t + 1] + d * 64, tile_stride[t + 1]);
         tile_bf16<1, 5, 6>();
       }
-      if constexpr (kTiles > 2) {
+      if (tiles > 2) {
         tile_load<4>(tile_start[t + 2] + d * 64, tile_stride[t + 2]);
         tile_bf16<2, 4, 6>();
       }
-      if constexpr (kTiles > 3) {
+      if (tiles > 3) {
         tile_load<5>(tile_start[t + 3] + d * 64, tile_stride[t + 3]);
         tile_bf16<3, 5, 6>();
       }
     }
     tile_store<0>(to, row * 4);
-    if constexpr (kTiles > 1) tile_store<1>(to + 16 * row, row * 4);
-    if constexpr (kTiles > 2) tile_store<2>(to + 32 * row, row * 4);
-    if constexpr (kTiles > 3) tile_store<3>(to + 48 * row, row * 4);
-  }
-
-  void score_column(int64_t t, int64_t tiles, const Bf16* q, float* to, int64_t row) {
-    if (tiles == 4) return score_product<4>(t, q, to, row);
-    if (tiles == 3) return score_product<3>(t, q, to, row);
-    if (tiles == 2) return score_product<2>(t, q, to, row);
-    score_product<1>(t, q, to, row);
+    if (tiles > 1) tile_store<1>(to + 16 * row, row * 4);
+    if (tiles > 2) tile_store<2>(to + 32 * row, row * 4);
+    if (tiles > 3) tile_store<3>(to + 48 * row, row * 4);
   }
 
   // Two tiles of keys by two tiles of heads; the second of either may be missing, then the first is taken twice.
-  void score_square(int64_t t, bool two_keys, const Bf16* q, bool two_heads, float* to, int64_t row) {
+  KP_NOINLINE void score_square(int64_t t, bool two_keys, const Bf16* q, bool two_heads, float* to, int64_t row) {
     const int64_t u = two_keys ? t + 1 : t;
     const Bf16* q1 = two_heads ? q + depths * query_tile() : q;
     tile_zero<0>();
@@ -175,7 +162,7 @@ struct DecodeTiles {
   // --- values ------------------------------------------------------------------------------------------------------
 
   // weights [key][row], zero from block.keys to a multiple of key_step(). Adds their products with V to the sums.
-  void accumulate(const KeyBlock& block, const float* from, int64_t row, bool first) {
+  KP_NOINLINE void accumulate(const KeyBlock& block, const float* from, int64_t row, bool first) {
     const int64_t steps = (block.keys + key_step() - 1) / key_step();
     if (paired)
       pack_paired_weights(from, row, steps);
@@ -218,7 +205,7 @@ struct DecodeTiles {
   int64_t weight_step() const { return shape.heads * row_groups * rows * kDepth; }
 
   // One tile of weights by up to four of values.
-  void value_row(const Bf16* p, int64_t d, int64_t tiles, int64_t steps, float* c, bool first) {
+  KP_NOINLINE void value_row(const Bf16* p, int64_t d, int64_t tiles, int64_t steps, float* c, bool first) {
     c += d * sum_tile();
     begin<0>(c, first);
     if (tiles > 1) begin<1>(c + sum_tile(), first);
@@ -250,7 +237,7 @@ struct DecodeTiles {
   }
 
   // Two tiles of weights by one or two of values.
-  void value_square(const Bf16* p, int64_t d, bool two, int64_t steps, float* c, bool first) {
+  KP_NOINLINE void value_square(const Bf16* p, int64_t d, bool two, int64_t steps, float* c, bool first) {
     float* c1 = c + (value_depths + d) * sum_tile();
     c += d * sum_tile();
     begin<0>(c, first);
@@ -276,7 +263,7 @@ struct DecodeTiles {
   }
 
   // One or two tiles of sixteen heads by the two tiles of sixteen columns that 32 columns of interleaved values make.
-  void pair_product(const Bf16* p, bool two, int64_t d, int64_t steps, float* c, bool first) {
+  KP_NOINLINE void pair_product(const Bf16* p, bool two, int64_t d, int64_t steps, float* c, bool first) {
     float* c1 = c + (value_depths + d) * sum_tile();
     c += d * sum_tile();
     begin<0>(c, first);
@@ -303,7 +290,7 @@ struct DecodeTiles {
   }
 
   // Sixteen keys by sixteen columns of scores to rows of weights: [key step][kv head][tile of the group][row][key].
-  void pack_expanded_weights(const float* from, int64_t row, int64_t steps) {
+  KP_NOINLINE void pack_expanded_weights(const float* from, int64_t row, int64_t steps) {
     for (int64_t s = 0; s < steps; ++s)
       for (int64_t c = 0; c < shape.heads * columns; c += 16) {
         I32x16 bits[16];
@@ -320,7 +307,7 @@ struct DecodeTiles {
   }
 
   // As above with 32 keys in a row, each weight once.
-  void pack_paired_weights(const float* from, int64_t row, int64_t steps) {
+  KP_NOINLINE void pack_paired_weights(const float* from, int64_t row, int64_t steps) {
     for (int64_t s = 0; s < 2 * steps; ++s)
       for (int64_t h = 0; h < shape.heads; ++h)
         for (int64_t g = 0; g < shape.group; g += 16) {
@@ -333,7 +320,7 @@ struct DecodeTiles {
   }
 
   // V of one head in pairs of keys: [32 keys][16 columns][pair][column][2].
-  void interleave_values(const KeyBlock& block, int64_t h, int64_t steps) {
+  KP_NOINLINE void interleave_values(const KeyBlock& block, int64_t h, int64_t steps) {
     find_value_tiles(block, h);
     for (int64_t s = 0; s < steps; ++s)
       for (int64_t p = 0; p < 16; ++p) {
@@ -350,7 +337,7 @@ struct DecodeTiles {
   // --- cache rows ----------------------------------------------------------------------------------------------------
 
   // Sets tile_start and tile_stride for one head of a block: in place where sixteen rows are evenly spaced, else in `copy`.
-  void find_tiles(const KeyBlock& block, const char* const* head_rows, int64_t offset, int64_t width, Bf16* copy) {
+  KP_NOINLINE void find_tiles(const KeyBlock& block, const char* const* head_rows, int64_t offset, int64_t width, Bf16* copy) {
     const int64_t padded = round_up(width, kDepth);
     for (int64_t t = 0; t * 16 < block.keys; ++t) {
       const char* const* from = head_rows + t * 16;
@@ -376,13 +363,13 @@ struct DecodeTiles {
     find_tiles(block, block.v, h * shape.v_head_stride, shape.Dv, v_copy);
   }
 
-  KP_INLINE static void copy_row(Bf16* to, const char* from, int64_t bytes) {
+  static void copy_row(Bf16* to, const char* from, int64_t bytes) {
     int64_t i = 0;
     for (; i + 64 <= bytes; i += 64) store_dwords(reinterpret_cast<char*>(to) + i, load_dwords(from + i));
     __builtin_memcpy(reinterpret_cast<char*>(to) + i, from + i, bytes - i);
   }
 
-  KP_INLINE static bool evenly_spaced(const char* const* rows) {
+  static bool evenly_spaced(const char* const* rows) {
     const int64_t step = rows[1] - rows[0];
     int64_t difference = 0;
     for (int j = 2; j < 16; ++j) difference |= (rows[j] - rows[j - 1]) ^ step;
@@ -392,7 +379,7 @@ struct DecodeTiles {
   // --- results -------------------------------------------------------------------------------------------------------
 
   // Multiplies the sums of every head with its entry of `factors` [columns of all heads].
-  void rescale(const float* factors) {
+  KP_NOINLINE void rescale(const float* factors) {
     for (int64_t h = 0; h < shape.heads; ++h)
       for (int64_t g = 0; g < shape.group; ++g) {
         const float factor = factors[h * columns + g];

@@ -1,5 +1,6 @@
 // The two products of a decode step on vectors of floats, for every dtype and tier. Rows of the cache are converted as they are
-// read; a register block holds sixteen sums, so that one row serves several query heads and chains of fma overlap.
+// read, 32 elements at a time; a register block holds sixteen sums, so that one row serves several query heads and chains of fma
+// overlap. Converting costs bf16 one instruction for each vector: even and odd elements apart, in queries and sums alike.
 #pragma once
 
 #include "common/decode_block.h"
@@ -8,9 +9,40 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-// Sixteen vectors become one: lane i of the result is the sum of rows[i].
-KP_INLINE F32x16 sum_rows(F32x16 (&rows)[16]) {
+constexpr int kPair = 32;  // elements of two vectors
+
+// Thirty-two elements as two vectors: in order, or even and odd ones apart; the same for keys, values and queries of a dtype.
+template <class T>
+KP_INLINE void load_pair(const T* from, F32x16& first, F32x16& second) {
+  first = load(from);
+  second = load(from + kLanes);
+}
+
+KP_INLINE void load_pair(const Bf16* from, F32x16& even, F32x16& odd) {
+  const I32x16 words = load_dwords(from);
+  even = as_float(shift_left<16>(words));
+  odd = as_float(words & splat_int(static_cast<int32_t>(0xffff0000u)));
+}
+
+template <class T>
+KP_INLINE void restore_order(const T*, F32x16&, F32x16&) {}
+KP_INLINE void restore_order(const Bf16*, F32x16& even, F32x16& odd) { interleave(even, odd); }
+
+// The first `live` of 32 elements, zeros for the others.
+template <class T>
+KP_INLINE void load_pair(const T* from, int64_t live, F32x16& first, F32x16& second) {
+  T padded[kPair] = {};
+  __builtin_memcpy(padded, from, live * sizeof(T));
+  load_pair(padded, first, second);
+}
+
 #if defined(__AVX512F__)
+
+constexpr int kSums = 16;  // of 32 registers: enough chains to hide the latency of fma
+constexpr int kSumHeads = 4, kSumVectors = 4;
+
+// Sixteen vectors become one: lane i of the result is the sum of rows[i].
+KP_INLINE void store_sums(float* to, F32x16 (&rows)[kSums]) {
   __m512 r[16];
   for (int i = 0; i < 16; ++i) r[i] = rows[i].p[0];
 #pragma GCC unroll 8
@@ -25,23 +57,24 @@ KP_INLINE F32x16 sum_rows(F32x16 (&rows)[16]) {
   const __m512 sums = _mm512_add_ps(_mm512_shuffle_f32x4(r[0], r[1], 0x88), _mm512_shuffle_f32x4(r[0], r[1], 0xdd));
   // Lane 8 a + 4 b + c of the sums: c = (bit 3, bit 2) of the row, b = bit 1, a = bit 0.
   const __m512i order = _mm512_setr_epi32(0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15);
-  return {{(FloatPiece)_mm512_permutexvar_ps(order, sums)}};
-#else
-  float sums[16];
-  for (int i = 0; i < 16; ++i) sums[i] = reduce_add(rows[i]);
-  return load(sums);
-#endif
+  _mm512_storeu_ps(to, _mm512_permutexvar_ps(order, sums));
 }
 
-#if defined(__AVX512F__)
-constexpr int kSumHeads = 4, kSumVectors = 4;
 #else
-constexpr int kSumHeads = 2, kSumVectors = 2;  // fewer registers, and two or four of them to a vector
+
+constexpr int kSums = 4;  // two or four registers each
+constexpr int kSumHeads = 2, kSumVectors = 2;
+
+KP_INLINE void store_sums(float* to, F32x16 (&rows)[kSums]) {
+  for (int i = 0; i < kSums; ++i) to[i] = reduce_add(rows[i]);
+}
+
 #endif
 
 template <class T>
 struct DecodeVectors {
   using Element = T;
+  static constexpr bool kPrefetchInOrder = true;  // 64 rows of a head at a time are too many streams for the hardware
 
   DecodeShape shape;
   int64_t columns;
@@ -52,59 +85,73 @@ struct DecodeVectors {
     sums = carver.take<float>(s.heads * s.group * sum_width());
   }
 
-  int64_t query_width() const { return round_up(shape.D, kLanes); }
-  int64_t sum_width() const { return round_up(shape.Dv, kLanes); }
+  int64_t query_width() const { return round_up(shape.D, kPair); }
+  int64_t sum_width() const { return round_up(shape.Dv, kPair); }
   int64_t key_step() const { return 1; }
 
-  void set_queries(const T* q) {
-    for (int64_t i = 0; i < shape.heads * shape.group * query_width(); i += kLanes) store(queries + i, load(q + i));
+  KP_NOINLINE void set_queries(const T* q) {
+    for (int64_t i = 0; i < shape.heads * shape.group * query_width(); i += kPair) {
+      F32x16 first, second;
+      load_pair(q + i, first, second);
+      store(queries + i, first);
+      store(queries + i + kLanes, second);
+    }
   }
 
-  void scores(const KeyBlock& block, float* to, int64_t row) {
+  KP_NOINLINE void scores(const KeyBlock& block, float* to, int64_t row) {
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.k_head_stride;
       if (block.ahead) prefetch_rows(block.ahead->k, 0, block.ahead->keys, offset, shape.D * sizeof(T));
       const float* q = queries + h * shape.group * query_width();
       float* corner = to + h * columns;
       int64_t g = 0;
+      if constexpr (kSums >= 16)
+        for (; g + 8 <= shape.group; g += 8) score_heads<8>(block, offset, q + g * query_width(), corner + g, row);
       for (; g + 4 <= shape.group; g += 4) score_heads<4>(block, offset, q + g * query_width(), corner + g, row);
-      for (; g + 2 <= shape.group; g += 2) score_heads<2>(block, offset, q + g * query_width(), corner + g, row);
       for (; g < shape.group; ++g) score_heads<1>(block, offset, q + g * query_width(), corner + g, row);
     }
   }
 
-  // Sixteen sums at a time: 16 / kHeads keys by kHeads heads.
+  // kSums sums at a time: kSums / kHeads keys by kHeads heads.
   template <int kHeads>
-  void score_heads(const KeyBlock& block, int64_t offset, const float* q, float* to, int64_t row) {
-    constexpr int kKeys = 16 / kHeads;
+  KP_NOINLINE void score_heads(const KeyBlock& block, int64_t offset, const float* q, float* to, int64_t row) {
+    constexpr int kKeys = kSums / kHeads;
+    const int64_t whole = shape.D / kPair * kPair;
     for (int64_t j = 0; j < block.keys; j += kKeys) {
       const T* rows[kKeys];
       for (int i = 0; i < kKeys; ++i)  // past the last key the last one again, not stored
         rows[i] = reinterpret_cast<const T*>(block.k[least(j + i, block.keys - 1)] + offset);
-      F32x16 sum[16] = {};
-      int64_t d = 0;
-      for (; d + kLanes <= shape.D; d += kLanes) score_step<kHeads>(rows, q, d, kLanes, sum);
-      if (d < shape.D) score_step<kHeads>(rows, q, d, static_cast<int>(shape.D - d), sum);
-      float lanes[16];
-      store(lanes, sum_rows(sum));
-      for (int64_t i = 0; i < least(kKeys, block.keys - j); ++i)
-        __builtin_memcpy(to + (j + i) * row, lanes + i * kHeads, kHeads * sizeof(float));
-    }
-  }
-
-  template <int kHeads>
-  KP_INLINE void score_step(const T* const* rows, const float* q, int64_t d, int lanes, F32x16 (&sum)[16]) {
-    F32x16 query[kHeads];
-    for (int g = 0; g < kHeads; ++g) query[g] = load(q + g * query_width() + d);
+      F32x16 sum[kSums] = {};
+      for (int64_t d = 0; d < whole; d += kPair) {
 #pragma GCC unroll 16
-    for (int i = 0; i < 16 / kHeads; ++i) {
-      const F32x16 key = lanes == kLanes ? load(rows[i] + d) : load(rows[i] + d, lanes);
-#pragma GCC unroll 4
-      for (int g = 0; g < kHeads; ++g) sum[i * kHeads + g] = fma(key, query[g], sum[i * kHeads + g]);
+        for (int i = 0; i < kKeys; ++i) {
+          F32x16 first, second;
+          load_pair(rows[i] + d, first, second);
+#pragma GCC unroll 8
+          for (int g = 0; g < kHeads; ++g) {
+            const float* query = q + g * query_width() + d;
+            sum[i * kHeads + g] = fma(first, load(query), sum[i * kHeads + g]);
+            sum[i * kHeads + g] = fma(second, load(query + kLanes), sum[i * kHeads + g]);
+          }
+        }
+      }
+      float lanes[kSums];
+      store_sums(lanes, sum);
+      for (int64_t i = 0; i < least(kKeys, block.keys - j); ++i) {
+        __builtin_memcpy(to + (j + i) * row, lanes + i * kHeads, kHeads * sizeof(float));
+        if (whole < shape.D) add_tail(rows[i] + whole, q + whole, kHeads, to + (j + i) * row);
+      }
     }
   }
 
-  void accumulate(const KeyBlock& block, const float* weights, int64_t row, bool first) {
+  // The columns past the last whole pair of vectors.
+  KP_NOINLINE void add_tail(const T* key, const float* q, int64_t heads, float* to) {
+    F32x16 first, second;
+    load_pair(key, shape.D % kPair, first, second);
+    for (int64_t g = 0; g < heads; ++g, q += query_width()) to[g] += reduce_add(fma(first, load(q), second * load(q + kLanes)));
+  }
+
+  KP_NOINLINE void accumulate(const KeyBlock& block, const float* weights, int64_t row, bool first) {
     if (first) __builtin_memset(sums, 0, shape.heads * shape.group * sum_width() * sizeof(float));
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.v_head_stride;
@@ -112,32 +159,33 @@ struct DecodeVectors {
       const float* weight = weights + h * columns;
       float* sum = sums + h * shape.group * sum_width();
       int64_t g = 0;
+      if constexpr (kSums >= 16)
+        for (; g + 8 <= shape.group; g += 8) value_heads<8, 2>(block, offset, weight + g, row, sum + g * sum_width());
       for (; g + kSumHeads <= shape.group; g += kSumHeads)
-        value_heads<kSumHeads>(block, offset, weight + g, row, sum + g * sum_width());
-      for (; g < shape.group; ++g) value_heads<1>(block, offset, weight + g, row, sum + g * sum_width());
+        value_heads<kSumHeads, kSumVectors>(block, offset, weight + g, row, sum + g * sum_width());
+      for (; g < shape.group; ++g)
+        value_heads<1, kSumVectors>(block, offset, weight + g, row, sum + g * sum_width());
     }
   }
 
-  template <int kHeads>
-  void value_heads(const KeyBlock& block, int64_t offset, const float* weight, int64_t row, float* sum) {
+  template <int kHeads, int kVectors>
+  KP_NOINLINE void value_heads(const KeyBlock& block, int64_t offset, const float* weight, int64_t row, float* sum) {
     int64_t d = 0;
-    for (; d + kSumVectors * kLanes <= shape.Dv; d += kSumVectors * kLanes)
-      value_columns<kHeads, kSumVectors>(block, offset, weight, row, d, kLanes, sum + d);
-    for (; d < shape.Dv; d += kLanes)
-      value_columns<kHeads, 1>(block, offset, weight, row, d, lanes_left(shape.Dv - d), sum + d);
+    for (; d + kVectors * kLanes <= shape.Dv; d += kVectors * kLanes)
+      value_columns<kHeads, kVectors>(block, offset, weight, row, d, sum + d);
+    for (; d < shape.Dv; d += kPair)
+      for (int g = 0; g < kHeads; ++g) value_tail(block, offset, weight + g, row, d, sum + g * sum_width() + d);
   }
 
   template <int kHeads, int kVectors>
-  KP_INLINE void value_columns(const KeyBlock& block, int64_t offset, const float* weight, int64_t row, int64_t d, int lanes,
-                               float* to) {
+  KP_INLINE void value_columns(const KeyBlock& block, int64_t offset, const float* weight, int64_t row, int64_t d, float* to) {
     F32x16 sum[kHeads][kVectors];
     for (int g = 0; g < kHeads; ++g)
       for (int n = 0; n < kVectors; ++n) sum[g][n] = load(to + g * sum_width() + n * kLanes);
     for (int64_t j = 0; j < block.keys; ++j) {
       const T* value = reinterpret_cast<const T*>(block.v[j] + offset) + d;
       F32x16 column[kVectors];
-      for (int n = 0; n < kVectors; ++n)
-        column[n] = lanes == kLanes ? load(value + n * kLanes) : load(value + n * kLanes, lanes);
+      for (int n = 0; n < kVectors; n += 2) load_pair(value + n * kLanes, column[n], column[n + 1]);
       for (int g = 0; g < kHeads; ++g) {
         const F32x16 factor = splat(weight[j * row + g]);
         for (int n = 0; n < kVectors; ++n) sum[g][n] = fma(factor, column[n], sum[g][n]);
@@ -147,14 +195,37 @@ struct DecodeVectors {
       for (int n = 0; n < kVectors; ++n) store(to + g * sum_width() + n * kLanes, sum[g][n]);
   }
 
-  void rescale(const float* factors) {
+  // Up to 32 columns of one head.
+  KP_NOINLINE void value_tail(const KeyBlock& block, int64_t offset, const float* weight, int64_t row, int64_t d, float* to) {
+    const int64_t live = least(kPair, shape.Dv - d);
+    F32x16 sum[2] = {load(to), load(to + kLanes)}, column[2];
+    for (int64_t j = 0; j < block.keys; ++j) {
+      const T* value = reinterpret_cast<const T*>(block.v[j] + offset) + d;
+      if (live == kPair)
+        load_pair(value, column[0], column[1]);
+      else
+        load_pair(value, live, column[0], column[1]);
+      const F32x16 factor = splat(weight[j * row]);
+      sum[0] = fma(factor, column[0], sum[0]);
+      sum[1] = fma(factor, column[1], sum[1]);
+    }
+    store(to, sum[0]);
+    store(to + kLanes, sum[1]);
+  }
+
+  KP_NOINLINE void rescale(const float* factors) {
     for (int64_t i = 0; i < shape.heads * shape.group; ++i)
       if (factors[i] != 1) scale_floats(sums + i * sum_width(), sum_width(), factors[i]);
   }
 
   void read(int64_t h, int64_t g, float* to) const {
     const float* row = sums + (h * shape.group + g) * sum_width();
-    for (int64_t d = 0; d < sum_width(); d += kLanes) store(to + d, load(row + d));
+    for (int64_t d = 0; d < sum_width(); d += kPair) {
+      F32x16 first = load(row + d), second = load(row + d + kLanes);
+      restore_order(static_cast<const T*>(nullptr), first, second);
+      store(to + d, first);
+      store(to + d + kLanes, second);
+    }
   }
 };
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kUnitRows = 32;           // two row tiles: each operand tile is used twice
 constexpr int64_t kMostKeys = 256;          // keys of a block: longer blocks rescale less, but must stay near with the scores
 constexpr int64_t kMostUnits = 16;          // units that share a packed block: packing costs half a unit's work
-constexpr int64_t kBlockBytes = 192 << 10;  // of packed keys and values, and of queries and sums twice that: they share
+constexpr int64_t kPackedBytes = 192 << 10;  // of packed keys and values, and of queries and sums twice that: they share
 constexpr int64_t kGroupBytes = 448 << 10;  // a 2 MiB L2, of which a blocked loop keeps about a third
 
 struct Blocking {
@@ -30,7 +30,7 @@ KP_INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ?
 
 // key_bytes: one packed key with its value; row_bytes: one packed query row with its sums.
 KP_INLINE void choose_sizes(Blocking& b, int64_t key_bytes, int64_t row_bytes) {
-  b.keys = clamp(kBlockBytes / key_bytes / 32 * 32, 32, kMostKeys);
+  b.keys = clamp(kPackedBytes / key_bytes / 32 * 32, 32, kMostKeys);
   b.units = clamp(kGroupBytes / (row_bytes * kUnitRows), 1, kMostUnits);
 }
 

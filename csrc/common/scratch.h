@@ -10,6 +10,10 @@ namespace kernelpair {
 
 void* thread_scratch(int64_t bytes);  // aligned to 64 bytes
 
+// The same for what a call's loop bodies share: the calling thread asks for it and hands them the pointer, while each of them,
+// the one in the calling thread too, may have a thread_scratch of its own.
+void* call_scratch(int64_t bytes);
+
 }  // namespace kernelpair
 
 #ifdef KP_TIER

@@ -2,7 +2,7 @@
 //
 // One unit of work is one sequence over a chunk of channels, all of its tokens in order, so that nobody else reads or writes
 // its part of the state. The w-1 columns before the first token are copied to a small buffer first; the state is written last.
-// - Channels dense (the usual case): tiles of 8 tokens x 16 channels; each row is loaded once and serves w outputs.
+// - Channels dense (the usual case): tiles of 4 tokens x 16 channels; each row is loaded once and serves w outputs.
 // - Anything else: one channel after the other, vectors along its tokens, over a float copy of the row.
 // Both add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit.
 #include "common/parallel.h"
@@ -14,11 +14,13 @@ namespace {
 
 constexpr int64_t kChunk = 1024;         // channels of a unit: 2 KiB pieces of a row stream, weights (20 KiB) stay in L1
 constexpr int64_t kLeastChunk = 128;     // smaller ones cost more in weights than they gain in balance
-constexpr int kTile = 8;                 // tokens: 11 rows live, and 5 weight vectors, of 32 registers
+constexpr int kTile = 4;                 // tokens: 7 rows in and 4 out, which a 12-way L1 holds at any row stride
 constexpr int64_t kRow = 512;            // tokens of a float row buffer
 constexpr int64_t kGrain = 16 * 1024;    // elements, about 5 us: what waking a thread costs
 constexpr int64_t kBlock = 32;           // channels of a block of the packed weight
 constexpr int kMostColumns = 3;          // of history: width 4
+
+#define KP_UNROLL _Pragma("GCC unroll 8")  // or gcc keeps the vectors of a tile in memory
 
 // Zero tokens [start, end) of every channel, or convolve them.
 struct Sequence {
@@ -151,6 +153,7 @@ void write_state(Matrix<T> state, int64_t channels, const T* const* rows) {
 
 template <bool kWhole, class T>
 KP_INLINE F32x16 load_some(const T* from, int lanes) {
+  if constexpr (kVectorBytes == 64) return load(from, kWhole ? kLanes : lanes);  // gcc 12 widens a masked load in one step
   if constexpr (kWhole) return load(from);
   return load(from, lanes);
 }
@@ -160,16 +163,17 @@ template <class T, int W, int R, bool kWhole>
 KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const Scratch<T>& scratch, Matrix<T> y,
                               bool silu_activation) {
   F32x16 x[R + W - 1], taps[W], sum[R];
-  for (int r = 0; r < R + W - 1; ++r) x[r] = load_some<kWhole>(rows[r] + c, lanes);
-  for (int j = 0; j < W; ++j) taps[j] = load(scratch.taps[j] + c);
+  KP_UNROLL for (int r = 0; r < R + W - 1; ++r) x[r] = load_some<kWhole>(rows[r] + c, lanes);
+  KP_UNROLL for (int j = 0; j < W; ++j) taps[j] = load(scratch.taps[j] + c);
   const F32x16 bias = load(scratch.taps[W] + c);
-  for (int r = 0; r < R; ++r) {
+  KP_UNROLL for (int r = 0; r < R; ++r) {
     sum[r] = bias;
-    for (int j = 0; j < W; ++j) sum[r] = fma(taps[j], x[r + j], sum[r]);
+    KP_UNROLL for (int j = 0; j < W; ++j) sum[r] = fma(taps[j], x[r + j], sum[r]);
   }
-  if (silu_activation)
-    for (int r = 0; r < R; ++r) sum[r] = silu(sum[r]);
-  for (int r = 0; r < R; ++r) {
+  if (silu_activation) {
+    KP_UNROLL for (int r = 0; r < R; ++r) sum[r] = silu(sum[r]);
+  }
+  KP_UNROLL for (int r = 0; r < R; ++r) {
     if constexpr (kWhole)
       store(y.at(c, r), sum[r]);
     else

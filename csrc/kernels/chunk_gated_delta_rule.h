@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/scratch.h"
-#include "common/tile_pack.h"
+#include "common/transpose.h"
 #include "common/vec_math.h"
 #include "common/view.h"
 
@@ -56,13 +56,6 @@ KP_INLINE void store_state_row(char* to, Dtype dtype, F32x16 a, int lanes) {
                        : store_some(reinterpret_cast<float*>(to), a, lanes);
 }
 
-KP_INLINE void transpose_floats(F32x16 (&rows)[16]) {
-  I32x16 bits[16];
-  for (int i = 0; i < 16; ++i) bits[i] = as_int(rows[i]);
-  transpose(bits);
-  for (int i = 0; i < 16; ++i) rows[i] = as_float(bits[i]);
-}
-
 // Sixteen keys (rows, from k0) by sixteen values (columns, from v0) of a state, zero past its edges.
 void load_state_block(const Call& call, int64_t slot, int64_t head, int64_t k0, int64_t v0, F32x16 (&rows)[16]) {
   const View& s = call.initial_state;
@@ -71,7 +64,7 @@ void load_state_block(const Call& call, int64_t slot, int64_t head, int64_t k0, 
   const char* base = at(s, slot, head, outer0) + inner0 * element_size(s.dtype);
   for (int i = 0; i < 16; ++i)
     rows[i] = i < outer ? load_state_row(base + i * s.strides[2] * element_size(s.dtype), s.dtype, inner) : zero();
-  if (call.value_major) transpose_floats(rows);
+  if (call.value_major) transpose(rows);
 }
 
 void store_state_block(const Call& call, int64_t slot, int64_t head, int64_t k0, int64_t v0, F32x16 (&rows)[16]) {
@@ -79,7 +72,7 @@ void store_state_block(const Call& call, int64_t slot, int64_t head, int64_t k0,
   const int64_t outer0 = call.value_major ? v0 : k0, inner0 = call.value_major ? k0 : v0;
   const int outer = lanes_left(s.sizes[2] - outer0), inner = lanes_left(s.sizes[3] - inner0);
   char* base = at(s, slot, head, outer0) + inner0 * element_size(s.dtype);
-  if (call.value_major) transpose_floats(rows);
+  if (call.value_major) transpose(rows);
   for (int i = 0; i < outer; ++i) store_state_row(base + i * s.strides[2] * element_size(s.dtype), s.dtype, rows[i], inner);
 }
 

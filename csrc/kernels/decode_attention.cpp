@@ -1,5 +1,7 @@
 // decode_attention: one query token per request over a slot cache. Bound by reading the cache once; see decode_block.h for the
 // order of the work, decode_tiles.h and decode_vectors.h for the products, decode_run.h for splits and their merge.
+#pragma GCC diagnostic ignored "-Wuninitialized"  // gcc 12 warns of its own intrinsics
+
 #include "common/decode_run.h"
 #include "common/dtypes.h"
 #include "common/slot_range.h"
@@ -14,11 +16,20 @@ struct Call {
   bool shared;
 
   int64_t group() const { return q.sizes[1] / k_cache.sizes[1]; }
-  float sink(int64_t head) const {
+  KP_NOINLINE float sink(int64_t head) const {
     float value = -__builtin_inff();
     if (sinks.defined)
       with_float(sinks.dtype, [&](auto element) { value = load_one(at<decltype(element)>(sinks, head)); });
     return value;
+  }
+  KP_NOINLINE void locate(const SlotRange& range, int64_t first, int64_t head, KeyBlock& block) const {
+    const char *k = at(k_cache, 0, head), *v = at(v_cache, 0, head);
+    const int64_t size = element_size(q.dtype), k_step = k_cache.strides[0] * size, v_step = v_cache.strides[0] * size;
+    for (int64_t j = 0; j < block.keys; ++j) {
+      const int64_t slot = index_at(req_to_token, range.row, range.column + first + j);
+      block.k[j] = k + slot * k_step;
+      block.v[j] = v + slot * v_step;
+    }
   }
   Partial partial(int64_t b, int64_t head, int64_t split) const {
     float* row = at<float>(attn_logits, b, head, split);
@@ -35,7 +46,7 @@ struct SlotSource {
   int64_t first_head, heads;  // kv heads
   int64_t split, splits;
 
-  void queries(T* to, int64_t width) const {
+  KP_NOINLINE void queries(T* to, int64_t width) const {
     const int64_t D = call.q.sizes[2], group = call.group();
     for (int64_t h = first_head * group; h < (first_head + heads) * group; ++h, to += width) {
       __builtin_memcpy(to, at(call.q, b, h), D * sizeof(T));
@@ -43,13 +54,7 @@ struct SlotSource {
     }
   }
 
-  void rows(int64_t first, KeyBlock& block) const {
-    for (int64_t j = 0; j < block.keys; ++j) {
-      const int64_t slot = index_at(call.req_to_token, range.row, range.column + first + j);
-      block.k[j] = at(call.k_cache, slot, first_head);
-      block.v[j] = at(call.v_cache, slot, first_head);
-    }
-  }
+  void rows(int64_t first, KeyBlock& block) const { call.locate(range, first, first_head, block); }
 
   void result(int64_t h, int64_t g, const float* sums, float top, float sum) const {
     const int64_t head = (first_head + h) * call.group() + g, Dv = call.v_cache.sizes[2];
@@ -103,7 +108,7 @@ void attend(const Call& call) {
 }
 
 // Rows of key and value to their slots, before anything is read.
-void write_new_rows(const View& from, const View& cache, const View& loc) {
+KP_NOINLINE void write_new_rows(const View& from, const View& cache, const View& loc) {
   const int64_t heads = from.sizes[1], bytes = from.sizes[2] * element_size(from.dtype);
   parallel_for(from.sizes[0], kSerialBytes / (heads * bytes) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b)

@@ -18,6 +18,8 @@ constexpr int64_t kGrain = 64 * 1024;                         // state elements,
 constexpr int kWidest = kVectorBytes == 64 ? 8 : 2;           // column vectors at once: two sums each, in registers
 constexpr int kRows = kVectorBytes == 64 ? 4 : 2;             // "vk" rows at once: two sums each
 
+#define KP_UNROLL _Pragma("GCC unroll 8")  // or gcc may keep the sums in memory
+
 struct Call {
   const View &A_log, &dt_bias, &q, &k, &v, &a, &b, &state, &state_indices, &o;
   bool vk, l2norm, has_pad;
@@ -36,6 +38,12 @@ KP_INLINE float parameter(const View& vector, int64_t i) {
     case Dtype::f16: return load_one(at<F16>(vector, i));
     default: return load_one(at<Bf16>(vector, i));
   }
+}
+
+template <class T>
+KP_INLINE F32x16 load_whole(const T* from) {
+  if constexpr (kVectorBytes == 64) return load(from, kLanes);  // gcc 12 widens a masked load in one step
+  return load(from);
 }
 
 template <class T>
@@ -117,8 +125,8 @@ void step_columns(const Head<T, S>& head, Keys<T>& keys, int64_t column, int lan
     const int64_t count = keys.fill(from);
     const S* row = head.state + from * head.row_stride + column;
     for (int64_t i = 0; i < count; ++i, row += head.row_stride) {
-      for (int n = 0; n < N; ++n) {
-        const F32x16 s = kWhole ? load(row + n * kLanes) : load(row, lanes);
+      KP_UNROLL for (int n = 0; n < N; ++n) {
+        const F32x16 s = kWhole ? load_whole(row + n * kLanes) : load(row, lanes);
         p[n] = fma(splat(keys.kh[i]), s, p[n]);
         r[n] = fma(splat(keys.qh[i]), s, r[n]);
       }
@@ -131,9 +139,9 @@ void step_columns(const Head<T, S>& head, Keys<T>& keys, int64_t column, int lan
     const int64_t count = keys.fill(from);
     S* row = head.state + from * head.row_stride + column;
     for (int64_t i = 0; i < count; ++i, row += head.row_stride) {
-      for (int n = 0; n < N; ++n) {
+      KP_UNROLL for (int n = 0; n < N; ++n) {
         S* to = row + n * kLanes;
-        const F32x16 s = fma(splat(keys.kh[i]), w[n], gamma * (kWhole ? load(to) : load(to, lanes)));
+        const F32x16 s = fma(splat(keys.kh[i]), w[n], gamma * (kWhole ? load_whole(to) : load(to, lanes)));
         if constexpr (kWhole)
           store(to, s);
         else
@@ -162,8 +170,8 @@ KP_INLINE void sum_rows(const S* rows, int64_t stride, const Keys<T>& keys, int6
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     const F32x16 kh = load(keys.kh + i), qh = load(keys.qh + i);
-    for (int n = 0; n < R; ++n) {
-      const F32x16 s = load(rows + n * stride + i);
+    KP_UNROLL for (int n = 0; n < R; ++n) {
+      const F32x16 s = load_whole(rows + n * stride + i);
       along_k[n] = fma(kh, s, along_k[n]);
       along_q[n] = fma(qh, s, along_q[n]);
     }
@@ -184,7 +192,7 @@ KP_INLINE void sum_rows(const S* rows, int64_t stride, const Keys<T>& keys, int6
 template <class T, class S>
 KP_INLINE void update_row(S* row, const Keys<T>& keys, int64_t count, F32x16 gamma, F32x16 w) {
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(row + i, fma(load(keys.kh + i), w, gamma * load(row + i)));
+  for (; i + kLanes <= count; i += kLanes) store(row + i, fma(load(keys.kh + i), w, gamma * load_whole(row + i)));
   if (i == count) return;
   const int lanes = static_cast<int>(count - i);
   store(row + i, fma(load(keys.kh + i), w, gamma * load(row + i, lanes)), lanes);

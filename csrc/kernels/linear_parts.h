@@ -9,6 +9,7 @@ namespace {
 constexpr int64_t kPanelColumns = 32;   // outputs of a panel of the packed weight
 constexpr int64_t kBlockK = 32;         // k of one block of a panel
 constexpr int64_t kBlockElements = kPanelColumns * kBlockK;
+constexpr int64_t kStreamAhead = 16 << 10;  // bytes that a weight stream is prefetched ahead when few rows wait for it
 
 KP_INLINE int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 

@@ -11,17 +11,18 @@
 // | kChunkRows     | 1024         | bounds the copy of x at 2 KiB of memory for each k                                        |
 #pragma once
 
-#include "kernels/linear_parts.h"
 #include "common/parallel.h"
+#include "common/scratch.h"
 #include "common/tile_block.h"
-#include "common/workspace.h"
+#include "common/tile_pack.h"
+#include "kernels/linear_parts.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int64_t kTileBytes = 1024, kTileRows = 16, kPairRows = 32;
+constexpr int64_t kTileBytes = 1024, kPairRows = 32;
 constexpr int64_t kPassRows = 128, kSliceSteps = 64, kWholeRows = 64, kTileChunkRows = 1024;
-constexpr int64_t kStreamAhead = 16 << 10, kLinesAStep = 8;
+constexpr int64_t kLinesAStep = 8;
 constexpr int64_t kBlockFloats = 1024;  // a 2 x 2 block of sums
 
 struct TileLinear {
@@ -151,7 +152,7 @@ struct TileLinear {
     const int64_t x_bytes = tile_rows * steps * kTileBytes;
     const bool spills = chunk > kWholeRows && steps > kSliceSteps;
     const int64_t spilled_bytes = spills ? panels * (kPassRows / kPairRows) * kBlockFloats * 4 : 0;
-    char* x_tiles = workspace(Workspace::of_call, x_bytes + spilled_bytes);
+    auto* x_tiles = static_cast<char*>(call_scratch(x_bytes + spilled_bytes));
     auto* spilled = reinterpret_cast<float*>(x_tiles + x_bytes);
     for (int64_t first = 0; first < M; first += chunk) {
       const int64_t rows = M - first < chunk ? M - first : chunk;

@@ -1,25 +1,30 @@
 // packed_linear on vectors, for every dtype and tier: x in fp32, row blocks against panels of 32 outputs.
 //
-// | number              | value      | why                                                                                |
-// |---------------------|------------|------------------------------------------------------------------------------------|
-// | kRowBlock           | 12 / 3 / 1 | accumulators of two half panels fill the registers: 24 of 32 zmm, 12 of 16 ymm, 8 of 16 xmm |
-// | kWeightBlocks       | 8          | 256 k of a panel in fp32 are 32 KiB: they stay in L1 while the row blocks pass by      |
-// | kGroupRows          | 96         | rows that share one widening of the weights (3% of their products); 12 KiB of sums     |
-// | kChunkRows          | 1024       | bounds the fp32 copy of x at 4 KiB of memory for each k                              |
+// | number         | value      | why                                                                                     |
+// |----------------|------------|-----------------------------------------------------------------------------------------|
+// | kRowBlock      | 12 / 3 / 1 | sums of two half panels fill the registers: 24 of 32 zmm, 12 of 16 ymm, 8 of 16 xmm         |
+// | kWidenedBlocks | 6          | 192 k of a panel in fp32 (24 KiB) and of a row block (9 KiB) stay in L1                   |
+// | kGroupRows     | 96         | rows that share one widening of the weights (3% of their products)                        |
+// | kDeepBlocks    | 32         | 1024 k of a group of rows (384 KiB) stay in L2 while the panels pass by; sums wait meanwhile |
+// | kRunPanels     | 64         | ... for as many panels at a time: bounds the waiting sums at 768 KiB a thread             |
+// | kStreamAhead   | 16 KiB     | one row block: how far the weight stream is prefetched                                    |
+// | kChunkRows     | 1024       | bounds the fp32 copy of x at 4 KiB of memory for each k                                   |
 //
-// A single row block needs no widened copy: it reads the packed weights once, from memory to registers.
+// A single row block needs no widened copy: it reads the packed weights once, from memory to registers. Several row blocks
+// prefetch the weights of the next 192 k into L2 while they multiply.
 #pragma once
 
-#include "kernels/linear_parts.h"
 #include "common/parallel.h"
+#include "common/scratch.h"
+#include "common/tile_pack.h"
 #include "common/transpose.h"
-#include "common/workspace.h"
+#include "kernels/linear_parts.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
 constexpr int kRowBlock = kVectorBytes == 64 ? 12 : kVectorBytes == 32 ? 3 : 1;
-constexpr int64_t kWeightBlocks = 8, kGroupRows = 96, kChunkRows = 1024;
+constexpr int64_t kWidenedBlocks = 6, kGroupRows = 96, kDeepBlocks = 32, kRunPanels = 64, kChunkRows = 1024;
 
 template <int N>
 struct Count {
@@ -49,12 +54,6 @@ KP_INLINE void load_pair(const float* tile, int pair, F32x16& even, F32x16& odd)
   odd = load(tile + 32 * pair + 16);
 }
 
-KP_INLINE I32x16 load_dwords(const void* from) {
-  I32x16 r;
-  __builtin_memcpy(&r, from, sizeof r);
-  return r;
-}
-
 template <>
 KP_INLINE void load_pair(const Bf16* tile, int pair, F32x16& even, F32x16& odd) {
   const I32x16 both = load_dwords(tile + 32 * pair);
@@ -64,19 +63,43 @@ KP_INLINE void load_pair(const Bf16* tile, int pair, F32x16& even, F32x16& odd) 
 
 template <>
 KP_INLINE void load_pair(const F16* tile, int pair, F32x16& even, F32x16& odd) {
+#if defined(__AVX512F__)
+  const F32x16 low = load(tile + 32 * pair), high = load(tile + 32 * pair + kLanes);
+  const __m512i first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i second = _mm512_or_si512(first, _mm512_set1_epi32(1));
+  even.p[0] = (FloatPiece)_mm512_permutex2var_ps(low.p[0], first, high.p[0]);
+  odd.p[0] = (FloatPiece)_mm512_permutex2var_ps(low.p[0], second, high.p[0]);
+#else
   const I32x16 both = load_dwords(tile + 32 * pair);
   F16 halves[2 * kLanes];
   store_u16(halves, both & splat_int(0xffff));
   store_u16(halves + kLanes, shift_right<16>(both));
   even = load(halves);
   odd = load(halves + kLanes);
+#endif
+}
+
+// What to prefetch beside a product: `step` bytes further on for each pair of k.
+struct Ahead {
+  const char* at;
+  int64_t step;
+};
+
+// The stream of the weights themselves, into L1; or a share of the next slice, into L2.
+template <bool kStream>
+KP_INLINE void prefetch(Ahead& ahead) {
+  __builtin_prefetch(ahead.at, 0, kStream ? 3 : 2);
+  if constexpr (kStream)
+    for (int64_t line = 64; line < ahead.step; line += 64) __builtin_prefetch(ahead.at + line, 0, 3);
+  ahead.at += ahead.step;
 }
 
 // sums += x w over `blocks` blocks of 32 k; x holds kRows values for each k.
-template <int kRows, class T>
-KP_INLINE void accumulate(const float* x, const T* weights, int64_t blocks, F32x16 (&sums)[kRows][2]) {
+template <int kRows, bool kStream, class T>
+KP_INLINE void accumulate(const float* x, const T* weights, int64_t blocks, Ahead ahead, F32x16 (&sums)[kRows][2]) {
   for (int64_t b = 0; b < blocks; ++b, weights += kBlockElements)
     for (int pair = 0; pair < kBlockK / 2; ++pair, x += 2 * kRows) {
+      prefetch<kStream>(ahead);
       F32x16 even[2], odd[2];
       load_pair(weights, pair, even[0], odd[0]);
       load_pair(weights + kBlockElements / 2, pair, even[1], odd[1]);
@@ -142,20 +165,27 @@ struct VectorLinear {
     with_row_block(live, [&](auto count) {
       constexpr int kRows = decltype(count)::value;
       F32x16 sums[kRows][2] = {};
-      accumulate<kRows>(x_block, panel(p), blocks, sums);
+      const Ahead stream{reinterpret_cast<const char*>(panel(p)) + kStreamAhead, 2 * kPanelColumns * (int64_t)sizeof(T)};
+      accumulate<kRows, true>(x_block, panel(p), blocks, stream, sums);
       finish<kRows>(sums, first, live, p);
     });
   }
 
-  // Several row blocks: a slice of the panel is widened once for all of them; their sums wait in `sums_of_rows`.
-  void multiply_group(const float* x_blocks, int64_t first, int64_t rows, int64_t p, float* widened,
-                      float* sums_of_rows) const {
-    for (int64_t from = 0; from < blocks; from += kWeightBlocks) {
-      const int64_t count = blocks - from < kWeightBlocks ? blocks - from : kWeightBlocks;
-      const float* weights = widen(panel(p) + from * kBlockElements, count, widened);
-      for (int64_t r = 0; r < rows; r += kRowBlock)
-        multiply_slice(x_blocks + r * blocks * kBlockK, from, count, weights, sums_of_rows + r * kPanelColumns, first + r,
+  // Blocks `from` to `end` of one panel, against up to kGroupRows rows. A slice of the panel is widened once for all of
+  // them; the sums of the group wait in `kept` until k is through.
+  void multiply_group(const float* x_blocks, int64_t first, int64_t rows, int64_t p, int64_t from, int64_t end,
+                      float* widened, float* kept) const {
+    for (; from < end; from += kWidenedBlocks) {
+      const int64_t count = end - from < kWidenedBlocks ? end - from : kWidenedBlocks;
+      const T* packed_slice = panel(p) + from * kBlockElements;
+      const float* weights = widen(packed_slice, count, widened);
+      const int64_t share = 2 * kPanelColumns * sizeof(T) / divide_up(rows, kRowBlock) + 1;
+      Ahead ahead{reinterpret_cast<const char*>(packed_slice + count * kBlockElements), share};
+      for (int64_t r = 0; r < rows; r += kRowBlock) {
+        multiply_slice(x_blocks + r * blocks * kBlockK, from, count, weights, ahead, kept + r * kPanelColumns, first + r,
                        rows - r, p);
+        ahead.at += share * count * kBlockK / 2;
+      }
     }
   }
 
@@ -173,8 +203,8 @@ struct VectorLinear {
     return to;
   }
 
-  void multiply_slice(const float* x_block, int64_t from, int64_t count, const float* weights, float* kept, int64_t first,
-                      int64_t rows_left, int64_t p) const {
+  void multiply_slice(const float* x_block, int64_t from, int64_t count, const float* weights, Ahead ahead, float* kept,
+                      int64_t first, int64_t rows_left, int64_t p) const {
     const int64_t live = rows_left < kRowBlock ? rows_left : kRowBlock;
     with_row_block(live, [&](auto rows) {
       constexpr int kRows = decltype(rows)::value;
@@ -183,7 +213,7 @@ struct VectorLinear {
         sums[r][0] = load(kept + r * kPanelColumns);
         sums[r][1] = load(kept + r * kPanelColumns + kLanes);
       }
-      accumulate<kRows>(x_block + from * kBlockK * kRows, weights, count, sums);
+      accumulate<kRows, false>(x_block + from * kBlockK * kRows, weights, count, ahead, sums);
       if (from + count == blocks) return finish<kRows>(sums, first, live, p);
       for (int r = 0; r < kRows; ++r) {
         store(kept + r * kPanelColumns, sums[r][0]);
@@ -199,26 +229,37 @@ struct VectorLinear {
       store_row(out_at(first + r, p), sums[r][0], sums[r][1], panel_bias, N - p * kPanelColumns);
   }
 
+  // A group of rows against up to kRunPanels panels, a deep slice of k after the other.
+  void multiply_run(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end, float* widened,
+                    float* kept) const {
+    for (int64_t from = 0; from < blocks; from += kDeepBlocks) {
+      const int64_t until = blocks - from < kDeepBlocks ? blocks : from + kDeepBlocks;
+      for (int64_t p = begin; p < end; ++p)
+        multiply_group(x_blocks, first, rows, p, from, until, widened, kept + (p - begin) * kGroupRows * kPanelColumns);
+    }
+  }
+
   void multiply_panels(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
     if (rows <= kRowBlock) {
       for (int64_t p = begin; p < end; ++p) multiply_one(x_blocks, first, rows, p);
       return;
     }
-    auto* widened = reinterpret_cast<float*>(
-        workspace(Workspace::of_thread, 4 * (kWeightBlocks * kBlockElements + kGroupRows * kPanelColumns)));
-    float* sums = widened + kWeightBlocks * kBlockElements;
+    const int64_t run = end - begin < kRunPanels ? end - begin : kRunPanels;
+    auto* widened = static_cast<float*>(
+        thread_scratch(4 * (kWidenedBlocks * kBlockElements + run * kGroupRows * kPanelColumns)));
+    float* kept = widened + kWidenedBlocks * kBlockElements;
     for (int64_t group = 0; group < rows; group += kGroupRows) {
       const int64_t group_rows = rows - group < kGroupRows ? rows - group : kGroupRows;
-      for (int64_t p = begin; p < end; ++p)
-        multiply_group(x_blocks + group * blocks * kBlockK, first + group, group_rows, p, widened, sums);
+      for (int64_t p = begin; p < end; p += run)
+        multiply_run(x_blocks + group * blocks * kBlockK, first + group, group_rows, p, p + run < end ? p + run : end, widened,
+                     kept);
     }
   }
 
   void run() const {
     const int64_t M = out.sizes[0], panels = packed.sizes[0];
     const int64_t chunk = M < kChunkRows ? M : kChunkRows;
-    auto* x_blocks = reinterpret_cast<float*>(
-        workspace(Workspace::of_call, 4 * divide_up(chunk, kRowBlock) * block_floats));
+    auto* x_blocks = static_cast<float*>(call_scratch(4 * divide_up(chunk, kRowBlock) * block_floats));
     for (int64_t first = 0; first < M; first += chunk) {
       const int64_t rows = M - first < chunk ? M - first : chunk;
       pack_rows(first, rows, x_blocks);

@@ -1,4 +1,4 @@
-// pack_linear_weight and unpack_linear_weight: checks and registration. Contract: docs/contracts/packed_linear.md.
+// pack_linear_weight and unpack_linear_weight: checks and registration. Contract: docs/contracts/pack_linear_weight.md.
 #include "common/operator.h"
 #include "ops/packed_weight.h"
 

@@ -15,9 +15,8 @@ import properties
 from kernelpair.check import known_trials
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import PRELOAD, RESOLVE, select_candidates, select_pairs, select_tiers
-from kernelpair.drive import Tally
 from kernelpair.environment import environment
-from kernelpair.jobs import Ended, Job, Jobs, carry_out, spread
+from kernelpair.jobs import Ended, Job, Jobs, carry_out, spread, until_interrupted
 from kernelpair.pair import Pair
 from kernelpair.report import Result, command_for_pytest, result_of, write_json, write_junit
 from properties.candidates import resolve
@@ -45,10 +44,14 @@ def _validate(options: argparse.Namespace, pairs: list[Pair]) -> None:
     limits = [name for name in ("examples", "total", "seconds") if getattr(options, name) is not None]
     if len(limits) > 1 and set(limits) != {"examples", "seconds"}:
         raise UsageError(f"--{limits[0]} and --{limits[1]} both say when to stop; give one of them")
+    if options.in_process and options.total:
+        raise UsageError("--total measures what a case costs in several processes; with --in-process give --examples")
     for name in ("json", "junit"):
         path = getattr(options, name)
         if path and not Path(path).resolve().parent.is_dir():
             raise UsageError(f"--{name}: the folder of {path} does not exist")
+        if path and Path(path).is_dir():
+            raise UsageError(f"--{name}: {path} is a folder")
     if options.relation:
         known = {trial for pair in pairs for trial in known_trials(pair)}
         if options.relation not in known:
@@ -88,10 +91,7 @@ class _Run:
         for result in self.results:
             self._print_line(result)
         if self.options.in_process:
-            torch.set_num_threads(1)
-            for job in self._limited(self.jobs, 1):
-                ended = carry_out(job, resolve, PRELOAD, True, lambda tally, job=job: self._progress_of(job, tally))  # type: ignore[misc]
-                self._ended(ended)
+            self._one_after_another()
             return
         processes = min(len(os.sched_getaffinity(0)), max(len(self.jobs), 1))
         leader = Jobs(RESOLVE, PRELOAD, processes)
@@ -103,6 +103,15 @@ class _Run:
             self._live = None
             leader.close()
 
+    def _one_after_another(self) -> None:
+        torch.set_num_threads(1)
+        with until_interrupted() as stopped:
+            for job in self._limited(self.jobs, 1):
+                if not stopped():
+                    self._ended(carry_out(job, resolve, PRELOAD, True, lambda tally: None, stopped))
+            if stopped():
+                raise KeyboardInterrupt
+
     def _limited(self, jobs: list[Job], processes: int) -> list[Job]:
         """The jobs with their share of the budget."""
         seconds = self.options.seconds
@@ -112,27 +121,25 @@ class _Run:
 
     def _spread(self, leader: Jobs) -> list[Job]:
         """Measure what a case costs, then share out the total."""
-        costs: dict[tuple[str, str], float] = {}
-        done = 0
-
-        def measured(ended: Ended) -> None:
-            nonlocal done
-            done += ended.tally.cases
-            costs[ended.job.key] = ended.tally.seconds / max(ended.tally.cases, 1)
+        pilots: dict[tuple[str, str], Ended] = {}
+        size = min(PILOT, max(1, self.options.total // max(len(self.jobs), 1)))
+        jobs = [Job(**{**vars(job), "examples": size}) for job in self.jobs]
+        try:
+            leader.run(jobs, self._progress, lambda ended: pilots.update({ended.job.key: ended}))
+        except KeyboardInterrupt:
+            for ended in pilots.values():
+                self._ended(ended)
+            raise
+        rest = []
+        for job in self.jobs:
+            ended = pilots[job.key]
             if ended.error or not ended.tally.passed:
                 self._ended(ended)
-
-        size = min(PILOT, max(1, self.options.total // max(len(self.jobs), 1)))
-        leader.run([Job(**{**vars(job), "examples": size}) for job in self.jobs], self._progress, measured)
-        failed = {result.pair + result.candidate for result in self.results}
-        rest = [job for job in self.jobs if job.pair + job.candidate not in failed]
-        if not rest:
-            return []
+            else:
+                rest.append(job)
         # The pilot's cases are drawn again by the jobs themselves (same seed), so each share is counted in full.
-        return spread(rest, [costs[job.key] for job in rest], max(self.options.total, len(rest)))
-
-    def _progress_of(self, job: Job, tally: Tally) -> None:
-        self._progress(job, tally.cases, tally.seconds)
+        costs = [pilots[job.key].tally.seconds / max(pilots[job.key].tally.cases, 1) for job in rest]
+        return spread(rest, costs, max(self.options.total, len(rest))) if rest else []
 
     def _progress(self, job: Job, cases: int, seconds: float) -> None:
         speed = cases / seconds if seconds > 0 else 0.0
@@ -145,6 +152,7 @@ class _Run:
         self._running.pop(ended.job.key, None)
         if ended.error:
             self.errors.append(ended)
+            self.results.append(Result(*ended.job.key, "skip", f"harness fault: {ended.error}", ended.tally.cases))
             self.console.print(f"harness fault: {ended.job.pair} {ended.job.candidate}: {ended.error}", style="red", markup=False)
             return
         result = result_of(ended, self.pairs[ended.job.pair])

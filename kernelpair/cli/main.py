@@ -119,7 +119,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
-    except Exception:  # noqa: BLE001 - told apart from a candidate's failure by the exit status
+    except Exception as error:  # noqa: BLE001 - told apart from a candidate's failure by the exit status
+        if isinstance(error, ValueError) and str(error).startswith("KERNELPAIR_TIER: "):  # the library refuses to load
+            print(f"kernelpair {options.command}: {error}", file=sys.stderr)
+            return EXIT_USAGE
         traceback.print_exc()
         print("kernelpair: the harness itself failed (above); this says nothing about any kernel", file=sys.stderr)
         return EXIT_HARNESS

@@ -27,7 +27,7 @@ def replay(options: argparse.Namespace) -> int:
     console = Console(highlight=False)
     torch.set_num_threads(1)
     tiers = select_tiers(options.tier)
-    failed = False
+    failed, ran = False, 0
     for pair, case in [_read(line) for line in _lines(options.cases)]:
         if options.verbose:
             console.print(picture(pair, case), soft_wrap=True, markup=False)
@@ -37,7 +37,10 @@ def replay(options: argparse.Namespace) -> int:
                 continue
             verdict = _once(pair, candidate(pair, name), case, options.in_process)
             failed |= not verdict.passed
+            ran += 1
             _show(console, pair, name, verdict, options.verbose)
+    if not ran:
+        raise UsageError("nothing was run: no tier that was asked for has this kernel and runs here")
     return EXIT_FAILED if failed else EXIT_OK
 
 

@@ -1,0 +1,99 @@
+"""pack_linear_weight and its inverse on trial: bits that move into panels and back, padding that is zero."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.case import Case
+from kernelpair.layout import READ_ONLY
+from kernelpair.pair import Bad, Inputs, Pair, Relation
+from kernelpair.session import Session
+from kernelpair.values import generator
+from optimized import operator
+from properties.strategies import around, common
+from reference import pack_linear_weight as reference
+
+OUTPUTS = (1, 7, 12, *around(16), 24, *around(32, 48, 64), 416)  # N
+DEPTHS = (1, 2, 3, *around(32, 64), 96, 512)  # K
+LAYOUTS = {"weight": (*READ_ONLY, "strided", "transposed")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackCase(Case):
+    """A weight [N, K]."""
+
+    N: int = 1
+    K: int = 1
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> PackCase:
+    """Any size, dtype and strides."""
+    fields = draw(st.fixed_dictionaries(common(LAYOUTS, [])))
+    dtype = draw(st.sampled_from(("float32", "bfloat16", "float16")))
+    return PackCase(**fields, dtype=dtype, N=draw(st.sampled_from(OUTPUTS)), K=draw(st.sampled_from(DEPTHS)))
+
+
+def inputs(case: PackCase) -> Inputs:
+    """Every bit pattern of the dtype."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    drawn = generator(case.seed, "weight").integers(0, 256, size=(case.N, case.K * dtype.itemsize), dtype="uint8")
+    return {"weight": torch.from_numpy(drawn).view(dtype)}
+
+
+def _both(weight: Tensor) -> tuple[Tensor, Tensor]:
+    packed = reference.pack_linear_weight(weight)
+    return packed, reference.unpack_linear_weight(packed, *weight.shape)
+
+
+def packed_and_back(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The kernel: packed, and unpacked again."""
+    packed: Tensor = operator("pack_linear_weight")(weight)
+    return packed, operator("unpack_linear_weight")(packed, *weight.shape)
+
+
+def _inverse(case: PackCase, session: Session) -> None:
+    session.expect_same(
+        "unpacked", session.first.outputs["unpacked"], session.inputs()["weight"], "unpack(pack(W)) is W"
+    )
+
+
+def _dense(case: PackCase, session: Session) -> None:
+    result = session.run(replace(case, layout={}), session.inputs(), judged=False)
+    session.expect_same("packed", result.outputs["packed"], session.first.outputs["packed"], "a dense weight")
+
+
+PAIR = Pair(
+    name="pack_linear_weight",
+    version=1,
+    case=PackCase,
+    cases=cases(),
+    inputs=inputs,
+    reference=_both,
+    optimized=packed_and_back,
+    results=("packed", "unpacked"),
+    exact_reference=True,
+    layouts=LAYOUTS,
+    relations={
+        "inverse": Relation(_inverse, "unpacking returns the weight, bit for bit"),
+        "layout": Relation(_dense, "strides do not matter"),
+    },
+    bad={
+        "rank": Bad(lambda case, given: {"weight": given["weight"][0]}, ValueError, "weight"),
+        "no_outputs": Bad(lambda case, given: {"weight": given["weight"][:0]}, ValueError, "weight"),
+        "no_columns": Bad(lambda case, given: {"weight": given["weight"][:, :0]}, ValueError, "weight"),
+        "integers": Bad(lambda case, given: {"weight": torch.ones(2, 2, dtype=torch.int32)}, TypeError, "weight"),
+        "none": Bad(lambda case, given: {"weight": None}, TypeError, "weight"),
+    },
+    edges={
+        "N = 1": lambda case: case.N == 1,
+        "K = 1": lambda case: case.K == 1,
+        "partial panel": lambda case: case.N % 32 > 0,
+        "half a panel": lambda case: 0 < case.N % 32 <= 16,
+        "whole panels": lambda case: case.N % 32 == 0,
+        "odd K": lambda case: case.K % 2 == 1,
+        "transposed": lambda case: case.layout.get("weight") == "transposed" and case.K > 1,
+    },
+)

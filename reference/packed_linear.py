@@ -1,0 +1,56 @@
+"""packed_linear: a linear layer on a packed weight. Activation functions and quantized weights are not part of it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reference import checks
+from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
+
+LAYOUTS = {2: "vnni2-n32k32", 1: "f32-n32k32"}  # by the k that lie side by side, the last size of the packed form
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A packed weight that knows its size: no tensor, so that it cannot enter an unpacked linear by mistake."""
+
+    data: Tensor
+    layout: str
+    N: int
+    K: int
+
+    @staticmethod
+    def pack(weight: Tensor) -> "PackedWeight":
+        """Pack a weight [N, K] of a float dtype."""
+        data = pack_linear_weight(weight)
+        return PackedWeight(data, LAYOUTS[data.shape[-1]], *weight.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weight, and of the x that it multiplies."""
+        return self.data.dtype
+
+
+def packed_linear(x: Tensor, packed: PackedWeight, bias: Tensor | None = None) -> Tensor:
+    """out[..., n] = sum_k x[..., k] w[n, k] + bias[n], summed in float32 and rounded once.
+
+    x [..., K] of the weight's dtype and any strides, rank >= 1; bias [N] of any float dtype, or None; result [..., N].
+    Raises TypeError (dtypes, a plain tensor for the weight), ValueError (shapes).
+    """
+    if not isinstance(packed, PackedWeight):
+        raise TypeError(f"packed must be a PackedWeight, got {type(packed).__name__}")
+    if packed.layout not in LAYOUTS.values():
+        raise ValueError(f"packed has the unknown layout {packed.layout!r}")
+    weight = unpack_linear_weight(packed.data, packed.N, packed.K)
+    checks.is_tensor("x", x)
+    checks.same_dtype({"packed_weight": weight, "x": x})
+    if x.dim() < 1 or x.shape[-1] != packed.K:
+        raise ValueError(f"x must have K = {packed.K} columns, got shape {list(x.shape)}")
+    if bias is not None:
+        checks.is_tensor("bias", bias, 1)
+        checks.has_shape("bias", bias, [packed.N])
+        checks.has_dtype("bias", bias, checks.FLOAT_DTYPES)
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    out = x.to(wide) @ weight.to(wide).T
+    return (out if bias is None else out + bias.to(wide)).to(x.dtype)

@@ -1,0 +1,122 @@
+"""Imports go one way: reference and optimized know torch, the engine knows neither of them, properties join them."""
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("reference", "optimized", "properties", "kernelpair")
+OURS = (*PACKAGES, "tests", "benchmarks")
+TOP = ("kernelpair.cli", "kernelpair.pytest_plugin")  # these sit on top of everything and may import all of it
+MAY_IMPORT = {  # beside the standard library
+    "reference": {"torch", "reference"},
+    "optimized": {"torch", "numpy", "optimized"},
+    "kernelpair": {"torch", "numpy", "pydantic", "kernelpair"},
+    "properties": {"torch", "numpy", "hypothesis", "kernelpair", "reference", "optimized", "properties"},
+}
+HYPOTHESIS = ("kernelpair.drive", "kernelpair.pytest_plugin", "properties", "tests")
+TEXT = {".py", ".md", ".cpp", ".h", ".in", ".toml", ".txt", ".json", ".yml", ".yaml", ".cfg", ""}
+FOLDERS = (*OURS, "csrc", "docs", ".ci")
+ELSEWHERE = tuple("/".join(parts) for parts in (("..", "shared"), ("", "work", ""), ("", "home", ""), ("", "root", "")))
+
+
+def modules(*packages: str) -> dict[str, Path]:
+    """Dotted name -> file."""
+    found = {}
+    for package in packages:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules(*OURS)
+
+
+def within(name: str, packages: tuple[str, ...] | set[str]) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def _only_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def nodes(tree: ast.AST, everywhere: bool) -> Iterator[ast.AST]:
+    """All nodes that run: of `if TYPE_CHECKING` only the rest, and functions only with `everywhere`."""
+    for child in ast.iter_child_nodes(tree):
+        if _only_for_types(child) or (not everywhere and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)):
+            continue
+        yield child
+        yield from nodes(child, everywhere)
+
+
+def imports_of(path: Path, everywhere: bool = True) -> set[str]:
+    """The modules that a file imports, dotted; with `from package import module` the module."""
+    found = set()
+    for node in nodes(ast.parse(path.read_text()), everywhere):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{path}: a relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
+    return found
+
+
+def offences(module: str, allowed: Callable[[str], bool]) -> list[str]:
+    return [name for name in sorted(imports_of(MODULES[module])) if not allowed(name)]
+
+
+def standard(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if within(name, PACKAGES) and not within(name, TOP)])
+def test_a_package_imports_only_what_lies_below_it(module: str) -> None:
+    may = MAY_IMPORT[module.partition(".")[0]] | ({"hypothesis"} if within(module, HYPOTHESIS) else set())
+    assert not offences(module, lambda name: (standard(name) or within(name, may)) and not within(name, TOP))
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not within(name, HYPOTHESIS)])
+def test_hypothesis_stays_where_cases_are_drawn(module: str) -> None:
+    assert not offences(module, lambda name: not within(name, ("hypothesis",)))
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if within(name, PACKAGES)])
+def test_no_package_imports_the_tests(module: str) -> None:
+    assert not offences(module, lambda name: not within(name, ("tests", "benchmarks")))
+
+
+def test_no_module_needs_itself_to_be_imported() -> None:
+    needs = {name: {found for found in imports_of(path, everywhere=False) if found in MODULES} for name, path in MODULES.items()}
+    for name in needs:
+        needs[name] |= {parent for parent in [name.rpartition(".")[0]] if parent in MODULES and parent != "tests"}
+        needs[name].discard(name)
+    for name in ("kernelpair.cli", "optimized"):  # what a package hands on lies above its parts
+        needs[name] = set()
+    try:
+        list(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]), pytrace=False)
+
+
+def test_the_rules_are_looked_at_where_they_matter() -> None:
+    assert {"reference.store_cache", "optimized.tiers", "properties.store_cache", "kernelpair.drive"} <= set(MODULES)
+    assert "kernelpair.pair" in imports_of(MODULES["kernelpair.session"])
+    assert "hypothesis" in imports_of(MODULES["kernelpair.drive"])
+    assert "kernelpair.cli.check" in imports_of(MODULES["kernelpair.cli.main"])  # inside of a function
+    assert "kernelpair.cli.check" not in imports_of(MODULES["kernelpair.cli.main"], everywhere=False)
+
+
+def test_nothing_refers_outside_of_the_project() -> None:
+    files = [path for path in ROOT.iterdir() if path.is_file()]
+    files += [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files = [path for path in files if path.suffix in TEXT and path.name != ".git" and "__pycache__" not in path.parts]
+    texts = {path: path.read_text() for path in files}
+    assert len(texts) > 50
+    found = [f"{path.relative_to(ROOT)}: {word}" for path, text in texts.items() for word in ELSEWHERE if word in text]
+    assert not found
