@@ -153,7 +153,7 @@ def _relabelled(case: Any, session: Session) -> None:
 
 def _dense(case: Any, session: Session) -> None:
     names = () if case.int32 else ("req_to_token", "seq_lens", "loc")
-    other = session.run(replace(case, layout={}, int32=names))
+    other = session.run(replace(case, layout={}, int32=names), _given(case, session), judged=False)
     _close(case, session, other.outputs["out"], session.first.outputs["out"], "dense tensors, other index dtypes")
 
 

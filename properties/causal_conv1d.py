@@ -294,7 +294,7 @@ def _says(**wanted: Any) -> Callable[[Any], bool]:
 
 
 EDGES: dict[str, Callable[[Any], bool]] = {
-    **{f"form {form}": _says(form=form) for form in set(FORMS)},
+    **{f"form {form}": _says(form=form) for form in dict.fromkeys(FORMS)},
     **{f"width {width}": _says(width=width) for width in (2, 3, 4)},
     **{f"dtype {dtype}": _says(dtype=dtype) for dtype in ("float32", "bfloat16", "float16")},
     "no requests": lambda case: case.form != "pack" and not case.lengths,

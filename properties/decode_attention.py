@@ -242,7 +242,10 @@ def _mark_keys(case: DecodeAttentionCase, table: Table, k: Tensor, v: Tensor) ->
         marked = torch.unique(slots[[0, len(slots) - 1, *more]])
         marked = torch.cat([marked, table.hidden[b][-1:]])
         factor = min(max(len(slots) / 4, 1.0), largest)
-        v[marked] = (v[marked].float() * factor).to(v.dtype) if not case.shared else v[marked]
+        if case.shared:  # a longer key: for some heads it has much of the weight
+            k[marked] *= 3
+        else:
+            v[marked] = (v[marked].float() * factor).to(v.dtype)
 
 
 def inputs(case: DecodeAttentionCase) -> Inputs:

@@ -23,7 +23,7 @@ def mla_decode(
 ) -> Tensor:
     """Return [B, H, Dl]: softmax over the first seq_lens[b] keys of (q_nope . c[:Dl] + q_pe . c[Dl:]) * sm_scale, times c[:Dl].
 
-    q_nope [B, H, Dl], q_pe [B, H, Dr]; kv_cache [pages, page, Dl + Dr]: key j of request b is c = kv_cache[page_table[b, j // page],
+    q_nope [B, H, Dl], q_pe [B, H, Dr]; kv_cache [pages, page, Dl + Dr]; key j of request b: c = kv_cache[page_table[b, j // page],
     j % page]; seq_lens [B], page_table [B, M]; workspace [bytes] uint8, scratch that is not needed here. A request without keys
     gives 0. Raises TypeError (dtypes), ValueError (shapes, sizes, scalars), IndexError (pages).
     """
