@@ -1,7 +1,7 @@
 """Pure functions that compare what a call left behind with what the contract says. Every condition is one that NaN fails."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,18 @@ SHOWN = 12  # differing elements kept for the table of `replay -v`
 def values(
     name: str, got: Tensor, truth: Tensor, bound: Tensor | Exact | None, mask: Tensor | None = None, before: Tensor | None = None
 ) -> tuple[list[Failure], Tightness | None]:
-    """Compare `got` with `truth` (float64) within `bound`; with bits where `bound` is None.
+    """Compare `got` with `truth` (float64) within `bound`; as bits where `bound` is None, as values where it is Exact (the sign
+    of a zero sum is nobody's contract).
 
     `mask` limits the comparison to the elements that the contract writes; `before` is what the tensor held, so that an
     element which was not written is told from one that is wrong.
     """
-    if bound is None or isinstance(bound, Exact):
+    if isinstance(bound, Exact):
+        return _exactly(name, got, truth.to(got.dtype), mask, before, _equal_values), None
+    if bound is None:
         # A truth that went through float64 has lost the payload of a NaN.
-        return _exactly(name, got, truth.to(got.dtype), mask, before, any_nan=truth.dtype != got.dtype), None
+        equal = _equal_bits if truth.dtype == got.dtype else _equal_but_payloads
+        return _exactly(name, got, truth.to(got.dtype), mask, before, equal), None
     wide = got.to(torch.float64)
     error = (wide - truth).abs_()
     good = (error <= bound) & (error < math.inf)
@@ -51,9 +55,14 @@ def _tightness(error: Tensor, bound: Tensor, truth: Tensor, mask: Tensor | None)
 
 
 def _exactly(
-    name: str, got: Tensor, expected: Tensor, mask: Tensor | None, before: Tensor | None, any_nan: bool
+    name: str,
+    got: Tensor,
+    expected: Tensor,
+    mask: Tensor | None,
+    before: Tensor | None,
+    equal: Callable[[Tensor, Tensor], Tensor],
 ) -> list[Failure]:
-    same = _equal_bits(got, expected, any_nan)
+    same = equal(got, expected)
     if mask is not None:
         same |= ~mask
     if bool(same.all()):
@@ -62,15 +71,25 @@ def _exactly(
     return _classify(name, got, expected, same, before, zero, torch.full(same.shape, math.inf))
 
 
-def _equal_bits(got: Tensor, expected: Tensor, any_nan: bool = True) -> Tensor:
-    """Element by element, the same bits; with `any_nan`, NaN equals NaN whatever its payload."""
+def _equal_values(got: Tensor, expected: Tensor) -> Tensor:
+    """Element by element, equal numbers; NaN equals NaN."""
+    return (got == expected) | (got.isnan() & expected.isnan())
+
+
+def _equal_but_payloads(got: Tensor, expected: Tensor) -> Tensor:
+    """Element by element, the same bits, or NaN of any payload."""
+    same = _equal_bits(got, expected)
+    return same | (got.isnan() & expected.isnan()) if got.dtype.is_floating_point else same
+
+
+def _equal_bits(got: Tensor, expected: Tensor) -> Tensor:
+    """Element by element, the same bits."""
     if not got.dtype.is_floating_point:
         return got == expected
     if got.element_size() == 1:
         return got.view(torch.uint8) == expected.view(torch.uint8)
     integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[got.element_size()]
-    same = got.view(integer) == expected.view(integer)
-    return same | (got.isnan() & expected.isnan()) if any_nan else same
+    return got.view(integer) == expected.view(integer)
 
 
 def same_bits(got: Tensor, expected: Tensor) -> bool:
@@ -87,7 +106,7 @@ def _classify(
 ) -> list[Failure]:
     """Split the elements that are not good into unwritten, nonfinite and wrong ones; one failure a kind."""
     bad = ~good
-    stale = bad & _equal_bits(got, before, any_nan=False) if before is not None else torch.zeros_like(bad)
+    stale = bad & _equal_bits(got, before) if before is not None else torch.zeros_like(bad)
     floating = got.dtype.is_floating_point and got.element_size() > 1
     strange = bad & ~stale & (~got.isfinite() & truth.isfinite()) if floating else torch.zeros_like(bad)
     wrong = bad & ~stale & ~strange

@@ -119,6 +119,8 @@ def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout
 def _can_fuse(first: Tensor, second: object) -> bool:
     return (
         isinstance(second, Tensor)
+        and first.is_contiguous()
+        and second.is_contiguous()  # a wrong call's strides are to be seen as they are
         and first.dtype == second.dtype
         and first.dim() >= 2
         and first.shape[:-1] == second.shape[:-1]

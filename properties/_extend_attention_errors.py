@@ -91,6 +91,11 @@ def _one_head_more(case: Any, given: Inputs) -> Inputs | None:
     return given | wide
 
 
+def _cross_without_lengths(case: Any, given: Inputs) -> Inputs | None:
+    """Any call becomes one of cross attention."""
+    return None if case.foreign_cache else given | {"is_cross_attn": True, "encoder_lens": None}
+
+
 def _self_overlap(case: Any, given: Inputs) -> Inputs | None:
     out = given["out"]
     return given | {"out": out[:1].expand(out.shape)} if len(out) > 1 else None
@@ -99,7 +104,7 @@ def _self_overlap(case: Any, given: Inputs) -> Inputs | None:
 BAD = {
     "k_none": replaced("k", None, ValueError, when=_self),
     "v_none": replaced("v", None, ValueError, when=_self),
-    "no_encoder_lens": replaced("encoder_lens", None, ValueError, when=lambda case: case.cross),
+    "no_encoder_lens": Bad(_cross_without_lengths, ValueError, "encoder_lens"),
     **{f"{name}_dtype": other_dtype(name, *FLOATS) for name in ("q", "out", "k_cache", "v_cache")},
     **{f"{name}_dtype": other_dtype(name, *FLOATS, when=_self) for name in ("k", "v")},
     "q_integer": Bad(lambda case, given: given | {"q": given["q"].int()}, TypeError, "q"),

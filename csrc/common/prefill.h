@@ -56,7 +56,7 @@ KP_INLINE float sink_of(const View& sinks, int64_t head) {
   return sink;
 }
 
-template <class T, class Products, class Source>
+template <class Products, class Source>
 struct Prefill {
   const PrefillCall& call;
   const Source& source;
@@ -123,8 +123,8 @@ struct Prefill {
       store(total + row * kLanes, zero());
     }
     const int64_t split = (call.width + Products::kDepth - 1) / Products::kDepth * Products::kDepth;
-    products.pack_queries(unit, q_rows, 0, call.width);
-    if (call.qv.defined) products.pack_queries(unit, qv_rows, split, call.value_width);
+    products.pack_queries(unit, q_rows, call.q.dtype, 0, call.width);
+    if (call.qv.defined) products.pack_queries(unit, qv_rows, call.q.dtype, split, call.value_width);
     started[unit] = false;
   }
 
@@ -216,19 +216,24 @@ struct Prefill {
 
   // Divide and write; the sink takes its share of the denominator.
   void finish(int64_t unit) {
-    for (int64_t r = 0; r < unit_rows(unit); ++r) {
-      const int64_t id = unit * kUnitRows + r, h = query_head(id), i = position(id);
-      T* to = at<T>(call.out, sequence.first_row + i, h);
-      const bool seen = sequence.low(i) < sequence.high(i);
-      const float m = top[id] * (call.cap == 0 && scale > 0 ? scale : 1), s = sink_of(call.sinks, h);
-      const float largest = s > m ? s : m;
-      const float share = exp_one(m - largest);
-      const float denominator = reduce_add(load(total + id * kLanes)) * share + exp_one(s - largest);
-      const float factor = share * source.v_scale(request, head);
-      const float* sums = products.sum_row(unit, r);
-      for (int64_t d = 0; d < call.value_width; d += kLanes, sums += Products::kSumStep)
-        store(to + d, seen ? load(sums) * splat(factor) / splat(denominator) : zero(), lanes_left(call.value_width - d));
-    }
+    with_float(call.out.dtype, [&](auto element) {
+      for (int64_t r = 0; r < unit_rows(unit); ++r) finish_row<decltype(element)>(unit, r);
+    });
+  }
+
+  template <class T>
+  void finish_row(int64_t unit, int64_t r) {
+    const int64_t id = unit * kUnitRows + r, h = query_head(id), i = position(id);
+    T* to = at<T>(call.out, sequence.first_row + i, h);
+    const bool seen = sequence.low(i) < sequence.high(i);
+    const float m = top[id] * (call.cap == 0 && scale > 0 ? scale : 1), s = sink_of(call.sinks, h);
+    const float largest = s > m ? s : m;
+    const float share = exp_one(m - largest);
+    const float denominator = reduce_add(load(total + id * kLanes)) * share + exp_one(s - largest);
+    const float factor = share * source.v_scale(request, head);
+    const float* sums = products.sum_row(unit, r);
+    for (int64_t d = 0; d < call.value_width; d += kLanes, sums += Products::kSumStep)
+      store(to + d, seen ? load(sums) * splat(factor) / splat(denominator) : zero(), lanes_left(call.value_width - d));
   }
 
   KP_INLINE static float exp_one(float x) { return load_one_lane(exp(splat(x))); }
@@ -241,9 +246,9 @@ int64_t count_groups(const PrefillCall& call, const Source& source, int64_t b, i
   return (source.sequence(b).rows * call.group() + rows - 1) / rows;
 }
 
-template <class T, class Products, class Source>
+template <class Products, class Source>
 void prefill_with(const PrefillCall& call, const Source& source) {
-  using Engine = Prefill<T, Products, Source>;
+  using Engine = Prefill<Products, Source>;
   const Blocking blocking = Engine::plan(call);
   const int64_t group_rows = blocking.units * kUnitRows;
   int64_t tasks = 0;
@@ -268,19 +273,11 @@ void prefill_with(const PrefillCall& call, const Source& source) {
   });
 }
 
-constexpr bool is_bf16(Bf16) { return true; }
-constexpr bool is_bf16(F16) { return false; }
-constexpr bool is_bf16(float) { return false; }
-
 template <class Source>
 void prefill(const PrefillCall& call, const Source& source) {
-  with_float(call.q.dtype, [&](auto element) {
-    using T = decltype(element);
-    if constexpr (kHasTiles && is_bf16(T{}))
-      prefill_with<T, TileProducts>(call, source);
-    else
-      prefill_with<T, VectorProducts<T>>(call, source);
-  });
+  if constexpr (kHasTiles)
+    if (call.q.dtype == Dtype::bf16) return prefill_with<TileProducts>(call, source);
+  prefill_with<VectorProducts>(call, source);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ struct TileProducts {
   KP_INLINE int64_t chunks() const { return blocking.score_width / 32; }
 
   // One part of the width of a unit's query rows, from column `first` of the scores' width on.
-  void pack_queries(int64_t unit, const char* const* rows, int64_t first, int64_t width) {
+  void pack_queries(int64_t unit, const char* const* rows, Dtype, int64_t first, int64_t width) {
     for (int64_t r = 0; r < kUnitRows; ++r) {
       Bf16* to = queries + ((unit * 2 + r / 16) * chunks() + first / 32) * kTile + r % 16 * 32;
       for (int64_t d = 0; d < width; d += 32, to += kTile) {

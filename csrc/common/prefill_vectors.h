@@ -6,6 +6,7 @@
 #pragma once
 
 #include "common/attention_pack.h"
+#include "common/dtypes.h"
 #include "common/prefill_plan.h"
 
 namespace kernelpair::KP_TIER {
@@ -40,7 +41,6 @@ __attribute__((noinline)) void row_block(const float* a, const float* b, int64_t
     for (int n = 0; n < kBlockVectors; ++n) store(c + r * c_stride + n * kLanes, sum[r][n]);
 }
 
-template <class T>
 struct VectorProducts {
   struct Scope {};
   static constexpr int64_t kDepth = 1;
@@ -69,12 +69,14 @@ struct VectorProducts {
     values = carver.take<float>(blocking.keys * blocking.value_tiles * 16);
   }
 
-  void pack_queries(int64_t unit, const char* const* rows, int64_t first, int64_t width) {
-    for (int64_t r = 0; r < kUnitRows; ++r) {
-      const T* row = reinterpret_cast<const T*>(rows[r]);
-      float* to = query_block(unit, r) + first * kBlockRows + r % kBlockRows;
-      for (int64_t d = 0; d < width; ++d) to[d * kBlockRows] = row ? load_one(row + d) : 0;
-    }
+  void pack_queries(int64_t unit, const char* const* rows, Dtype dtype, int64_t first, int64_t width) {
+    with_float(dtype, [&](auto element) {
+      for (int64_t r = 0; r < kUnitRows; ++r) {
+        const auto* row = reinterpret_cast<const decltype(element)*>(rows[r]);
+        float* to = query_block(unit, r) + first * kBlockRows + r % kBlockRows;
+        for (int64_t d = 0; d < width; ++d) to[d * kBlockRows] = row ? load_one(row + d) : 0;
+      }
+    });
   }
 
   void pack_keys(const char* const* rows, int64_t count, Dtype dtype, int64_t first, int64_t width) {
@@ -124,7 +126,7 @@ struct VectorProducts {
   KP_INLINE static void of_dtype(Dtype dtype, const Body& body) {
     if (dtype == Dtype::f8e4m3) return body(F8e4m3{});
     if (dtype == Dtype::f8e5m2) return body(F8e5m2{});
-    body(T{});
+    with_float(dtype, body);
   }
 
   template <class E>
