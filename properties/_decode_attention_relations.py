@@ -167,7 +167,10 @@ def _repeated_heads(case: Any, session: Session) -> None:
 
 
 RELATIONS = {
-    "splits": Relation(_splits, "the number of splits and the scratch's content do not matter"),
+    # A merge of splits rounds once more, so the exact mean of equal scores is one split's alone.
+    "splits": Relation(
+        _splits, "the number of splits and the scratch's content do not matter", lambda case: case.values != "equal"
+    ),
     "extend": Relation(_extend, "equals extend_attention of one token", lambda case: not case.cross and bool(case.lens)),
     "separate": Relation(_separate_values, "a shared buffer acts as a separate copy of v", lambda case: case.shared),
     "written": Relation(_written_before, "writing first equals a cache that is written already", lambda case: case.write),

@@ -235,12 +235,15 @@ def _mark_keys(case: DecodeAttentionCase, table: Table, k: Tensor, v: Tensor) ->
     if case.values == "equal":
         return
     largest = 3e4 / (float(v.abs().max()) if v.numel() else 1.0)  # float16 ends at 65504
+    done = torch.zeros(table.slots, dtype=torch.bool)  # requests that share a row would mark its keys again and again
     for b, slots in enumerate(table.seen):
         if not len(slots):
             continue
         more = generator(case.seed, f"marked{b}").integers(0, len(slots), size=3).tolist()
         marked = torch.unique(slots[[0, len(slots) - 1, *more]])
         marked = torch.cat([marked, table.hidden[b][-1:]])
+        marked = marked[~done[marked]]
+        done[marked] = True
         factor = min(max(len(slots) / 4, 1.0), largest)
         if case.shared:  # a longer key: for some heads it has much of the weight
             k[marked] *= 3
