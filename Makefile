@@ -42,4 +42,4 @@ build: .venv/.installed ## environment and compiled library, brought up to date
 	@mv $@.txt $@
 
 clean: ## remove the build, but not .venv
-	rm -rf build
+	rm -rf build .venv/.installed
