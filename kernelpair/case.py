@@ -47,20 +47,21 @@ def _adapter(case_type: type[Case]) -> TypeAdapter[Any]:
     return TypeAdapter(case_type)
 
 
-def _default(name: str, case_type: type[Case]) -> Any:
-    for spec in fields(case_type):
-        if spec.name == name:
-            return spec.default if spec.default_factory is MISSING else spec.default_factory()
-    raise KeyError(name)
+@cache
+def _defaults(case_type: type[Case]) -> dict[str, Any]:
+    """Field -> its default, in the order of the fields."""
+    return {
+        spec.name: spec.default if spec.default_factory is MISSING else spec.default_factory() for spec in fields(case_type)
+    }
 
 
 def to_line(pair: str, version: int, case: Case) -> str:
     """One line of JSON, the same for equal cases; fields at their defaults are left out."""
     values: dict[str, Any] = {"pair": pair, "v": version}
-    for spec in fields(case):
-        value = getattr(case, spec.name)
-        if value != _default(spec.name, type(case)):
-            values[spec.name] = dict(sorted(value.items())) if isinstance(value, Mapping) else value
+    for name, default in _defaults(type(case)).items():  # type: ignore[arg-type]
+        value = getattr(case, name)
+        if value != default:
+            values[name] = dict(sorted(value.items())) if isinstance(value, Mapping) else value
     return json.dumps(values, separators=(",", ":"), default=_plain)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -178,12 +179,12 @@ def element_mask(block: Block, placed: Placed, mask: Tensor | bool) -> npt.NDArr
     span = reach(placed.sizes, placed.strides)
     if span == 0:
         return allowed
+    first = placed.start - block.first
+    if mask is True and span == prod(placed.sizes):  # all of it, without gaps
+        allowed[first : first + span * width] = True
+        return allowed
     elements = torch.zeros(span, dtype=torch.bool)
     view = elements.as_strided(placed.sizes, placed.strides)
     view.copy_(torch.as_tensor(mask).expand(placed.sizes))
-    first = placed.start - block.first
     allowed[first : first + span * width] = np.repeat(elements.numpy(), width)
     return allowed
-
-
-

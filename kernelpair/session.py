@@ -27,6 +27,18 @@ class Abandoned(Exception):
     """The call failed in a way that leaves nothing to compare; the failure is recorded."""
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What the contract says of a call: its outputs in float64, their bound, and the inputs in float64 as they were."""
+
+    truth: Outputs
+    inputs: Inputs
+    bound: Bound
+
+
+NOTHING_EXPECTED = Expected({}, {}, {})
+
+
 @dataclass
 class Result:
     """A judged call."""
@@ -52,6 +64,7 @@ class Session:
         self.verdict = Verdict(case, to_line(pair.name, pair.version, case))
         self.first: Result
         self._drawn: list[tuple[Case, Inputs]] = []
+        self._expected: Expected | None = None
 
     def run(
         self, case: Case | None = None, inputs: Inputs | None = None, threads: int = THREADS, note: str = "", judged: bool = True
@@ -64,17 +77,26 @@ class Session:
         case = case or self.case
         settled = settle(self.pair, case, self._inputs_of(case) if inputs is None else inputs)
         placement = place(self.pair, case, settled, self.runner.arena)
-        truth, expected = truth_of(self.pair, settled) if judged else ({}, {})
+        expected = self._expect(case, settled, known=inputs is None and case is self.case) if judged else NOTHING_EXPECTED
+        truth, bound = expected.truth, expected.bound
         outcome = self._call(placement, threads)
         outputs = self._judge_call(case, placement, outcome, truth, note)
-        if not judged:
-            return Result(outputs, {}, {})
-        bound = self.pair.bound(case, expected, truth) if self.pair.bound is not None else {}
-        self._judge_values(case, placement, outputs, truth, bound, note)
-        if self.pair.aggregate is not None:
-            wrong = self.pair.aggregate(case, expected, truth, outputs)
-            self._record([Failure("value", name, says) for name, says in wrong], note)
+        if judged:
+            self._judge_values(case, placement, outputs, truth, bound, note)
+            if self.pair.aggregate is not None:
+                wrong = self.pair.aggregate(case, expected.inputs, truth, outputs)
+                self._record([Failure("value", name, says) for name, says in wrong], note)
         return Result(outputs, truth, bound)
+
+    def _expect(self, case: Case, settled: Inputs, known: bool) -> Expected:
+        """Truth and bound of a call; of the session's own case they are evaluated once."""
+        if known and self._expected is not None:
+            return self._expected
+        truth, inputs = truth_of(self.pair, settled)
+        expected = Expected(truth, inputs, self.pair.bound(case, inputs, truth) if self.pair.bound is not None else {})
+        if known:
+            self._expected = expected
+        return expected
 
     def inputs(self) -> Inputs:
         """The case's logical inputs as the first call had them: expanded arguments repeated, aliases resolved."""

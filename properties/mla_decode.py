@@ -30,6 +30,7 @@ BATCHES = (1, 1, 2, 2, 3, 4, 17, 0)
 LENGTHS = (1, 2, 0, *around(7, 14, 16, 32), 40, *around(64), 100, *around(128), 300, 513, 520, 600)
 WORK = 3_000_000  # multiply-adds of a case's scores
 EMULATED_WORK = 300_000
+WORKSPACE = 2_000_000  # floats of partial results: many splits of many long rows would be half a gigabyte that proves nothing more
 HOT = 16.0  # of a one-hot case: the score is 0 or 256, and exp(-256) is 0 in float32
 TRACE = 1e-100  # what the others leave in a float64 truth whose hot value is 0
 
@@ -101,6 +102,8 @@ def cases(draw: st.DrawFn) -> MlaDecodeCase:
     lens = tuple(draw(_lengths(max(1, min(most, 1024))), label="keys") for _ in range(batch))
     if fields["values"] == "equal":
         fields["splits"] = 1  # a merge of splits rounds
+    elif fields["splits"] * batch * heads * latent > WORKSPACE:
+        fields["splits"] = WORKSPACE // (batch * heads * latent)
     shared = batch > 1 and fields["values"] != "one_hot" and fields["seed"] % 8 == 1
     return MlaDecodeCase(**fields, lens=lens, heads=heads, latent=latent, rope=rope, shared_pages=shared)
 
