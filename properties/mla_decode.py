@@ -30,7 +30,7 @@ BATCHES = (1, 1, 2, 2, 3, 4, 17, 0)
 LENGTHS = (1, 2, 0, *around(7, 14, 16, 32), 40, *around(64), 100, *around(128), 300, 513, 520, 600)
 WORK = 3_000_000  # multiply-adds of a case's scores
 EMULATED_WORK = 300_000
-WORKSPACE = 2_000_000  # floats of partial results: many splits of many long rows would be half a gigabyte that proves nothing more
+WORKSPACE = 2_000_000  # floats of partial results: more splits of more rows would be half a gigabyte that proves no more
 HOT = 16.0  # of a one-hot case: the score is 0 or 256, and exp(-256) is 0 in float32
 TRACE = 1e-100  # what the others leave in a float64 truth whose hot value is 0
 
