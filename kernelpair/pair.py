@@ -1,7 +1,7 @@
 """A pair: a reference, the kernel that must equal it, and all that is known about their contract."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,11 @@ class Relation:
     """Cases for which it says anything; others are judged by value alone."""
 
 
+def named_in(message: str, names: Sequence[str]) -> bool:
+    """Whether an error's message names one of these arguments."""
+    return any(re.search(rf"\b{re.escape(name)}\b", message) for name in names)
+
+
 @dataclass(frozen=True)
 class Bad:
     """One way to call the kernel wrongly: `spoil` edits valid inputs; both sides must raise `error` naming `argument`."""
@@ -64,7 +69,7 @@ class Bad:
         return (self.argument,) if isinstance(self.argument, str) else tuple(self.argument)
 
     def named_in(self, message: str) -> bool:
-        return any(re.search(rf"\b{re.escape(name)}\b", message) for name in self.names)
+        return named_in(message, self.names)
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,11 @@ class BenchRow:
 def everything(case: Any, inputs: Inputs) -> bool:
     """For `Pair.mutates`: every element of the argument is written."""
     return True
+
+
+def every_argument(case: Any, inputs: Inputs) -> Collection[str]:
+    """For `Pair.fuzz`."""
+    return list(inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +135,9 @@ class Pair:
     """Argument -> the layouts beyond dense that the contract allows."""
     fused: Sequence[tuple[str, str]] = ()
     """Pairs of arguments that may be halves of one buffer."""
+    fuzz: Callable[[Any, Inputs], Collection[str]] | None = None
+    """(case, inputs) -> the arguments that the `fuzz` trial may make wrong in any way: all but those of the pair's own making,
+    such as the steps of a program. None: the contract says no more of wrong calls than `bad` does."""
     indices: Sequence[str] = ()
     """Index arguments, each int32 or int64."""
     relations: Mapping[str, Relation] = field(default_factory=dict)

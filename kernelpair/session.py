@@ -1,5 +1,6 @@
 """One trial of one case: its calls, each judged against the truth, and what relations find out about them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,16 +10,19 @@ from torch import Tensor
 from kernelpair import judge
 from kernelpair.candidate import Candidate
 from kernelpair.case import REJECTS, Case, to_line
-from kernelpair.pair import Bad, Bound, Inputs, Outputs, Pair
+from kernelpair.fuzz import spoiled
+from kernelpair.pair import Bad, Bound, Inputs, Outputs, Pair, named_in
 from kernelpair.place import Placed, Placement, place, resolve, settle
 from kernelpair.run import HarnessError, Runner
 from kernelpair.verdict import Failure, Verdict
 from kernelpair.worker import Outcome, Request, Returned, named_results
 
 THREADS = 2  # of a call, unless the trial varies them
+CONTRACT_ERRORS = (TypeError, ValueError, IndexError)
 BUILT_IN = {
     "repeat": "the same call twice gives the same bits",
     "threads": "1, 2 and 3 threads all stay within the bound",
+    "fuzz": "a call spoiled at random raises TypeError, ValueError or IndexError where the reference does, and changes nothing",
     "poison": "other content in unused bytes, scratch and fresh outputs, and the guard page on the other side: the same bits",
 }
 
@@ -239,6 +243,9 @@ class Session:
         if name.startswith(REJECTS):
             self._rejects(name.removeprefix(REJECTS))
             return
+        if name == "fuzz":
+            self._fuzz()
+            return
         self.first = self.run()
         if name in BUILT_IN:
             getattr(self, f"_{name}")()
@@ -284,26 +291,73 @@ class Session:
         placement = place(self.pair, self.case, settle(self.pair, self.case, wrong, keep_strides=True), self.runner.arena)
         self._reference_refuses(placement, bad, name)
         outcome = self._call(placement, THREADS)
-        if outcome.status == "ok":
-            self._record([Failure("missing_error", bad.names[0], f"{name}: a result instead of {bad.error.__name__}")], "")
-        elif outcome.status != "exception":
-            self._record([Failure(outcome.status, bad.names[0], f"{name}: {outcome.message}")], "")
-            return
-        elif bad.error.__name__ not in outcome.bases or not bad.named_in(outcome.message):
-            wanted = f"{bad.error.__name__} naming {' or '.join(bad.names)}"
-            detail = f"{name}: {outcome.error}({outcome.message!r}) instead of {wanted}"
-            self._record([Failure("exception", bad.names[0], detail)], "")
+        self._judge_refusal(outcome, [bad.error], bad.names, name)
         self._record(judge.memory(placement, self.runner.arena, {}, ()), name)
 
-    def _reference_refuses(self, placement: Placement, bad: Bad, name: str) -> None:
+    def _judge_refusal(self, outcome: Outcome, errors: Sequence[type[Exception]], names: Sequence[str], says: str) -> None:
+        """A wrong call must end in one of `errors`, with one of `names` in its message."""
+        wanted = " or ".join(error.__name__ for error in errors)
+        wanted += f" naming {' or '.join(names) if len(names) < 4 else 'an argument'}"
+        if outcome.status == "ok":
+            self._record([Failure("missing_error", names[0], f"{says}: a result instead of {wanted}")], "")
+        elif outcome.status != "exception":
+            self._record([Failure(outcome.status, names[0], f"{says}: {outcome.message}")], "")
+        elif not {error.__name__ for error in errors} & set(outcome.bases) or not named_in(outcome.message, names):
+            detail = f"{says}: {outcome.error}({outcome.message!r}) instead of {wanted}"
+            self._record([Failure("exception", names[0], detail)], "")
+
+    def _fuzz(self) -> None:
+        """A random wrong call. Where the reference accepts it, it only must not crash or write where it may not."""
+        given = self.pair.inputs(self.case)
+        names = sorted(self.pair.fuzz(self.case, given)) if self.pair.fuzz is not None else []
+        if not names:
+            self.first = self.run()
+            return
+        wrong, says = spoiled(self.case.seed, given, names)
         arena = self.runner.arena
-        arguments = {
+        try:
+            placement = place(self.pair, self.case, settle(self.pair, self.case, wrong, keep_strides=True), arena)
+        except (RuntimeError, IndexError, TypeError, ValueError, AttributeError):  # an alias of what is no such tensor any more
+            self.first = self.run()
+            return
+        refused = self._refusal(placement, says)
+        if refused is None:
+            placement.restore(arena)
+        elif judge.memory(placement, arena, {}, ()):
+            raise HarnessError(f"the reference of {self.pair.name} refuses {says} after it has written")
+        outcome = self._call(placement, THREADS)
+        if outcome.status in ("crash", "hang"):
+            self._record([Failure(outcome.status, "", f"{says}: {outcome.message}")], "")
+            return
+        if refused is None:
+            writable = {name: True for name in self.pair.mutates} if outcome.status == "ok" else {}
+            self._record(judge.memory(placement, arena, writable, tuple(self.pair.scratch)), says)
+            return
+        self._judge_refusal(outcome, CONTRACT_ERRORS, tuple(wrong), says)
+        self._record(judge.memory(placement, arena, {}, ()), says)
+
+    def _refusal(self, placement: Placement, says: str) -> Exception | None:
+        """What the reference raises on a wrong call, None if it accepts it."""
+        try:
+            self.pair.reference(**self._views(placement))
+        except CONTRACT_ERRORS as refused:
+            return refused
+        except Exception as other:
+            raise HarnessError(f"the reference of {self.pair.name} answers {says} with {other!r}") from other
+        return None
+
+    def _views(self, placement: Placement) -> Inputs:
+        """The placed arguments as tensors of this process."""
+        arena = self.runner.arena
+        return {
             key: arena.tensor(value.dtype, value.start, value.sizes, value.strides) if isinstance(value, Placed) else value
             for key, value in placement.arguments.items()
         }
+
+    def _reference_refuses(self, placement: Placement, bad: Bad, name: str) -> None:
         who, wanted = f"the reference of {self.pair.name}", bad.error.__name__
         try:
-            self.pair.reference(**arguments)
+            self.pair.reference(**self._views(placement))
         except bad.error as refused:
             if bad.named_in(str(refused)):
                 return

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from optimized.local_attention_batches import check_count
+from optimized._checks import check_count
 from optimized.operators import operator
 
 STATIC_MODES = ("idle", "decode", "draft_decode", "target_verify")

@@ -1,6 +1,6 @@
 """The attention of a gated-delta-net layer over the compiled operators; no cache is copied or re-strided."""
 
-import math
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from optimized._checks import (
     FLOAT_DTYPES,
     INDEX_DTYPES,
+    check_count,
     check_dense_last,
     check_disjoint,
     check_offsets,
@@ -123,8 +124,7 @@ def gdn_attention_core(
 def _check_scalars(heads: _Heads, conv_layout: str, state_layout: str, silu: bool, l2norm: bool, eps: float) -> None:
     names = {"num_k_heads": heads.HK, "head_k_dim": heads.K, "num_v_heads": heads.HV, "head_v_dim": heads.V}
     for name, value in names.items():
-        if value < 1:
-            raise ValueError(f"{name} must be >= 1, got {value}")
+        check_count(name, value, 1)
     if heads.HV % heads.HK:
         raise ValueError(f"num_v_heads = {heads.HV} must be a multiple of num_k_heads = {heads.HK}")
     layouts = (("conv_layout", conv_layout, ("SD", "DS")), ("state_layout", state_layout, ("kv", "vk")))
@@ -134,21 +134,24 @@ def _check_scalars(heads: _Heads, conv_layout: str, state_layout: str, silu: boo
         if tag not in allowed:
             raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {tag!r}")
     for name, flag in (("silu_activation", silu), ("use_qk_l2norm", l2norm)):
-        if not isinstance(flag, bool):
+        if not isinstance(flag, int):
             raise TypeError(f"{name} must be a bool, got {type(flag).__name__}")
-    if not (math.isfinite(eps) and eps > 0):
+    if not isinstance(eps, (int, float)):
+        raise TypeError(f"eps must be a number, got {type(eps).__name__}")
+    if not 0 < eps <= sys.float_info.max:
         raise ValueError(f"eps must be finite and > 0, got {eps}")
 
 
 def _check_metadata(m: GdnMetadata) -> list[int]:
     """The offsets of all requests, once counts and tables agree with each other."""
     for name in ("num_decodes", "num_decode_tokens", "num_prefills", "num_prefill_tokens"):
-        if getattr(m, name) < 0:
-            raise ValueError(f"{name} must be >= 0, got {getattr(m, name)}")
+        check_count(name, getattr(m, name))
     if m.num_decode_tokens != m.num_decodes:
         raise ValueError(f"num_decode_tokens = {m.num_decode_tokens} must equal num_decodes = {m.num_decodes}")
     if m.num_actual_tokens != m.num_decode_tokens + m.num_prefill_tokens:
         raise ValueError(f"num_actual_tokens = {m.num_actual_tokens} must be the sum of both parts' tokens")
+    if m.pad_slot is not None and not isinstance(m.pad_slot, int):
+        raise TypeError(f"pad_slot must be an int or None, got {type(m.pad_slot).__name__}")
     requests = m.num_decodes + m.num_prefills
     check_tensor("state_indices", m.state_indices, 1, INDEX_DTYPES, [requests])
     check_tensor("query_start_loc", m.query_start_loc, 1, INDEX_DTYPES, [requests + 1])

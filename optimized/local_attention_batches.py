@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from optimized._checks import check_count
 from optimized.operators import operator
 
 _MOST = 2**62  # larger chunks and pages act alike: no length reaches them
@@ -28,11 +29,3 @@ def local_attention_batches(
     cu_q, table = torch.empty(rows + 1, dtype=torch.int32), torch.empty(rows, width, dtype=torch.int32)
     operator("local_attention_batches_fill")(*inputs, q_local, cu_q, k_local, table)
     return q_local, cu_q, k_local, table
-
-
-def check_count(name: str, value: object, least: int = 0) -> None:
-    """TypeError unless `value` is an int, ValueError unless it is at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -18,7 +18,9 @@ def paged_attention(
     Or q [B, S, H, D] with cu_seqlens_q None or the multiples of S, which gives [B, S, H, Dv]; cache_seqlens may be an int.
     Raises TypeError (types), ValueError (shapes, scalars, lengths), IndexError (lengths beyond the table, used page ids).
     """
-    if isinstance(cache_seqlens, int) and not isinstance(cache_seqlens, bool) and isinstance(page_table, Tensor):
+    if isinstance(cache_seqlens, int) and isinstance(page_table, Tensor):
+        if not 0 <= cache_seqlens < 2**63:
+            raise ValueError(f"cache_seqlens = {cache_seqlens} is no length")
         cache_seqlens = torch.full(page_table.shape[:1], cache_seqlens)
     rest = (k_descale, v_descale, sinks, softmax_scale, causal, window_left, window_right, softcap, num_splits)
     call = operator("paged_attention")
@@ -29,6 +31,8 @@ def paged_attention(
     if cu_seqlens_q is not None and cu_seqlens_q.tolist() != offsets.tolist():
         raise ValueError(f"cu_seqlens_q must be None or the multiples of {S} for q of shape {list(q.shape)}")
     if qv is not None:
+        if not isinstance(qv, Tensor):
+            raise TypeError(f"qv must be a tensor, got {type(qv).__name__}")
         if qv.dim() != 4:
             raise ValueError(f"qv must have 4 dimensions as q has, got shape {list(qv.shape)}")
         qv = qv.flatten(0, 1)

@@ -109,6 +109,7 @@ EDGES = {
 
 PAIR = Pair(
     name="attention_metadata",
+    fuzz=lambda case, inputs: () if case.static else inputs.keys() - {"steps", "static"},
     version=1,
     case=MetadataCase,
     cases=cases(),

@@ -9,7 +9,7 @@ beta = 0, leave no room for a rounding of the carried state at all.
 import torch
 from torch import Tensor
 
-from kernelpair.pair import BenchRow, Inputs, Outputs, Pair
+from kernelpair.pair import BenchRow, Inputs, Outputs, Pair, every_argument
 from optimized import operator
 from properties._chunk_gated_delta_rule_bad import BAD
 from properties._chunk_gated_delta_rule_cases import (
@@ -193,6 +193,7 @@ PAIR = Pair(
     indices=INDICES,
     relations=RELATIONS,
     bad=BAD,
+    fuzz=every_argument,
     sharp=lambda case: case.dtype == "float32" or case.beta == "zero",
     emulated=small_enough,
     edges={

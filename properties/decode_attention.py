@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, DENSE_LAST, READ_ONLY
-from kernelpair.pair import Alias, Bound, Inputs, Outputs, Pair, everything
+from kernelpair.pair import Alias, Bound, Inputs, Outputs, Pair, every_argument, everything
 from kernelpair.values import (
     generator,
     permutation,
@@ -375,6 +375,7 @@ PAIR = Pair(
     indices=INDICES,
     relations=RELATIONS,
     bad=BAD,
+    fuzz=every_argument,
     edges={
         "no requests": lambda case: not case.lens,
         "no keys": lambda case: 0 in keys_of(case),

@@ -12,7 +12,7 @@ from torch import Tensor
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
 from kernelpair.layout import FUSED as FUSED_LAYOUT
-from kernelpair.pair import Bound, Inputs, Outputs, Pair
+from kernelpair.pair import Bound, Inputs, Outputs, Pair, every_argument
 from kernelpair.values import permutation, poison
 from optimized import operator
 from properties import _attention_values as numbers
@@ -408,6 +408,7 @@ PAIR = Pair(
     indices=INDICES,
     relations=RELATIONS,
     bad=BAD,
+    fuzz=every_argument,
     edges=EDGES,
     sharp=lambda case: case.values != "random" or case.dtype == "float32",
     emulated=lambda case: padded_work(case) <= EMULATED_WORK,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, DENSE_LAST, READ_ONLY, TURNED
-from kernelpair.pair import Bound, Inputs, Outputs, Pair
+from kernelpair.pair import Bound, Inputs, Outputs, Pair, every_argument
 from kernelpair.values import permutation, poison, small_integers, uniform
 from optimized import operator
 from properties import _gated_delta_rule_update_bad, _gated_delta_rule_update_bench, _gated_delta_rule_update_relations
@@ -261,6 +261,7 @@ PAIR = Pair(
     indices=["state_indices"],
     relations=_gated_delta_rule_update_relations.RELATIONS,
     bad=_gated_delta_rule_update_bad.BAD,
+    fuzz=every_argument,
     edges={
         "no requests": _says(requests=0),
         "all requests are pads": lambda case: 0 < case.requests == len(case.pads),

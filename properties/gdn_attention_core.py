@@ -34,7 +34,8 @@ def _layer(core: Callable[..., None], metadata: type, weight: type) -> Callable[
     def call(conv_weight: Any, conv_width: int, **given: Any) -> None:
         packed: Any = conv_weight
         if isinstance(conv_weight, Tensor) and conv_weight.dim() == 4:
-            HK, K, HV, V = (given[name] for name in ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim"))
+            sizes = [given[name] for name in ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")]
+            HK, K, HV, V = sizes if all(isinstance(size, int) for size in sizes) else (0, 0, 0, 0)  # a wrong call
             packed = weight(conv_weight, "pairs-n32", 2 * HK * K + HV * V, conv_width)
         about = metadata(**{name: given.pop(name) for name in METADATA})
         core(conv_weight=packed, metadata=about, **given)
@@ -147,6 +148,7 @@ BENCH = [
 
 PAIR = Pair(
     name="gdn_attention_core",
+    fuzz=lambda case, inputs: inputs.keys() - {"conv_weight", "conv_width"},
     version=1,
     case=GdnCase,
     cases=cases(),

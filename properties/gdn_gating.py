@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, READ_ONLY, TURNED
-from kernelpair.pair import Bad, BenchRow, Bound, Inputs, Outputs, Pair, Relation
+from kernelpair.pair import Bad, BenchRow, Bound, Inputs, Outputs, Pair, Relation, every_argument
 from kernelpair.session import Session
 from kernelpair.values import permutation, uniform
 from optimized import operator
@@ -265,6 +265,7 @@ PAIR = Pair(
     layouts=ARGUMENT_LAYOUTS,
     relations=RELATIONS,
     bad=BAD,
+    fuzz=every_argument,
     edges={
         "no rows": _says(rows=0),
         "many rows": _says(rows=1024),

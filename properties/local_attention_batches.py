@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernelpair.pair import Bad, BenchRow, Inputs, Pair, Relation
+from kernelpair.pair import Bad, BenchRow, Inputs, Pair, Relation, every_argument
 from kernelpair.session import Result, Session
 from kernelpair.values import generator, permutation, uniform
 from optimized.local_attention_batches import local_attention_batches as optimized
@@ -336,6 +336,7 @@ PAIR = Pair(
     indices=INDICES,
     relations=RELATIONS,
     bad=BAD,
+    fuzz=every_argument,
     edges={
         "no requests": lambda case: not case.requests,
         "no virtual request": lambda case: bool(case.requests) and not sum(_rows(case)),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, DENSE_LAST, READ_ONLY
-from kernelpair.pair import BenchRow, Bound, Inputs, Outputs, Pair, Relation
+from kernelpair.pair import BenchRow, Bound, Inputs, Outputs, Pair, Relation, every_argument
 from kernelpair.session import Session
 from kernelpair.values import generator, permutation, poison, poison_value, small_integers, uniform
 from optimized import operator
@@ -372,6 +372,7 @@ PAIR = Pair(
     indices=INDICES,
     relations=RELATIONS,
     bad=BAD,
+    fuzz=every_argument,
     edges={
         "no requests": lambda case: not case.lens,
         "no keys": lambda case: 0 in case.lens,

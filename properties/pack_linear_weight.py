@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernelpair.case import Case
 from kernelpair.layout import READ_ONLY
-from kernelpair.pair import Bad, Inputs, Pair, Relation
+from kernelpair.pair import Bad, Inputs, Pair, Relation, every_argument
 from kernelpair.session import Session
 from kernelpair.values import generator
 from optimized import operator
@@ -80,6 +80,7 @@ PAIR = Pair(
         "inverse": Relation(_inverse, "unpacking returns the weight, bit for bit"),
         "layout": Relation(_dense, "strides do not matter"),
     },
+    fuzz=every_argument,
     bad={
         "rank": Bad(lambda case, given: {"weight": given["weight"][0]}, ValueError, "weight"),
         "no_outputs": Bad(lambda case, given: {"weight": given["weight"][:0]}, ValueError, "weight"),

@@ -11,7 +11,7 @@ import optimized.packed_linear as optimized
 import reference.packed_linear as reference
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, READ_ONLY
-from kernelpair.pair import EXACT, Bad, BenchRow, Bound, Inputs, Outputs, Pair, Relation
+from kernelpair.pair import EXACT, Bad, BenchRow, Bound, Inputs, Outputs, Pair, Relation, every_argument
 from kernelpair.session import Session
 from kernelpair.values import generator, small_integers, uniform
 from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
@@ -279,6 +279,7 @@ PAIR = Pair(
     layouts=LAYOUTS,
     relations=RELATIONS,
     bad=BAD,
+    fuzz=every_argument,
     sharp=lambda case: case.values != "uniform" or case.dtype == "float32",
     emulated=lambda case: max(prod(case.outer), 16) * max(case.N, 32) * max(case.K, 32) <= MOST_EMULATED,
     edges={

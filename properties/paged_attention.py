@@ -13,7 +13,7 @@ from torch import Tensor
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
 from kernelpair.layout import FUSED as FUSED_LAYOUT
-from kernelpair.pair import Bound, Inputs, Outputs, Pair
+from kernelpair.pair import Bound, Inputs, Outputs, Pair, every_argument
 from kernelpair.values import permutation, poison, uniform
 from optimized.paged_attention import paged_attention as optimized_paged_attention
 from properties import _attention_values as numbers
@@ -376,6 +376,7 @@ PAIR = Pair(
     indices=INDICES,
     relations=RELATIONS,
     bad=BAD,
+    fuzz=every_argument,
     edges=EDGES,
     sharp=lambda case: case.values != "random" or case.dtype == "float32",
     emulated=lambda case: padded_work(case) <= EMULATED_WORK,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, DENSE_LAST, READ_ONLY
-from kernelpair.pair import Alias, Bad, BenchRow, Inputs, Pair, Relation
+from kernelpair.pair import Alias, Bad, BenchRow, Inputs, Pair, Relation, every_argument
 from kernelpair.session import Session
 from kernelpair.values import generator, permutation, poison
 from optimized import operator
@@ -326,6 +326,7 @@ PAIR = Pair(
     indices=["indices"],
     relations=RELATIONS,
     bad=BAD,
+    fuzz=every_argument,
     edges={
         "no rows": lambda case: case.rows == 0,
         "one slot": lambda case: _slots(case) == 1,

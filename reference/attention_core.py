@@ -52,8 +52,7 @@ def check_core(H: int, Hkv: int, D: int, Dv: int, dtype: torch.dtype, sm_scale: 
 
     `names` is what the caller's arguments for scale and cap are called."""
     for name, value in zip(names, (sm_scale, logit_cap)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+        checks.is_number(name, value)
     if not (math.isfinite(sm_scale) and sm_scale > 0):
         raise ValueError(f"{names[0]} must be finite and positive, got {sm_scale}")
     if not (math.isfinite(logit_cap) and logit_cap >= 0):
@@ -61,7 +60,7 @@ def check_core(H: int, Hkv: int, D: int, Dv: int, dtype: torch.dtype, sm_scale: 
     if Hkv < 1 or H % Hkv:
         raise ValueError(f"q has {H} heads, which is not a multiple of the cache's {Hkv} heads")
     if D < 1 or Dv < 1:
-        raise ValueError(f"head sizes must be positive, got D = {D}, Dv = {Dv}")
+        raise ValueError(f"q and v_cache must have positive head sizes, got D = {D}, Dv = {Dv}")
     if sinks is not None:
         checks.parameter_vector("sinks", sinks, H, dtype)
         bad = (sinks.isnan() | (sinks == math.inf)).nonzero()

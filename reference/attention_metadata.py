@@ -150,7 +150,7 @@ def _page_table(
             raise IndexError(f"{name}[{b}]: {length} tokens from column {base} end beyond the {C} of req_to_token")
     rows = []
     for row, base, length in zip(pool, bases, lens):
-        slots = req_to_token[row, base : base + length : page_size].tolist()
+        slots = req_to_token[row, base : base + length].tolist()[::page_size]
         for j, slot in enumerate(slots):
             at = f"req_to_token[{row}, {base + j * page_size}] = {slot}"
             if not 0 <= slot // page_size < INT32_END:

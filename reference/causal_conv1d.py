@@ -25,7 +25,8 @@ def causal_conv1d_pack_weight(weight: Tensor) -> Tensor:
     if weight.dim() not in (2, 3) or (weight.dim() == 3 and weight.shape[1] != 1):
         raise ValueError(f"weight must have shape [dim, w] or [dim, 1, w], got {list(weight.shape)}")
     dim, width = weight.shape[0], weight.shape[-1]
-    _dim_and_width(dim, width)
+    if dim < 1 or width not in WIDTHS:
+        raise ValueError(f"weight must have dim >= 1 and width 2, 3 or 4, got {list(weight.shape)}")
     blocks, pairs = -(-dim // BLOCK), -(-width // 2)
     packed = weight.new_zeros(blocks * BLOCK, pairs * 2)
     packed[:dim, :width] = weight.reshape(dim, width)
@@ -81,6 +82,7 @@ def causal_conv1d_fwd(
     Raises TypeError (types), ValueError (shapes, layout, offsets, a slot twice, overlap), IndexError (slot outside the pool).
     """
     checks.is_tensor("x", x)
+    checks.is_bool("silu_activation", silu_activation)
     varlen = query_start_loc is not None
     if x.dim() != (2 if varlen else 3):
         wanted = "[dim, T] with query_start_loc" if varlen else "[B, dim, L] without query_start_loc"
@@ -130,6 +132,7 @@ def causal_conv1d_update(
     Equal to `causal_conv1d_fwd` of length 1 with has_initial_state all True; shapes, pads and errors as there.
     """
     checks.is_tensor("x", x, 2)
+    checks.is_bool("silu_activation", silu_activation)
     checks.is_tensor("conv_states", conv_states, 3)
     B, dim = x.shape
     _common(x, packed, bias, conv_states, dim)

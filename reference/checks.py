@@ -26,6 +26,24 @@ def is_tensor(name: str, value: object, rank: int | None = None) -> None:
         raise ValueError(f"{name} must have {rank} dimensions, got shape {list(value.shape)}")
 
 
+def is_number(name: str, value: object) -> None:
+    """TypeError unless `value` is an int or a float, ValueError for an int beyond all floats."""
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    try:
+        float(value)
+    except OverflowError:
+        raise ValueError(f"{name} = {value} is too large") from None
+
+
+def is_integer(name: str, value: object) -> None:
+    """TypeError unless `value` is an int, ValueError unless 64 bits hold it."""
+    if not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} = {value} does not fit 64 bits")
+
+
 def is_count(name: str, value: object, least: int = 0) -> None:
     """TypeError unless `value` is an int, ValueError unless it is at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool):
@@ -102,6 +120,7 @@ def written_slots(name: str, indices: Tensor, slots: int, pad_slot: int | None, 
     never interpreted; a written one outside [0, slots) is an IndexError, one that stands twice a ValueError."""
     used = torch.ones(len(indices), dtype=torch.bool) if live is None else live
     if pad_slot is not None:
+        is_integer("pad_slot", pad_slot)
         used = used & (indices != pad_slot)
     in_range(name, indices, slots, used)
     no_duplicates(name, indices[used])
@@ -123,7 +142,8 @@ def offsets(name: str, value: Tensor, tokens: int) -> None:
 
 
 def positive(name: str, value: float) -> None:
-    """ValueError unless the number is finite and above 0."""
+    """TypeError unless `value` is a number, ValueError unless it is finite and above 0."""
+    is_number(name, value)
     if not 0.0 < value < float("inf"):
         raise ValueError(f"{name} must be finite and > 0, got {value}")
 
@@ -201,6 +221,6 @@ def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
 
 
 def is_bool(name: str, value: object) -> None:
-    """TypeError unless `value` is a bool."""
-    if not isinstance(value, bool):
+    """TypeError unless `value` is a bool, or an int that stands for one."""
+    if not isinstance(value, int):
         raise TypeError(f"{name} must be a bool, got {type(value).__name__}")

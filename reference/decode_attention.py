@@ -34,6 +34,7 @@ def decode_attention(
     `sliding_window`. Cross: columns j < encoder_lens[b]. v_cache may be k_cache[..., :Dv] itself (shared buffer, as in MLA).
     Raises TypeError (dtypes), ValueError (shapes, strides, scalars, lengths, overlap), IndexError (lengths past C, slots, rows).
     """
+    checks.is_bool("is_cross_attn", is_cross_attn)
     shared = shares_buffer(k_cache, v_cache)
     _check_tensors(q, k_cache, v_cache, out, key, value, loc, attn_logits, shared)
     check_core(q.shape[1], k_cache.shape[1], q.shape[2], v_cache.shape[2], q.dtype, sm_scale, logit_cap, sinks)
@@ -130,6 +131,7 @@ def _visible_slots(
     if is_cross_attn and encoder_lens is None:
         raise ValueError("encoder_lens is required in cross attention")
     checks.in_range("req_pool_indices", req_pool_indices, R)
+    checks.is_integer("sliding_window", sliding_window)
     lengths = seq_lens if encoder_lens is None or not is_cross_attn else encoder_lens
     offsets = None if is_cross_attn else encoder_lens
     slots = []

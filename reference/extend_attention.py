@@ -64,6 +64,7 @@ def _check(
     is_cross_attn: bool,
 ) -> list[tuple[int, int, int, int, int]]:
     """Every check of the contract; returns (pool row, L, E, s, encoder length) for each request."""
+    checks.is_bool("is_cross_attn", is_cross_attn)
     tensors = {"q": q, "out": out, "k_cache": k_cache, "v_cache": v_cache}
     if not is_cross_attn:
         for name, value in {"k": k, "v": v}.items():
@@ -124,8 +125,7 @@ def _check(
         checks.has_shape("k_cache", k_cache, [k_cache.shape[0], Hkv, D])
         checks.has_shape("v_cache", v_cache, [k_cache.shape[0], Hkv, Dv])
     check_core(H, Hkv, D, Dv, q.dtype, sm_scale, logit_cap, sinks)
-    if isinstance(sliding_window, bool) or not isinstance(sliding_window, int):
-        raise TypeError(f"sliding_window must be an int, got {type(sliding_window).__name__}")
+    checks.is_integer("sliding_window", sliding_window)
     for b, (start, end) in enumerate(used):
         slots = req_to_token[spans[b][0], start:end]
         bad = ((slots < 0) | (slots >= k_cache.shape[0])).nonzero()

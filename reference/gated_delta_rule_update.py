@@ -51,6 +51,7 @@ def gated_delta_rule_update(
     checks.has_shape("b", b, [B, HV])
     checks.parameter_vector("A_log", A_log, HV, q.dtype)
     checks.parameter_vector("dt_bias", dt_bias, HV, q.dtype)
+    checks.is_bool("use_qk_l2norm", use_qk_l2norm)
     if state_layout not in ("kv", "vk"):
         raise ValueError(f"state_layout must be 'kv' or 'vk', got {state_layout!r}")
     checks.has_shape("state", state, [state.shape[0], HV, *((K, V) if state_layout == "kv" else (V, K))])
@@ -58,6 +59,7 @@ def gated_delta_rule_update(
         checks.dense_last_dim(name, tensor)
     for name, value in (("scale", K**-0.5 if scale is None else scale), ("eps", eps), ("softplus_beta", softplus_beta)):
         checks.positive(name, value)
+    checks.is_number("softplus_threshold", softplus_threshold)
     if math.isnan(softplus_threshold):
         raise ValueError("softplus_threshold must not be NaN")
     checks.is_index("state_indices", state_indices, [B])

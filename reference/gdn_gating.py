@@ -31,6 +31,7 @@ def gdn_gating(
     checks.parameter_vector("A_log", A_log, HV, a.dtype)
     checks.parameter_vector("dt_bias", dt_bias, HV, a.dtype)
     checks.positive("softplus_beta", softplus_beta)
+    checks.is_number("softplus_threshold", softplus_threshold)
     if math.isnan(softplus_threshold):
         raise ValueError("softplus_threshold must not be NaN")
 

@@ -108,7 +108,6 @@ def _aligned(size: int) -> int:
 def _check_extents(*extents: int) -> None:
     names = ("max_seq_len", "num_batches", "num_heads", "page_size", "latent_dim")
     for name, extent in zip(names, extents):
-        if isinstance(extent, bool) or not isinstance(extent, int):
-            raise TypeError(f"{name} must be an int, got {type(extent).__name__}")
+        checks.is_integer(name, extent)
         if extent < 0:
             raise ValueError(f"{name} must not be negative, got {extent}")

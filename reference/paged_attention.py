@@ -31,6 +31,7 @@ def paged_attention(
     Also takes an int for cache_seqlens, and q [B, S, H, D] with cu_seqlens_q None or the multiples of S.
     """
     checks.is_tensor("q", q)
+    checks.is_bool("causal", causal)
     if q.dim() == 4:
         B, S = q.shape[:2]
         offsets = torch.arange(B + 1) * S
@@ -44,10 +45,10 @@ def paged_attention(
         return result.unflatten(0, (B, S))
     checks.is_index("page_table", page_table)
     checks.is_tensor("page_table", page_table, 2)
-    if isinstance(cache_seqlens, bool):
-        raise TypeError("cache_seqlens must be a tensor or an int, got a bool")
     if isinstance(cache_seqlens, int):
+        checks.is_integer("cache_seqlens", cache_seqlens)
         cache_seqlens = torch.full((page_table.shape[0],), cache_seqlens)
+    checks.is_tensor("v_cache", v_cache, 4)
     if softmax_scale is None and q.dim() == 3:
         softmax_scale = max(1, q.shape[2] + (v_cache.shape[-1] if qv is not None else 0)) ** -0.5
     spans = _check(q, k_cache, v_cache, page_table, cache_seqlens, cu_seqlens_q, qv, k_descale, v_descale, sinks,
@@ -72,7 +73,7 @@ def paged_attention(
             keys = keys * k_descale[b].to(wide)[:, None]
         if v_descale is not None:
             values = values * v_descale[b].to(wide)[:, None]
-        step = max(1, SCORES_AT_ONCE // (H * len(j)))
+        step = max(1, SCORES_AT_ONCE // max(1, H * len(j)))
         for i in range(0, sq, step):
             p = torch.arange(i, min(i + step, sq))[:, None] + sk - sq
             visible = (j >= p - window_left) | (window_left < 0)
@@ -122,8 +123,7 @@ def _check(
     check_core(H, Hkv, D, Dv, q.dtype, softmax_scale, softcap, sinks, names=("softmax_scale", "softcap"))
     for name, value, least in (("window_left", window_left, -1), ("window_right", window_right, -1),
                                ("num_splits", num_splits, 0)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+        checks.is_integer(name, value)
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
     offsets = cu_seqlens_q.tolist()

@@ -35,6 +35,8 @@ def store_cache(
     checks.has_shape("k_cache", k_cache, [P, H, Dk])
     checks.has_shape("v_cache", v_cache, [P, H, Dv])
     checks.is_index("indices", indices, [N])
+    if pad_slot is not None:
+        checks.is_integer("pad_slot", pad_slot)
     used = torch.ones(N, dtype=torch.bool) if pad_slot is None else indices != pad_slot
     checks.in_range("indices", indices, P, used)
     slots = indices[used].long()

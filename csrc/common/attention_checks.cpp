@@ -39,7 +39,7 @@ void check_attention(const AttentionSizes& sizes, double sm_scale, double logit_
   KP_CHECK_VALUE(std::isfinite(logit_cap) && logit_cap >= 0, cap_name, " must be finite and not negative, got ", logit_cap);
   KP_CHECK_VALUE(sizes.kv_heads >= 1 && sizes.heads % sizes.kv_heads == 0, "q has ", sizes.heads,
                  " heads, which is not a multiple of the cache's ", sizes.kv_heads, " heads");
-  KP_CHECK_VALUE(sizes.D >= 1 && sizes.Dv >= 1, "head sizes must be positive, got D = ", sizes.D, ", Dv = ", sizes.Dv);
+  KP_CHECK_VALUE(sizes.D >= 1 && sizes.Dv >= 1, "q and v_cache must have positive head sizes, got D = ", sizes.D, ", Dv = ", sizes.Dv);
   if (!sinks.defined) return;
   check_parameter_vector({"sinks", sinks}, sizes.heads, sizes.dtype);
   for (int64_t h = 0; h < sizes.heads; ++h) {

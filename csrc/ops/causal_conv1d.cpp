@@ -38,7 +38,8 @@ Tensor causal_conv1d_pack_weight(const Tensor& weight_in) {
   weight.sizes[1] = weight.sizes[weight.dim - 1];
   weight.strides[1] = weight.strides[weight.dim - 1];
   weight.dim = 2;
-  check_dim_and_width(weight.sizes[0], weight.sizes[1]);
+  KP_CHECK_VALUE(weight.sizes[0] >= 1 && weight.sizes[1] >= 2 && weight.sizes[1] <= 4,
+                 "weight must have dim >= 1 and width 2, 3 or 4, got ", shape_of(weight));
   Tensor packed = new_tensor({ceil_div(weight.sizes[0], kBlock), ceil_div(weight.sizes[1], 2), kBlock, 2}, weight.dtype);
   KP_DISPATCH(causal_conv1d_pack)(weight, view_of("packed", packed), true);
   return packed;

@@ -24,17 +24,25 @@ void check_extents(std::initializer_list<std::pair<const char*, int64_t>> extent
     KP_CHECK_VALUE(extent >= 0, name, " must not be negative, got ", extent);
 }
 
+constexpr int64_t kTooMany = int64_t{1} << 56;  // what no workspace holds, and eight times which still fits 64 bits
+
+int64_t times(int64_t a, int64_t b) {
+  int64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? kTooMany : std::min(product, kTooMany);
+}
+
 // The largest power of two so that all requests together have at most kMostSplits; fewer where the keys are few.
 int64_t auto_splits(int64_t max_seq_len, int64_t num_batches) {
   int64_t share = 1;
-  while (2 * share * num_batches <= kMostSplits && share < kMostSplits) share *= 2;
+  const int64_t most = kMostSplits / std::max<int64_t>(num_batches, 1);
+  while (2 * share <= most) share *= 2;
   return std::max<int64_t>(1, std::min(share, (max_seq_len + kSplitKeys - 1) / kSplitKeys));
 }
 
 // Splits of the whole batch; a single split a request needs no room.
 int64_t partials(int64_t max_seq_len, int64_t num_batches, int64_t num_kv_splits) {
   const int64_t splits = num_kv_splits == kAuto ? auto_splits(max_seq_len, num_batches) : num_kv_splits;
-  return splits > 1 ? num_batches * splits : 0;
+  return splits > 1 ? times(num_batches, splits) : 0;
 }
 
 // Over all batches up to num_batches: between powers of two the number grows with the batch, and from one power of two to
@@ -57,8 +65,9 @@ int64_t _mla_decode_workspace_size(int64_t max_seq_len, int64_t num_batches, int
                  {"page_size", page_size}, {"latent_dim", latent_dim}});
   KP_CHECK_VALUE(num_kv_splits == kAuto || num_kv_splits >= 1, "num_kv_splits must be -1 or at least 1, got ", num_kv_splits);
   if (max_seq_len == 0 || num_batches == 0 || num_heads == 0 || latent_dim == 0 || page_size < kLeastPage) return 0;
-  const int64_t rows = most_partials(max_seq_len, num_batches, num_kv_splits) * num_heads;
-  return aligned(rows * latent_dim * 4) + 2 * aligned(rows * 4);
+  const int64_t rows = times(most_partials(max_seq_len, num_batches, num_kv_splits), num_heads), floats = times(rows, latent_dim);
+  KP_CHECK_VALUE(floats < kTooMany, "num_kv_splits ", num_kv_splits, " needs a workspace of more than 2^58 bytes");
+  return aligned(floats * 4) + 2 * aligned(rows * 4);
 }
 
 void check_pages(const View& seq_lens, const View& page_table, int64_t pages, int64_t page) {
@@ -108,7 +117,7 @@ Tensor mla_decode(const Tensor& q_nope_in, const Tensor& q_pe_in, const Tensor& 
   check_disjoint({{"workspace", workspace}}, {{"q_nope", q_nope}, {"q_pe", q_pe}, {"kv_cache", kv_cache},
                                               {"seq_lens", seq_lens}, {"page_table", page_table}});
 
-  const int64_t splits = num_kv_splits == kAuto ? auto_splits(longest, batch) : num_kv_splits;
+  const int64_t splits = needed == 0 ? 1 : num_kv_splits == kAuto ? auto_splits(longest, batch) : num_kv_splits;
   Tensor out = new_tensor({batch, heads, Dl}, q_nope.dtype);
   KP_DISPATCH(mla_decode)(q_nope, q_pe, kv_cache, seq_lens, page_table, workspace, view_of("out", out), sm_scale, splits,
                           num_kv_splits != kAuto);

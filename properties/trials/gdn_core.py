@@ -203,6 +203,7 @@ PAIR = replace(
     case=ServingCase,
     cases=cases(),
     inputs=first_call,
+    fuzz=None,
     bound=lambda case, given, truth: core.bound(_layer_case(case), given, truth),
     mutates={
         name: lambda case, given, mask=mask: mask(_layer_case(case), given)  # type: ignore[misc]

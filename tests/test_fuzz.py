@@ -1,0 +1,96 @@
+"""Wrong calls at random: they come out the same everywhere, reach every argument, and show what does not check its arguments."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import properties
+from kernelpair.case import Case
+from kernelpair.check import check
+from kernelpair.fuzz import spoiled
+from kernelpair.judge import same_bits
+from kernelpair.pair import every_argument
+from kernelpair.run import HarnessError, InProcess, Isolated
+from kernelpair.verdict import Verdict
+from tests.selftest.toy import PAIR, ToyCase, library, toy_candidate
+
+SEEDS = 300
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    library()
+
+
+def test_the_same_seed_spoils_the_same_way() -> None:
+    given = PAIR.inputs(ToyCase(rows=3, width=5))
+    for seed in range(SEEDS):
+        (first, says), (again, said) = spoiled(seed, given, list(given)), spoiled(seed, given, list(given))
+        assert says == said
+        for name, value in first.items():
+            if isinstance(value, Tensor):
+                assert (value.dtype, value.stride()) == (again[name].dtype, again[name].stride())
+                assert same_bits(value, again[name])
+
+
+def test_every_argument_is_spoiled_and_the_given_ones_stay() -> None:
+    given = PAIR.inputs(ToyCase(rows=3, width=5))
+    before = {name: value.clone() if isinstance(value, Tensor) else value for name, value in given.items()}
+    touched = {name for seed in range(SEEDS) for name in given if name in spoiled(seed, given, list(given))[1]}
+    assert touched == set(given)
+    for name, value in before.items():
+        assert same_bits(given[name], value) if isinstance(value, Tensor) else given[name] == value
+
+
+def strict_reference(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    """The toy's reference with every check that a contract would have."""
+    floats = torch.float32
+    for name, value, dtype, rank in (("x", x, floats, 2), ("slots", slots, torch.int64, 1), ("out", out, floats, 2)):
+        if not isinstance(value, Tensor) or value.dtype != dtype:
+            raise TypeError(f"{name} must be a tensor of {dtype}")
+        if value.dim() != rank or not value.is_contiguous():
+            raise ValueError(f"{name} must be contiguous with {rank} dimensions")
+    if not isinstance(scale, float):
+        raise TypeError("scale must be a float")
+    if x.shape[1:] != out.shape[1:] or len(slots) != len(x) or len(slots.unique()) != len(slots):
+        raise ValueError("x, out and slots do not fit each other")
+    if len(slots) and not 0 <= int(slots.min()) <= int(slots.max()) < len(out):
+        raise IndexError("slots holds a slot outside of out")
+    out[slots] = scale * x
+
+
+def _fuzz(name: str) -> list[Verdict]:
+    pair = replace(PAIR, reference=strict_reference, fuzz=every_argument)
+    candidate = toy_candidate(name)
+    with Isolated(candidate, hang_seconds=5.0) as runner:
+        cases = [ToyCase(rows=3, width=5, seed=seed, trial="fuzz") for seed in range(60)]
+        return [check(pair, candidate, case, runner) for case in cases]
+
+
+def test_a_kernel_that_checks_nothing_is_caught() -> None:
+    kinds = {failure.kind for verdict in _fuzz("good") for failure in verdict.failures}
+    assert kinds & {"missing_error", "exception"}
+
+
+def test_a_reference_with_another_error_is_a_fault_of_the_pair() -> None:
+    def refuses_strangely(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+        raise KeyError("x")
+
+    pair = replace(PAIR, reference=refuses_strangely, fuzz=every_argument)
+    candidate = toy_candidate("good")
+    with pytest.raises(HarnessError, match=r"the reference of toy answers .* with KeyError"):
+        check(pair, candidate, ToyCase(rows=3, width=5, seed=1, trial="fuzz"), InProcess(candidate))
+
+
+def test_every_pair_with_a_contract_of_errors_is_fuzzed() -> None:
+    without = {name for name, pair in properties.pairs().items() if pair.fuzz is None}
+    assert without == {"gdn_core"}  # a program of calls: its steps are the pair's own
+
+
+def test_fuzzing_draws_no_argument_of_the_pairs_own() -> None:
+    pair = properties.pairs()["causal_conv1d"]
+    assert pair.fuzz is not None
+    case: Case = pair.case()
+    assert "form" not in pair.fuzz(case, pair.inputs(case))
