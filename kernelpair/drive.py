@@ -26,7 +26,7 @@ ROUND = 500  # cases that one Hypothesis run draws; a long run is many rounds, s
 SHRINK_SECONDS = 20.0  # budget for making one run's failures small
 VACUOUS = 0.1  # median bound over output size from which a bound alone proves too little
 # How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
-TRIALS = ("value",) * 4 + ("repeat", "threads", "poison") + ("relation",) * 3 + ("rejects",) * 2 + ("fuzz",)
+TRIALS = ("value",) * 4 + ("repeat", "threads", "concurrent", "poison") + ("relation",) * 3 + ("rejects",) * 2 + ("fuzz",)
 
 
 class Caught(Exception):

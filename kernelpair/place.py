@@ -78,10 +78,11 @@ def resolve(inputs: Mapping[str, Any]) -> Inputs:
     }
 
 
-def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena) -> Placement:
-    """Lay out settled `inputs` in `arena`. Raises OutOfMemory."""
-    arena.reset()
-    placement = Placement(dict(inputs), resolve(inputs), [], [0])
+def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena, beside: bool = False) -> Placement:
+    """Lay out settled `inputs` in `arena`, which is emptied first unless they go `beside` earlier ones. Raises OutOfMemory."""
+    if not beside:
+        arena.reset()
+    placement = Placement(dict(inputs), resolve(inputs), [], [] if beside else [0])
     partners = dict(pair.fused)
     done: set[str] = set()
     for name, value in inputs.items():

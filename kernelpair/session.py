@@ -1,5 +1,6 @@
 """One trial of one case: its calls, each judged against the truth, and what relations find out about them."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,13 +19,22 @@ from kernelpair.verdict import Failure, Verdict
 from kernelpair.worker import Outcome, Request, Returned, named_results
 
 THREADS = 2  # of a call, unless the trial varies them
+CALLERS = 3  # Python threads of a `concurrent` trial
 CONTRACT_ERRORS = (TypeError, ValueError, IndexError)
 BUILT_IN = {
     "repeat": "the same call twice gives the same bits",
-    "threads": "1, 2 and 3 threads all stay within the bound",
+    "threads": "any number of threads up to twice the cores stays within the bound",
+    "concurrent": "calls from several Python threads at once give the bits of one alone",
     "fuzz": "a call spoiled at random raises TypeError, ValueError or IndexError where the reference does, and changes nothing",
     "poison": "other content in unused bytes, scratch and fresh outputs, and the guard page on the other side: the same bits",
 }
+
+
+def thread_counts(cores: int, seed: int) -> list[int]:
+    """Of 1 .. 2 cores, but for the THREADS that every call has: all if they are few, else the ends, the middle, one by chance."""
+    most = max(2 * cores, 3)
+    few = range(1, most + 1) if most <= 4 else {1, 3, cores, most, 1 + seed % most}
+    return sorted(set(few) - {THREADS})
 
 
 class Abandoned(Exception):
@@ -134,11 +144,11 @@ class Session:
         for failure in failures:
             self.verdict.failures.append(replace(failure, kind="relation", detail=f"{says}: {failure.detail}"))
 
-    def _call(self, placement: Placement, threads: int) -> Outcome:
-        self.verdict.calls += 1
-        request = Request(
-            placement.arguments, placement.guards, self.runner.arena.used, tuple(self.pair.results), threads
-        )
+    def _call(self, placement: Placement, threads: int, others: Sequence[Placement] = ()) -> Outcome:
+        self.verdict.calls += 1 + len(others)
+        guards = [page for each in (placement, *others) for page in each.guards]
+        also = [other.arguments for other in others]
+        request = Request(placement.arguments, guards, self.runner.arena.used, tuple(self.pair.results), threads, also)
         outcome = self.runner.run(request)
         if outcome.status == "harness":
             raise HarnessError(outcome.message)
@@ -266,9 +276,12 @@ class Session:
         self._same_again(other, BUILT_IN["poison"])
 
     def _same_again(self, case: Case, says: str) -> None:
-        again = self.run(case, judged=False)
+        self._expect_first(case, self.run(case, judged=False).outputs, says)
+
+    def _expect_first(self, case: Case, outputs: Outputs, says: str) -> None:
+        """The first call's bits, wherever the contract writes."""
         masks = {name: mask(case, self._inputs_of(case)) for name, mask in self.pair.mutates.items()}
-        for name, value in again.outputs.items():
+        for name, value in outputs.items():
             if isinstance(value, Tensor) and name not in self.pair.scratch:
                 mask = masks.get(name, True)
                 keep = mask.expand(value.shape) if isinstance(mask, Tensor) else None
@@ -278,8 +291,19 @@ class Session:
                 self.expect_same(name, value, first, says, "nondeterministic")
 
     def _threads(self) -> None:
-        for threads in (1, 3):
+        for threads in thread_counts(os.cpu_count() or 1, self.case.seed):
             self.run(threads=threads, note=f"{threads} threads")
+
+    def _concurrent(self) -> None:
+        """The same call from several Python threads at once, each with memory of its own."""
+        settled = settle(self.pair, self.case, self._inputs_of(self.case))
+        arena = self.runner.arena
+        placements = [place(self.pair, self.case, settled, arena, beside=i > 0) for i in range(CALLERS)]
+        outcome = self._call(placements[0], THREADS, placements[1:])
+        for placement, each in zip(placements, [outcome, *outcome.others]):
+            note = f"one of {CALLERS} calls at once"
+            outputs = self._judge_call(self.case, placement, each, self.first.truth, note)
+            self._expect_first(self.case, outputs, BUILT_IN["concurrent"])
 
     def _rejects(self, name: str) -> None:
         """A wrong call: both sides refuse with the contract's class, name the argument, and change nothing."""

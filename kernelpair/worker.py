@@ -2,9 +2,11 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from threading import Barrier
 from typing import Any
 
 import torch
@@ -27,6 +29,8 @@ class Request:
     results_at: int
     results: tuple[str, ...]
     threads: int
+    also: Sequence[Mapping[str, Any]] = ()
+    """Arguments of further calls, made at the same time from Python threads of their own."""
 
 
 @dataclass
@@ -56,6 +60,15 @@ class Outcome:
     moved: tuple[str, ...] = ()
     """Arguments whose sizes, strides or data pointer the call changed."""
     ran: str | None = None
+    others: list["Outcome"] = field(default_factory=list)
+    """Of the calls in `Request.also`."""
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """An exception of the candidate, as an answer."""
+
+    error: BaseException
 
 
 def serve(connection: Connection, descriptor: Any, capacity: int, candidate: Candidate, stderr_path: str) -> None:
@@ -93,24 +106,56 @@ class Caller:
         if request.threads != self.threads:
             torch.set_num_threads(request.threads)
             self.threads = request.threads
-        arguments = {name: self._view(value) for name, value in request.arguments.items()}
-        shapes = {name: _shape(value) for name, value in arguments.items() if isinstance(value, Tensor)}
+        calls = [{name: self._view(value) for name, value in given.items()} for given in (request.arguments, *request.also)]
+        shapes = [{name: _shape(value) for name, value in call.items() if isinstance(value, Tensor)} for call in calls]
         self.observe(True)
         if guarded:
             self.arena._cursor = max(self.arena._cursor, request.results_at)
             self.arena.protect(request.guards)
         try:
-            result = self.function(**arguments)
-            outcome = Outcome("ok", results=self._collect(request, result, arguments))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is judged by its class
-            bases = tuple(base.__name__ for base in type(error).__mro__)
-            outcome = Outcome("exception", type(error).__name__, str(error), bases)
+            answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
+            outcomes = self._outcomes(request, answers, calls)
         finally:
             if guarded:
                 self.arena.unprotect()
-        outcome.moved = tuple(name for name, shape in shapes.items() if shape != _shape(arguments[name]))
-        outcome.ran = self.observe(False)
-        return outcome
+        for outcome, call, before in zip(outcomes, calls, shapes):
+            outcome.moved = tuple(name for name, shape in before.items() if shape != _shape(call[name]))
+            outcome.ran = self.observe(False)
+        return replace(outcomes[0], others=outcomes[1:])
+
+    def _answer(self, call: Mapping[str, Any]) -> Any:
+        """What the candidate returns or raises."""
+        try:
+            return self.function(**call)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is judged by its class
+            return _Raised(error)
+
+    def _together(self, calls: list[dict[str, Any]], threads: int) -> list[Any]:
+        """All calls at once; torch's number of threads is each Python thread's own."""
+        start = Barrier(len(calls))
+
+        def run(call: dict[str, Any]) -> Any:
+            torch.set_num_threads(threads)
+            start.wait()
+            return self._answer(call)
+
+        with ThreadPoolExecutor(len(calls)) as pool:
+            return list(pool.map(run, calls))
+
+    def _outcomes(self, request: Request, answers: list[Any], calls: list[dict[str, Any]]) -> list[Outcome]:
+        outcomes, at = [], request.results_at
+        for answer, call in zip(answers, calls):
+            error = answer.error if isinstance(answer, _Raised) else None
+            if error is None:
+                try:
+                    results, at = self._collect(request, answer, call, at)
+                    outcomes.append(Outcome("ok", results=results))
+                except Exception as unfit:  # noqa: BLE001 - what was returned does not fit the contract
+                    error = unfit
+            if error is not None:
+                bases = tuple(base.__name__ for base in type(error).__mro__)
+                outcomes.append(Outcome("exception", type(error).__name__, str(error), bases))
+        return outcomes
 
     def _view(self, value: Any) -> Any:
         if isinstance(value, Placed):
@@ -119,9 +164,9 @@ class Caller:
             return value
         return value
 
-    def _collect(self, request: Request, result: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _collect(self, request: Request, result: Any, arguments: Mapping[str, Any], at: int) -> tuple[dict[str, Any], int]:
+        """The results, tensors copied into the arena from `at` on, and where the next one may go."""
         collected: dict[str, Any] = {}
-        at = request.results_at
         for name, value in named_results(result, request.results).items():
             if not isinstance(value, Tensor):
                 if not isinstance(value, PLAIN):
@@ -137,7 +182,7 @@ class Caller:
             self.arena.tensor(copy.dtype, at, sizes, copy.strides).copy_(value)
             collected[name] = Returned(copy, strides, _aliased(value, arguments))
             at += value.numel() * value.element_size()
-        return collected
+        return collected, at
 
 
 def named_results(result: Any, names: tuple[str, ...]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from kernelpair.session import Session
 from kernelpair.values import generator, permutation, poison, poison_value, small_integers, uniform
 from optimized import operator
 from optimized.mla_decode import mla_decode_workspace_size
+from properties._attention_values import exact_bound
 from properties._mla_decode_errors import BAD
 from properties.attention_bound import attention_bound
 from properties.strategies import around, common
@@ -32,7 +33,6 @@ WORK = 3_000_000  # multiply-adds of a case's scores
 EMULATED_WORK = 300_000
 WORKSPACE = 2_000_000  # floats of partial results: more splits of more rows would be half a gigabyte that proves no more
 HOT = 16.0  # of a one-hot case: the score is 0 or 256, and exp(-256) is 0 in float32
-TRACE = 1e-100  # what the others leave in a float64 truth whose hot value is 0
 
 LAYOUTS = {
     "q_nope": READ_ONLY,
@@ -185,10 +185,10 @@ def inputs(case: MlaDecodeCase) -> Inputs:
 
 def bound(case: MlaDecodeCase, inputs: Inputs, truth: Outputs) -> Bound:
     """Numerics (A) over the joint width; the value is part of its key, so its signs are not independent."""
-    if case.values == "equal":
+    if case.values == "equal" and case.splits == 1:
         return {}
     if case.values == "one_hot":
-        return {"out": torch.full_like(truth["out"], TRACE)}
+        return {"out": exact_bound(getattr(torch, case.dtype), truth["out"])}
     batch, H, Dl = truth["out"].shape
     if not batch:
         return {"out": torch.zeros_like(truth["out"])}

@@ -1,6 +1,8 @@
 // Deliberately bad kernels, one for each class of fault that the harness must catch. The contract that they break:
 //   out[slots[n], :] = scale * x[n, :]   for float32 x [rows, width] and out [P, width]; slots are distinct and in [0, P).
 // Test-only: plain C functions over raw pointers, called through ctypes; no part of the library.
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -70,6 +72,15 @@ KERNEL(race) {
   std::thread other([&] { rows_of(c, 0, c.rows, c.width, 2 * c.scale); });
   rows_of(c, 0, c.rows, c.width, c.scale);
   other.join();
+}
+
+KERNEL(shared_scratch) {
+  BEGIN;
+  // One place for all callers: what a call finds there may be another's.
+  static std::atomic<const Call*> current;
+  current = &c;
+  std::this_thread::sleep_for(std::chrono::microseconds(200));
+  rows_of(c, 0, c.rows, c.width, current == &c ? c.scale : 2 * c.scale);
 }
 
 KERNEL(thread_dependent) { rows_of(*call, 0, call->rows, call->width, call->threads == 3 ? 2 * call->scale : call->scale); }

@@ -82,6 +82,7 @@ nan_output = _kernel("nan_output")
 small_error = _kernel("small_error")
 wrong_tail = _kernel("wrong_tail")
 race = _kernel("race")
+shared_scratch = _kernel("shared_scratch")
 thread_dependent = _kernel("thread_dependent")
 segfault = _kernel("segfault")
 illegal_instruction = _kernel("illegal_instruction")
@@ -194,6 +195,7 @@ FAULTS = {
     "small_error": {"value"},
     "wrong_tail": {"value"},
     "race": {"value", "nondeterministic"},
+    "shared_scratch": {"nondeterministic"},
     "thread_dependent": {"value"},
     "segfault": {"crash"},
     "illegal_instruction": {"crash"},
