@@ -1,5 +1,6 @@
 """Hypothesis draws cases, `check` tries them, failures are shrunk: the one module of the engine that imports Hypothesis."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from kernelpair.verdict import Failure, Verdict
 
 ROUND = 500  # cases that one Hypothesis run draws; a long run is many rounds, so that its memory stays small
 SHRINK_SECONDS = 20.0  # budget for making one run's failures small
+LEAST = -15  # exponent of the smallest ratio of error and bound that is told apart
 VACUOUS = 0.1  # median bound over output size from which a bound alone proves too little
 # How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
 TRIALS = ("value",) * 4 + ("repeat", "threads", "concurrent", "poison") + ("relation",) * 3 + ("rejects",) * 2 + ("fuzz",)
@@ -39,6 +41,11 @@ class Caught(Exception):
 
 class _Stop(KeyboardInterrupt):
     """Time is up. Hypothesis lets an interrupt pass at once, without taking the case for a failing one."""
+
+
+def _power(ratio: float) -> int:
+    """The least power of two that is no smaller, as its exponent."""
+    return LEAST if ratio <= 2.0**LEAST else math.ceil(math.log2(ratio))
 
 
 _caught: dict[str, type[Caught]] = {}
@@ -65,6 +72,8 @@ class Tally:
     edges: Counter[str] = field(default_factory=Counter)
     largest: dict[str, float] = field(default_factory=dict)
     """Output -> largest |error| / bound."""
+    ratios: dict[str, Counter[int]] = field(default_factory=dict)
+    """Output and dtype -> how many calls came within 2^-k of the bound, by -k (`LEAST` stands for that or less)."""
     looseness: dict[str, list[float]] = field(default_factory=dict)
     sharp: int = 0
     vacuous: list[Failure] = field(default_factory=list)
@@ -83,6 +92,7 @@ class Tally:
         self.sharp += pair.sharp is not None and verdict.calls > 0 and pair.sharp(case)
         for name, tightness in verdict.tightness.items():
             self.largest[name] = max(self.largest.get(name, 0.0), tightness.largest)
+            self.ratios.setdefault(f"{name} {case.dtype}", Counter())[_power(tightness.largest)] += 1
             self.looseness.setdefault(name, []).append(tightness.looseness)
 
     def judge_bounds(self, pair: Pair) -> None:

@@ -12,6 +12,8 @@ from kernelpair.jobs import Ended
 from kernelpair.pair import Pair
 from kernelpair.verdict import Verdict
 
+BARS = " ▁▂▃▄▅▆▇█"
+
 
 @dataclass
 class FailureReport:
@@ -36,6 +38,8 @@ class Result:
     failures: list[FailureReport] = field(default_factory=list)
     tightness: dict[str, float] = field(default_factory=dict)
     """Output -> largest error / bound over the run."""
+    ratios: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Output and dtype -> exponent k -> calls whose largest error / bound was at most 2^k and above 2^(k-1)."""
     uncovered: list[str] = field(default_factory=list)
     """Named edges that no case hit."""
     trials: dict[str, int] = field(default_factory=dict)
@@ -74,9 +78,17 @@ def result_of(ended: Ended, pair: Pair) -> Result:
         seconds=round(tally.seconds, 3),
         failures=failures,
         tightness={name: round(value, 4) for name, value in sorted(tally.largest.items())},
+        ratios={name: dict(sorted(counts.items())) for name, counts in sorted(tally.ratios.items())},
         uncovered=[name for name in pair.edges if not tally.edges[name]],
         trials=dict(tally.trials.most_common()),
     )
+
+
+def histogram(ratios: dict[int, int], least: int) -> str:
+    """A bar for each power of two from `least` to 0, for a terminal."""
+    most = max(ratios.values(), default=1)
+    heights = [ratios.get(power, 0) for power in range(least, 1)]
+    return "".join(BARS[-(-count * (len(BARS) - 1) // most)] for count in heights)
 
 
 def write_json(path: Path, results: Sequence[Result], environment: dict[str, Any]) -> None:

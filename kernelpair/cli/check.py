@@ -15,10 +15,11 @@ import properties
 from kernelpair.check import known_trials
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import PRELOAD, RESOLVE, select_candidates, select_pairs, select_tiers
+from kernelpair.drive import LEAST
 from kernelpair.environment import environment
 from kernelpair.jobs import Ended, Job, Jobs, carry_out, spread, until_interrupted
 from kernelpair.pair import Pair
-from kernelpair.report import Result, command_for_pytest, result_of, write_json, write_junit
+from kernelpair.report import Result, command_for_pytest, histogram, result_of, write_json, write_junit
 from properties.candidates import resolve
 
 EXAMPLES = 200  # for each pair and tier where nothing else is asked for
@@ -170,9 +171,10 @@ class _Run:
             self._print_details(result)
 
     def _print_details(self, result: Result) -> None:
-        bounds = ", ".join(f"{name} {largest:.2g}" for name, largest in result.tightness.items())
-        if bounds:
-            self.console.print(f"    largest error / bound: {bounds}", style="dim", soft_wrap=True)
+        for name, ratios in result.ratios.items():
+            bars = f"|{histogram(ratios, LEAST)}|"
+            says = f"    error / bound, 2^{LEAST} to 1: {name:24} {bars} largest <= 2^{max(ratios)}"
+            self.console.print(says, style="dim", soft_wrap=True, markup=False)
         trials = ", ".join(f"{name} {count}" for name, count in result.trials.items())
         self.console.print(f"    trials: {trials}", style="dim", soft_wrap=True)
         undrawn = [name for name in known_trials(self.pairs[result.pair]) if name not in result.trials]
