@@ -191,7 +191,7 @@ def test_details_on_request(monkeypatch: pytest.MonkeyPatch, capsys: Capture) ->
     put_in_place(monkeypatch, "good", replace(TOY, edges={"never": lambda case: False}))
     assert kernelpair("check", *IN_PROCESS, "20", "-v") == 0
     out = capsys.readouterr().out
-    assert "largest error / bound: out " in out and "trials: " in out and "edges never hit: never" in out
+    assert "error / bound, 2^-15 to 1: out float32 " in out and "trials: " in out and "edges never hit: never" in out
 
 
 def test_a_failure_comes_back_first_in_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
