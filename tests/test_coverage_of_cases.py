@@ -21,8 +21,8 @@ from kernelpair.verdict import Verdict
 
 PAIRS = properties.pairs()
 DRAWS = 2000
-MOST = 0.75  # of a pair's trials, its many wrong calls among them
-SAMPLE = None if profile_name() == "nightly" else 2  # edges of a pair whose shrinking is tried: half a second each
+MOST = 0.9  # of a pair's trials, its many wrong calls among them
+SAMPLE = None if profile_name() == "nightly" else 3  # edges of a pair whose shrinking is tried: half a second each
 ELEMENTS = 4096  # of all tensors together, in the smallest case that has no empty one
 LINE = 400  # characters of a case that one can still read
 ANY = Candidate("scalar", "")
