@@ -1,7 +1,7 @@
 """One trial of one case: its calls, each judged against the truth, and what relations find out about them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +50,8 @@ class Expected:
     bound: Bound
 
 
+Masks = Mapping[str, Tensor | bool]
+"""Mutated argument -> the elements that the contract writes."""
 NOTHING_EXPECTED = Expected({}, {}, {})
 
 
@@ -94,9 +96,10 @@ class Session:
         expected = self._expect(case, settled, known=inputs is None and case is self.case) if judged else NOTHING_EXPECTED
         truth, bound = expected.truth, expected.bound
         outcome = self._call(placement, threads)
-        outputs = self._judge_call(case, placement, outcome, truth, note)
+        masks = self._masks(case, placement)
+        outputs = self._judge_call(case, placement, masks, outcome, truth, note)
         if judged:
-            self._judge_values(case, placement, outputs, truth, bound, note)
+            self._judge_values(placement, masks, outputs, truth, bound, note)
             if self.pair.aggregate is not None:
                 wrong = self.pair.aggregate(case, expected.inputs, truth, outputs)
                 self._record([Failure("value", name, says) for name, says in wrong], note)
@@ -154,14 +157,15 @@ class Session:
             raise HarnessError(outcome.message)
         return outcome
 
-    def _judge_call(self, case: Case, placement: Placement, outcome: Outcome, truth: Outputs, note: str) -> Outputs:
+    def _judge_call(
+        self, case: Case, placement: Placement, masks: Masks, outcome: Outcome, truth: Outputs, note: str
+    ) -> Outputs:
         """Everything but values: that it came back, what it left alone, what ran."""
         if outcome.status != "ok":
             kind = outcome.status
             detail = outcome.message if kind != "exception" else f"{outcome.error}: {outcome.message}"
             self._record([Failure(kind, "", detail)], note)
             raise Abandoned
-        masks = self._masks(case, placement)
         self._record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.scratch)), note)
         for name in outcome.moved:
             self._record([Failure("layout", name, "the call changed the argument's sizes, strides or data pointer")], note)
@@ -170,7 +174,7 @@ class Session:
             self._record([Failure("wrong_tier", "", f"{outcome.ran or 'no kernel'} ran instead of {self.candidate.name}")], note)
         return self._outputs(case, placement, outcome, truth, note)
 
-    def _masks(self, case: Case, placement: Placement) -> dict[str, Tensor | bool]:
+    def _masks(self, case: Case, placement: Placement) -> Masks:
         return {
             name: mask(case, placement.logical)
             for name, mask in self.pair.mutates.items()
@@ -219,9 +223,8 @@ class Session:
         return getattr(torch, case.dtype) if floating else truth.dtype
 
     def _judge_values(
-        self, case: Case, placement: Placement, outputs: Outputs, truth: Outputs, bound: Bound, note: str
+        self, placement: Placement, masks: Masks, outputs: Outputs, truth: Outputs, bound: Bound, note: str
     ) -> None:
-        masks = self._masks(case, placement)
         for name, expected in truth.items():
             if name in self.pair.scratch:
                 continue
@@ -302,7 +305,8 @@ class Session:
         outcome = self._call(placements[0], THREADS, placements[1:])
         for placement, each in zip(placements, [outcome, *outcome.others]):
             note = f"one of {CALLERS} calls at once"
-            outputs = self._judge_call(self.case, placement, each, self.first.truth, note)
+            masks = self._masks(self.case, placement)
+            outputs = self._judge_call(self.case, placement, masks, each, self.first.truth, note)
             self._expect_first(self.case, outputs, BUILT_IN["concurrent"])
 
     def _rejects(self, name: str) -> None:

@@ -87,16 +87,20 @@ def _stream(case: ServingCase, number: int) -> Inputs:
     }
 
 
-def _call_of(case: ServingCase, step: _Step) -> tuple[layer.GdnCase, Inputs]:
-    """The step as a case of the layer, and its arguments but the pools."""
-    lengths = [length for _, length in step.work]
+def _batch_of(case: ServingCase, step: _Step) -> layer.GdnCase:
+    """The step as a case of the layer."""
     values = {spec.name: getattr(case, spec.name) for spec in fields(layer.GdnCase)}
     values |= {
         "decodes": len(step.decodes),
         "prefills": tuple(length for _, length in step.prefills),
         "cold": tuple(n for n, (request, _) in enumerate(step.prefills) if request.seen == 0),
     }
-    batch = layer.GdnCase(**values)
+    return layer.GdnCase(**values)
+
+
+def _call_of(case: ServingCase, step: _Step) -> tuple[layer.GdnCase, Inputs]:
+    """The step as a case of the layer, and its arguments but the pools."""
+    batch = _batch_of(case, step)
     given = layer.batch(batch)
     given["state_indices"] = torch.tensor([request.slot for request, _ in step.work], dtype=torch.long)
     streams = [_stream(case, request.number) for request, _ in step.work]
@@ -104,7 +108,7 @@ def _call_of(case: ServingCase, step: _Step) -> tuple[layer.GdnCase, Inputs]:
     dtype = getattr(torch, case.dtype)
     for name, width in (("mixed_qkv", case.dim), ("a", case.heads), ("b", case.heads)):
         given[name] = torch.cat([torch.empty(0, width, dtype=dtype), *(s[name][part] for s, part in zip(streams, rows))])
-    given["core_attn_out"] = poison(case.poison, (sum(lengths), case.heads, case.V), dtype)
+    given["core_attn_out"] = poison(case.poison, (sum(length for _, length in step.work), case.heads, case.V), dtype)
     return batch, given | layer.parameters(case) | layer.scalars(case)
 
 
@@ -183,7 +187,7 @@ def cases(draw: st.DrawFn) -> ServingCase:
 
 def _layer_case(case: layer.GdnCase) -> layer.GdnCase:
     """The layer's case of the trial's own call; the calls of the steps pass theirs themselves."""
-    return _call_of(case, _one_token(case))[0] if isinstance(case, ServingCase) else case
+    return _batch_of(case, _one_token(case)) if isinstance(case, ServingCase) else case
 
 
 def _possible(case: ServingCase) -> tuple[int, int, int]:
