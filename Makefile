@@ -5,7 +5,7 @@ BIN := .venv/bin
 EXAMPLES ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test lint types bench clean
+.PHONY: help build check test lint types bench peers findings clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
@@ -24,6 +24,14 @@ types: build ## types of the Python sources
 
 bench: build ## time the tiers and torch on realistic sizes
 	$(BIN)/kernelpair bench
+
+peers: build ## other people's kernels, to be put on trial: kernelpair check --provider vllm_cpu
+	$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb')); \
+	  print(*p['project']['optional-dependencies']['peers'], sep='\n')" > .venv/.peers.txt
+	$(BIN)/pip install --quiet --no-deps --requirement .venv/.peers.txt
+
+findings: peers ## run every finding of docs/findings again, and check that its page tells the truth
+	$(BIN)/kernelpair findings
 
 build: .venv/.installed ## environment and compiled library, brought up to date
 	@$(BIN)/python -c "import optimized; print('tiers that run here:', *(t.name for t in optimized.tiers() if t.runnable))"

@@ -3,10 +3,12 @@
 import importlib
 import importlib.util
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -40,20 +42,25 @@ class Candidate:
 
 def _callable(entry: str) -> Callable[..., Any]:
     place, _, attribute = entry.partition(":")
-    module = _module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    module = module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     found = reduce(getattr, attribute.split("."), module)
     if not callable(found):
         raise TypeError(f"{entry} is a {type(found).__name__}, not a callable")
     return found
 
 
-def _module_of_file(path: Path) -> Any:
-    name = f"kernelpair_file_{path.stem}"
+def module_of_file(path: Path) -> ModuleType:
+    """Import a file, once, under a name of its own. Raises ImportError."""
+    name = f"kernelpair_file_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise ImportError(f"cannot import {path}")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
     return sys.modules[name]

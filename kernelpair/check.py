@@ -51,7 +51,7 @@ def check(pair: Pair, candidate: Candidate, case: Case, runner: Runner, journal:
 
 def known_trials(pair: Pair) -> list[str]:
     """Every trial that a case of the pair may name."""
-    built_in = [name for name in BUILT_IN if name != "fuzz" or pair.fuzz is not None]
+    built_in = [name for name in BUILT_IN if name not in pair.unasked and (name != "fuzz" or pair.fuzz is not None)]
     return ["value", *built_in, *pair.relations, *(REJECTS + name for name in pair.bad)]
 
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from hypothesis.internal.conjecture.engine import ConjectureRunner
 from kernelpair.candidate import Candidate
 from kernelpair.case import REJECTS, Case, to_line
 from kernelpair.check import Journal, check
+from kernelpair.groups import Groups, group_of
 from kernelpair.pair import Pair
 from kernelpair.run import HarnessError, Runner
 from kernelpair.verdict import Failure, Verdict
@@ -67,7 +68,13 @@ class Tally:
     calls: int = 0
     seconds: float = 0.0
     failures: dict[str, Verdict] = field(default_factory=dict)
-    """Kind -> the smallest failing case."""
+    """Kind, or in a search for several defects the group's label -> the smallest failing case."""
+    unsupported: Counter[str] = field(default_factory=Counter)
+    """Documented limit -> cases drawn outside of it."""
+    known: dict[str, Verdict] = field(default_factory=dict)
+    """Failures that the ledger knows, by its groups."""
+    mended: list[str] = field(default_factory=list)
+    """Groups of the ledger whose case passes now."""
     trials: Counter[str] = field(default_factory=Counter)
     edges: Counter[str] = field(default_factory=Counter)
     largest: dict[str, float] = field(default_factory=dict)
@@ -85,6 +92,9 @@ class Tally:
     def add(self, pair: Pair, verdict: Verdict) -> None:
         """Count a verdict."""
         case = verdict.case
+        if verdict.unsupported and not verdict.calls:
+            self.unsupported[verdict.unsupported] += 1
+            return
         self.cases += 1
         self.calls += verdict.calls
         self.trials[case.trial] += 1
@@ -126,6 +136,8 @@ def _trial_names(pair: Pair) -> list[str]:
     share = max(len(pair.relations), len(pair.bad), 1)
     names: list[str] = []
     for group in TRIALS:
+        if group in pair.unasked:
+            continue
         several = members.get(group, [group]) if group != "fuzz" or pair.fuzz is not None else []
         names += [several[i * len(several) // share] for i in range(share)] if several else []
     return names
@@ -150,8 +162,11 @@ class Drive:
         progress: Callable[[Tally], None] = lambda tally: None,
         stopped: Callable[[], bool] = lambda: False,
         relation: str | None = None,
+        several: bool = False,
     ) -> None:
+        """With `several` the search goes on after a failure, to other defects of the same kernel."""
         self.pair, self.candidate, self.runner = pair, candidate, runner
+        self.groups = Groups(pair) if several else None
         self.tally = Tally()
         self.journal = journal
         self.progress = progress
@@ -161,6 +176,8 @@ class Drive:
         self._deadline: float | None = None
         self._shrink_until: float | None = None
         self._failing: dict[str, Verdict] = {}
+        self._answers: dict[str, bool] = {}
+        self._drawn = 0
         self._fault: HarnessError | None = None
 
     def replay(self, cases: Sequence[Case]) -> None:
@@ -168,7 +185,18 @@ class Drive:
         for case in cases:
             verdict = self._verdict(case)
             if not verdict.passed:
-                self.tally.failures.setdefault(verdict.failures[0].kind, verdict)
+                self._take_up(verdict)
+
+    def recall(self, known: Mapping[str, Case]) -> None:
+        """Try the cases of a ledger: their groups are known failures, as long as they fail."""
+        assert self.groups is not None, "a ledger needs a search for several defects"
+        for label, case in known.items():
+            verdict = self._verdict(case)
+            if verdict.passed:
+                self.tally.mended.append(label)
+            else:
+                self.tally.known[label] = verdict
+                self.groups.add(group_of(self.pair, verdict, self._plain_attempt, self.groups.observed))
 
     def run(self, examples: int | None, seconds: float | None, seed: int, database: Path | None) -> Tally:
         """Draw until `examples` cases or `seconds` are used up, a failure is found and shrunk, or the run is stopped.
@@ -180,10 +208,12 @@ class Drive:
         self._deadline = None if seconds is None else self._started + seconds
         store = DirectoryBasedExampleDatabase(database) if database is not None else None
         done = 0
-        while (examples is None or done < examples) and not self._over() and self.tally.passed:
+        while (examples is None or done < examples) and not self._over() and self._searching():
             size = ROUND if examples is None else min(ROUND, examples - done)
+            drawn, failed = self._drawn, len(self.tally.failures)
             self._round(size, seed + done, store if done == 0 else None)
-            done += size
+            done += size if len(self.tally.failures) == failed else max(self._drawn - drawn, 1)
+            self._shrink_until = None
         self.tally.seconds = time.monotonic() - self._started
         self.tally.judge_bounds(self.pair)
         self.progress(self.tally)
@@ -213,9 +243,21 @@ class Drive:
         except (_Stop, Caught, BaseExceptionGroup, hypothesis.errors.Flaky) as error:
             self._keep(error)
 
+    def _searching(self) -> bool:
+        return self.tally.passed if self.groups is None else self.groups.room
+
     def _attempt(self, case: Case) -> None:
+        limit = self.pair.unsupported(case)
+        if limit:
+            self.tally.unsupported[limit] += 1
+            case = self.pair.fit(case)
+            if self.pair.unsupported(case):
+                return
+        self._drawn += 1
+        if self.groups is not None:
+            self.groups.note(case)
         verdict = self._remembered_or_new(case)
-        if not verdict.passed:
+        if not verdict.passed and not self._explained(verdict):
             # The one place that raises: Hypothesis tells failures apart by the line that raised them.
             raise caught(verdict)
 
@@ -234,9 +276,26 @@ class Drive:
             self._fault = error
             raise
         if not verdict.passed:
+            if self._explained(verdict):
+                return verdict
             self._begin_shrinking()
             self._failing[line] = verdict
         return verdict
+
+    def _explained(self, verdict: Verdict) -> bool:
+        """Is this a failure of a group that is known; each is asked once."""
+        if self.groups is None:
+            return False
+        if verdict.line not in self._answers:
+            self._answers[verdict.line] = self.groups.explains(verdict, self._plain_attempt)
+        return self._answers[verdict.line]
+
+    def _plain_attempt(self, case: Case) -> Verdict | None:
+        """The verdict on a case that nobody drew; None where it cannot be tried."""
+        try:
+            return None if self.pair.unsupported(case) else check(self.pair, self.candidate, case, self.runner, self.journal)
+        except Exception:  # noqa: BLE001 - with a field at its default the case may be none of the contract
+            return None
 
     def _begin_shrinking(self) -> None:
         if self._shrink_until is None:
@@ -257,13 +316,28 @@ class Drive:
         """The shrunk failures: those that Hypothesis reports, or, where it had to stop, the shortest that were seen."""
         leaves = _leaves(error)
         reported = [leaf.verdict for leaf in leaves if isinstance(leaf, Caught)]
-        for verdict in [*reported, *sorted(self._failing.values(), key=lambda verdict: len(verdict.line))]:
-            self.tally.failures.setdefault(verdict.failures[0].kind, verdict)
+        seen = sorted(self._failing.values(), key=lambda verdict: len(verdict.line))
+        if self.groups is not None:
+            seen = [] if reported else seen[:1]  # the others are on the way to the reported one, or come up again
+            self._failing, self._answers = {}, {}
+        for verdict in [*reported, *seen]:
+            self._take_up(verdict)
         faults = [leaf for leaf in leaves if not isinstance(leaf, (_Stop, Caught, hypothesis.errors.Flaky))]
         if faults:
             raise faults[0]
         if self._fault is not None and isinstance(error, _Stop):
             raise self._fault
+
+    def _take_up(self, verdict: Verdict) -> None:
+        """Note a failure: of a kind, or of a group that was not known."""
+        if self.groups is None:
+            self.tally.failures.setdefault(verdict.failures[0].kind, verdict)
+        elif self.groups.room and not self.groups.explains(verdict, self._plain_attempt):
+            group = group_of(self.pair, verdict, self._plain_attempt, self.groups.observed)
+            wider = self.groups.add(group)
+            if wider is not None:
+                self.tally.failures = {name: v for name, v in self.tally.failures.items() if name not in wider}
+                self.tally.failures[group.label] = group.verdict
 
     def _over(self) -> bool:
         until = self._deadline if self._shrink_until is None else self._shrink_until

@@ -38,6 +38,10 @@ class Job:
     relation: str | None = None
     corpus: tuple[str, ...] = ()
     """Lines of saved cases, tried first."""
+    several: bool = False
+    """After a failure the search goes on to other defects of the same kernel."""
+    known: tuple[tuple[str, str], ...] = ()
+    """Of a ledger: the group's label and the line of its case."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -69,10 +73,15 @@ def carry_out(
         saved = [read_case({pair.name: pair}, line)[1] for line in job.corpus]
         runner: Runner = InProcess(candidate) if in_process else Isolated(candidate, preload=preload)
         with runner:
-            drive = Drive(pair, candidate, runner, journal=journal, progress=progress, stopped=stopped, relation=job.relation)
+            drive = Drive(
+                pair, candidate, runner, journal=journal, progress=progress, stopped=stopped, relation=job.relation,
+                several=job.several,
+            )
             ended.tally = drive.tally
+            if job.known:
+                drive.recall({label: read_case({pair.name: pair}, line)[1] for label, line in job.known})
             drive.replay(saved)
-            drive.run(job.examples, job.seconds, job.seed, EXAMPLES / f"{job.pair}-{job.candidate}")
+            drive.run(job.examples, job.seconds, job.seed, EXAMPLES / f"{job.pair}-{job.candidate.replace('/', '_')}")
     except HarnessError as error:
         ended.error = str(error)
     except Exception as error:  # noqa: BLE001 - one pair's mistake must not end the other trials

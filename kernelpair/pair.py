@@ -154,9 +154,19 @@ class Pair:
     """The batch of a case drawn in text, for `kernelpair replay -v`."""
     tiers: str = "each"
     """`each`: put on trial on every tier; `python`: one candidate, whatever tier its operators take."""
+    limits: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
+    """Of somebody else's kernel (`kernelpair.provider`): a documented limit -> does this case lie outside of it."""
+    unasked: Sequence[str] = ()
+    """Built-in trials that it is not asked for."""
+    fit: Callable[[Any], Any] = lambda case: case
+    """A case outside of the limits -> one like it within them, which is tried in its place."""
     bench: Sequence[BenchRow] = ()
     prepare_bench: Callable[[Inputs], Callable[[], object]] | None = None
     """Row arguments -> what is timed, where the optimized side prepares something once (packing a weight, say); None: the
     call of `optimized` itself."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Role -> path, filled in by `properties.pairs()`."""
+
+    def unsupported(self, case: Any) -> str:
+        """The documented limit that keeps the candidate from this case; empty if there is none."""
+        return next((says for says, outside in self.limits.items() if outside(case)), "")

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 from kernelpair.jobs import Ended
 from kernelpair.pair import Pair
+from kernelpair.provider import PREFIX
 from kernelpair.verdict import Verdict
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -23,6 +24,8 @@ class FailureReport:
     case: str
     replay: str
     detail: str
+    group: str = ""
+    """The cause, where the search went on after it: kind, tensor, and the flags and edges without which the case passes."""
 
 
 @dataclass
@@ -43,23 +46,35 @@ class Result:
     uncovered: list[str] = field(default_factory=list)
     """Named edges that no case hit."""
     trials: dict[str, int] = field(default_factory=dict)
+    unsupported: dict[str, int] = field(default_factory=dict)
+    """Documented limit -> cases drawn outside of it; none of them was judged."""
+    known: dict[str, str] = field(default_factory=dict)
+    """Group of the ledger -> its case; they fail as they did."""
+    mended: list[str] = field(default_factory=list)
+    """Groups of the ledger that fail no longer."""
+
+
+def shown(candidate: str) -> str:
+    """A candidate's name for people: of a provider, what `--provider` was given."""
+    return candidate.removeprefix(PREFIX)
 
 
 def replay_command(line: str, candidate: str) -> str:
     """What to type to see a case again."""
-    return f"kernelpair replay {shlex.quote(line)} --tier {candidate}"
+    option = "--provider" if candidate.startswith(PREFIX) else "--tier"
+    return f"kernelpair replay {shlex.quote(line)} {option} {shlex.quote(shown(candidate))}"
 
 
 def command_for_pytest(pair: str, candidate: str) -> str:
-    """What to type to run the whole trial under pytest."""
-    return f"pytest 'tests/test_pairs.py::test_pair[{pair}-{candidate}]'"
+    """What to type to run the whole trial under pytest; empty for a provider's kernel, which has no test."""
+    return "" if candidate.startswith(PREFIX) else f"pytest 'tests/test_pairs.py::test_pair[{pair}-{candidate}]'"
 
 
-def failures_of(verdict: Verdict, candidate: str) -> list[FailureReport]:
+def failures_of(verdict: Verdict, candidate: str, group: str = "") -> list[FailureReport]:
     """A verdict's failures with the command that replays them."""
     command = replay_command(verdict.line, candidate)
     return [
-        FailureReport(failure.kind, verdict.line, command, f"{failure.tensor}: {failure.detail}".removeprefix(": "))
+        FailureReport(failure.kind, verdict.line, command, f"{failure.tensor}: {failure.detail}".removeprefix(": "), group)
         for failure in verdict.failures
     ]
 
@@ -67,13 +82,17 @@ def failures_of(verdict: Verdict, candidate: str) -> list[FailureReport]:
 def result_of(ended: Ended, pair: Pair) -> Result:
     """The report of a job that ended."""
     tally = ended.tally
-    failures = [report for verdict in tally.failures.values() for report in failures_of(verdict, ended.job.candidate)]
+    failures = [
+        report
+        for label, verdict in tally.failures.items()
+        for report in failures_of(verdict, ended.job.candidate, label if ended.job.several else "")
+    ]
     failures += [FailureReport(f.kind, "", "", f"{f.tensor}: {f.detail}") for f in tally.vacuous]
     return Result(
         pair=ended.job.pair,
         candidate=ended.job.candidate,
         verdict="fail" if failures else "pass" if tally.cases else "skip",
-        reason="" if tally.cases else "no case was tried",
+        reason="" if tally.cases else "no case was tried",  # all of them unsupported, or no time
         cases=tally.cases,
         seconds=round(tally.seconds, 3),
         failures=failures,
@@ -81,6 +100,9 @@ def result_of(ended: Ended, pair: Pair) -> Result:
         ratios={name: dict(sorted(counts.items())) for name, counts in sorted(tally.ratios.items())},
         uncovered=[name for name in pair.edges if not tally.edges[name]],
         trials=dict(tally.trials.most_common()),
+        unsupported=dict(tally.unsupported.most_common()),
+        known={label: verdict.line for label, verdict in tally.known.items()},
+        mended=list(tally.mended),
     )
 
 
@@ -104,7 +126,7 @@ def write_junit(path: Path, results: Sequence[Result]) -> None:
         suite.set(attribute, str(sum(result.verdict == verdict for result in results)))
     for result in results:
         entry = ElementTree.SubElement(
-            suite, "testcase", classname=result.pair, name=result.candidate, time=f"{result.seconds:.3f}"
+            suite, "testcase", classname=result.pair, name=shown(result.candidate), time=f"{result.seconds:.3f}"
         )
         if result.verdict == "skip":
             ElementTree.SubElement(entry, "skipped", message=result.reason)

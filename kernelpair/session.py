@@ -91,6 +91,9 @@ class Session:
         truth nor bound is evaluated.
         """
         case = case or self.case
+        self.verdict.unsupported = self.pair.unsupported(case)
+        if self.verdict.unsupported:
+            raise Abandoned
         settled = settle(self.pair, case, self._inputs_of(case) if inputs is None else inputs)
         placement = place(self.pair, case, settled, self.runner.arena)
         expected = self._expect(case, settled, known=inputs is None and case is self.case) if judged else NOTHING_EXPECTED
@@ -163,6 +166,10 @@ class Session:
         """Everything but values: that it came back, what it left alone, what ran."""
         if outcome.status != "ok":
             kind = outcome.status
+            if outcome.error == "Unsupported" and self.pair.tiers == "provider":
+                self.verdict.unsupported = outcome.message
+                self.verdict.calls -= 1
+                raise Abandoned
             detail = outcome.message if kind != "exception" else f"{outcome.error}: {outcome.message}"
             self._record([Failure(kind, "", detail)], note)
             raise Abandoned

@@ -65,6 +65,8 @@ class Verdict:
     failures: list[Failure] = field(default_factory=list)
     tightness: dict[str, Tightness] = field(default_factory=dict)
     calls: int = 0
+    unsupported: str = ""
+    """The documented limit that kept a call from being made; the trial ended there."""
 
     @property
     def passed(self) -> bool:

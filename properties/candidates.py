@@ -2,6 +2,7 @@
 
 from kernelpair.candidate import Candidate
 from kernelpair.pair import Pair
+from kernelpair.provider import PREFIX, provider
 from optimized import Tier, forget_last_tier, last_tier, set_tier, tiers
 from properties import pairs
 
@@ -36,10 +37,12 @@ def observe(before: bool) -> str | None:
     return last_tier() or ""
 
 
-def resolve(pair: str, tier: str) -> tuple[Pair, Candidate]:
-    """Pair and candidate by name, in whichever process needs them."""
+def resolve(pair: str, name: str) -> tuple[Pair, Candidate]:
+    """Pair and candidate by name, a tier or `provider:<name or file>`, in whichever process needs them."""
     found = pairs()[pair]
-    return found, candidate(found, tier)
+    if name.startswith(PREFIX):
+        return provider(name.removeprefix(PREFIX)).trial(found)
+    return found, candidate(found, name)
 
 
 __all__ = ["PYTHON", "candidate", "names", "observe", "resolve", "set_tier", "tier_named"]

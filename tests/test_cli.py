@@ -52,7 +52,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, name: str, pair: Pair = TOY) -
     toy = replace(pair, tiers="python", files={"properties": "tests/selftest/toy.py"})
     monkeypatch.setattr(properties, "pairs", lambda: {"toy": toy})
     monkeypatch.setattr("kernelpair.cli.check.resolve", lambda pair, tier: (toy, kernel(name)))
-    monkeypatch.setattr("kernelpair.cli.replay.candidate", lambda pair, tier: kernel(name))
+    monkeypatch.setattr("kernelpair.cli.replay.resolve", lambda pair, tier: (toy, kernel(name)))
 
 
 # --- check ---
@@ -170,7 +170,7 @@ def test_json_is_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result["pair"], result["candidate"], result["verdict"], result["reason"]) == ("toy", "python", "fail", "")
     assert isinstance(result["cases"], int) and result["cases"] > 0 and isinstance(result["seconds"], float)
     (failure,) = result["failures"]
-    assert list(failure) == ["kind", "case", "replay", "detail"]
+    assert list(failure) == ["kind", "case", "replay", "detail", "group"]
     assert failure["kind"] == "value" and json.loads(failure["case"]) == {"pair": "toy", "v": 1, "rows": 3}
     assert failure["replay"].startswith("kernelpair replay '{") and failure["detail"].startswith("out: 3 of 3 elements differ")
     assert document["environment"]["seed"] == 1 and {"cpu", "cores", "torch", "python"} <= set(document["environment"])

@@ -14,12 +14,13 @@ from rich.text import Text
 import properties
 from kernelpair.check import known_trials
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
-from kernelpair.cli.select import PRELOAD, RESOLVE, select_candidates, select_pairs, select_tiers
+from kernelpair.cli.select import PRELOAD, RESOLVE, provided, select_candidates, select_pairs, select_provider, select_tiers
 from kernelpair.drive import LEAST
 from kernelpair.environment import environment
 from kernelpair.jobs import Ended, Job, Jobs, carry_out, spread, until_interrupted
+from kernelpair.ledger import Known, LedgerError, ledger
 from kernelpair.pair import Pair
-from kernelpair.report import Result, command_for_pytest, histogram, result_of, write_json, write_junit
+from kernelpair.report import Result, command_for_pytest, histogram, result_of, shown, write_json, write_junit
 from properties.candidates import resolve
 
 EXAMPLES = 200  # for each pair and tier where nothing else is asked for
@@ -59,6 +60,13 @@ def _validate(options: argparse.Namespace, pairs: list[Pair]) -> None:
             raise UsageError(f"unknown trial {options.relation!r}; known are {', '.join(sorted(known))}")
 
 
+def _known(path: str | None) -> tuple[Known, ...]:
+    try:
+        return ledger(Path(path)) if path else ()
+    except LedgerError as error:
+        raise UsageError(f"--known: {error}") from None
+
+
 class _Run:
     """One `kernelpair check`."""
 
@@ -72,19 +80,27 @@ class _Run:
         self.errors: list[Ended] = []
         self._running: dict[tuple[str, str], str] = {}
         self._live: Live | None = None
+        provider = select_provider(options.provider, options.tier) if options.provider else None
+        self.known = _known(options.known)
+        tiers = [] if provider else select_tiers(options.tier)
         for pair in pairs:
-            for candidate, reason in select_candidates(pair, select_tiers(options.tier)):
+            for candidate, reason in provided(provider, pair) if provider else select_candidates(pair, tiers):
                 self._plan(pair, candidate, reason)
 
     def _plan(self, pair: Pair, candidate: str, reason: str) -> None:
         relation = self.options.relation
+        if not reason:
+            pair = self.pairs[pair.name] = resolve(pair.name, candidate)[0]  # of a provider: without what it does not cover
         if not reason and relation and relation not in known_trials(pair):
             reason = f"this pair has no trial {relation}"
         if reason:
             self.results.append(Result(pair.name, candidate, "skip", reason))
         else:
-            job = Job(pair.name, candidate, seed=self.seed, relation=relation, corpus=_corpus(pair.name))
-            self.jobs.append(job)
+            foreign = bool(self.options.provider)
+            known = tuple((entry.group, entry.case) for entry in self.known if entry.pair == pair.name)
+            corpus = () if foreign else _corpus(pair.name)
+            several = foreign or bool(known)
+            self.jobs.append(Job(pair.name, candidate, None, None, self.seed, relation, corpus, several, known))
 
     def carry_out(self) -> None:
         """Run all jobs, one a core or one after another in this process."""
@@ -145,7 +161,7 @@ class _Run:
     def _progress(self, job: Job, cases: int, seconds: float) -> None:
         speed = cases / seconds if seconds > 0 else 0.0
         target = f" of {job.examples}" if job.examples else ""
-        self._running[job.key] = f"{job.pair:24} {job.candidate:13} {cases:>7}{target} cases  {speed:5.0f}/s  …"
+        self._running[job.key] = f"{job.pair:24} {shown(job.candidate):13} {cases:>7}{target} cases  {speed:5.0f}/s  …"
         if self._live is not None:
             self._live.update(Text("\n".join(self._running.values()), style="dim"))
 
@@ -154,7 +170,8 @@ class _Run:
         if ended.error:
             self.errors.append(ended)
             self.results.append(Result(*ended.job.key, "skip", f"harness fault: {ended.error}", ended.tally.cases))
-            self.console.print(f"harness fault: {ended.job.pair} {ended.job.candidate}: {ended.error}", style="red", markup=False)
+            says = f"harness fault: {ended.job.pair} {shown(ended.job.candidate)}: {ended.error}"
+            self.console.print(says, style="red", markup=False)
             return
         result = result_of(ended, self.pairs[ended.job.pair])
         self.results.append(result)
@@ -162,10 +179,12 @@ class _Run:
 
     def _print_line(self, result: Result) -> None:
         speed = f"{result.cases / result.seconds:5.0f}/s" if result.seconds else "     - "
-        line = Text(f"{result.pair:24} {result.candidate:13} {result.cases:>7} cases  {speed}  ")
+        line = Text(f"{result.pair:24} {shown(result.candidate):13} {result.cases:>7} cases  {speed}  ")
         line.append(result.verdict, style=COLOURS[result.verdict])
         if result.reason:
             line.append(f"  {result.reason}", style="dim")
+        if result.unsupported:
+            line.append(f"  {sum(result.unsupported.values())} drawn outside of documented limits", style="dim")
         self.console.print(line, soft_wrap=True)
         if self.options.verbose and result.verdict != "skip":
             self._print_details(result)
@@ -175,6 +194,8 @@ class _Run:
             bars = f"|{histogram(ratios, LEAST)}|"
             says = f"    error / bound, 2^{LEAST} to 1: {name:24} {bars} largest <= 2^{max(ratios)}"
             self.console.print(says, style="dim", soft_wrap=True, markup=False)
+        for limit, count in result.unsupported.items():
+            self.console.print(f"    unsupported: {limit}: {count}", style="dim", soft_wrap=True, markup=False)
         trials = ", ".join(f"{name} {count}" for name, count in result.trials.items())
         self.console.print(f"    trials: {trials}", style="dim", soft_wrap=True)
         undrawn = [name for name in known_trials(self.pairs[result.pair]) if name not in result.trials]
@@ -188,6 +209,7 @@ class _Run:
         for result in self.results:
             if result.verdict == "fail":
                 self._print_failure(result)
+            self._print_known(result)
         counts = {verdict: sum(result.verdict == verdict for result in self.results) for verdict in COLOURS}
         cases = sum(result.cases for result in self.results)
         words = f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped"
@@ -211,15 +233,30 @@ class _Run:
     def _print_failure(self, result: Result) -> None:
         """One line a failure, then how to see it again."""
         self.console.print()
-        shown = ""
+        command = group = ""
         for failure in result.failures:
+            if failure.group and failure.group != group:
+                group = failure.group
+                self.console.print(f"group {group}", soft_wrap=True, markup=False)
             head = Text("FAIL ", style="bold red")
-            head.append(f"{result.pair}[{result.candidate}] {failure.kind}: {failure.detail}", style="default")
+            head.append(f"{result.pair}[{shown(result.candidate)}] {failure.kind}: {failure.detail}", style="default")
             self.console.print(head, soft_wrap=True)
-            if failure.replay and failure.replay != shown:
-                shown = failure.replay
+            if failure.replay and failure.replay != command:
+                command = failure.replay
                 self.console.print(f"  {failure.replay}", soft_wrap=True, markup=False)
-        self.console.print(f"  {command_for_pytest(result.pair, result.candidate)}", soft_wrap=True, markup=False)
+        test = command_for_pytest(result.pair, result.candidate)
+        if test:
+            self.console.print(f"  {test}", soft_wrap=True, markup=False)
+
+    def _print_known(self, result: Result) -> None:
+        """What the ledger says about this kernel: still so, or no longer."""
+        for group in result.known:
+            entry = next(entry for entry in self.known if (entry.pair, entry.group) == (result.pair, group))
+            says = f"known: {result.pair} {group}: {entry.reason} {entry.link}".rstrip()
+            self.console.print(says, soft_wrap=True, markup=False)
+        for group in result.mended:
+            says = f"no longer fails: {result.pair} {group}: take the entry out of {self.options.known}"
+            self.console.print(says, style="yellow", soft_wrap=True, markup=False)
 
 
 def _corpus(pair: str) -> tuple[str, ...]:

@@ -9,13 +9,16 @@ from rich.text import Text
 
 import properties
 from kernelpair.cli.main import EXIT_OK
-from kernelpair.cli.select import select_candidates
+from kernelpair.cli.select import provider_named, select_candidates
 from kernelpair.pair import Pair
+from kernelpair.provider import ready
 from kernelpair.session import BUILT_IN
 
 
 def listing(options: argparse.Namespace) -> int:
-    """Print the pairs; exit status 0."""
+    """Print the pairs, or what a provider covers of them; exit status 0."""
+    if options.provider:
+        return _cover(options)
     described = [_describe(pair) for pair in properties.pairs().values()]
     if options.json:
         print(json.dumps({"pairs": described}, indent=2))
@@ -23,6 +26,35 @@ def listing(options: argparse.Namespace) -> int:
     console = Console(highlight=False)
     for entry in described:
         _show(console, entry)
+    return EXIT_OK
+
+
+def _cover(options: argparse.Namespace) -> int:
+    """What a provider adapts, under which limits, and what it leaves out."""
+    found = provider_named(options.provider)
+    covered: dict[str, dict[str, Any]] = {
+        name: {"operator": (adapter.call.__doc__ or "").strip().split("\n")[0], "limits": list(adapter.limits),
+               "silent": dict(adapter.silent)}
+        for name in sorted(found.adapters)
+        for adapter in [found.adapter(name)]
+    }
+    left = [name for name in properties.pairs() if name not in covered]
+    reason = ready(found)
+    if options.json:
+        print(json.dumps({"provider": found.name, "about": found.about, "usable": not reason, "reason": reason,
+                          "covered": covered, "not_covered": left}, indent=2))
+        return EXIT_OK
+    console = Console(highlight=False)
+    console.print(Text.assemble((found.name, "bold"), f"  {found.about}"), soft_wrap=True, markup=False)
+    if reason:
+        console.print(f"  cannot be used here: {reason}", style="yellow", soft_wrap=True, markup=False)
+    for name, entry in covered.items():
+        console.print(Text.assemble((name, "bold"), f"  {entry['operator']}"), soft_wrap=True, markup=False)
+        for limit in entry["limits"]:
+            console.print(f"  unsupported  {limit}", soft_wrap=True, markup=False)
+        for relation, says in entry["silent"].items():
+            console.print(f"  not asked    {relation}: {says}", soft_wrap=True, markup=False)
+    console.print(f"not covered: {' '.join(left)}", soft_wrap=True, markup=False)
     return EXIT_OK
 
 

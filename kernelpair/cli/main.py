@@ -49,6 +49,12 @@ def _tiers(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _provider(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--provider", metavar="P", help="somebody else's kernels instead of ours: an installed provider's name, or its file .py"
+    )
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     top = argparse.ArgumentParser(
@@ -60,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="as JSON")
 
     listing = commands.add_parser("list", help="pairs with their candidates, dtypes, relations and files")
+    _provider(listing)
     listing.add_argument("--json", action="store_true", help="as JSON")
 
     check = commands.add_parser(
@@ -70,6 +77,8 @@ def parser() -> argparse.ArgumentParser:
     )
     _pairs(check)
     _tiers(check)
+    _provider(check)
+    check.add_argument("--known", metavar="F", help="ledger of known failures (TOML): they are told, and do not fail the run")
     check.add_argument("--examples", type=_positive, metavar="N", help="cases for each pair and tier (default 200)")
     check.add_argument("--total", type=_positive, metavar="N", help="in all, spread so that each pair and tier takes as long")
     check.add_argument("--seconds", type=_seconds, metavar="S", help="stop after this long instead of after a number of cases")
@@ -88,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     )
     replay.add_argument("cases", nargs="+", metavar="CASE_OR_FILE", help="a case as printed by check, or a file of cases")
     _tiers(replay)
+    _provider(replay)
     replay.add_argument("--in-process", action="store_true", help="run the kernel in this process, for a debugger")
     replay.add_argument("-v", "--verbose", action="store_true", help="the batch drawn in text, and the table of what differs")
 

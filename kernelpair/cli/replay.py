@@ -14,33 +14,40 @@ from kernelpair.candidate import Candidate
 from kernelpair.case import Case, CaseError
 from kernelpair.check import check, read_case
 from kernelpair.cli.main import EXIT_FAILED, EXIT_OK, UsageError
-from kernelpair.cli.select import PRELOAD, select_candidates, select_tiers
+from kernelpair.cli.select import PRELOAD, provided, select_candidates, select_provider, select_tiers
 from kernelpair.pair import Pair
 from kernelpair.picture import picture
+from kernelpair.report import shown
 from kernelpair.run import InProcess, Isolated
 from kernelpair.verdict import Failure, Verdict
-from properties.candidates import candidate
+from properties.candidates import resolve
 
 
 def replay(options: argparse.Namespace) -> int:
     """Replay each case on each tier that is asked for; 1 if any fails."""
     console = Console(highlight=False)
     torch.set_num_threads(1)
-    tiers = select_tiers(options.tier)
+    provider = select_provider(options.provider, options.tier) if options.provider else None
+    tiers = [] if provider else select_tiers(options.tier)
     failed, ran = False, 0
     for pair, case in [_read(line) for line in _lines(options.cases)]:
         if options.verbose:
             console.print(picture(pair, case), soft_wrap=True, markup=False)
-        for name, reason in select_candidates(pair, tiers):
-            if reason:
-                console.print(f"{pair.name}[{name}] skipped: {reason}", style="yellow", soft_wrap=True, markup=False)
+        for name, reason in provided(provider, pair) if provider else select_candidates(pair, tiers):
+            verdict = None
+            if not reason:
+                judged, subject = resolve(pair.name, name)
+                verdict = _once(judged, subject, case, options.in_process)
+                reason = f"outside of what is documented: {verdict.unsupported}" if not verdict.calls else ""
+            if verdict is None or reason:
+                says = f"{pair.name}[{shown(name)}] skipped: {reason}"
+                console.print(says, style="yellow", soft_wrap=True, markup=False)
                 continue
-            verdict = _once(pair, candidate(pair, name), case, options.in_process)
             failed |= not verdict.passed
             ran += 1
-            _show(console, pair, name, verdict, options.verbose)
+            _show(console, pair, shown(name), verdict, options.verbose)
     if not ran:
-        raise UsageError("nothing was run: no tier that was asked for has this kernel and runs here")
+        raise UsageError("nothing was run: no candidate that was asked for has this kernel, supports the case and runs here")
     return EXIT_FAILED if failed else EXIT_OK
 
 

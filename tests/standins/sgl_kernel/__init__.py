@@ -1,0 +1,106 @@
+"""A stand-in for SGLang's package: operators with its published schemas, made in Python over our own kernels."""
+
+import torch
+
+import optimized  # noqa: F401 - loads torch.ops.kernelpair
+from reference.causal_conv1d import causal_conv1d_pack_weight
+from reference.pack_linear_weight import pack_linear_weight
+
+OURS = torch.ops.kernelpair
+LIBRARY = torch.library.Library("sgl_kernel", "DEF")
+SCHEMAS = {
+    "store_cache_cpu": "(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor indices, int? row_dim=None) -> ()",
+    "extend_attention_cpu": "(Tensor q_extend, Tensor? k_extend, Tensor? v_extend, Tensor(a!) o_extend, Tensor k_buffer, "
+    "Tensor v_buffer, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, Tensor extend_seq_lens, "
+    "Tensor extend_start_loc, int max_len_extend, float sm_scale, float logit_cap, bool is_cross_attn, "
+    "int sliding_window_size, Tensor? encoder_lens, Tensor? sinks) -> ()",
+    "decode_attention_cpu": "(Tensor query, Tensor(b!) k_cache, Tensor(c!) v_cahce, Tensor(a!) output, Tensor? key, "
+    "Tensor? value, Tensor? loc, Tensor(d!) attn_logits, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, "
+    "float sm_scale, float logit_cap, bool is_cross_attn, int sliding_window_size, Tensor? encoder_lens, Tensor? sinks) -> ()",
+    "convert_weight_packed": "(Tensor weight) -> Tensor",
+    "weight_packed_linear": "(Tensor mat1, Tensor mat2, Tensor? bias, bool is_vnni) -> Tensor",
+    "causal_conv1d_weight_pack": "(Tensor weight) -> Tensor",
+    "causal_conv1d_fwd_cpu": "(Tensor x, Tensor weight, Tensor? bias, Tensor(a!)? conv_states, Tensor? query_start_loc, "
+    "Tensor? cache_indices, Tensor? has_initial_state, bool silu_activation, int pad_slot_id, bool is_vnni) -> Tensor",
+    "causal_conv1d_update_cpu": "(Tensor x, Tensor(a!) conv_states, Tensor weight, Tensor? bias, bool silu_activation, "
+    "Tensor? cache_seqlens, Tensor? conv_state_indices, int pad_slot_id, bool is_vnni) -> Tensor",
+    "fused_gdn_gating_cpu": "(Tensor A_log, Tensor a, Tensor b, Tensor dt_bias) -> (Tensor, Tensor)",
+    "fused_sigmoid_gating_delta_rule_update_cpu": "(Tensor A_log, Tensor dt_bias, Tensor q, Tensor k, Tensor v, "
+    "Tensor a, Tensor b, Tensor(a!) initial_state_source, Tensor initial_state_indices, Tensor cu_seqlens, "
+    "bool use_qk_l2norm_in_kernel, float softplus_beta=1.0, float softplus_threshold=20.0) -> Tensor",
+    "chunk_gated_delta_rule_cpu": "(Tensor query, Tensor key, Tensor value, Tensor g, Tensor beta, Tensor initial_state, "
+    "bool output_final_state, Tensor cu_seqlens, bool head_first, bool use_qk_l2norm_in_kernel, float eps=1e-5) "
+    "-> (Tensor, Tensor)",
+}
+sizes: dict[int, tuple[int, int]] = {}  # a packed weight's address -> N and K, which the operator sees in its own packing
+
+
+def store_cache_cpu(k, v, k_cache, v_cache, indices, row_dim=None):
+    OURS.store_cache(k, v, k_cache, v_cache, indices, None)
+
+
+def extend_attention_cpu(
+    q, k, v, out, k_buffer, v_buffer, table, pool, seq_lens, extend_seq_lens, extend_start_loc, longest, sm_scale, logit_cap,
+    is_cross_attn, sliding_window_size, encoder_lens, sinks,
+):
+    OURS.extend_attention(
+        q, k, v, out, k_buffer, v_buffer, table, pool, seq_lens, extend_seq_lens, extend_start_loc, encoder_lens, sinks, sm_scale,
+        logit_cap, sliding_window_size, is_cross_attn,
+    )
+
+
+def decode_attention_cpu(
+    q, k_cache, v_cache, out, key, value, loc, logits, table, pool, seq_lens, sm_scale, logit_cap, is_cross_attn,
+    sliding_window_size, encoder_lens, sinks,
+):
+    OURS.decode_attention(
+        q, k_cache, v_cache, out, key, value, loc, logits, table, pool, seq_lens, encoder_lens, sinks, sm_scale, logit_cap,
+        sliding_window_size, is_cross_attn,
+    )
+
+
+def convert_weight_packed(weight):
+    packed = pack_linear_weight(weight)
+    sizes[packed.data_ptr()] = tuple(weight.shape)
+    return packed
+
+
+def weight_packed_linear(mat1, mat2, bias, is_vnni):
+    return OURS.packed_linear(mat1, mat2, *sizes[mat2.data_ptr()], bias)
+
+
+def causal_conv1d_weight_pack(weight):
+    return weight.clone()
+
+
+def causal_conv1d_fwd_cpu(x, weight, bias, states, offsets, indices, initial, silu, pad_slot_id, is_vnni):
+    packed, width = causal_conv1d_pack_weight(weight), weight.shape[1]
+    return OURS.causal_conv1d_fwd(x, packed, width, bias, states, offsets, indices, initial, silu, pad_slot_id)
+
+
+def causal_conv1d_update_cpu(x, states, weight, bias, silu, cache_seqlens, indices, pad_slot_id, is_vnni):
+    packed, width = causal_conv1d_pack_weight(weight), weight.shape[1]
+    return OURS.causal_conv1d_update(x, states, packed, width, bias, indices, silu, pad_slot_id)
+
+
+def fused_gdn_gating_cpu(A_log, a, b, dt_bias):
+    g, beta = OURS.gdn_gating(A_log, a, b, dt_bias)
+    return g[None], beta[None]
+
+
+def fused_sigmoid_gating_delta_rule_update_cpu(
+    A_log, dt_bias, q, k, v, a, b, state, indices, offsets, l2norm, softplus_beta=1.0, softplus_threshold=20.0
+):
+    return OURS.gated_delta_rule_update(
+        A_log, dt_bias, q[0], k[0], v[0], a, b, state, indices, "kv", l2norm, 1e-5, None, softplus_beta, softplus_threshold
+    )[:, None]
+
+
+def chunk_gated_delta_rule_cpu(q, k, v, g, beta, state, final, offsets, head_first, l2norm, eps=1e-5):
+    out, final_state = OURS.chunk_gated_delta_rule(q[0], k[0], v[0], g[0], beta[0], state, offsets, "kv", l2norm, eps)
+    return out[None], final_state
+
+
+for name, schema in SCHEMAS.items():
+    LIBRARY.define(name + schema)
+    LIBRARY.impl(name, globals()[name], "CPU")
