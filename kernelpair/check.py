@@ -64,7 +64,7 @@ def read_case(pairs: dict[str, Pair], line: str) -> tuple[Pair, Case]:
     case = from_values(pair.case, name, pair.version, version, values)
     if case.trial not in known_trials(pair):
         raise CaseError(f"{name}: trial: unknown trial {case.trial!r}; known are {', '.join(known_trials(pair))}")
-    if case.dtype not in pair.dtypes:
+    if pair.dtypes and case.dtype not in pair.dtypes:
         raise CaseError(f"{name}: dtype: unknown dtype {case.dtype!r}; known are {', '.join(pair.dtypes)}")
     try:
         with _limited_memory(BUILD_BYTES):

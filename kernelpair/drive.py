@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.internal.conjecture.engine import ConjectureRunner
 
+from kernelpair import cells
 from kernelpair.candidate import Candidate
 from kernelpair.case import REJECTS, Case, to_line
 from kernelpair.check import Journal, check
@@ -77,6 +78,7 @@ class Tally:
     """Groups of the ledger whose case passes now."""
     trials: Counter[str] = field(default_factory=Counter)
     edges: Counter[str] = field(default_factory=Counter)
+    cells: Counter[str] = field(default_factory=Counter)
     largest: dict[str, float] = field(default_factory=dict)
     """Output -> largest |error| / bound."""
     ratios: dict[str, Counter[int]] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class Tally:
         self.calls += verdict.calls
         self.trials[case.trial] += 1
         self.edges.update(name for name, holds in pair.edges.items() if holds(case))
+        self.cells.update(cells.hit(pair, case))
         self.sharp += pair.sharp is not None and verdict.calls > 0 and pair.sharp(case)
         for name, tightness in verdict.tightness.items():
             self.largest[name] = max(self.largest.get(name, 0.0), tightness.largest)

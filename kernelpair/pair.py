@@ -130,7 +130,9 @@ class Pair:
     exact_reference: bool = False
     """The reference runs in the arguments' own dtypes instead of float64: for kernels that only move data."""
     dtypes: Sequence[str] = ("bfloat16", "float16", "float32")
-    """What `case.dtype` may be."""
+    """What `case.dtype` may be; empty where nothing depends on it."""
+    constant: Collection[str] = ()
+    """Fields of the case that its strategy leaves at their defaults, inherited from another pair's case."""
     layouts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Argument -> the layouts beyond dense that the contract allows."""
     fused: Sequence[tuple[str, str]] = ()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from kernelpair.cells import cells
 from kernelpair.jobs import Ended
 from kernelpair.pair import Pair
 from kernelpair.provider import PREFIX
@@ -45,6 +46,8 @@ class Result:
     """Output and dtype -> exponent k -> calls whose largest error / bound was at most 2^k and above 2^(k-1)."""
     uncovered: list[str] = field(default_factory=list)
     """Named edges that no case hit."""
+    unhit: list[str] = field(default_factory=list)
+    """Cells of the case space (`kernelpair.cells`) that no case hit."""
     trials: dict[str, int] = field(default_factory=dict)
     unsupported: dict[str, int] = field(default_factory=dict)
     """Documented limit -> cases drawn outside of it; none of them was judged."""
@@ -98,6 +101,7 @@ def result_of(ended: Ended, pair: Pair) -> Result:
         failures=failures,
         tightness={name: round(value, 4) for name, value in sorted(tally.largest.items())},
         ratios={name: dict(sorted(counts.items())) for name, counts in sorted(tally.ratios.items())},
+        unhit=[name for name in cells(pair) if not tally.cells[name]],
         uncovered=[name for name in pair.edges if not tally.edges[name]],
         trials=dict(tally.trials.most_common()),
         unsupported=dict(tally.unsupported.most_common()),

@@ -116,6 +116,7 @@ PAIR = Pair(
     inputs=inputs,
     reference=reference_metadata,
     optimized=optimized_metadata,
+    dtypes=(),
     exact_reference=True,
     layouts=LAYOUTS,
     indices=INDICES,

@@ -158,12 +158,13 @@ def step_bound(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, S0: Ten
 
     Everything is fp32, so each product is off by c times the sum of its absolute terms: `E = c (G |S0| + |k| W1^T)` with
     `G = exp(g) (1 + |g|)` and `W1 = beta (|v| + G |S0|^T |k|)`, and `|do| <= u |o| + scale (E + c |S|)^T |q|`. c counts the 2 K
-    terms of the two products and the errors of exp, sigmoid and the norms; inputs that an earlier step rounded add 8 units.
+    terms of the two products and the errors of exp, sigmoid and the norms; inputs that an earlier step rounded add 8 units,
+    and in float16, below whose normal numbers a rounding is absolute, half a subnormal step h each: dv = h, dq and dk as in
+    `_normalised`, which move the state by `dk W1^T + |k| beta (h + G |S0|^T dk)^T` and the output by `scale |S|^T dq` more.
     """
     group, K = v.shape[1] // q.shape[1], q.shape[2]
-    if rule.l2norm:
-        q, k = (x * (x.square().sum(-1, keepdim=True) + rule.eps).rsqrt() for x in (q, k))
-    q, k = q.repeat_interleave(group, 1), k.repeat_interleave(group, 1)
+    h = 2.0**-25 if rule.rounded_inputs and rule.dtype == "float16" else 0.0
+    (q, dq), (k, dk) = (_normalised(x.repeat_interleave(group, 1), h, rule) for x in (q, k))
     u, terms = UNIT[rule.dtype], 2 * K + 16
     c = 2.0**-23 * min(terms, 16 * terms**0.5) + 2.0**-14
     c += 8 * max(u, 2.0**-17) if rule.rounded_inputs else 0.0
@@ -173,6 +174,20 @@ def step_bound(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, S0: Ten
     G = gamma * (1 + g.abs())[..., None, None] + 2.0**-100
     W1 = beta[..., None] * (v.abs() + torch.einsum("nhkv,nhk->nhv", G * S0.abs(), k.abs()))
     E = c * (G * S0.abs() + k.abs()[..., None] * W1[..., None, :]) + _smallest(rule)
+    if h:
+        dw = beta[..., None] * (h + torch.einsum("nhkv,nhk->nhv", G * S0.abs(), dk))
+        E += dk[..., None] * W1[..., None, :] + k.abs()[..., None] * dw[..., None, :]
     o = rule.scale * torch.einsum("nhkv,nhk->nhv", S, q)
     out = u * o.abs() + rule.scale * torch.einsum("nhkv,nhk->nhv", E + c * S.abs(), q.abs()) + _smallest(rule)
-    return out, E
+    return out + rule.scale * torch.einsum("nhkv,nhk->nhv", S.abs(), dq), E
+
+
+def _normalised(x: Tensor, h: float, rule: Rule) -> tuple[Tensor, Tensor]:
+    """q or k [n, HV, K] as the rule uses it, and how far an error of h in each element moves that.
+
+    With r = 1 / sqrt(|x|^2 + eps): `d(x r)_i <= r h + |x_i| r^3 |x|_1 h <= r h (1 + |x_i r| sqrt(K))`.
+    """
+    if not rule.l2norm:
+        return x, torch.full_like(x, h)
+    r = (x.square().sum(-1, keepdim=True) + rule.eps).rsqrt()
+    return x * r, r * h * (1 + (x * r).abs() * x.shape[-1] ** 0.5)

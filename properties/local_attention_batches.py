@@ -331,6 +331,7 @@ PAIR = Pair(
     reference=local_attention_batches,
     optimized=optimized,
     results=RESULTS,
+    dtypes=(),
     exact_reference=True,
     layouts=LAYOUTS,
     indices=INDICES,

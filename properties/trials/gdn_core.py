@@ -170,7 +170,9 @@ OPTIONS = {
     "conv_layout": ("SD", "DS"),
     "state_layout": ("vk", "kv"),
     "state": ("float32", "float32", "bfloat16"),
-    "bias": ("none", "float32"),
+    "bias": ("none", "float32", "call"),
+    "parameters_float32": (True, False),
+    "silu": (True, False),
     "l2norm": (True, False),
     "size": (1.0, 30.0),
 }
@@ -208,6 +210,8 @@ PAIR = replace(
     cases=cases(),
     inputs=first_call,
     fuzz=None,
+    indices=(),
+    constant=("pad_in_range",),
     bound=lambda case, given, truth: core.bound(_layer_case(case), given, truth),
     mutates={
         name: lambda case, given, mask=mask: mask(_layer_case(case), given)  # type: ignore[misc]
