@@ -61,6 +61,18 @@ def caught(verdict: Verdict) -> Caught:
     return _caught[kind](verdict)
 
 
+@dataclass(frozen=True)
+class First:
+    """The first failure of a run, before it was shrunk."""
+
+    kind: str
+    noticed_by: str
+    """The trial that saw it."""
+    cases: int
+    """Tried up to it, itself included."""
+    seconds: float
+
+
 @dataclass
 class Tally:
     """What a run has seen so far."""
@@ -70,6 +82,7 @@ class Tally:
     seconds: float = 0.0
     failures: dict[str, Verdict] = field(default_factory=dict)
     """Kind, or in a search for several defects the group's label -> the smallest failing case."""
+    first: First | None = None
     unsupported: Counter[str] = field(default_factory=Counter)
     """Documented limit -> cases drawn outside of it."""
     known: dict[str, Verdict] = field(default_factory=dict)
@@ -166,6 +179,7 @@ class Drive:
         stopped: Callable[[], bool] = lambda: False,
         relation: str | None = None,
         several: bool = False,
+        shrink_seconds: float = SHRINK_SECONDS,
     ) -> None:
         """With `several` the search goes on after a failure, to other defects of the same kernel."""
         self.pair, self.candidate, self.runner = pair, candidate, runner
@@ -175,6 +189,7 @@ class Drive:
         self.progress = progress
         self.stopped = stopped
         self.strategy = strategy_for(pair, candidate, relation)
+        self._shrink_seconds = shrink_seconds
         self._started = time.monotonic()
         self._deadline: float | None = None
         self._shrink_until: float | None = None
@@ -302,7 +317,7 @@ class Drive:
 
     def _begin_shrinking(self) -> None:
         if self._shrink_until is None:
-            self._shrink_until = time.monotonic() + SHRINK_SECONDS
+            self._shrink_until = time.monotonic() + self._shrink_seconds
 
     def _verdict(self, case: Case) -> Verdict:
         try:
@@ -312,6 +327,9 @@ class Drive:
             raise HarnessError(f"{says}; the case was {to_line(self.pair.name, self.pair.version, case)}") from error
         self.tally.add(self.pair, verdict)
         self.tally.seconds = time.monotonic() - self._started
+        if self.tally.first is None and not verdict.passed:
+            kind = verdict.failures[0].kind
+            self.tally.first = First(kind, verdict.noticed_by, self.tally.cases, self.tally.seconds)
         self.progress(self.tally)
         return verdict
 

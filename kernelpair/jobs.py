@@ -15,7 +15,7 @@ import torch
 
 from kernelpair.candidate import Candidate
 from kernelpair.check import Journal, read_case
-from kernelpair.drive import Drive, Tally
+from kernelpair.drive import SHRINK_SECONDS, Drive, Tally
 from kernelpair.pair import Pair
 from kernelpair.run import HarnessError, InProcess, Isolated, Runner, worker_context
 
@@ -42,6 +42,9 @@ class Job:
     """After a failure the search goes on to other defects of the same kernel."""
     known: tuple[tuple[str, str], ...] = ()
     """Of a ledger: the group's label and the line of its case."""
+    remember: bool = True
+    """Keep failing examples in Hypothesis's database, and try those that are there first."""
+    shrink_seconds: float = SHRINK_SECONDS
 
     @property
     def key(self) -> tuple[str, str]:
@@ -75,13 +78,14 @@ def carry_out(
         with runner:
             drive = Drive(
                 pair, candidate, runner, journal=journal, progress=progress, stopped=stopped, relation=job.relation,
-                several=job.several,
+                several=job.several, shrink_seconds=job.shrink_seconds,
             )
             ended.tally = drive.tally
             if job.known:
                 drive.recall({label: read_case({pair.name: pair}, line)[1] for label, line in job.known})
             drive.replay(saved)
-            drive.run(job.examples, job.seconds, job.seed, EXAMPLES / f"{job.pair}-{job.candidate.replace('/', '_')}")
+            database = EXAMPLES / f"{job.pair}-{job.candidate.replace('/', '_')}" if job.remember else None
+            drive.run(job.examples, job.seconds, job.seed, database)
     except HarnessError as error:
         ended.error = str(error)
     except Exception as error:  # noqa: BLE001 - one pair's mistake must not end the other trials

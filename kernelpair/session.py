@@ -261,12 +261,15 @@ class Session:
         """Carry out the case's trial."""
         name = self.case.trial
         if name.startswith(REJECTS):
+            self.verdict.noticed_by = name
             self._rejects(name.removeprefix(REJECTS))
             return
         if name == "fuzz":
             self._fuzz()
             return
         self.first = self.run()
+        if self.verdict.passed:
+            self.verdict.noticed_by = name
         if name in BUILT_IN:
             getattr(self, f"_{name}")()
         elif name != "value":

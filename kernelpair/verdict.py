@@ -67,6 +67,8 @@ class Verdict:
     calls: int = 0
     unsupported: str = ""
     """The documented limit that kept a call from being made; the trial ended there."""
+    noticed_by: str = "value"
+    """The trial that saw the first failure; `value` where the judgement of its first call did."""
 
     @property
     def passed(self) -> bool:

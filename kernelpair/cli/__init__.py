@@ -1,4 +1,4 @@
-"""The command line: `kernelpair doctor | list | check | replay | bench`."""
+"""The command line: `kernelpair doctor | list | check | replay | mutate | bench`."""
 
 from kernelpair.cli.main import main
 

@@ -101,6 +101,20 @@ def parser() -> argparse.ArgumentParser:
     replay.add_argument("--in-process", action="store_true", help="run the kernel in this process, for a debugger")
     replay.add_argument("-v", "--verbose", action="store_true", help="the batch drawn in text, and the table of what differs")
 
+    mutate = commands.add_parser(
+        "mutate",
+        help="plant known bugs and see that they are noticed",
+        description="Plants one bug at a time in a copy of the kernels' sources, compiles it and puts it on trial until something "
+        "notices it; then the kernels as they are, on as many cases. Status 0 if every mutant is noticed and no kernel is blamed.",
+    )
+    _pairs(mutate)
+    mutate.add_argument("--mutant", action="append", default=[], metavar="ID", help="only this one, as PAIR/NAME (may be repeated)")
+    mutate.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="for each mutant at most (default 60)")
+    mutate.add_argument("--seed", type=int, default=1, metavar="N", help="of the drawing of cases (default 1)")
+    mutate.add_argument("--json", metavar="F", help="write all results to this file as JSON")
+    mutate.add_argument("--markdown", metavar="F", help="write the table to this file, as the documentation shows it")
+    mutate.add_argument("-v", "--verbose", action="store_true", help="also the shrunk case of each mutant")
+
     bench = commands.add_parser(
         "bench",
         help="time tiers and torch on realistic sizes",
@@ -156,6 +170,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from kernelpair.cli.replay import replay
 
         return replay(options)
+    if options.command == "mutate":
+        from kernelpair.cli.mutate import mutate
+
+        return mutate(options)
     from kernelpair.cli.bench import bench
 
     return bench(options)

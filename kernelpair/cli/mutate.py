@@ -1,0 +1,184 @@
+"""`kernelpair mutate`: plant known bugs in the kernels and see which trial notices them."""
+
+import argparse
+import os
+import shutil
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
+from kernelpair.cli.select import PRELOAD, select_pairs
+from kernelpair.environment import environment
+from kernelpair.jobs import Ended, Job, Jobs
+from mutants import Mutant, MutantError, mutants, patched
+from mutants.candidate import folder_of, tier_of
+from mutants.report import ERROR, EQUIVALENT, KILLED, SKIPPED, SURVIVED, Result, markdown, result_of, score, skipped, write_json
+
+RESOLVE = "mutants.candidate:resolve"
+SHRINK_SECONDS = 4.0  # a mutant's case is to be read, not to be kept
+LEAST_CASES = 100  # of an unmutated kernel, where its mutants were noticed sooner
+COLOURS = {KILLED: "green", SURVIVED: "bold red", ERROR: "bold red", EQUIVALENT: "yellow", SKIPPED: "yellow"}
+
+
+def mutate(options: argparse.Namespace) -> int:
+    """Try the mutants, then the kernels as they are on as many cases; the exit status is that of the worst that happened."""
+    chosen = _chosen(options)
+    run = _Run(options, chosen)
+    interrupted = False
+    started = time.monotonic()
+    try:
+        run.carry_out()
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        shutil.rmtree(folder_of(chosen[0]).parent.parent, ignore_errors=True)
+    return run.conclude(time.monotonic() - started, interrupted)
+
+
+def _chosen(options: argparse.Namespace) -> list[Mutant]:
+    for name in ("json", "markdown"):
+        path = getattr(options, name)
+        if path and (not Path(path).resolve().parent.is_dir() or Path(path).is_dir()):
+            raise UsageError(f"--{name}: {path} is no place for a file")
+    known = mutants()
+    for name in options.mutant:
+        if name not in known:
+            raise UsageError(f"unknown mutant {name!r}; known are {', '.join(known)}")
+    pairs = [pair.name for pair in select_pairs(options.pairs)] if options.pairs or not options.mutant else []
+    chosen = [mutant for mutant in known.values() if mutant.name in options.mutant or mutant.pair in pairs]
+    if not chosen:
+        raise UsageError(f"there is no mutant of {', '.join(pairs)}")
+    return chosen
+
+
+class _Run:
+    """One `kernelpair mutate`."""
+
+    def __init__(self, options: argparse.Namespace, chosen: list[Mutant]) -> None:
+        self.options = options
+        self.console = Console(highlight=False)
+        self.mutants = {mutant.name: mutant for mutant in chosen}
+        self.results: dict[str, Result] = {}
+        self.healthy: list[dict[str, Any]] = []
+        self._running: dict[tuple[str, str], str] = {}
+        self._live: Live | None = None
+
+    def carry_out(self) -> None:
+        """Every mutant, one a core, then the unmutated kernels."""
+        jobs = [job for mutant in self.mutants.values() for job in self._job(mutant)]
+        self.console.print(f"seed {self.options.seed}; {len(jobs)} mutants, at most {self.options.seconds:g} s each", style="dim")
+        leader = Jobs(RESOLVE, PRELOAD, min(len(os.sched_getaffinity(0)), max(len(jobs), 1)))
+        try:
+            with Live(console=self.console, refresh_per_second=5, transient=True) as self._live:
+                leader.run(jobs, self._progress, self._ended)
+                leader.run(self._unmutated(), self._progress, self._ended_unmutated)
+        finally:
+            self._live = None
+            leader.close()
+
+    def _job(self, mutant: Mutant) -> list[Job]:
+        """The trial of a mutant; none if it cannot be planted here, which is its result then."""
+        tier, reason = tier_of(mutant)
+        if reason:
+            self._add(skipped(mutant, tier, reason))
+            return []
+        try:
+            patched(mutant)  # now, not after an hour of others
+        except MutantError as error:
+            self._add(result_of(mutant, tier, Ended(Job(mutant.pair, mutant.name), error=str(error))))
+            return []
+        limits = {"seconds": self.options.seconds, "seed": self.options.seed, "shrink_seconds": SHRINK_SECONDS}
+        return [Job(mutant.pair, mutant.name, relation=mutant.relation, remember=False, **limits)]
+
+    def _unmutated(self) -> list[Job]:
+        """Each kernel and tier that had a mutant, on as many cases as its hardest one took, drawn in the same way."""
+        cases: dict[tuple[str, str, str | None], int] = defaultdict(lambda: LEAST_CASES)
+        for name, result in self.results.items():
+            if result.verdict in (KILLED, SURVIVED):
+                key = result.pair, result.tier, self.mutants[name].relation
+                cases[key] = max(cases[key], result.cases)
+        seed = self.options.seed
+        return [Job(pair, tier, examples=n, seed=seed, relation=trial, remember=False) for (pair, tier, trial), n in cases.items()]
+
+    def _progress(self, job: Job, cases: int, seconds: float) -> None:
+        self._running[job.key] = f"{job.candidate:40} {cases:>6} cases  {seconds:5.1f} s  …"
+        if self._live is not None:
+            self._live.update(Text("\n".join(self._running.values()), style="dim"))
+
+    def _ended(self, ended: Ended) -> None:
+        self._running.pop(ended.job.key, None)
+        mutant = self.mutants[ended.job.candidate]
+        shutil.rmtree(folder_of(mutant), ignore_errors=True)
+        self._add(result_of(mutant, tier_of(mutant)[0], ended))
+
+    def _add(self, result: Result) -> None:
+        self.results[result.mutant] = result
+        line = Text(f"{result.mutant:48} ")
+        line.append(f"{result.verdict:10}", style=COLOURS[result.verdict])
+        if result.verdict == KILLED:
+            line.append(f" {result.cases:>6} cases {result.seconds:6.1f} s  {result.noticed_by}: {result.kind}")
+        else:
+            line.append(f" {result.cases:>6} cases {result.seconds:6.1f} s  {result.reason}", style="dim")
+        self.console.print(line, soft_wrap=True)
+        if result.case and self.options.verbose:
+            self.console.print(f"    {result.case}", style="dim", soft_wrap=True, markup=False)
+
+    def _ended_unmutated(self, ended: Ended) -> None:
+        self._running.pop(ended.job.key, None)
+        tally = ended.tally
+        why = ended.error or "; ".join(f"{failure.kind}: {failure.detail}" for v in tally.failures.values() for failure in v.failures)
+        passed = not ended.error and not tally.failures
+        lines = [verdict.line for verdict in tally.failures.values()]
+        self.healthy.append(
+            {"pair": ended.job.pair, "tier": ended.job.candidate, "cases": tally.cases, "passed": passed, "why": why, "lines": lines}
+        )
+
+    def conclude(self, seconds: float, interrupted: bool) -> int:
+        """Print survivors, what was wrong with unmutated kernels and the score, write the files, choose the exit status."""
+        results = [self.results[name] for name in self.mutants if name in self.results]
+        self._print_table(results)
+        for verdict, says in ((SURVIVED, "nothing noticed it"), (ERROR, "it could not be tried")):
+            for result in results:
+                if result.verdict == verdict:
+                    head = Text(f"{verdict.upper()} ", style="bold red").append(f"{result.mutant}: {says}", style="default")
+                    self.console.print(head, soft_wrap=True)
+                    self.console.print(f"  {result.says}  {result.reason}", soft_wrap=True, markup=False)
+        alarms = [entry for entry in self.healthy if not entry["passed"]]
+        for entry in alarms:
+            head = Text("FALSE ALARM ", style="bold red").append(f"{entry['pair']}[{entry['tier']}] {entry['why']}", style="default")
+            self.console.print(head, soft_wrap=True)
+            for line in entry["lines"]:
+                self.console.print(f"  kernelpair replay '{line}' --tier {entry['tier']}", soft_wrap=True, markup=False)
+        cases = sum(entry["cases"] for entry in self.healthy)
+        stopped = "interrupted: " if interrupted else ""
+        unmutated = f"unmutated kernels: {len(self.healthy) - len(alarms)} passed, {len(alarms)} failed on {cases} cases"
+        self.console.print(f"{stopped}{score(results)}", soft_wrap=True)
+        self.console.print(f"{unmutated}; {seconds:.1f} s in all, seed {self.options.seed}", soft_wrap=True)
+        if self.options.json:
+            write_json(Path(self.options.json), results, self.healthy, environment() | {"seed": self.options.seed})
+        if self.options.markdown:
+            text = markdown(results, self.options.seed, self.options.seconds, environment())
+            Path(self.options.markdown).write_text(text)
+        verdicts = {result.verdict for result in results}
+        if interrupted:
+            return EXIT_INTERRUPTED
+        if SURVIVED in verdicts or alarms:
+            return EXIT_FAILED
+        if ERROR in verdicts:
+            return EXIT_HARNESS
+        return EXIT_OK if KILLED in verdicts else EXIT_NOTHING
+
+    def _print_table(self, results: list[Result]) -> None:
+        """One line a pair: how many of its mutants were killed, and how long the median and the hardest one took."""
+        self.console.print()
+        for pair in dict.fromkeys(result.pair for result in results):
+            own = [result for result in results if result.pair == pair]
+            others = [f"{sum(r.verdict == v for r in own)} {v}" for v in (EQUIVALENT, SKIPPED, ERROR) if any(r.verdict == v for r in own)]
+            self.console.print(f"{pair:26} {', '.join([score(own), *others])}", soft_wrap=True)
+        self.console.print()
