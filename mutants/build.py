@@ -70,7 +70,7 @@ def _library(mutant: Mutant, units: list[str], tier: str, folder: Path) -> str:
         _run(mutant, _compilation(command, unit, folder, anew[command["output"]]), folder)
     directory = Path(_commands()[0]["directory"])
     objects = [anew.get(command["output"], str(directory / command["output"])) for command in _commands()]
-    compiler = [word for word in shlex.split(_commands()[0]["command"]) if word != "ccache"][0]
+    compiler = next(word for word in shlex.split(_commands()[0]["command"]) if word != "ccache")
     library = str(folder / "_kernels.so")
     _run(mutant, [compiler, "-shared", "-Wl,--no-as-needed", "-o", library, *objects, _torch()], folder)
     return library

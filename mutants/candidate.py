@@ -19,13 +19,14 @@ from properties import candidates, pairs
 
 FOLDER = STATE / "mutants"
 BY_PREFERENCE = ("avx512", "avx2", "scalar")
+NOTHING = Planted("", ())
 
 
 @dataclass(frozen=True)
 class MutantCandidate(Candidate):
     """A candidate that loads a library of its own, and patched modules in the place of ours."""
 
-    planted: Planted = Planted("", ())
+    planted: Planted = NOTHING
 
     def enter(self) -> None:
         if hasattr(torch.ops.kernelpair, "_tiers"):

@@ -60,6 +60,12 @@ def result_of(mutant: Mutant, tier: str, ended: Ended) -> Result:
     return result
 
 
+def others(results: Sequence[Result]) -> str:
+    """How many results are neither killed nor survivors, such as ", 1 equivalent"."""
+    counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in (EQUIVALENT, SKIPPED, ERROR)}
+    return "".join(f", {count} {verdict}" for verdict, count in counts.items() if count)
+
+
 def skipped(mutant: Mutant, tier: str, reason: str) -> Result:
     """The result of a mutant whose tier cannot run here."""
     return Result(mutant.name, tier, mutant.says, mutant.group, mutant.line, mutant.subtle, SKIPPED, reason)
@@ -73,7 +79,8 @@ def score(results: Sequence[Result]) -> str:
     if killed:
         seconds = [result.seconds for result in killed]
         cases = [result.cases for result in killed]
-        line += f"; median {median(cases):.0f} cases and {median(seconds):.1f} s, most {max(cases)} cases and {max(seconds):.1f} s"
+        line += f"; median {median(cases):.0f} cases and {median(seconds):.1f} s"
+        line += f", most {max(cases)} cases and {max(seconds):.1f} s"
     return line
 
 
@@ -100,7 +107,9 @@ def _rows(results: Sequence[Result]) -> list[str]:
     lines = ["| mutant | planted bug | class | tier | noticed by | cases | seconds |", "|---|---|---|---|---|---|---|"]
     for result in results:
         name = result.mutant.partition("/")[2] + (f" ({result.line})" if result.line else "")
-        who = f"`{result.noticed_by}`: {result.kind}" if result.verdict == KILLED else f"**{result.verdict}** {result.reason}".strip()
+        who = f"`{result.noticed_by}`: {result.kind}"
+        if result.verdict != KILLED:
+            who = f"**{result.verdict}** {result.reason}".strip()
         group = result.group + (", subtle" if result.subtle else "")
         says = result.says.replace("|", "\\|")
         lines.append(f"| {name} | {says} | {group} | {result.tier} | {who} | {result.cases} | {result.seconds:.1f} |")

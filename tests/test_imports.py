@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("reference", "optimized", "properties", "kernelpair")
+PACKAGES = ("reference", "optimized", "properties", "kernelpair", "mutants")
 OURS = (*PACKAGES, "tests", "benchmarks")
 TOP = ("kernelpair.cli", "kernelpair.pytest_plugin")  # these sit on top of everything and may import all of it
 MAY_IMPORT = {  # beside the standard library
@@ -17,6 +17,7 @@ MAY_IMPORT = {  # beside the standard library
     "optimized": {"torch", "numpy", "optimized"},
     "kernelpair": {"torch", "numpy", "pydantic", "kernelpair"},
     "properties": {"torch", "numpy", "hypothesis", "kernelpair", "reference", "optimized", "properties"},
+    "mutants": {"torch", "kernelpair", "optimized", "properties", "mutants"},
 }
 HYPOTHESIS = ("kernelpair.drive", "kernelpair.pytest_plugin", "properties", "tests")
 TEXT = {".py", ".md", ".cpp", ".h", ".in", ".toml", ".txt", ".json", ".yml", ".yaml", ".cfg", ""}

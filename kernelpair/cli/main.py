@@ -104,11 +104,12 @@ def parser() -> argparse.ArgumentParser:
     mutate = commands.add_parser(
         "mutate",
         help="plant known bugs and see that they are noticed",
-        description="Plants one bug at a time in a copy of the kernels' sources, compiles it and puts it on trial until something "
-        "notices it; then the kernels as they are, on as many cases. Status 0 if every mutant is noticed and no kernel is blamed.",
+        description="Plants one bug at a time in a copy of the kernels' sources, compiles it and puts it on trial until "
+        "something notices it; then the kernels as they are, on as many cases. Status 0 if every mutant is noticed and no kernel "
+        "is blamed.",
     )
     _pairs(mutate)
-    mutate.add_argument("--mutant", action="append", default=[], metavar="ID", help="only this one, as PAIR/NAME (may be repeated)")
+    mutate.add_argument("--mutant", action="append", default=[], metavar="ID", help="only this one: PAIR/NAME (may be repeated)")
     mutate.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="for each mutant at most (default 60)")
     mutate.add_argument("--seed", type=int, default=1, metavar="N", help="of the drawing of cases (default 1)")
     mutate.add_argument("--json", metavar="F", help="write all results to this file as JSON")

@@ -18,7 +18,20 @@ from kernelpair.environment import environment
 from kernelpair.jobs import Ended, Job, Jobs
 from mutants import Mutant, MutantError, mutants, patched
 from mutants.candidate import folder_of, tier_of
-from mutants.report import ERROR, EQUIVALENT, KILLED, SKIPPED, SURVIVED, Result, markdown, result_of, score, skipped, write_json
+from mutants.report import (
+    EQUIVALENT,
+    ERROR,
+    KILLED,
+    SKIPPED,
+    SURVIVED,
+    Result,
+    markdown,
+    others,
+    result_of,
+    score,
+    skipped,
+    write_json,
+)
 
 RESOLVE = "mutants.candidate:resolve"
 SHRINK_SECONDS = 4.0  # a mutant's case is to be read, not to be kept
@@ -104,7 +117,10 @@ class _Run:
                 key = result.pair, result.tier, self.mutants[name].relation
                 cases[key] = max(cases[key], result.cases)
         seed = self.options.seed
-        return [Job(pair, tier, examples=n, seed=seed, relation=trial, remember=False) for (pair, tier, trial), n in cases.items()]
+        return [
+            Job(pair, tier, examples=count, seed=seed, relation=trial, remember=False)
+            for (pair, tier, trial), count in cases.items()
+        ]
 
     def _progress(self, job: Job, cases: int, seconds: float) -> None:
         self._running[job.key] = f"{job.candidate:40} {cases:>6} cases  {seconds:5.1f} s  …"
@@ -132,29 +148,24 @@ class _Run:
     def _ended_unmutated(self, ended: Ended) -> None:
         self._running.pop(ended.job.key, None)
         tally = ended.tally
-        why = ended.error or "; ".join(f"{failure.kind}: {failure.detail}" for v in tally.failures.values() for failure in v.failures)
-        passed = not ended.error and not tally.failures
-        lines = [verdict.line for verdict in tally.failures.values()]
+        failures = [failure for verdict in tally.failures.values() for failure in verdict.failures]
         self.healthy.append(
-            {"pair": ended.job.pair, "tier": ended.job.candidate, "cases": tally.cases, "passed": passed, "why": why, "lines": lines}
+            {
+                "pair": ended.job.pair,
+                "tier": ended.job.candidate,
+                "cases": tally.cases,
+                "passed": not ended.error and not failures,
+                "why": ended.error or "; ".join(f"{failure.kind}: {failure.detail}" for failure in failures),
+                "lines": [verdict.line for verdict in tally.failures.values()],
+            }
         )
 
     def conclude(self, seconds: float, interrupted: bool) -> int:
         """Print survivors, what was wrong with unmutated kernels and the score, write the files, choose the exit status."""
         results = [self.results[name] for name in self.mutants if name in self.results]
-        self._print_table(results)
-        for verdict, says in ((SURVIVED, "nothing noticed it"), (ERROR, "it could not be tried")):
-            for result in results:
-                if result.verdict == verdict:
-                    head = Text(f"{verdict.upper()} ", style="bold red").append(f"{result.mutant}: {says}", style="default")
-                    self.console.print(head, soft_wrap=True)
-                    self.console.print(f"  {result.says}  {result.reason}", soft_wrap=True, markup=False)
         alarms = [entry for entry in self.healthy if not entry["passed"]]
-        for entry in alarms:
-            head = Text("FALSE ALARM ", style="bold red").append(f"{entry['pair']}[{entry['tier']}] {entry['why']}", style="default")
-            self.console.print(head, soft_wrap=True)
-            for line in entry["lines"]:
-                self.console.print(f"  kernelpair replay '{line}' --tier {entry['tier']}", soft_wrap=True, markup=False)
+        self._print_table(results)
+        self._print_what_is_wrong(results, alarms)
         cases = sum(entry["cases"] for entry in self.healthy)
         stopped = "interrupted: " if interrupted else ""
         unmutated = f"unmutated kernels: {len(self.healthy) - len(alarms)} passed, {len(alarms)} failed on {cases} cases"
@@ -174,11 +185,24 @@ class _Run:
             return EXIT_HARNESS
         return EXIT_OK if KILLED in verdicts else EXIT_NOTHING
 
+    def _print_what_is_wrong(self, results: list[Result], alarms: list[dict[str, Any]]) -> None:
+        for verdict, says in ((SURVIVED, "nothing noticed it"), (ERROR, "it could not be tried")):
+            for result in results:
+                if result.verdict == verdict:
+                    head = Text(f"{verdict.upper()} ", style="bold red").append(f"{result.mutant}: {says}", style="default")
+                    self.console.print(head, soft_wrap=True)
+                    self.console.print(f"  {result.says}  {result.reason}", soft_wrap=True, markup=False)
+        for entry in alarms:
+            head = Text("FALSE ALARM ", style="bold red")
+            head.append(f"{entry['pair']}[{entry['tier']}] {entry['why']}", style="default")
+            self.console.print(head, soft_wrap=True)
+            for line in entry["lines"]:
+                self.console.print(f"  kernelpair replay '{line}' --tier {entry['tier']}", soft_wrap=True, markup=False)
+
     def _print_table(self, results: list[Result]) -> None:
         """One line a pair: how many of its mutants were killed, and how long the median and the hardest one took."""
         self.console.print()
         for pair in dict.fromkeys(result.pair for result in results):
             own = [result for result in results if result.pair == pair]
-            others = [f"{sum(r.verdict == v for r in own)} {v}" for v in (EQUIVALENT, SKIPPED, ERROR) if any(r.verdict == v for r in own)]
-            self.console.print(f"{pair:26} {', '.join([score(own), *others])}", soft_wrap=True)
+            self.console.print(f"{pair:26} {score(own)}{others(own)}", soft_wrap=True)
         self.console.print()

@@ -1,0 +1,114 @@
+"""Planted bugs: their patches still apply, a few of them are noticed, and what goes wrong is said."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import properties
+from kernelpair.check import known_trials
+from kernelpair.cli import main
+from kernelpair.verdict import KINDS
+from mutants import Mutant, MutantError, Patch, mutants, patched
+from mutants.build import plant
+from optimized import tiers
+
+ALL = mutants()
+PAIRS = properties.pairs()
+SLICE = ("store_cache/tail", "store_cache/pad-in-range-written", "store_cache/negative-slot")  # noticed within seconds
+TIERS = {"best", *(tier.name for tier in tiers())}
+BEST = [tier.name for tier in tiers() if tier.runnable and not tier.name.startswith("amx")][-1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])}
+COMMAND = (sys.executable, "-c", "import sys; from kernelpair.cli import main; sys.exit(main())", "mutate")
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("mutant", ALL.values(), ids=ALL)
+def test_a_mutant_applies_exactly_once_and_is_described(mutant: Mutant) -> None:
+    texts = patched(mutant)
+    assert all((properties.ROOT / file).read_text() != text for file, text in texts.items())
+    assert mutant.pair in PAIRS and mutant.tier in TIERS and mutant.group
+    assert mutant.says and not mutant.says.endswith(".")
+    assert mutant.relation is None or mutant.relation in known_trials(PAIRS[mutant.pair])
+    assert all((properties.ROOT / unit).exists() for unit in mutant.units)
+
+
+def test_the_catalogue_of_kernels_is_covered() -> None:
+    lines = {mutant.line for mutant in ALL.values()}
+    assert lines >= {1, 2, 3, 4, 5, 6}
+
+
+def test_a_patch_that_no_longer_applies_says_so() -> None:
+    mutant = ALL["store_cache/tail"]
+    gone = replace(mutant, patches=(Patch("csrc/kernels/store_cache.cpp", "no such text", ""),))
+    with pytest.raises(MutantError, match=r"store_cache/tail no longer applies: in .*\.cpp its text occurs 0"):
+        patched(gone)
+    twice = replace(mutant, patches=(Patch("csrc/kernels/store_cache.cpp", "plan.bytes", ""),))
+    with pytest.raises(MutantError, match=r"occurs [2-9] times"):
+        patched(twice)
+
+
+def test_a_mutant_that_does_not_compile_says_so(tmp_path: Path) -> None:
+    patch = replace(ALL["store_cache/tail"].patches[0], replace="no such function();")
+    with pytest.raises(MutantError, match=r"store_cache/tail does not compile: .*error"):
+        plant(replace(ALL["store_cache/tail"], patches=(patch,)), "csrc/kernels/store_cache.cpp", BEST, tmp_path / "built")
+
+
+def test_a_slice_is_noticed_and_the_kernel_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = [word for name in SLICE for word in ("--mutant", name)]
+    assert main(["mutate", *chosen, "--json", "found.json", "--markdown", "found.md"]) == 0
+    out = capsys.readouterr().out
+    assert "3 of 3 mutants killed" in out and "unmutated kernels: 1 passed, 0 failed" in out
+    found = json.loads(Path("found.json").read_text())
+    results = {entry["mutant"]: entry for entry in found["mutants"]}
+    assert set(results) == set(SLICE)
+    assert all(entry["verdict"] == "killed" and entry["kind"] in KINDS and entry["case"] for entry in results.values())
+    assert results["store_cache/tail"]["noticed_by"] == "value"
+    assert results["store_cache/negative-slot"]["noticed_by"] == "rejects:index_negative"
+    assert found["unmutated"][0]["cases"] >= max(entry["cases"] for entry in results.values())
+    assert "| tail (4) |" in Path("found.md").read_text()
+    assert not Path(".kernelpair/mutants").exists()
+
+
+def test_a_survivor_is_1_and_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mutate", "--mutant", "store_cache/negative-slot", "--seconds", "0.000001"]) == 1
+    out = capsys.readouterr().out
+    assert "SURVIVED store_cache/negative-slot: nothing noticed it" in out and "0 of 1 mutants killed" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nonsense",), "unknown pair 'nonsense'"),
+        (("--mutant", "store_cache/nonsense"), "unknown mutant 'store_cache/nonsense'; known are "),
+        (("--json", "no/such/folder.json"), "--json: no/such/folder.json is no place for a file"),
+    ],
+)
+def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str) -> None:
+    assert main(["mutate", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_interrupted_run_tells_what_it_knows() -> None:
+    command = [*COMMAND, "store_cache", "--json", "found.json"]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "killed" in line:
+            break
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted: " in rest and "mutants killed" in rest
+    assert json.loads(Path("found.json").read_text())["mutants"]
