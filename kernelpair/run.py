@@ -21,6 +21,7 @@ START_SECONDS = 120.0  # for importing torch and the candidate on a loaded machi
 # which trusts its scratch is seen; glibc reads it when the worker's server starts.
 os.environ.setdefault("MALLOC_PERTURB_", "129")
 os.environ.setdefault("KERNELPAIR_POISON_SCRATCH", "1")  # the kernels' own scratch is NaN when they get it
+os.environ.setdefault("KERNELPAIR_SPLIT_LOOPS", "1")  # their loops take several threads in small batches too
 
 
 class HarnessError(RuntimeError):

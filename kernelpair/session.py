@@ -15,11 +15,13 @@ from kernelpair.fuzz import spoiled
 from kernelpair.pair import Bad, Bound, Inputs, Outputs, Pair, named_in
 from kernelpair.place import Placed, Placement, place, resolve, settle
 from kernelpair.run import HarnessError, Runner
+from kernelpair.values import permutation
 from kernelpair.verdict import Failure, Verdict
 from kernelpair.worker import Outcome, Request, Returned, named_results
 
 THREADS = 2  # of a call, unless the trial varies them
 CALLERS = 3  # Python threads of a `concurrent` trial
+WRONG_CALLS = 12  # of one `rejects` trial: together they cost about as much as one judged call
 CONTRACT_ERRORS = (TypeError, ValueError, IndexError)
 BUILT_IN = {
     "repeat": "the same call twice gives the same bits",
@@ -261,10 +263,10 @@ class Session:
         """Carry out the case's trial."""
         name = self.case.trial
         if name.startswith(REJECTS):
-            self.verdict.noticed_by = name
-            self._rejects(name.removeprefix(REJECTS))
+            self._reject_several(name.removeprefix(REJECTS))
             return
         if name == "fuzz":
+            self.verdict.noticed_by = name
             self._fuzz()
             return
         self.first = self.run()
@@ -319,13 +321,34 @@ class Session:
             outputs = self._judge_call(self.case, placement, masks, each, self.first.truth, note)
             self._expect_first(self.case, outputs, BUILT_IN["concurrent"])
 
-    def _rejects(self, name: str) -> None:
+    def _reject_several(self, name: str) -> None:
+        """The wrong call `name`, and more of the pair's in an order of the case's own: of dozens, many of which need a case of
+        their kind, one at a time would leave some out for thousands of cases. A failure goes to the call that had it."""
+        others = [other for other in self.pair.bad if other != name]
+        order = permutation(self.case.seed, "wrong calls", len(others)).tolist()
+        given = self.pair.inputs(self.case)
+        tried = 0
+        for which in (name, *(others[i] for i in order)):
+            wrong = self.pair.bad[which].spoil(self.case, dict(given))
+            if wrong is None:
+                continue
+            self._rejects(which, wrong)
+            tried += 1
+            if not self.verdict.passed:
+                self._blame(replace(self.case, trial=REJECTS + which))
+            if tried == WRONG_CALLS or not self.verdict.passed:
+                return
+        if not tried:
+            self.first = self.run()
+
+    def _blame(self, case: Case) -> None:
+        """Make `case`, which fails alone, the verdict's."""
+        self.verdict.case, self.verdict.noticed_by = case, case.trial
+        self.verdict.line = to_line(self.pair.name, self.pair.version, case)
+
+    def _rejects(self, name: str, wrong: Inputs) -> None:
         """A wrong call: both sides refuse with the contract's class, name the argument, and change nothing."""
         bad = self.pair.bad[name]
-        wrong = bad.spoil(self.case, self.pair.inputs(self.case))
-        if wrong is None:
-            self.first = self.run()
-            return
         placement = place(self.pair, self.case, settle(self.pair, self.case, wrong, keep_strides=True), self.runner.arena)
         self._reference_refuses(placement, bad, name)
         outcome = self._call(placement, THREADS)

@@ -104,6 +104,16 @@ def _past_the_table(case: Any, given: Inputs) -> tuple[Any, int] | None:
     return None if case.cross else (0, given["req_to_token"].shape[1] - behind + 1)
 
 
+def _past_the_table_unseen(case: Any, given: Inputs) -> Inputs | None:
+    """The same where the window hides all but one column, and what lies behind the row is a slot like any other."""
+    where = _past_the_table(case, given)
+    if where is None or not len(case.lens):
+        return None
+    lengths = given["seq_lens"].clone()
+    lengths[0] = where[1]
+    return given | {"seq_lens": lengths, "req_to_token": torch.zeros_like(given["req_to_token"]), "sliding_window": 1}
+
+
 def _too_long_encoder(case: Any, given: Inputs) -> tuple[Any, int] | None:
     columns = given["req_to_token"].shape[1]
     return (0, columns + 1) if case.cross else (0, columns - case.lens[0] + 1)
@@ -197,6 +207,7 @@ BAD = {
     "table_too_large": _entry("req_to_token", _used(0), IndexError),
     "table_huge": _entry("req_to_token", _used(2**30), IndexError),
     "seq_lens_negative": _entry("seq_lens", lambda case, given: None if case.cross else (0, -1), ValueError),
+    "seq_lens_too_large_for_a_window": Bad(_past_the_table_unseen, IndexError, "seq_lens"),
     "seq_lens_too_large": _entry("seq_lens", _past_the_table, IndexError, "seq_lens", "req_to_token"),
     "encoder_lens_negative": _entry("encoder_lens", lambda case, given: (0, -1), ValueError),
     "encoder_lens_too_large": _entry(

@@ -136,7 +136,7 @@ KP_INLINE SplitPlan literal_splits(int64_t splits) { return {splits, 1, 1, 1}; }
 template <class Body>
 void for_each_item(int64_t items, int64_t bytes, const Body& body) {
   int64_t next = 0;
-  const int64_t workers = bytes < kSerialBytes ? 1 : least(items, thread_count());
+  const int64_t workers = bytes < kSerialBytes && !loops_are_split() ? 1 : least(items, thread_count());
   parallel_for(workers, 1, [&](int64_t, int64_t) {
     for (int64_t i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED); i < items; i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED))
       body(i);

@@ -2,12 +2,49 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include <atomic>
+#include <cstdlib>
+
 namespace kernelpair {
+namespace {
+
+// On trial every loop is cut into as many ranges as there are threads, and these begin together: what ranges do to each other
+// then shows in small batches too, which otherwise one thread would have done before the next one wakes.
+const bool on_trial = std::getenv("KERNELPAIR_SPLIT_LOOPS") != nullptr;
+constexpr int kPatience = 20000;  // looks at the others, some 100 us: a nested loop, or a busy machine, waits in vain
+
+struct Together {
+  LoopBody body;
+  void* context;
+  int64_t expected;
+  std::atomic<int64_t> arrived{0};
+};
+
+void begin_together(int64_t begin, int64_t end, void* context) {
+  auto* loop = static_cast<Together*>(context);
+  loop->arrived.fetch_add(1);
+  for (int look = 0; look < kPatience && loop->arrived.load(std::memory_order_relaxed) < loop->expected; ++look) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  loop->body(begin, end, loop->context);
+}
+
+}  // namespace
+
+bool loops_are_split() { return on_trial; }
 
 int thread_count() { return static_cast<int>(torch::stable::get_num_threads()); }
 
 void run_parallel(int64_t n, int64_t grain, LoopBody body, void* context) {
   if (n <= 0) return;
+  if (on_trial && n > 1 && thread_count() > 1) {
+    const int64_t threads = thread_count(), length = (n + threads - 1) / threads;
+    Together loop{body, context, (n + length - 1) / length};
+    STABLE_TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, n, 1, begin_together, &loop));
+    return;
+  }
   if (n <= grain) return body(0, n, context);
   STABLE_TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, n, grain, body, context));
 }

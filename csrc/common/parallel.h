@@ -15,6 +15,9 @@ void run_parallel(int64_t n, int64_t grain, LoopBody body, void* context);
 
 int thread_count();
 
+// True where a kernel is on trial (KERNELPAIR_SPLIT_LOOPS is set): loops take several threads however little there is to do.
+bool loops_are_split();
+
 }  // namespace kernelpair
 
 #ifdef KP_TIER
