@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelpair.case import Case
 from kernelpair.pair import Pair
-from kernelpair.verdict import Verdict
+from kernelpair.verdict import Failure, Verdict
 
 MUCH_WORSE = 20.0  # times further off than a known failure of the same tensor: that is another defect
 MOST = 12  # groups of one kernel; beyond that it is not one defect after another, but a kernel with another contract
@@ -88,6 +88,13 @@ def _others(case: Case, observed: Mapping[str, set[str]]) -> Iterator[tuple[str,
         yield name, [replace(case, **{name: other}) for other in others]
 
 
+def lead(verdict: Verdict) -> Failure:
+    """The failure that a verdict goes by: its first, but a wrong value before an element that happens to equal what it held."""
+    first = verdict.failures[0]
+    wrong = [failure for failure in verdict.failures if failure.kind == "value" and failure.tensor == first.tensor]
+    return wrong[0] if first.kind == "unwritten" and wrong else first
+
+
 def _alike(verdict: Verdict | None, kind: str, tensor: str) -> bool:
     return verdict is not None and any((f.kind, f.tensor) == (kind, tensor) for f in verdict.failures)
 
@@ -95,7 +102,7 @@ def _alike(verdict: Verdict | None, kind: str, tensor: str) -> bool:
 def group_of(pair: Pair, verdict: Verdict, attempt: Try, observed: Mapping[str, set[str]]) -> Group:
     """What the failure hangs on: each field is set to its default, and kept there where the case fails as before; then each is
     changed, and belongs to the cause where that ends the failure."""
-    first = verdict.failures[0]
+    first = lead(verdict)
     kind, tensor = first.kind, first.tensor
     again = True
     while again:
@@ -126,7 +133,7 @@ def _is_set(case: Case, name: str) -> bool:
 
 def _ratio(verdict: Verdict) -> float:
     """How far the first failure's worst element is off, in bounds; 1 where nothing is measured."""
-    shown = verdict.failures[0].differences
+    shown = lead(verdict).differences
     return 1.0 if not shown else shown[0].ratio if shown[0].ratio == shown[0].ratio else math.inf
 
 
@@ -190,7 +197,7 @@ class Groups:
     def _hangs_on_flags(self, group: Group, verdict: Verdict, attempt: Try) -> bool:
         """Does the case fail alike, has all of the group's flags, and passes once the first of them is gone: other edges of the
         group's case may only have made the flags count there."""
-        first, known = verdict.failures[0], group.verdict.case
+        first, known = lead(verdict), group.verdict.case
         flags = [name for name in group.fields if _is_flag(known, name) and _is_set(known, name)]
         if (first.kind, first.tensor) != (group.kind, group.tensor) or not flags:
             return False
@@ -205,5 +212,5 @@ class Groups:
             tried = [found for found in map(attempt, cases) if found is not None]
             if tried:
                 return any(found.passed for found in tried)
-        first = verdict.failures[0]
+        first = lead(verdict)
         return (first.kind, first.tensor) == (group.kind, group.tensor) and _ratio(verdict) <= MUCH_WORSE * _ratio(group.verdict)

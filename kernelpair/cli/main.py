@@ -92,10 +92,15 @@ def parser() -> argparse.ArgumentParser:
     replay = commands.add_parser(
         "replay",
         help="run saved cases again",
-        description="Takes cases as lines of JSON, or files that hold one a line. With -v every difference is shown: tensor, "
-        "index, expected, got, bound, ratio.",
+        description="Takes cases as lines of JSON, files that hold one a line, or ids of findings. With -v every difference is "
+        "shown: tensor, index, expected, got, bound, ratio.",
     )
-    replay.add_argument("cases", nargs="+", metavar="CASE_OR_FILE", help="a case as printed by check, or a file of cases")
+    replay.add_argument(
+        "cases", nargs="+", metavar="CASE", help="a case as printed by check, a file of cases, or the id of a finding (VC-01)"
+    )
+    says = "write the (first) case as a script that needs only torch and the kernel's library"
+    replay.add_argument("--script", metavar="F", help=says)
+    replay.add_argument("--save", action="store_true", help="add the case to tests/corpus/, which every check tries first")
     _tiers(replay)
     _provider(replay)
     replay.add_argument("--in-process", action="store_true", help="run the kernel in this process, for a debugger")
@@ -115,6 +120,14 @@ def parser() -> argparse.ArgumentParser:
     mutate.add_argument("--json", metavar="F", help="write all results to this file as JSON")
     mutate.add_argument("--markdown", metavar="F", help="write the table to this file, as the documentation shows it")
     mutate.add_argument("-v", "--verbose", action="store_true", help="also the shrunk case of each mutant")
+
+    findings = commands.add_parser(
+        "findings",
+        help="run the findings of docs/findings again",
+        description="Each finding of a page is run again: it must fail as the page says, and our own kernels must pass it.",
+    )
+    findings.add_argument("pages", nargs="*", metavar="PAGE", help="pages of findings; all of docs/findings if none is given")
+    findings.add_argument("-v", "--verbose", action="store_true", help="what each case shows")
 
     bench = commands.add_parser(
         "bench",
@@ -175,6 +188,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from kernelpair.cli.mutate import mutate
 
         return mutate(options)
+    if options.command == "findings":
+        from kernelpair.cli.findings import findings
+
+        return findings(options)
     from kernelpair.cli.bench import bench
 
     return bench(options)

