@@ -98,12 +98,16 @@ class Session:
             raise Abandoned
         settled = settle(self.pair, case, self._inputs_of(case) if inputs is None else inputs)
         placement = place(self.pair, case, settled, self.runner.arena)
-        expected = self._expect(case, settled, known=inputs is None and case is self.case) if judged else NOTHING_EXPECTED
+        known = inputs is None and case is self.case
+        expected = self._expect(case, settled, known) if judged and self.pair.judge is None else NOTHING_EXPECTED
         truth, bound = expected.truth, expected.bound
         outcome = self._call(placement, threads)
         masks = self._masks(case, placement)
         outputs = self._judge_call(case, placement, masks, outcome, truth, note)
-        if judged:
+        if judged and self.pair.judge is not None:
+            failures, self.verdict.tightness = self.pair.judge(case, settled, outputs)
+            self._record(failures, note)
+        elif judged:
             self._judge_values(placement, masks, outputs, truth, bound, note)
             if self.pair.aggregate is not None:
                 wrong = self.pair.aggregate(case, expected.inputs, truth, outputs)

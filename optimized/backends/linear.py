@@ -1,0 +1,63 @@
+"""Linear layers with packed weights, and which weights are packed at all."""
+
+import torch
+from torch import Tensor
+
+from optimized.causal_conv1d import PackedConvWeight
+from optimized.packed_linear import LAYOUTS, PackedWeight, packed_linear
+
+CONV_WIDTHS = (2, 3, 4)
+
+
+def make_linear_dispatch(weight: Tensor) -> PackedWeight | PackedConvWeight | Tensor:
+    """The form in which a kernel reads a weight, by its rank; what no kernel reads comes back untouched.
+
+    [N, K] becomes a PackedWeight and [dim, 1, w] with w in 2..4 a PackedConvWeight. Norms [N], stacks of experts [E, N, K],
+    meta tensors and integers stay as they are. Never raises on rank.
+    """
+    if weight.is_meta or weight.dtype not in LAYOUTS or weight.numel() == 0:
+        return weight
+    if weight.dim() == 2:
+        return PackedWeight.pack(weight)
+    if weight.dim() == 3 and weight.shape[1] == 1 and weight.shape[2] in CONV_WIDTHS:
+        return PackedConvWeight.pack(weight)
+    return weight
+
+
+class Linear:
+    """y = x W^T + b for a weight that is loaded, and packed, once.
+
+    A bias that is never loaded is zero.
+
+        linear = Linear(4096, 11008, bias=False)
+        linear.load(checkpoint["gate_proj.weight"])
+        y = linear(x)  # [..., 4096] -> [..., 11008]
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, dtype: torch.dtype = torch.bfloat16) -> None:
+        if in_features < 1 or out_features < 1:
+            name, value = ("in_features", in_features) if in_features < 1 else ("out_features", out_features)
+            raise ValueError(f"{name} must be at least 1, got {value}")
+        self.in_features, self.out_features, self.dtype = in_features, out_features, dtype
+        self.bias = torch.zeros(out_features, dtype=dtype) if bias else None
+        self.packed: PackedWeight | None = None
+
+    def load(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Take over weight [out_features, in_features] and, where given, bias. ValueError, TypeError; nothing changes then."""
+        if list(weight.shape) != [self.out_features, self.in_features]:
+            raise ValueError(f"weight must have shape {[self.out_features, self.in_features]}, got {list(weight.shape)}")
+        if weight.dtype != self.dtype:
+            raise TypeError(f"weight has dtype {weight.dtype}, expected {self.dtype}")
+        if bias is not None and self.bias is None:
+            raise ValueError("bias is given to a layer without one")
+        if bias is not None and list(bias.shape) != [self.out_features]:
+            raise ValueError(f"bias must have shape {[self.out_features]}, got {list(bias.shape)}")
+        self.packed = PackedWeight.pack(weight)
+        if bias is not None:
+            self.bias = bias.clone()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [..., in_features] -> [..., out_features]. ValueError before a weight is loaded."""
+        if self.packed is None:
+            raise ValueError("weight: none is loaded")
+        return packed_linear(x, self.packed, self.bias)

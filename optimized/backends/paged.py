@@ -1,0 +1,141 @@
+"""Attention over paged caches: keys are stored, then paged_attention reads them through the metadata of the batch."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from optimized.attention_metadata import (
+    AttentionMetadata,
+    MetadataBuffers,
+    MultiStepMetadata,
+    build_attention_metadata,
+)
+from optimized.backends.common import LARGEST, check_all, check_call, store
+from optimized.paged_attention import paged_attention
+from serving import AttentionLayer, ForwardBatch, KVPool, check_layers
+
+
+class PagedBackend:
+    """Self, cross and chunked local attention over pages.
+
+    The metadata of a batch is built anew, or, where the batch has a padded_size, replayed into buffers that a graph may record.
+    Those of all steps of a draft are refreshed together, at its first step.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[AttentionLayer],
+        pools: Mapping[int, KVPool],
+        req_to_token: Tensor,
+        *,
+        page_size: int = 1,
+        attn_chunk_size: int | None = None,
+        max_bs: int = 0,
+        max_context_len: int = 0,
+        max_encoder_len: int = 0,
+        num_draft_tokens: int = 0,
+    ) -> None:
+        check_layers("paged", layers, pools, page_size)
+        if any(layer.local for layer in layers) and attn_chunk_size is None:
+            raise ValueError("attn_chunk_size must be given for layers of chunked local attention")
+        self.pools, self.req_to_token, self.page_size = pools, req_to_token, page_size
+        self.attn_chunk_size, self.max_bs, self.num_draft_tokens = attn_chunk_size, max_bs, num_draft_tokens
+        self.slots = min((len(pool.k) for pool in pools.values()), default=0)
+        sizes = {"page_size": page_size, "attn_chunk_size": attn_chunk_size, "max_encoder_len": max_encoder_len}
+        self._buffers = MetadataBuffers(max_bs, max_context_len, num_draft_tokens=num_draft_tokens, **sizes)  # type: ignore[arg-type]
+        self._drafts = MultiStepMetadata(max(num_draft_tokens, 1), max_bs, max_context_len, **sizes)  # type: ignore[arg-type]
+        self._captured: set[tuple[str, int]] = set()
+        self._draft: list[AttentionMetadata] = []
+        self.meta: AttentionMetadata | None = None
+
+    def capture(self, mode: str, bs: int) -> None:
+        """Make, or reset, the static buffers of a mode and size. ValueError where it has no static form."""
+        if mode == "draft_decode":
+            self._draft = self._drafts.capture(bs)
+        else:
+            self._buffers.capture(mode, bs)
+        self._captured.add((mode, bs))
+
+    def prepare(self, batch: ForwardBatch) -> None:
+        """The metadata of a batch, before its first layer runs. ValueError, TypeError, IndexError."""
+        check_all(batch, self.req_to_token, self.slots, self.page_size, self.max_bs)
+        if batch.padded_size is None:
+            self.meta = build_attention_metadata(
+                batch.mode, batch.seq_lens, batch.req_pool_indices, self.req_to_token, page_size=self.page_size,
+                extend_seq_lens=batch.extend_seq_lens, encoder_lens=batch.encoder_lens,
+                num_draft_tokens=batch.num_draft_tokens, speculative_step_id=batch.speculative_step_id,
+                attn_chunk_size=self.attn_chunk_size,
+            )
+            return
+        if batch.mode == "target_verify" and batch.num_draft_tokens != self.num_draft_tokens:
+            raise ValueError(f"num_draft_tokens {batch.num_draft_tokens}: the static buffers hold {self.num_draft_tokens}")
+        if (batch.mode, batch.padded_size) not in self._captured:
+            self.capture(batch.mode, batch.padded_size)
+        given = batch.seq_lens, batch.req_pool_indices, self.req_to_token, batch.encoder_lens
+        if batch.mode == "draft_decode":
+            if batch.speculative_step_id == 0:
+                self._draft = self._drafts.replay(batch.padded_size, *given)
+            self.meta = self._draft[batch.speculative_step_id]
+        else:
+            self.meta = self._buffers.replay(batch.mode, batch.padded_size, *given)
+
+    def forward_extend(
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        layer: AttentionLayer,
+        batch: ForwardBatch,
+        save_kv_cache: bool = True,
+    ) -> Tensor:
+        """Attention [tokens, heads, v_head_dim] of all new tokens, whose keys are in the pool before they are read."""
+        return self._forward(q, k, v, layer, batch, save_kv_cache)
+
+    def forward_decode(
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        layer: AttentionLayer,
+        batch: ForwardBatch,
+        save_kv_cache: bool = True,
+    ) -> Tensor:
+        """The same for one token a request."""
+        return self._forward(q, k, v, layer, batch, save_kv_cache)
+
+    def _forward(
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch, save_kv_cache: bool
+    ) -> Tensor:
+        if self.meta is None:
+            raise ValueError("batch: prepare it first")
+        _, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
+        pool = self.pools[layer.layer_id]
+        if save and k is not None and v is not None and loc is not None:
+            store(pool, layer, k, v, loc)
+        table, keys, offsets = self._keys(layer, self.meta)
+        k_descale, v_descale = _descales(layer, pool, len(keys))
+        return paged_attention(
+            q, pool.k.unflatten(0, (-1, self.page_size)), pool.v.unflatten(0, (-1, self.page_size)), table, keys, offsets,
+            k_descale=k_descale, v_descale=v_descale, sinks=layer.sinks, softmax_scale=layer.sm_scale,
+            causal=not layer.is_cross, window_left=layer.sliding_window, softcap=layer.logit_cap,
+        )
+
+    def _keys(self, layer: AttentionLayer, meta: AttentionMetadata) -> tuple[Tensor, Tensor, Tensor]:
+        """Page table, lengths and query offsets of what this layer attends."""
+        if layer.local:
+            assert meta.local is not None
+            return meta.local.block_table, meta.local.seqlens_k, meta.local.cu_seqlens_q
+        if layer.is_cross:
+            if meta.encoder_page_table is None or meta.encoder_lens is None:
+                raise ValueError("encoder_lens is None, but cross attention needs the encoder's lengths")
+            return meta.encoder_page_table, meta.encoder_lens, meta.cu_seqlens_q
+        return meta.page_table, meta.cache_seqlens, meta.cu_seqlens_q
+
+
+def _descales(layer: AttentionLayer, pool: KVPool, sequences: int) -> list[Tensor | None]:
+    """The layer's scales, expanded to the sequences of the call, virtual ones among them."""
+    if pool.k.dtype not in LARGEST:
+        return [None, None]
+    scales = (None if scale is None else torch.tensor(scale) for scale in (layer.k_scale, layer.v_scale))
+    return [None if scale is None else scale.expand(sequences, layer.kv_heads) for scale in scales]

@@ -1,0 +1,51 @@
+"""Linear layers with packed weights, and which weights are packed at all."""
+
+import torch
+from torch import Tensor
+
+from reference.causal_conv1d import WIDTHS, PackedConvWeight
+from reference.packed_linear import PackedWeight, packed_linear
+
+FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+def make_linear_dispatch(weight: Tensor) -> PackedWeight | PackedConvWeight | Tensor:
+    """Pack a linear weight [N, K] or a depthwise convolution's [dim, 1, w] with w in 2..4; anything else comes back untouched."""
+    packable = not weight.is_meta and weight.dtype in FLOATS and 0 not in weight.shape
+    if packable and weight.dim() == 2:
+        return PackedWeight.pack(weight)
+    if packable and weight.dim() == 3 and weight.shape[1] == 1 and weight.shape[2] in WIDTHS:
+        return PackedConvWeight.pack(weight)
+    return weight
+
+
+class Linear:
+    """y = x W^T + b for a weight that is loaded once. Until a bias is loaded it is zero."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, dtype: torch.dtype = torch.bfloat16) -> None:
+        for name, value in (("in_features", in_features), ("out_features", out_features)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.in_features, self.out_features, self.dtype = in_features, out_features, dtype
+        self.bias = torch.zeros(out_features, dtype=dtype) if bias else None
+        self.packed: PackedWeight | None = None
+
+    def load(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Take over weight [out_features, in_features] and, where given, bias. ValueError, TypeError; nothing changes then."""
+        if list(weight.shape) != [self.out_features, self.in_features]:
+            raise ValueError(f"weight must have shape {[self.out_features, self.in_features]}, got {list(weight.shape)}")
+        if weight.dtype != self.dtype:
+            raise TypeError(f"weight has dtype {weight.dtype}, expected {self.dtype}")
+        if bias is not None and (self.bias is None or list(bias.shape) != [self.out_features]):
+            raise ValueError(f"bias must have shape {[self.out_features]} in a layer with a bias, got {list(bias.shape)}")
+        packed = make_linear_dispatch(weight)
+        assert isinstance(packed, PackedWeight)
+        self.packed = packed
+        if bias is not None:
+            self.bias = bias.clone()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [..., in_features] -> [..., out_features]. ValueError before a weight is loaded."""
+        if self.packed is None:
+            raise ValueError("weight: none is loaded")
+        return packed_linear(x, self.packed, self.bias)

@@ -1,0 +1,35 @@
+"""What a serving engine hands to its attention backends: plain data, and the bookkeeping of slots. No kernel is called here.
+
+Both `reference.backends` and `optimized.backends` take these, so that they differ in what they compute only.
+"""
+
+from serving.batch import DECODE_MODES, EXTEND_MODES, MODES, ForwardBatch, check_batch, check_keys, check_queries
+from serving.config import ModelConfig, ServerConfig, ServerPlan, check_config
+from serving.layers import AttentionLayer, GdnLayer, KVPool, StatePool, check_layers
+from serving.registry import BACKENDS, Capabilities, backend_named, backends_for
+from serving.requests import PoolExhausted, RequestPool
+
+__all__ = [
+    "BACKENDS",
+    "DECODE_MODES",
+    "EXTEND_MODES",
+    "MODES",
+    "AttentionLayer",
+    "Capabilities",
+    "ForwardBatch",
+    "GdnLayer",
+    "KVPool",
+    "ModelConfig",
+    "PoolExhausted",
+    "RequestPool",
+    "ServerConfig",
+    "ServerPlan",
+    "StatePool",
+    "backend_named",
+    "backends_for",
+    "check_batch",
+    "check_config",
+    "check_keys",
+    "check_layers",
+    "check_queries",
+]

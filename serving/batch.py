@@ -1,0 +1,103 @@
+"""A batch of one step, and what must hold of it and of the activations that come with it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from serving.layers import AttentionLayer
+
+DECODE_MODES = ("idle", "decode", "draft_decode")
+EXTEND_MODES = ("extend", "mixed", "draft_extend")
+MODES = (*DECODE_MODES, "target_verify", *EXTEND_MODES)
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardBatch:
+    """One step of B live requests; index tensors are int32 or int64. Requests that decode stand before those that extend.
+
+    seq_lens counts the decoder tokens of a request with those of this step; in draft_decode and target_verify it is what was
+    there before them. Decode modes bring one token a request, target_verify num_draft_tokens, the others extend_seq_lens[b].
+    """
+
+    mode: str
+    req_pool_indices: Tensor
+    """[B] row of the request table."""
+    seq_lens: Tensor
+    """[B]"""
+    out_cache_loc: Tensor | None = None
+    """[tokens] slot of each token's key and value."""
+    extend_seq_lens: Tensor | None = None
+    """[B], of extend, mixed and draft_extend."""
+    encoder_lens: Tensor | None = None
+    """[B]; a request's decoder tokens stand behind its encoder tokens in the request table."""
+    encoder_out_cache_loc: Tensor | None = None
+    """[encoder tokens that this step brings]"""
+    state_indices: Tensor | None = None
+    """[B] slot of each request's recurrent state."""
+    num_decodes: int = 0
+    """How many requests of an extend batch only decode: they come first."""
+    num_draft_tokens: int = 0
+    speculative_step_id: int = 0
+    padded_size: int | None = None
+    """Requests of the static buffers that a replayed step uses (at least B); None: the step is not replayed."""
+
+    @property
+    def size(self) -> int:
+        """Live requests."""
+        return len(self.seq_lens)
+
+    @property
+    def rows(self) -> int:
+        """Requests with the padded ones."""
+        return self.size if self.padded_size is None else self.padded_size
+
+
+def check_batch(batch: ForwardBatch) -> None:
+    """ValueError for a mode, sizes or lengths that do not fit together, TypeError for what is no index tensor."""
+    if batch.mode not in MODES:
+        raise ValueError(f"mode {batch.mode!r} is none of {', '.join(MODES)}")
+    for name in ("req_pool_indices", "seq_lens", "extend_seq_lens", "encoder_lens", "state_indices"):
+        value = getattr(batch, name)
+        if value is None and name not in ("req_pool_indices", "seq_lens"):
+            continue
+        if not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"{name} must be a tensor of int32 or int64")
+        if list(value.shape) != [batch.size]:
+            raise ValueError(f"{name} must have shape {[batch.size]}, got {list(value.shape)}")
+    for name in ("seq_lens", "extend_seq_lens", "encoder_lens"):
+        value = getattr(batch, name)
+        if value is not None and (value < 0).any():
+            raise ValueError(f"{name} holds the negative length {int(value.min())}")
+    if batch.mode in EXTEND_MODES and batch.extend_seq_lens is None:
+        raise ValueError(f"extend_seq_lens must be given in mode {batch.mode}")
+    if batch.padded_size is not None and batch.mode in EXTEND_MODES:
+        raise ValueError(f"padded_size: mode {batch.mode} has no static form")
+    if batch.rows < batch.size:
+        raise ValueError(f"padded_size {batch.padded_size} is less than the {batch.size} live requests")
+
+
+def check_queries(q: Tensor, layer: AttentionLayer, tokens: int) -> None:
+    """ValueError unless q is [tokens, heads, head_dim], padded tokens among them."""
+    wanted = [tokens, layer.heads, layer.head_dim]
+    if not isinstance(q, Tensor):
+        raise TypeError(f"q must be a tensor, got {type(q).__name__}")
+    if list(q.shape) != wanted:
+        raise ValueError(f"q must have shape {wanted} in layer {layer.layer_id}, got {list(q.shape)}")
+
+
+def check_keys(
+    k: Tensor | None, v: Tensor | None, layer: AttentionLayer, tokens: int, loc: Tensor | None, live: int, name: str
+) -> bool:
+    """Whether keys are given: k and v both or neither, for `tokens` rows, and with a location for each live one. ValueError."""
+    if (k is None) != (v is None):
+        raise ValueError(f"k and v must be given both or neither: {'k' if k is None else 'v'} is None")
+    if k is None or v is None:
+        return False
+    for which, value, width in (("k", k, layer.head_dim), ("v", v, layer.v_head_dim)):
+        if list(value.shape) != [tokens, layer.kv_heads, width]:
+            wanted = [tokens, layer.kv_heads, width]
+            raise ValueError(f"{which} must have shape {wanted} in layer {layer.layer_id}, got {list(value.shape)}")
+    if loc is not None and (loc.dim() != 1 or len(loc) != live):
+        raise ValueError(f"{name} must have shape {[live]}, got {list(loc.shape)}")
+    return True
