@@ -1,9 +1,8 @@
-"""Attention backends and linear modules over the compiled kernels, with the interface of `reference.backends`."""
+"""Attention backends and linear modules over the compiled kernels, with the interface of `reference.backends`.
 
-from optimized.backends.gdn import GdnBackend
-from optimized.backends.linear import Linear, make_linear_dispatch
-from optimized.backends.mla import MlaBackend
-from optimized.backends.paged import PagedBackend
-from optimized.backends.slot import SlotBackend
+    from optimized.backends.paged import PagedBackend
 
-__all__ = ["GdnBackend", "Linear", "MlaBackend", "PagedBackend", "SlotBackend", "make_linear_dispatch"]
+    backend = PagedBackend(layers, pools, req_to_token, page_size=128)
+    backend.prepare(batch)                                 # once a batch
+    out = backend.forward_decode(q, k, v, layers[0], batch)    # once a layer
+"""

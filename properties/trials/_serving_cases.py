@@ -36,6 +36,8 @@ their number) and how much. A step that cannot happen is left out, so that any l
     bad     which wrong call, request, -
 """
 
+# Fields of AttentionLayer, or `gdn`; `sinks`: it has some; `draft`: it belongs to the draft model; `reads`: the layer whose keys
+# it attends, having none of its own.
 SPECS: dict[str, tuple[dict[str, Any], ...]] = {
     "one": ({"heads": 1, "kv_heads": 1, "head_dim": 8, "v_head_dim": 8},),
     "mixed": (
@@ -61,6 +63,10 @@ SPECS: dict[str, tuple[dict[str, Any], ...]] = {
         {"heads": 5, "kv_heads": 1, "head_dim": 40, "v_head_dim": 32, "latent": True},
     ),
     "hybrid": ({"heads": 2, "kv_heads": 1, "head_dim": 16, "v_head_dim": 16}, {"gdn": True}),
+    "sharing": (
+        {"heads": 2, "kv_heads": 1, "head_dim": 16, "v_head_dim": 16},
+        {"heads": 4, "kv_heads": 1, "head_dim": 16, "v_head_dim": 16, "sliding_window": 4, "reads": 0},
+    ),
     "draft": (
         {"heads": 2, "kv_heads": 1, "head_dim": 16, "v_head_dim": 16},
         {"heads": 1, "kv_heads": 1, "head_dim": 8, "v_head_dim": 8, "draft": True},
@@ -76,7 +82,7 @@ GDN_WIDTH = 4
 class ServingCase(Case):
     """Layers, a backend, and steps. The request table and the pools are the arguments that lie in guarded memory."""
 
-    stack: Literal["one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "draft"] = "one"
+    stack: Literal["one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft"] = "one"
     paged: bool = False
     """Pages and their metadata; else slots. Latent layers are prefilled over slots and decoded over pages then."""
     page: int = 1
@@ -84,6 +90,8 @@ class ServingCase(Case):
     """Decodes, drafts and verifications go through static buffers."""
     drafts: int = 2
     """Tokens of a draft."""
+    tentative: bool = False
+    """Over slots, drafts are verified without storing their keys; accepted tokens run again."""
     float8: Literal["float8_e4m3fn", "float8_e5m2"] = "float8_e4m3fn"
     state: Literal["float32", "bfloat16"] = "float32"
     conv_layout: Literal["SD", "DS"] = "SD"
@@ -106,6 +114,16 @@ def specs(case: ServingCase) -> tuple[dict[str, Any], ...]:
     return SPECS[case.stack]
 
 
+def source(case: ServingCase, number: int) -> int:
+    """The layer whose pool a layer attends."""
+    return int(specs(case)[number].get("reads", number))
+
+
+def prefills_slots(case: ServingCase) -> bool:
+    """Whether prefills and verifications run over slots."""
+    return not case.paged or case.stack == "latent"
+
+
 def is_gdn(spec: dict[str, Any]) -> bool:
     return bool(spec.get("gdn"))
 
@@ -120,7 +138,7 @@ def layers_of(case: ServingCase, wide: bool, conv_weight: Callable[..., Any]) ->
         if is_gdn(spec):
             found.append(_gdn_layer(case, number, wide, conv_weight))
             continue
-        fields = {name: value for name, value in spec.items() if name not in ("sinks", "draft")}
+        fields = {name: value for name, value in spec.items() if name not in ("sinks", "draft", "reads")}
         if spec.get("sinks"):
             sinks = uniform(case.seed, "sinks", (spec["heads"],), scale=4.0)
             fields["sinks"] = sinks.double() if wide else sinks
@@ -154,6 +172,9 @@ def _activations(stack: str, seed: int, dtype_name: str, spread: float, size: fl
             continue
         H, Hkv, D, Dv = (spec[name] for name in ("heads", "kv_heads", "head_dim", "v_head_dim"))
         q = uniform(seed, f"q{number}", (TABLE, H, D), dtype, size)
+        if "reads" in spec:
+            found.append((q, *found[spec["reads"]][1:]))
+            continue
         k = uniform(seed, f"k{number}", (TABLE, Hkv, D), scale=3 * spread / size).to(dtype)
         v = k[..., :Dv] if spec.get("latent") else uniform(seed, f"v{number}", (TABLE, Hkv, Dv), dtype, size)
         found.append((q, k, v))
@@ -179,11 +200,12 @@ def encoder_row(request: int, position: int) -> int:
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "dtype": ("float32", "bfloat16", "float16"),
-    "stack": ("one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "draft"),
+    "stack": ("one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft"),
     "paged": (False, True),
     "page": (1, 2, 4, 16),
     "replayed": (False, True, True),
     "drafts": (2, 1, 3, 4),
+    "tentative": (False, True),
     "float8": ("float8_e4m3fn", "float8_e5m2"),
     "state": ("float32", "float32", "bfloat16"),
     "conv_layout": ("SD", "DS"),

@@ -6,19 +6,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import reference.backends
 from kernelpair import judge
 from kernelpair.pair import Inputs, Outputs
 from kernelpair.session import widen
 from kernelpair.values import poison
 from kernelpair.verdict import Failure, Tightness
 from properties.trials._serving_bounds import Rows, gdn_bounds, judge_rows
-from properties.trials._serving_cases import COLUMNS, ServingCase, page_of
+from properties.trials._serving_cases import COLUMNS, ServingCase, page_of, source
 from properties.trials._serving_plan import WRONG, Call, Planned, Request, Work, plan
-from properties.trials._serving_server import Backends, batch_of
+from properties.trials._serving_server import Backends, Side, batch_of
+from reference.backends.gdn import GdnBackend
+from reference.backends.mla import MlaBackend
+from reference.backends.paged import PagedBackend
+from reference.backends.slot import SlotBackend
 from reference.causal_conv1d import PackedConvWeight
 from serving import AttentionLayer, GdnLayer
 
+REFERENCE = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, PackedConvWeight)
 INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
@@ -51,7 +55,7 @@ class Judge:
         self.before = {name: value for name, value in inputs.items() if name not in ("case", "table")}
         self.wide = {name: widen(value) if value.element_size() > 1 else value.clone() for name, value in self.before.items()}
         self.table = torch.zeros(inputs["table"].shape, dtype=torch.int64)
-        self.reference = Backends(case, reference.backends, PackedConvWeight, self.wide, self.table, wide=True)
+        self.reference = Backends(case, REFERENCE, self.wide, self.table, wide=True)
         self.places: dict[int, int] = {}  # page of the plan -> page of the pools
         self.failures: list[tuple[int, Failure]] = []
         self.tightness: dict[str, Tightness] = {}
@@ -162,15 +166,20 @@ class Judge:
 
     def _add_rows(self, call: Call, layer: AttentionLayer, slots: Table, one: Work, got: Tensor, truth: Tensor) -> None:
         n = layer.layer_id
-        q = self.reference.activations[n][0][torch.tensor(one.rows)]
-        at = slots.encoder(one.request) if layer.is_cross else slots.tokens(one.request, 0, one.end)
+        q, *new = (value[torch.tensor(one.rows)] for value in self.reference.activations[n])
+        stored = one.end if call.save else one.start
+        at = slots.encoder(one.request) if layer.is_cross else slots.tokens(one.request, 0, stored)
+        k, v = self._keys(layer, self.wide, at)
+        if not call.save and not layer.is_cross:
+            k, v = torch.cat([k, new[0]]), torch.cat([v, new[1]])
         says = f"{self.note}, {call.mode}, request {one.request.number}"
-        self.rows[n].append(Rows(self.index, says, one.start, q, *self._keys(layer, self.wide, at), got, truth))
+        self.rows[n].append(Rows(self.index, says, one.start, q, k, v, got, truth))
 
     def _keys(self, layer: AttentionLayer, memory: Mapping[str, Tensor], at: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values in these slots, descaled, in float64."""
-        k = memory[f"k{layer.layer_id}"][at]
-        v = k[..., : layer.v_head_dim] if layer.latent else memory[f"v{layer.layer_id}"][at]
+        n = source(self.case, layer.layer_id)
+        k = memory[f"k{n}"][at]
+        v = k[..., : layer.v_head_dim] if layer.latent else memory[f"v{n}"][at]
         scales = [1.0 if scale is None else float(torch.tensor(scale)) for scale in (layer.k_scale, layer.v_scale)]
         return k.double() * scales[0], v.double() * scales[1]
 
@@ -227,7 +236,7 @@ class Judge:
             self.note = f"request {request.number} as a whole"
             memory = {name: self._fresh(name, pool) for name, pool in self.wide.items()}
             table = torch.arange(COLUMNS)[None]
-            alone = Backends(self.case, reference.backends, PackedConvWeight, memory, table, wide=True)
+            alone = Backends(self.case, REFERENCE, memory, table, wide=True)
             slots = Table(table, {request.number: 0}, self.page)
             seen = max(request.shared + sum(map(len, self.history[key])) for key in self.history if key[0] is request)
             work = Work(request, 0, request.rows[:seen])

@@ -7,6 +7,7 @@ what it hands out fits the plan.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from properties.trials._serving_cases import (
     LONGEST,
@@ -17,6 +18,7 @@ from properties.trials._serving_cases import (
     encoder_row,
     is_gdn,
     page_of,
+    prefills_slots,
     specs,
     token_row,
 )
@@ -217,18 +219,22 @@ class Planner:
                 calls.append(draft)
         taken = [accepts // 5**i % 5 % (drafts + 1) for i in range(len(work))]
         attention = [n for n in self.target if n not in self.recurrent]
-        calls.append(Call("target_verify", work, attention, padded=padded, drafts=drafts, finals=taken))
+        tentative = self.case.tentative and prefills_slots(self.case)
+        sizes: dict[str, Any] = {"padded": padded, "drafts": drafts}
+        finals = none if tentative else taken
+        calls.append(Call("target_verify", work, attention, save=not tentative, finals=finals, **sizes))
         if self.recurrent:
-            calls.append(Call("target_verify", work, self.recurrent, padded=padded, drafts=drafts, save=False, finals=none))
+            calls.append(Call("target_verify", work, self.recurrent, save=False, finals=none, **sizes))
         self._note(planned)
-        self._accept(planned, [Work(one.request, one.start, one.rows[:kept]) for one, kept in zip(work, taken)])
+        accepted = [Work(one.request, one.start, one.rows[:kept]) for one, kept in zip(work, taken)]
+        again = [one for one in accepted if one.rows]
+        for layers in (attention if tentative else [], self.recurrent, self.drafting):
+            if layers and again:
+                calls.append(Call("draft_extend", again, layers))
+        self._accept(planned, accepted)
 
     def _accept(self, planned: Planned, accepted: list[Work]) -> None:
-        """Bring what a verified draft left out up to date, and give the room of rejected tokens back."""
-        again = [one for one in accepted if one.rows]
-        for layers in (self.recurrent, self.drafting):
-            if layers and again:
-                planned.calls.append(Call("draft_extend", again, layers))
+        """Take the accepted tokens over, and give the room of the others back."""
         for one in accepted:
             one.request.rows[one.start : one.end] = one.rows
             planned.shrinks.append((one.request, one.end))

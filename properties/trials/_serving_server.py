@@ -1,8 +1,7 @@
 """A server in miniature: it carries out the steps of a case with the backends of one side, and says what each step left."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from types import ModuleType
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +19,8 @@ from properties.trials._serving_cases import (
     is_gdn,
     layers_of,
     page_of,
+    prefills_slots,
+    source,
     specs,
 )
 from properties.trials._serving_plan import Call, Planned, Request, Work, plan
@@ -39,25 +40,35 @@ class Slots(Protocol):
     def encoder(self, request: Request) -> Tensor: ...
 
 
+@dataclass(frozen=True)
+class Side:
+    """The classes of the reference, or of the optimized kernels."""
+
+    slot: type[Any]
+    paged: type[Any]
+    mla: type[Any]
+    gdn: type[Any]
+    conv_weight: type[Any]
+
+
 class Backends:
     """The backends of one side, and the layers that they serve."""
 
     def __init__(
-        self, case: ServingCase, side: ModuleType, conv_weight: Callable[..., Any], memory: Mapping[str, Tensor],
-        req_to_token: Tensor, wide: bool = False,
+        self, case: ServingCase, side: Side, memory: Mapping[str, Tensor], req_to_token: Tensor, wide: bool = False
     ) -> None:
         self.case = case
-        self.layers = layers_of(case, wide, conv_weight)
+        self.layers = layers_of(case, wide, side.conv_weight)
         self.activations = activations(case)
         if wide:
             self.activations = [(q.double(), k.double(), v.double()) for q, k, v in self.activations]
         attention = [layer for layer in self.layers if isinstance(layer, AttentionLayer)]
         recurrent = [layer for layer in self.layers if isinstance(layer, GdnLayer)]
-        pools = {layer.layer_id: _pool(layer, memory) for layer in attention}
+        pools = {layer.layer_id: _pool(layer, source(case, layer.layer_id), memory) for layer in attention}
         self.prefill, self.decode = _attention(case, side, attention, pools, req_to_token)
         states = {n: StatePool(memory[f"conv{n}"], memory[f"ssm{n}"], case.conv_layout, case.state_layout)
                   for n in (layer.layer_id for layer in recurrent)}  # fmt: skip
-        self.recurrent = side.GdnBackend(recurrent, states)
+        self.recurrent = side.gdn(recurrent, states)
 
     def run(self, call: Call, batch: ForwardBatch) -> dict[int, Tensor]:
         """One pass over the call's layers: layer -> its output, rows of padded requests among them."""
@@ -72,7 +83,8 @@ class Backends:
         for layer in kinds:
             backend = attention if isinstance(layer, AttentionLayer) else self.recurrent
             forward = backend.forward_decode if decodes else backend.forward_extend
-            found[layer.layer_id] = forward(*self.inputs(call, layer, batch), layer, batch, save_kv_cache=call.save)
+            save = call.save and source(self.case, layer.layer_id) == layer.layer_id
+            found[layer.layer_id] = forward(*self.inputs(call, layer, batch), layer, batch, save_kv_cache=save)
         return found
 
     def inputs(self, call: Call, layer: AttentionLayer | GdnLayer, batch: ForwardBatch) -> list[Tensor | None]:
@@ -85,6 +97,9 @@ class Backends:
                 return [self._padded(q[rows], pads), None, None]
             encoder = torch.tensor([row for request in call.encoding for row in request.encoder_rows()], dtype=torch.int64)
             return [self._padded(q[rows], pads), k[encoder], v[encoder]]
+        reads = source(self.case, layer.layer_id) != layer.layer_id
+        if reads and (self.case.paged or call.mode in DECODE_MODES):  # else the kernel reads new keys from k and v
+            return [self._padded(q[rows], pads), None, None]
         return [self._padded(value[rows], pads) for value in (q, k, v)]
 
     def _padded(self, rows: Tensor, pads: int) -> Tensor:
@@ -93,21 +108,21 @@ class Backends:
         return torch.cat([rows, poison(self.case.poison, (pads, *rows.shape[1:]), rows.dtype)])
 
 
-def _pool(layer: AttentionLayer, memory: Mapping[str, Tensor]) -> KVPool:
-    k = memory[f"k{layer.layer_id}"]
-    return KVPool(k, k[..., : layer.v_head_dim] if layer.latent else memory[f"v{layer.layer_id}"])
+def _pool(layer: AttentionLayer, number: int, memory: Mapping[str, Tensor]) -> KVPool:
+    k = memory[f"k{number}"]
+    return KVPool(k, k[..., : layer.v_head_dim] if layer.latent else memory[f"v{number}"])
 
 
 def _attention(
-    case: ServingCase, side: ModuleType, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], table: Tensor
+    case: ServingCase, side: Side, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], table: Tensor
 ) -> tuple[Any, Any]:
     """The backends of prefills and of decodes."""
-    if not case.paged or case.stack == "latent":
-        slot = side.SlotBackend(layers, pools, table, max_bs=MAX_BS)
-        return slot, side.MlaBackend(layers, pools, table, page_size=page_of(case), **STATIC) if case.paged else slot
+    if prefills_slots(case):
+        slot = side.slot(layers, pools, table, max_bs=MAX_BS)
+        return slot, side.mla(layers, pools, table, page_size=page_of(case), **STATIC) if case.paged else slot
     chunk = CHUNK if any(layer.local for layer in layers) else None
     encoder = COLUMNS - LONGEST if any(layer.is_cross for layer in layers) else 0
-    paged = side.PagedBackend(
+    paged = side.paged(
         layers, pools, table, page_size=page_of(case), attn_chunk_size=chunk, max_encoder_len=encoder,
         num_draft_tokens=case.drafts, **STATIC,
     )
@@ -144,11 +159,9 @@ def _joined(parts: list[Tensor]) -> Tensor:
 class Server:
     """Requests, slots and backends over one program. Freed slots and states are poisoned before anyone uses them again."""
 
-    def __init__(
-        self, case: ServingCase, side: ModuleType, conv_weight: Callable[..., Any], table: Tensor, memory: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, case: ServingCase, side: Side, table: Tensor, memory: Mapping[str, Tensor]) -> None:
         self.case, self.table, self.memory = case, table, memory
-        self.backends = Backends(case, side, conv_weight, memory, table)
+        self.backends = Backends(case, side, memory, table)
         self.pool = RequestPool(table, SLOTS // page_of(case), page_of(case))
         self.rows: dict[Request, int] = {}
         self.outputs: dict[int, list[Tensor]] = {n: [] for n in range(len(self.backends.layers))}

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import optimized.backends
-import optimized.causal_conv1d
-import reference.backends
-import reference.causal_conv1d
 from kernelpair.pair import Inputs, Pair
 from kernelpair.values import poison
+from optimized.backends.gdn import GdnBackend
+from optimized.backends.mla import MlaBackend
+from optimized.backends.paged import PagedBackend
+from optimized.backends.slot import SlotBackend
+from optimized.causal_conv1d import PackedConvWeight
 from properties.trials._serving_cases import (
     COLUMNS,
     FUSED,
@@ -28,21 +29,22 @@ from properties.trials._serving_cases import (
     is_gdn,
     specs,
 )
-from properties.trials._serving_judge import verdict
+from properties.trials._serving_judge import REFERENCE, verdict
 from properties.trials._serving_plan import Planned, plan
-from properties.trials._serving_server import Server
+from properties.trials._serving_server import Server, Side
 
+OPTIMIZED = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, PackedConvWeight)
 EMULATED_STEPS = 12
 
 
 def serve_reference(case: ServingCase, table: Tensor, **memory: Tensor) -> dict[str, Any]:
     """A run with the reference backends: what the judge must find nothing wrong with."""
-    return Server(case, reference.backends, reference.causal_conv1d.PackedConvWeight, table, memory).serve()
+    return Server(case, REFERENCE, table, memory).serve()
 
 
 def serve_optimized(case: ServingCase, table: Tensor, **memory: Tensor) -> dict[str, Any]:
     """A run with the optimized backends."""
-    return Server(case, optimized.backends, optimized.causal_conv1d.PackedConvWeight, table, memory).serve()
+    return Server(case, OPTIMIZED, table, memory).serve()
 
 
 def inputs(case: ServingCase) -> Inputs:
@@ -52,6 +54,8 @@ def inputs(case: ServingCase) -> Inputs:
     for number, spec in enumerate(specs(case)):
         if is_gdn(spec):
             found |= _states(case, number, dtype)
+            continue
+        if "reads" in spec:
             continue
         held: torch.dtype = getattr(torch, case.float8) if "k_scale" in spec else dtype
         found[f"k{number}"] = poison(case.poison, (SLOTS, spec["kv_heads"], spec["head_dim"]), held)
