@@ -342,12 +342,23 @@ class Drive:
             seen = [] if reported else seen[:1]  # the others are on the way to the reported one, or come up again
             self._failing, self._answers = {}, {}
         for verdict in [*reported, *seen]:
-            self._take_up(verdict)
+            if self.groups is not None or verdict.failures[0].kind not in self.tally.failures:
+                self._take_up(self._reduced(verdict))
         faults = [leaf for leaf in leaves if not isinstance(leaf, (_Stop, Caught, hypothesis.errors.Flaky))]
         if faults:
             raise faults[0]
         if self._fault is not None and isinstance(error, _Stop):
             raise self._fault
+
+    def _reduced(self, verdict: Verdict) -> Verdict:
+        """Smaller still, by what the pair knows to leave out of a case, as long as the failure stays of its kind."""
+        until, kind = time.monotonic() + SHRINK_SECONDS, verdict.failures[0].kind
+        smaller = iter(self.pair.simpler(verdict.case))
+        while (case := next(smaller, None)) is not None and time.monotonic() < until and not self.stopped():
+            tried = self._plain_attempt(case)
+            if tried is not None and not tried.passed and tried.failures[0].kind == kind:
+                verdict, smaller = tried, iter(self.pair.simpler(case))
+        return verdict
 
     def _take_up(self, verdict: Verdict) -> None:
         """Note a failure: of a kind, or of a group that was not known."""

@@ -1,7 +1,7 @@
 """A pair: a reference, the kernel that must equal it, and all that is known about their contract."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +154,8 @@ class Pair:
     """Cases judged by a second check with power (exact modes, fp32), for a bound that is loose elsewhere."""
     emulated: Callable[[Any], bool] = lambda case: True
     """Cases small enough for the emulated tier, a thousand times slower."""
+    simpler: Callable[[Any], Iterable[Any]] = lambda case: ()
+    """Cases a little smaller than this one, the boldest first: tried on a failure after Hypothesis has had its time."""
     idle: Callable[[Any], bool] = lambda case: False
     """Cases in which a call has nothing to do and need not run any kernel."""
     picture: Callable[[Any], str] | None = None

@@ -1,7 +1,7 @@
 """Cases of the serving trial: a few layers, how they are served, and the steps of a server's life as data."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -261,3 +261,22 @@ def cases(draw: st.DrawFn) -> ServingCase:
 def _page(options: dict[str, Any]) -> int:
     """A page that chunks of local attention are whole numbers of."""
     return min(options["page"], CHUNK) if options["stack"] in PAGED_ONLY else options["page"]
+
+
+def simpler(case: ServingCase) -> Iterator[ServingCase]:
+    """The case without some of its steps, half of them first; with a field at its default; with a number of a step made plain."""
+    steps, length = case.steps, len(case.steps)
+    size = length // 2
+    while size:
+        for start in range(0, length, size):
+            yield replace(case, steps=steps[:start] + steps[start + size :])
+        size //= 2
+    plain = ServingCase(stack=case.stack, paged=case.stack in PAGED_ONLY, steps=steps)
+    for spec in fields(case):
+        if getattr(case, spec.name) != getattr(plain, spec.name):
+            yield replace(case, **{spec.name: getattr(plain, spec.name)})
+    for i, (kind, *numbers) in enumerate(steps):
+        for j, (number, options) in enumerate(zip(numbers, NUMBERS[kind])):
+            for other in options[: options.index(number)] if number in options else ():
+                changed = [*numbers[:j], other, *numbers[j + 1 :]]
+                yield replace(case, steps=(*steps[:i], (kind, changed[0], changed[1], changed[2]), *steps[i + 1 :]))

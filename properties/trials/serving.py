@@ -27,6 +27,7 @@ from properties.trials._serving_cases import (
     ServingCase,
     cases,
     is_gdn,
+    simpler,
     specs,
 )
 from properties.trials._serving_judge import REFERENCE, verdict
@@ -128,6 +129,7 @@ PAIR = Pair(
     layouts=LAYOUTS,
     fused=FUSED,
     sharp=lambda case: case.dtype == "float32",
+    simpler=simpler,
     emulated=lambda case: len(case.steps) <= EMULATED_STEPS,
     idle=lambda case: not any(planned.calls for planned in plan(case)),
     edges=EDGES,
