@@ -26,6 +26,10 @@ class PackedWeight:
         data = pack_linear_weight(weight)
         return PackedWeight(data, LAYOUTS[data.shape[-1]], *weight.shape)
 
+    def unpack(self) -> Tensor:
+        """The weight [N, K], bit for bit."""
+        return unpack_linear_weight(self.data, self.N, self.K)
+
     @property
     def dtype(self) -> torch.dtype:
         """Of the weight, and of the x that it multiplies."""

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("reference", "optimized", "properties", "kernelpair", "mutants")
+PACKAGES = ("serving", "reference", "optimized", "properties", "kernelpair", "mutants")
 OURS = (*PACKAGES, "tests", "benchmarks")
 TOP = ("kernelpair.cli", "kernelpair.pytest_plugin")  # these sit on top of everything and may import all of it
 MAY_IMPORT = {  # beside the standard library
-    "reference": {"torch", "reference"},
-    "optimized": {"torch", "numpy", "optimized"},
+    "serving": {"torch", "serving"},
+    "reference": {"torch", "serving", "reference"},
+    "optimized": {"torch", "numpy", "serving", "optimized"},
     "kernelpair": {"torch", "numpy", "pydantic", "kernelpair"},
-    "properties": {"torch", "numpy", "hypothesis", "kernelpair", "reference", "optimized", "properties"},
+    "properties": {"torch", "numpy", "hypothesis", "kernelpair", "serving", "reference", "optimized", "properties"},
     "mutants": {"torch", "kernelpair", "optimized", "properties", "mutants"},
 }
 HYPOTHESIS = ("kernelpair.drive", "kernelpair.pytest_plugin", "properties", "tests")
@@ -97,7 +98,7 @@ def test_no_module_needs_itself_to_be_imported() -> None:
     for name in needs:
         needs[name] |= {parent for parent in [name.rpartition(".")[0]] if parent in MODULES and parent != "tests"}
         needs[name].discard(name)
-    for name in ("kernelpair.cli", "optimized"):  # what a package hands on lies above its parts
+    for name in ("kernelpair.cli", "optimized", "serving"):  # what a package hands on lies above its parts
         needs[name] = set()
     try:
         list(TopologicalSorter(needs).static_order())
