@@ -106,7 +106,7 @@ class Session:
         outputs = self._judge_call(case, placement, masks, outcome, truth, note)
         if judged and self.pair.judge is not None:
             failures, self.verdict.tightness = self.pair.judge(case, settled, outputs)
-            self._record(failures, note)
+            self.verdict.failures[:0] = failures  # the first, for they say why where no kernel came to run
         elif judged:
             self._judge_values(placement, masks, outputs, truth, bound, note)
             if self.pair.aggregate is not None:

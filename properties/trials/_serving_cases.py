@@ -19,7 +19,7 @@ from serving import AttentionLayer, GdnLayer
 ROWS = 4  # of the request table: fewer than requests arrive, so that rows are used again
 COLUMNS = 64  # of the request table
 LONGEST = 40  # decoder tokens of a request
-SLOTS = 96  # of a pool: four long requests do not fit, so that it runs out
+SLOTS = 64  # of a pool: two long requests do not fit, so that it runs out
 CHUNK = 8  # of chunked local attention
 STATES = ROWS  # slots of recurrent state
 TABLE = 251  # rows of activations that all requests draw from; a prime

@@ -86,8 +86,10 @@ class Judge:
         log = self.outputs["log"]
         if planned.index >= len(log):
             self._fail("layout", "log", "the server stopped before it")
-        classes, message, rows = log[planned.index]
+        classes, message, rows, same_table = log[planned.index]
         self._answer(planned, classes, message)
+        if planned.refused and not same_table:
+            self._fail("untouched", "req_to_token", "it was refused, and the request table has changed")
         self.table.copy_(self.outputs["tables"][planned.index])
         slots = Table(self.table, dict(rows), self.page)
         self._ownership(planned, slots)

@@ -180,8 +180,9 @@ class Server:
         return self.pool.encoder_locations(self.rows[request])
 
     def serve(self) -> dict[str, Any]:
-        """Carry out every step until one goes otherwise than planned. The log says of each the error's classes, its message, and
-        the rows of the living; tables and rows are those that its calls saw, pools those at its end."""
+        """Carry out every step until one goes otherwise than planned. The log says of each the error's classes, its message,
+        the rows of the living, and whether the request table is still what it was. Tables and rows are those that a step's calls
+        saw, pools those at its end."""
         log: list[Any] = []
         after: dict[str, list[Tensor]] = {name: [] for name in self.memory}
         tables = []
@@ -193,7 +194,8 @@ class Server:
             except Exception as raised:  # noqa: BLE001 - it is judged by its class
                 error = raised
             classes = [] if error is None else [base.__name__ for base in type(error).__mro__]
-            log.append([classes, str(error or ""), [[request.number, row] for request, row in self._rows_then.items()]])
+            rows = [[request.number, row] for request, row in self._rows_then.items()]
+            log.append([classes, str(error or ""), rows, torch.equal(self._table_then, self.table)])
             tables.append(self._table_then)
             for name, pool in self.memory.items():
                 after[name].append(pool.clone(memory_format=torch.contiguous_format))

@@ -85,6 +85,7 @@ def _modules(side: Any, workspace: Callable[[], Any]) -> Callable[..., dict[str,
     def run(
         x: Tensor, weight: Tensor, bias: Tensor | None, other: Tensor, other_kind: str, has_bias: bool, sizes: tuple[int, ...]
     ) -> dict[str, Any]:
+        """A linear layer, the form that the dispatch gives another weight, and the life of a workspace."""
         linear = side.Linear(weight.shape[1], weight.shape[0], bias=has_bias, dtype=weight.dtype)
         linear.load(weight, bias)
         asked = other.to(torch.int8) if other_kind == "int8" else other.to("meta") if other_kind == "meta" else other

@@ -39,12 +39,12 @@ EMULATED_STEPS = 12
 
 
 def serve_reference(case: ServingCase, table: Tensor, **memory: Tensor) -> dict[str, Any]:
-    """A run with the reference backends: what the judge must find nothing wrong with."""
+    """Carry out the steps of a server's life with the reference backends; the judge must find nothing wrong with it."""
     return Server(case, REFERENCE, table, memory).serve()
 
 
 def serve_optimized(case: ServingCase, table: Tensor, **memory: Tensor) -> dict[str, Any]:
-    """A run with the optimized backends."""
+    """The same with the optimized backends."""
     return Server(case, OPTIMIZED, table, memory).serve()
 
 
