@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/transpose.h"
-#include "common/vec.h"
+#include "common/vec_memory.h"
 #include "common/view.h"
 
 namespace kernelpair {

@@ -10,21 +10,15 @@
 #pragma once
 
 #include "common/vec_math.h"
+#include "common/vec_memory.h"
 #include "common/view.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-// For functions that run once a block: inlining them into each other costs minutes of compile time and brings nothing.
-#define KP_NOINLINE __attribute__((noinline))
-
 constexpr int64_t kMostBlockKeys = 128;
 constexpr int64_t kTileKeys = 16;
 constexpr int64_t kPairTileKeys = 32;  // keys of a tile of weights whose values are interleaved in pairs
-
-// Sixteen dwords of anything, by way of floats: gcc 12 takes a copy of a vector of integers through the stack.
-KP_INLINE I32x16 load_dwords(const void* from) { return as_int(load(static_cast<const float*>(from))); }
-KP_INLINE void store_dwords(void* to, I32x16 a) { store(static_cast<float*>(to), as_float(a)); }
 
 KP_INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 KP_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -116,7 +110,7 @@ struct OnlineSoftmax {
 };
 
 // a0 a1 .. and b0 b1 .. become a0 b0 a1 .. (in a) and a8 b8 a9 .. (in b).
-KP_INLINE void interleave(F32x16& a, F32x16& b) {
+KP_SHORT_INLINE void interleave(F32x16& a, F32x16& b) {
 #if defined(__AVX512F__)
   const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
   const __m512 first = _mm512_permutex2var_ps(a.p[0], low, b.p[0]);

@@ -6,11 +6,10 @@
 //            further down) for odd d. The other half is 0. Those rows would be padding anyway for up to 8 heads.
 //
 // From kPairedHeads heads that share a kv head on, the doubled products cost more than interleaving V in pairs of keys once a
-// block, with sixteen heads in the rows of A. Runs of sixteen keys that are not evenly spaced, that end early, or whose width
-// is no multiple of 32 are copied to a buffer and padded with zeros: nothing else is ever read.
+// block, with sixteen heads in the rows of A. Which rows are taken in place and which are copied: row_tiles.h.
 #pragma once
 
-#include "common/decode_block.h"
+#include "common/row_tiles.h"
 #include "common/scratch.h"
 #include "common/tile.h"
 #include "common/transpose.h"
@@ -19,7 +18,6 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 constexpr int64_t kPairedHeads = 32;
-constexpr int64_t kDepth = 32;         // bf16 elements in a tile's row
 constexpr int64_t kTileHalves = 512;   // bf16 elements of a tile
 constexpr int64_t kExpandedHeads = 8;  // heads of an A tile whose weights stand in it twice
 
@@ -36,8 +34,7 @@ struct DecodeTiles {
   int64_t query_stride;           // bytes from row to row of a packed query tile
   Bf16 *queries, *weights, *pairs, *k_copy, *v_copy, *zeros;
   float* sums;
-  const char* tile_start[kMostBlockKeys / kTileKeys];
-  int64_t tile_stride[kMostBlockKeys / kTileKeys];
+  RowTiles tiles;  // of the keys or the values of the head in hand
 
   DecodeTiles(const DecodeShape& s, Carver& carver) : shape(s) {
     depths = (s.D + kDepth - 1) / kDepth;
@@ -90,49 +87,49 @@ struct DecodeTiles {
       if (t != 4 && t != 5) shapes.row_bytes[t] = static_cast<uint16_t>(4 * least(columns, 16));
     tile_configure(shapes);
     for (int64_t h = 0; h < shape.heads; ++h) {
-      find_tiles(block, block.k, h * shape.k_head_stride, shape.D, k_copy);
-      const int64_t tiles = (block.keys + 15) / 16;
+      tiles.find(block.keys, block.k, h * shape.k_head_stride, shape.D, k_copy);
+      const int64_t count = (block.keys + 15) / 16;
       const int64_t blocks = (columns + 15) / 16;
       const Bf16* q = queries + h * query_tiles() * query_tile();
       float* corner = to + h * columns;
       const int64_t step = blocks == 1 ? 4 : 2;
-      for (int64_t t = 0; t < tiles; t += step) {
+      for (int64_t t = 0; t < count; t += step) {
         if (block.ahead)
           prefetch_rows(block.ahead->k, t * 16, least((t + step) * 16, block.ahead->keys), h * shape.k_head_stride, shape.D * 2);
-        if (blocks == 1) score_column(t, least(tiles - t, 4), q, corner + t * 16 * row, row);
+        if (blocks == 1) score_column(t, least(count - t, 4), q, corner + t * 16 * row, row);
         for (int64_t c = 0; blocks > 1 && c < blocks; c += 2)
-          score_square(t, t + 1 < tiles, q + c * depths * query_tile(), c + 1 < blocks, corner + t * 16 * row + c * 16, row);
+          score_square(t, t + 1 < count, q + c * depths * query_tile(), c + 1 < blocks, corner + t * 16 * row + c * 16, row);
       }
     }
   }
 
   // Up to four tiles of keys by one of heads.
-  KP_NOINLINE void score_column(int64_t t, int64_t tiles, const Bf16* q, float* to, int64_t row) {
+  KP_NOINLINE void score_column(int64_t t, int64_t count, const Bf16* q, float* to, int64_t row) {
     tile_zero<0>();
     tile_zero<1>();
     tile_zero<2>();
     tile_zero<3>();
     for (int64_t d = 0; d < depths; ++d) {
       tile_load<6>(q + d * query_tile(), query_stride);
-      tile_load<4>(tile_start[t] + d * 64, tile_stride[t]);
+      tile_load<4>(tiles.start[t] + d * 64, tiles.stride[t]);
       tile_bf16<0, 4, 6>();
-      if (tiles > 1) {
-        tile_load<5>(tile_start[t + 1] + d * 64, tile_stride[t + 1]);
+      if (count > 1) {
+        tile_load<5>(tiles.start[t + 1] + d * 64, tiles.stride[t + 1]);
         tile_bf16<1, 5, 6>();
       }
-      if (tiles > 2) {
-        tile_load<4>(tile_start[t + 2] + d * 64, tile_stride[t + 2]);
+      if (count > 2) {
+        tile_load<4>(tiles.start[t + 2] + d * 64, tiles.stride[t + 2]);
         tile_bf16<2, 4, 6>();
       }
-      if (tiles > 3) {
-        tile_load<5>(tile_start[t + 3] + d * 64, tile_stride[t + 3]);
+      if (count > 3) {
+        tile_load<5>(tiles.start[t + 3] + d * 64, tiles.stride[t + 3]);
         tile_bf16<3, 5, 6>();
       }
     }
     tile_store<0>(to, row * 4);
-    if (tiles > 1) tile_store<1>(to + 16 * row, row * 4);
-    if (tiles > 2) tile_store<2>(to + 32 * row, row * 4);
-    if (tiles > 3) tile_store<3>(to + 48 * row, row * 4);
+    if (count > 1) tile_store<1>(to + 16 * row, row * 4);
+    if (count > 2) tile_store<2>(to + 32 * row, row * 4);
+    if (count > 3) tile_store<3>(to + 48 * row, row * 4);
   }
 
   // Two tiles of keys by two tiles of heads; the second of either may be missing, then the first is taken twice.
@@ -144,12 +141,12 @@ struct DecodeTiles {
     tile_zero<2>();
     tile_zero<3>();
     for (int64_t d = 0; d < depths; ++d) {
-      tile_load<4>(tile_start[t] + d * 64, tile_stride[t]);
+      tile_load<4>(tiles.start[t] + d * 64, tiles.stride[t]);
       tile_load<6>(q + d * query_tile(), query_stride);
       tile_bf16<0, 4, 6>();
       tile_load<7>(q1 + d * query_tile(), query_stride);
       tile_bf16<1, 4, 7>();
-      tile_load<5>(tile_start[u] + d * 64, tile_stride[u]);
+      tile_load<5>(tiles.start[u] + d * 64, tiles.stride[u]);
       tile_bf16<2, 5, 6>();
       tile_bf16<3, 5, 7>();
     }
@@ -205,35 +202,35 @@ struct DecodeTiles {
   int64_t weight_step() const { return shape.heads * row_groups * rows * kDepth; }
 
   // One tile of weights by up to four of values.
-  KP_NOINLINE void value_row(const Bf16* p, int64_t d, int64_t tiles, int64_t steps, float* c, bool first) {
+  KP_NOINLINE void value_row(const Bf16* p, int64_t d, int64_t count, int64_t steps, float* c, bool first) {
     c += d * sum_tile();
     begin<0>(c, first);
-    if (tiles > 1) begin<1>(c + sum_tile(), first);
-    if (tiles > 2) begin<2>(c + 2 * sum_tile(), first);
-    if (tiles > 3) begin<3>(c + 3 * sum_tile(), first);
+    if (count > 1) begin<1>(c + sum_tile(), first);
+    if (count > 2) begin<2>(c + 2 * sum_tile(), first);
+    if (count > 3) begin<3>(c + 3 * sum_tile(), first);
     for (int64_t s = 0; s < steps; ++s) {
-      const char* v = tile_start[s] + d * 64;
-      const int64_t stride = tile_stride[s];
+      const char* v = tiles.start[s] + d * 64;
+      const int64_t stride = tiles.stride[s];
       tile_load<6>(p + s * weight_step(), 64);
       tile_load<4>(v, stride);
       tile_bf16<0, 6, 4>();
-      if (tiles > 1) {
+      if (count > 1) {
         tile_load<5>(v + 64, stride);
         tile_bf16<1, 6, 5>();
       }
-      if (tiles > 2) {
+      if (count > 2) {
         tile_load<4>(v + 128, stride);
         tile_bf16<2, 6, 4>();
       }
-      if (tiles > 3) {
+      if (count > 3) {
         tile_load<5>(v + 192, stride);
         tile_bf16<3, 6, 5>();
       }
     }
     tile_store<0>(c, 64);
-    if (tiles > 1) tile_store<1>(c + sum_tile(), 64);
-    if (tiles > 2) tile_store<2>(c + 2 * sum_tile(), 64);
-    if (tiles > 3) tile_store<3>(c + 3 * sum_tile(), 64);
+    if (count > 1) tile_store<1>(c + sum_tile(), 64);
+    if (count > 2) tile_store<2>(c + 2 * sum_tile(), 64);
+    if (count > 3) tile_store<3>(c + 3 * sum_tile(), 64);
   }
 
   // Two tiles of weights by one or two of values.
@@ -245,13 +242,13 @@ struct DecodeTiles {
     if (two) begin<2>(c + sum_tile(), first);
     if (two) begin<3>(c1 + sum_tile(), first);
     for (int64_t s = 0; s < steps; ++s) {
-      tile_load<4>(tile_start[s] + d * 64, tile_stride[s]);
+      tile_load<4>(tiles.start[s] + d * 64, tiles.stride[s]);
       tile_load<6>(p + s * weight_step(), 64);
       tile_bf16<0, 6, 4>();
       tile_load<7>(p + s * weight_step() + rows * kDepth, 64);
       tile_bf16<1, 7, 4>();
       if (two) {
-        tile_load<5>(tile_start[s] + d * 64 + 64, tile_stride[s]);
+        tile_load<5>(tiles.start[s] + d * 64 + 64, tiles.stride[s]);
         tile_bf16<2, 6, 5>();
         tile_bf16<3, 7, 5>();
       }
@@ -319,6 +316,11 @@ struct DecodeTiles {
         }
   }
 
+  KP_NOINLINE void find_value_tiles(const KeyBlock& block, int64_t h) {
+    if (shape.shared && shape.heads == 1) return;  // the tiles of the scores are still there
+    tiles.find(block.keys, block.v, h * shape.v_head_stride, shape.Dv, v_copy);
+  }
+
   // V of one head in pairs of keys: [32 keys][16 columns][pair][column][2].
   KP_NOINLINE void interleave_values(const KeyBlock& block, int64_t h, int64_t steps) {
     find_value_tiles(block, h);
@@ -326,54 +328,12 @@ struct DecodeTiles {
       for (int64_t p = 0; p < 16; ++p) {
         const int64_t key = s * 32 + 2 * p, tile = key / 16;
         const bool there = tile * 16 < block.keys;  // the second tile of a step may not exist
-        const char* row = there ? tile_start[tile] + key % 16 * tile_stride[tile] : reinterpret_cast<char*>(zeros);
-        const char* next = there ? row + tile_stride[tile] : row;
+        const char* row = there ? tiles.start[tile] + key % 16 * tiles.stride[tile] : reinterpret_cast<char*>(zeros);
+        const char* next = there ? row + tiles.stride[tile] : row;
         Bf16* to = pairs + s * value_depths * 2 * kTileHalves + p * kDepth;
         for (int64_t d = 0; d < value_depths * 2; ++d, to += kTileHalves)
           store_dwords(to, load_u16(row + d * 32) | shift_left<16>(load_u16(next + d * 32)));
       }
-  }
-
-  // --- cache rows ----------------------------------------------------------------------------------------------------
-
-  // Sets tile_start and tile_stride for one head of a block: in place where sixteen rows are evenly spaced, else in `copy`.
-  KP_NOINLINE void find_tiles(const KeyBlock& block, const char* const* head_rows, int64_t offset, int64_t width, Bf16* copy) {
-    const int64_t padded = round_up(width, kDepth);
-    for (int64_t t = 0; t * 16 < block.keys; ++t) {
-      const char* const* from = head_rows + t * 16;
-      const int64_t live = least(block.keys - t * 16, 16);
-      if (width == padded && live == 16 && evenly_spaced(from)) {
-        tile_start[t] = from[0] + offset;
-        tile_stride[t] = from[1] - from[0];
-        continue;
-      }
-      Bf16* to = copy + t * 16 * padded;
-      tile_start[t] = reinterpret_cast<char*>(to);
-      tile_stride[t] = padded * 2;
-      for (int64_t j = 0; j < 16; ++j, to += padded) {
-        const int64_t bytes = j < live ? width * 2 : 0;
-        if (bytes) copy_row(to, from[j] + offset, bytes);
-        __builtin_memset(reinterpret_cast<char*>(to) + bytes, 0, padded * 2 - bytes);
-      }
-    }
-  }
-
-  void find_value_tiles(const KeyBlock& block, int64_t h) {
-    if (shape.shared && shape.heads == 1) return;  // the tiles of the scores are still there
-    find_tiles(block, block.v, h * shape.v_head_stride, shape.Dv, v_copy);
-  }
-
-  static void copy_row(Bf16* to, const char* from, int64_t bytes) {
-    int64_t i = 0;
-    for (; i + 64 <= bytes; i += 64) store_dwords(reinterpret_cast<char*>(to) + i, load_dwords(from + i));
-    __builtin_memcpy(reinterpret_cast<char*>(to) + i, from + i, bytes - i);
-  }
-
-  static bool evenly_spaced(const char* const* rows) {
-    const int64_t step = rows[1] - rows[0];
-    int64_t difference = 0;
-    for (int j = 2; j < 16; ++j) difference |= (rows[j] - rows[j - 1]) ^ step;
-    return difference == 0;
   }
 
   // --- results -------------------------------------------------------------------------------------------------------

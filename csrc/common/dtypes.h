@@ -6,7 +6,7 @@
 //   });
 #pragma once
 
-#include "common/vec.h"
+#include "common/vec_memory.h"
 
 namespace kernelpair::KP_TIER {
 namespace {

@@ -1,7 +1,7 @@
 // From vectors to tile operands: pairs of fp32 rows rounded into the dwords of a bf16 tile. Tiles are dense 1 KiB blocks.
 #pragma once
 
-#include "common/vec.h"
+#include "common/vec_memory.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -9,16 +9,6 @@ namespace {
 constexpr int kTileRows = 16;
 constexpr int kTileFloats = 256;  // an fp32 tile: 16 x 16
 constexpr int kTileHalves = 512;  // a bf16 tile: 16 x 32
-
-KP_INLINE I32x16 load_dwords(const void* from) {
-  I32x16 r;
-  KP_EACH_PIECE __builtin_memcpy(&r.p[i], static_cast<const char*>(from) + i * kVectorBytes, kVectorBytes);
-  return r;
-}
-
-KP_INLINE void store_dwords(void* to, I32x16 a) {
-  KP_EACH_PIECE __builtin_memcpy(static_cast<char*>(to) + i * kVectorBytes, &a.p[i], kVectorBytes);
-}
 
 // Lane n holds bf16(low[n]) in its lower and bf16(high[n]) in its upper half: two depths of one column of B, or of one row of A.
 KP_INLINE I32x16 pack_pairs(F32x16 low, F32x16 high) {

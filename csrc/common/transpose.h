@@ -37,7 +37,7 @@ KP_INLINE void transpose(I32x16 (&rows)[16]) {
 
 #else
 
-KP_INLINE void transpose(I32x16 (&rows)[16]) {
+KP_NOINLINE void transpose(I32x16 (&rows)[16]) {
   int32_t from[16][16], to[16][16];
   __builtin_memcpy(from, rows, sizeof from);
   for (int r = 0; r < 16; ++r)

@@ -42,7 +42,7 @@ KP_INLINE F32x16 times_power(F32x16 a, F32x16 n) {
 #endif
 }
 
-KP_INLINE F32x16 exp2(F32x16 x) {
+KP_SHORT_INLINE F32x16 exp2(F32x16 x) {
 #if defined(__AVX512F__)
   const FloatPiece f = _mm512_reduce_ps(x.p[0], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // 0 for infinities
   return {{(FloatPiece)_mm512_scalef_ps(exp2_fraction({{f}}).p[0], x.p[0])}};                // scalef floors x itself
@@ -54,14 +54,14 @@ KP_INLINE F32x16 exp2(F32x16 x) {
 }
 
 // The fraction of x / ln 2 comes from x - n ln 2 with ln 2 in two parts: x times a rounded 1 / ln 2 would lose bits for large x.
-KP_INLINE F32x16 exp(F32x16 x) {
+KP_SHORT_INLINE F32x16 exp(F32x16 x) {
   const F32x16 bounded = min(splat(89), max(splat(-104), x));
   const F32x16 n = floor(bounded * splat(1.44269504f));
   const F32x16 rest = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), bounded));
   return times_power(exp2_fraction(rest * splat(1.44269504f)), n);
 }
 
-KP_INLINE F32x16 tanh(F32x16 x) {
+KP_SHORT_INLINE F32x16 tanh(F32x16 x) {
   const F32x16 e = exp(x + x);
   return splat(1) - splat(2) / (e + splat(1));
 }
@@ -81,7 +81,7 @@ KP_INLINE F32x16 reciprocal_of_1_to_2(F32x16 a) {
 struct Logistic {
   F32x16 size, mantissa, power, r;
 };
-KP_INLINE Logistic logistic(F32x16 x) {
+KP_SHORT_INLINE Logistic logistic(F32x16 x) {
   const F32x16 size = min(splat(140), abs(x)), power = floor(size * splat(-1.44269504f));
 #if defined(__FMA__)
   const F32x16 fraction = fma(size, splat(-1.92596303e-8f), fma(size, splat(-1.44269504f), -power));
@@ -93,13 +93,13 @@ KP_INLINE Logistic logistic(F32x16 x) {
   return {size, mantissa, power, reciprocal_of_1_to_2(splat(1) + times_power(mantissa, power))};
 }
 
-KP_INLINE F32x16 sigmoid(F32x16 x) {
+KP_SHORT_INLINE F32x16 sigmoid(F32x16 x) {
   const Logistic l = logistic(x);
   return select(less(x, zero()), times_power(l.mantissa, l.power), splat(1)) * l.r;
 }
 
 // x sigmoid(x). For negative x the scale joins last, for exp(x) is subnormal before x exp(x) is.
-KP_INLINE F32x16 silu(F32x16 x) {
+KP_SHORT_INLINE F32x16 silu(F32x16 x) {
   const Logistic l = logistic(x);
 #if defined(__AVX512F__)
   const F32x16 negative = times_power(-l.size * l.mantissa * l.r, l.power);
@@ -119,7 +119,7 @@ KP_INLINE F32x16 log1p_unit(F32x16 u) {
 }
 
 // log(1 + exp(x)).
-KP_INLINE F32x16 softplus(F32x16 x) { return max(zero(), x) + log1p_unit(exp(-abs(x))); }
+KP_SHORT_INLINE F32x16 softplus(F32x16 x) { return max(zero(), x) + log1p_unit(exp(-abs(x))); }
 
 }  // namespace
 }  // namespace kernelpair::KP_TIER

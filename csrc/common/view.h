@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #define KP_INLINE inline __attribute__((always_inline))
+#define KP_NOINLINE __attribute__((noinline))
 
 namespace kernelpair {
 

@@ -6,8 +6,8 @@
 // - Anything else: one channel after the other, vectors along its tokens, over a float copy of the row.
 // Both add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit.
 #include "common/parallel.h"
-#include "common/vec.h"
 #include "common/vec_math.h"
+#include "common/vec_memory.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -151,19 +151,13 @@ void write_state(Matrix<T> state, int64_t channels, const T* const* rows) {
   }
 }
 
-template <bool kWhole, class T>
-KP_INLINE F32x16 load_some(const T* from, int lanes) {
-  if constexpr (kVectorBytes == 64) return load(from, kWhole ? kLanes : lanes);  // gcc 12 widens a masked load in one step
-  if constexpr (kWhole) return load(from);
-  return load(from, lanes);
-}
-
-// Sixteen channels (or fewer) of R tokens; rows[r] is w-1 tokens before output r.
-template <class T, int W, int R, bool kWhole>
+// Sixteen channels of R tokens, or the first `lanes` of one; rows[r] is w-1 tokens before output r.
+template <class T, int W, int R>
 KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const Scratch<T>& scratch, Matrix<T> y,
                               bool silu_activation) {
+  constexpr bool kWhole = R > 1;
   F32x16 x[R + W - 1], taps[W], sum[R];
-  KP_UNROLL for (int r = 0; r < R + W - 1; ++r) x[r] = load_some<kWhole>(rows[r] + c, lanes);
+  KP_UNROLL for (int r = 0; r < R + W - 1; ++r) x[r] = kWhole ? load(rows[r] + c) : load(rows[r] + c, lanes);
   KP_UNROLL for (int j = 0; j < W; ++j) taps[j] = load(scratch.taps[j] + c);
   const F32x16 bias = load(scratch.taps[W] + c);
   KP_UNROLL for (int r = 0; r < R; ++r) {
@@ -173,21 +167,18 @@ KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const 
   if (silu_activation) {
     KP_UNROLL for (int r = 0; r < R; ++r) sum[r] = silu(sum[r]);
   }
-  KP_UNROLL for (int r = 0; r < R; ++r) {
-    if constexpr (kWhole)
-      store(y.at(c, r), sum[r]);
-    else
-      store(y.at(c, r), sum[r], lanes);
-  }
+  KP_UNROLL for (int r = 0; r < R; ++r) kWhole ? store(y.at(c, r), sum[r]) : store(y.at(c, r), sum[r], lanes);
 }
 
+// R tokens; the channels past the last whole vector are left to a call for each token.
 template <class T, int W, int R>
 void convolve_tile(const T* const* rows, int64_t channels, const Scratch<T>& scratch, Matrix<T> y, bool silu_activation) {
   int64_t c = 0;
-  for (; c + kLanes <= channels; c += kLanes)
-    convolve_block<T, W, R, true>(rows, c, kLanes, scratch, y, silu_activation);
-  if (c < channels)
-    convolve_block<T, W, R, false>(rows, c, static_cast<int>(channels - c), scratch, y, silu_activation);
+  if constexpr (R > 1)
+    for (; c + kLanes <= channels; c += kLanes) convolve_block<T, W, R>(rows, c, kLanes, scratch, y, silu_activation);
+  for (int r = 0; r < R; ++r)
+    for (int64_t i = c; i < channels; i += kLanes)
+      convolve_block<T, W, 1>(rows + r, i, lanes_left(channels - i), scratch, {y.at(0, r), y.channel, y.column}, silu_activation);
 }
 
 template <class T, int W>

@@ -4,6 +4,7 @@
 #include "common/scratch.h"
 #include "common/transpose.h"
 #include "common/vec_math.h"
+#include "common/vec_memory.h"
 #include "common/view.h"
 
 namespace kernelpair::KP_TIER {

@@ -8,6 +8,7 @@
 // - "vk", rows along K: 16 rows at a time (8 KiB, in L1), p and r as sums across lanes.
 // q and k are normalised into small buffers, kBlock of K at a time.
 #include "common/delta_gates.h"
+#include "common/dtypes.h"
 #include "common/parallel.h"
 
 namespace kernelpair::KP_TIER {
@@ -32,44 +33,47 @@ struct Gates {
   float gamma, beta;
 };
 
-KP_INLINE float parameter(const View& vector, int64_t i) {
-  switch (vector.dtype) {
-    case Dtype::f32: return *at<float>(vector, i);
-    case Dtype::f16: return load_one(at<F16>(vector, i));
-    default: return load_one(at<Bf16>(vector, i));
-  }
+// Sixteen elements of a dtype known at run time, or the first few: next to the state they are a hundredth of the memory, and
+// one loop over the state serves all dtypes.
+KP_NOINLINE F32x16 load_some(const View& view, const char* row, int64_t i, int lanes) {
+  F32x16 x;
+  with_float(view.dtype, [&](auto element) { x = load(reinterpret_cast<const decltype(element)*>(row) + i, lanes); });
+  return x;
 }
 
-template <class T>
-KP_INLINE F32x16 load_whole(const T* from) {
-  if constexpr (kVectorBytes == 64) return load(from, kLanes);  // gcc 12 widens a masked load in one step
-  return load(from);
+KP_NOINLINE void store_some(const View& view, char* row, int64_t i, F32x16 x, int lanes) {
+  with_float(view.dtype, [&](auto element) { store(reinterpret_cast<decltype(element)*>(row) + i, x, lanes); });
 }
 
-template <class T>
+KP_INLINE float parameter(const View& vector, int64_t i) { return load_some(vector, at(vector, i), 0, 1).p[0][0]; }
+KP_INLINE float entry(const View& matrix, int64_t i, int64_t j) { return load_some(matrix, at(matrix, i, j), 0, 1).p[0][0]; }
+
 KP_INLINE Gates gates_of(const Call& call, int64_t request, int64_t head) {
-  const float x = load_one(at<T>(call.a, request, head)) + parameter(call.dt_bias, head);
+  const float x = entry(call.a, request, head) + parameter(call.dt_bias, head);
   const F32x16 g = log_decay(splat(parameter(call.A_log, head)), splat(x), call.softplus);
-  return {exp(g).p[0][0], sigmoid(splat(load_one(at<T>(call.b, request, head)))).p[0][0]};
+  return {exp(g).p[0][0], sigmoid(splat(entry(call.b, request, head))).p[0][0]};
 }
 
 // One head's q and k: their factors, their product, and their normalised values a block at a time.
-template <class T>
 struct Keys {
-  const T *q, *k;
+  const Call& call;
+  const char *q, *k;
   int64_t size;
   float q_factor, k_factor, product;  // the scale is part of q
   int64_t filled;
   alignas(64) float qh[kBlock], kh[kBlock];
 
-  void start(const Call& call, int64_t request, int64_t head) {
-    q = at<T>(call.q, request, head);
-    k = at<T>(call.k, request, head);
+  explicit Keys(const Call& the_call) : call(the_call) {}
+
+  KP_NOINLINE void start(int64_t request, int64_t head) {
+    q = at(call.q, request, head);
+    k = at(call.k, request, head);
     size = call.q.sizes[2];
     filled = -1;
     F32x16 qq = zero(), kk = zero();
     for (int64_t i = 0; i < size; i += kLanes) {
-      const F32x16 x = load(q + i, lanes_left(size - i)), y = load(k + i, lanes_left(size - i));
+      const int lanes = lanes_left(size - i);
+      const F32x16 x = load_some(call.q, q, i, lanes), y = load_some(call.k, k, i, lanes);
       qq = fma(x, x, qq);
       kk = fma(y, y, kk);
     }
@@ -86,47 +90,50 @@ struct Keys {
   // Makes qh and kh hold [from, from + count), zeros up to a whole vector.
   int64_t fill(int64_t from) {
     const int64_t count = size - from < kBlock ? size - from : kBlock;
-    if (filled == from) return count;
+    if (filled != from) refill(from, count);
+    return count;
+  }
+
+  KP_NOINLINE void refill(int64_t from, int64_t count) {
     for (int64_t i = 0; i < count; i += kLanes) {
       const int lanes = lanes_left(count - i);
-      store(qh + i, load(q + from + i, lanes) * splat(q_factor));
-      store(kh + i, load(k + from + i, lanes) * splat(k_factor));
+      store(qh + i, load_some(call.q, q, from + i, lanes) * splat(q_factor));
+      store(kh + i, load_some(call.k, k, from + i, lanes) * splat(k_factor));
     }
     filled = from;
-    return count;
   }
 };
 
 // One head's work: its state, seen through the strides, and the rest of its operands.
-template <class T, class S>
+template <class S>
 struct Head {
   S* state;
   int64_t row_stride;  // between rows: along K in "kv", along V in "vk"
-  const T* v;
-  T* o;
+  const char* v;
+  char* o;
   int64_t V;
   Gates gates;
 };
 
 // w and o of sixteen columns from p = S^T k and r = S^T q.
-template <class T, class S>
-KP_INLINE F32x16 finish(const Head<T, S>& head, const Keys<T>& keys, int64_t column, int lanes, F32x16 p, F32x16 r) {
+template <class S>
+KP_INLINE F32x16 finish(const Head<S>& head, const Keys& keys, int64_t column, int lanes, F32x16 p, F32x16 r) {
   const F32x16 gamma = splat(head.gates.gamma);
-  const F32x16 w = (load(head.v + column, lanes) - gamma * p) * splat(head.gates.beta);
-  store(head.o + column, fma(splat(keys.product), w, gamma * r), lanes);
+  const F32x16 w = (load_some(keys.call.v, head.v, column, lanes) - gamma * p) * splat(head.gates.beta);
+  store_some(keys.call.o, head.o, column, fma(splat(keys.product), w, gamma * r), lanes);
   return w;
 }
 
 // "kv": N vectors of columns; `lanes` of the last (whole unless N is 1).
-template <class T, class S, int N, bool kWhole>
-void step_columns(const Head<T, S>& head, Keys<T>& keys, int64_t column, int lanes) {
+template <class S, int N, bool kWhole>
+void step_columns(const Head<S>& head, Keys& keys, int64_t column, int lanes) {
   F32x16 p[N] = {}, r[N] = {};
   for (int64_t from = 0; from < keys.size; from += kBlock) {
     const int64_t count = keys.fill(from);
     const S* row = head.state + from * head.row_stride + column;
     for (int64_t i = 0; i < count; ++i, row += head.row_stride) {
       KP_UNROLL for (int n = 0; n < N; ++n) {
-        const F32x16 s = kWhole ? load_whole(row + n * kLanes) : load(row, lanes);
+        const F32x16 s = kWhole ? load(row + n * kLanes) : load(row, lanes);
         p[n] = fma(splat(keys.kh[i]), s, p[n]);
         r[n] = fma(splat(keys.qh[i]), s, r[n]);
       }
@@ -141,7 +148,7 @@ void step_columns(const Head<T, S>& head, Keys<T>& keys, int64_t column, int lan
     for (int64_t i = 0; i < count; ++i, row += head.row_stride) {
       KP_UNROLL for (int n = 0; n < N; ++n) {
         S* to = row + n * kLanes;
-        const F32x16 s = fma(splat(keys.kh[i]), w[n], gamma * (kWhole ? load_whole(to) : load(to, lanes)));
+        const F32x16 s = fma(splat(keys.kh[i]), w[n], gamma * (kWhole ? load(to) : load(to, lanes)));
         if constexpr (kWhole)
           store(to, s);
         else
@@ -151,27 +158,27 @@ void step_columns(const Head<T, S>& head, Keys<T>& keys, int64_t column, int lan
   }
 }
 
-template <class T, class S>
-void step_kv(const Head<T, S>& head, Keys<T>& keys) {
+template <class S>
+void step_kv(const Head<S>& head, Keys& keys) {
   int64_t column = 0;
   const auto left = [&] { return head.V - column; };
   for (; left() >= kWidest * kLanes; column += kWidest * kLanes)
-    step_columns<T, S, kWidest, true>(head, keys, column, kLanes);
+    step_columns<S, kWidest, true>(head, keys, column, kLanes);
   if constexpr (kWidest > 4)
-    for (; left() >= 4 * kLanes; column += 4 * kLanes) step_columns<T, S, 4, true>(head, keys, column, kLanes);
-  for (; left() >= kLanes; column += kLanes) step_columns<T, S, 1, true>(head, keys, column, kLanes);
-  if (left() > 0) step_columns<T, S, 1, false>(head, keys, column, static_cast<int>(left()));
+    for (; left() >= 4 * kLanes; column += 4 * kLanes) step_columns<S, 4, true>(head, keys, column, kLanes);
+  for (; left() >= kLanes; column += kLanes) step_columns<S, 1, true>(head, keys, column, kLanes);
+  if (left() > 0) step_columns<S, 1, false>(head, keys, column, static_cast<int>(left()));
 }
 
 // "vk": the sums over one block of K of R rows, added to p and r.
-template <class T, class S, int R>
-KP_INLINE void sum_rows(const S* rows, int64_t stride, const Keys<T>& keys, int64_t count, float* p, float* r) {
+template <class S, int R>
+KP_INLINE void sum_rows(const S* rows, int64_t stride, const Keys& keys, int64_t count, float* p, float* r) {
   F32x16 along_k[R] = {}, along_q[R] = {};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     const F32x16 kh = load(keys.kh + i), qh = load(keys.qh + i);
     KP_UNROLL for (int n = 0; n < R; ++n) {
-      const F32x16 s = load_whole(rows + n * stride + i);
+      const F32x16 s = load(rows + n * stride + i);
       along_k[n] = fma(kh, s, along_k[n]);
       along_q[n] = fma(qh, s, along_q[n]);
     }
@@ -189,17 +196,17 @@ KP_INLINE void sum_rows(const S* rows, int64_t stride, const Keys<T>& keys, int6
   }
 }
 
-template <class T, class S>
-KP_INLINE void update_row(S* row, const Keys<T>& keys, int64_t count, F32x16 gamma, F32x16 w) {
+template <class S>
+KP_INLINE void update_row(S* row, const Keys& keys, int64_t count, F32x16 gamma, F32x16 w) {
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(row + i, fma(load(keys.kh + i), w, gamma * load_whole(row + i)));
+  for (; i + kLanes <= count; i += kLanes) store(row + i, fma(load(keys.kh + i), w, gamma * load(row + i)));
   if (i == count) return;
   const int lanes = static_cast<int>(count - i);
   store(row + i, fma(load(keys.kh + i), w, gamma * load(row + i, lanes)), lanes);
 }
 
-template <class T, class S>
-void step_vk(const Head<T, S>& head, Keys<T>& keys) {
+template <class S>
+void step_vk(const Head<S>& head, Keys& keys) {
   for (int64_t v = 0; v < head.V; v += kLanes) {
     const int rows = lanes_left(head.V - v);
     alignas(64) float p[kLanes] = {}, r[kLanes] = {}, w[kLanes];
@@ -208,49 +215,41 @@ void step_vk(const Head<T, S>& head, Keys<T>& keys) {
       const S* first = head.state + v * head.row_stride + from;
       int n = 0;
       for (; n + kRows <= rows; n += kRows)
-        sum_rows<T, S, kRows>(first + n * head.row_stride, head.row_stride, keys, count, p + n, r + n);
-      for (; n < rows; ++n) sum_rows<T, S, 1>(first + n * head.row_stride, head.row_stride, keys, count, p + n, r + n);
+        sum_rows<S, kRows>(first + n * head.row_stride, head.row_stride, keys, count, p + n, r + n);
+      for (; n < rows; ++n) sum_rows<S, 1>(first + n * head.row_stride, head.row_stride, keys, count, p + n, r + n);
     }
     store(w, finish(head, keys, v, rows, load(p), load(r)));
     for (int64_t from = 0; from < keys.size; from += kBlock) {
       const int64_t count = keys.fill(from);
       S* first = head.state + v * head.row_stride + from;
       for (int n = 0; n < rows; ++n)
-        update_row<T, S>(first + n * head.row_stride, keys, count, splat(head.gates.gamma), splat(w[n]));
+        update_row<S>(first + n * head.row_stride, keys, count, splat(head.gates.gamma), splat(w[n]));
     }
   }
 }
 
-template <class T, class S>
+template <class S>
 void run(const Call& call) {
   const int64_t requests = call.v.sizes[0], heads = call.v.sizes[1], V = call.v.sizes[2], K = call.q.sizes[2];
   const int64_t group = heads / call.q.sizes[1];
   parallel_for(requests * heads, kGrain / (K * V) + 1, [&](int64_t begin, int64_t end) {
-    Keys<T> keys;
+    Keys keys(call);
     for (int64_t item = begin; item < end; ++item) {
       const int64_t request = item / heads, n = item % heads, slot = index_at(call.state_indices, request);
-      T* o = at<T>(call.o, request, n);
+      char* o = at(call.o, request, n);
       if (call.has_pad && slot == call.pad_slot) {
-        __builtin_memset(o, 0, V * sizeof(T));
+        __builtin_memset(o, 0, V * element_size(call.o.dtype));
         continue;
       }
-      if (item == begin || n % group == 0) keys.start(call, request, n / group);
-      const Head<T, S> head{at<S>(call.state, slot, n), call.state.strides[2], at<T>(call.v, request, n), o, V,
-                            gates_of<T>(call, request, n)};
+      if (item == begin || n % group == 0) keys.start(request, n / group);
+      const Head<S> head{at<S>(call.state, slot, n), call.state.strides[2], at(call.v, request, n), o, V,
+                            gates_of(call, request, n)};
       if (call.vk)
         step_vk(head, keys);
       else
         step_kv(head, keys);
     }
   });
-}
-
-template <class T>
-void run_on_state(const Call& call) {
-  if (call.state.dtype == Dtype::f32)
-    run<T, float>(call);
-  else
-    run<T, Bf16>(call);
 }
 
 }  // namespace
@@ -277,11 +276,10 @@ void gated_delta_rule_update(const View& A_log, const View& dt_bias, const View&
                   static_cast<float>(scale),
                   {static_cast<float>(softplus_beta), static_cast<float>(softplus_threshold)}};
   if (element_count(v) == 0) return;
-  switch (q.dtype) {
-    case Dtype::bf16: return run_on_state<Bf16>(call);
-    case Dtype::f16: return run_on_state<F16>(call);
-    default: return run_on_state<float>(call);
-  }
+  if (state.dtype == Dtype::f32)
+    run<float>(call);
+  else
+    run<Bf16>(call);
 }
 
 }  // namespace kernelpair::KP_TIER

@@ -3,6 +3,7 @@
 // give equal bits wherever they stand.
 #include "common/delta_gates.h"
 #include "common/parallel.h"
+#include "common/vec_memory.h"
 
 namespace kernelpair::KP_TIER {
 namespace {

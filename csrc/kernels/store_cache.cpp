@@ -3,7 +3,7 @@
 // - A large batch streams past the caches (non-temporal stores), which saves reading the lines that are overwritten; a small
 //   one stays in them, for attention reads it back at once.
 #include "common/parallel.h"
-#include "common/vec.h"
+#include "common/vec_memory.h"
 #include "common/view.h"
 
 namespace kernelpair::KP_TIER {
