@@ -74,7 +74,12 @@ struct VectorProducts {
       for (int64_t r = 0; r < kUnitRows; ++r) {
         const auto* row = reinterpret_cast<const decltype(element)*>(rows[r]);
         float* to = query_block(unit, r) + first * kBlockRows + r % kBlockRows;
-        for (int64_t d = 0; d < width; ++d) to[d * kBlockRows] = row ? load_one(row + d) : 0;
+        for (int64_t d = 0; d < width; d += kLanes) {
+          const int lanes = lanes_left(width - d);
+          float numbers[kLanes];
+          store(numbers, row ? load(row + d, lanes) : zero());
+          for (int i = 0; i < lanes; ++i) to[(d + i) * kBlockRows] = numbers[i];
+        }
       }
     });
   }

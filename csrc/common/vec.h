@@ -109,7 +109,11 @@ KP_INLINE F32x16 as_float(I32x16 a) {
   return r;
 }
 
-KP_INLINE F32x16 operator-(F32x16 a) { return as_float(as_int(a) ^ splat_int(INT32_MIN)); }
+KP_INLINE F32x16 operator-(F32x16 a) {
+  F32x16 r;
+  KP_EACH_PIECE r.p[i] = -a.p[i];
+  return r;
+}
 KP_INLINE F32x16 abs(F32x16 a) { return as_float(as_int(a) & splat_int(INT32_MAX)); }
 
 template <int kBits>

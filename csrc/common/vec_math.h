@@ -99,15 +99,22 @@ KP_SHORT_INLINE F32x16 sigmoid(F32x16 x) {
 }
 
 // x sigmoid(x). For negative x the scale joins last, for exp(x) is subnormal before x exp(x) is.
+#if defined(__AVX512F__)
+KP_INLINE F32x16 silu(F32x16 x) {  // x / (1 + 2^n m), where a larger 2^n than 2^120 is divided by apart; past 140 nothing changes
+  const F32x16 low = max(splat(-140), x), bounded = min(splat(140), low), minus_log2e = splat(-1.44269504f);
+  const F32x16 n = floor(bounded * minus_log2e);
+  const F32x16 m = exp2_fraction(fma(bounded, splat(-1.92596303e-8f), fma(bounded, minus_log2e, -n)));
+  const F32x16 near = min(splat(120), n), divisor = splat(1) + times_power(m, near);
+  const F32x16 r = {{(FloatPiece)_mm512_rcp14_ps(divisor.p[0])}};
+  return times_power(low * fma(r, fma(-divisor, r, splat(1)), r), near - n);
+}
+#else
 KP_SHORT_INLINE F32x16 silu(F32x16 x) {
   const Logistic l = logistic(x);
-#if defined(__AVX512F__)
-  const F32x16 negative = times_power(-l.size * l.mantissa * l.r, l.power);
-#else
   const F32x16 negative = times_power(-l.size * l.mantissa * l.r, l.power + splat(64)) * splat(0x1p-64f);
-#endif
   return select(less(x, zero()), negative, x * l.r);
 }
+#endif
 
 // log(1 + u) for u in [0, 1], as 2 atanh(s) with s = u / (2 + u): s times a polynomial in s^2, relative error below 2^-22.
 KP_INLINE F32x16 log1p_unit(F32x16 u) {

@@ -172,10 +172,19 @@ KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const 
 
 // R tokens; the channels past the last whole vector are left to a call for each token.
 template <class T, int W, int R>
-void convolve_tile(const T* const* rows, int64_t channels, const Scratch<T>& scratch, Matrix<T> y, bool silu_activation) {
+void convolve_tile(const T* const* rows, int64_t x_step, int64_t channels, const Scratch<T>& scratch, Matrix<T> y,
+                   bool silu_activation) {
   int64_t c = 0;
-  if constexpr (R > 1)
-    for (; c + kLanes <= channels; c += kLanes) convolve_block<T, W, R>(rows, c, kLanes, scratch, y, silu_activation);
+  if constexpr (R > 1) {
+    const T* last = rows[R + W - 2];
+    for (; c + kLanes <= channels; c += kLanes) {  // the rows are too far apart for the hardware to see the next ones coming
+      KP_UNROLL for (int r = 1; r <= R; ++r) {
+        __builtin_prefetch(last + r * x_step + c, 0, 3);
+        __builtin_prefetch(y.at(c, R - 1 + r), 1, 3);
+      }
+      convolve_block<T, W, R>(rows, c, kLanes, scratch, y, silu_activation);
+    }
+  }
   for (int r = 0; r < R; ++r)
     for (int64_t i = c; i < channels; i += kLanes)
       convolve_block<T, W, 1>(rows + r, i, lanes_left(channels - i), scratch, {y.at(0, r), y.channel, y.column}, silu_activation);
@@ -189,11 +198,11 @@ void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, 
   int64_t t = 0;
   for (; t + kTile <= length; t += kTile) {
     for (int r = 0; r < kTile + W - 1; ++r) rows[r] = row(t - (W - 1) + r);
-    convolve_tile<T, W, kTile>(rows, channels, scratch, {y.at(0, t), y.channel, y.column}, silu_activation);
+    convolve_tile<T, W, kTile>(rows, x.column, channels, scratch, {y.at(0, t), y.channel, y.column}, silu_activation);
   }
   for (; t < length; ++t) {
     for (int r = 0; r < W; ++r) rows[r] = row(t - (W - 1) + r);
-    convolve_tile<T, W, 1>(rows, channels, scratch, {y.at(0, t), y.channel, y.column}, silu_activation);
+    convolve_tile<T, W, 1>(rows, x.column, channels, scratch, {y.at(0, t), y.channel, y.column}, silu_activation);
   }
   for (int j = 0; j < W - 1; ++j) rows[j] = row(length - (W - 1) + j);
   if (state.data) write_state<T, W - 1>(state, channels, rows);
