@@ -11,6 +11,7 @@
 #include "common/decode_tiles.h"
 #include "common/decode_vectors.h"
 #include "common/parallel.h"
+#include "common/path.h"
 #include "common/scratch.h"
 
 namespace kernelpair::KP_TIER {
@@ -86,7 +87,9 @@ void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, i
       if (Products::kPrefetchInOrder || !in_order(next, k_step)) block.ahead = &next;
     }
     p.products.scores(block, p.scores, softmax.columns);
+    if (block.ahead) took(Path::decode_fetched_ahead);
     const bool rose = softmax.step(p.scores, block.keys, round_up(block.keys, p.products.key_step()), scaling);
+    if (j > first) took(rose ? Path::decode_rescaled : Path::decode_blocks);
     if (rose && j > first) p.products.rescale(softmax.rescale);
     p.products.accumulate(block, p.scores, softmax.columns, j == first);
   }
@@ -126,6 +129,8 @@ KP_INLINE SplitPlan plan_splits(int64_t most_splits, int64_t requests, int64_t t
   plan.splits = least(most_splits, most(1, (longest + plan.target - 1) / plan.target));
   const int64_t items = requests * plan.splits;
   plan.head_parts = items >= threads ? 1 : least(heads, (threads + items - 1) / items);
+  took(plan.splits > 1 ? Path::decode_splits : Path::decode_one_split);
+  if (plan.head_parts > 1) took(Path::decode_head_parts);
   return plan;
 }
 
@@ -175,6 +180,7 @@ KP_NOINLINE void write_result(T* to, int64_t Dv, const float* sums, float top, f
 // Splits partial(0), partial(1), ... of one query head become its result; `row` has room for Dv floats.
 template <class T, class Partials>
 KP_NOINLINE void merge_splits(T* to, int64_t Dv, int64_t splits, const Partials& partial, float sink, float* row) {
+  took(Path::decode_merged);
   float high = sink;
   for (int64_t s = 0; s < splits; ++s) high = __builtin_fmaxf(high, partial(s).load_lse());
   float total = __builtin_expf(sink - high);
@@ -193,6 +199,7 @@ KP_NOINLINE void merge_splits(T* to, int64_t Dv, int64_t splits, const Partials&
 
 template <class T>
 void write_zeros(T* to, int64_t Dv) {
+  took(Path::decode_no_keys);
   for (int64_t d = 0; d < Dv; d += kLanes) store(to + d, zero(), lanes_left(Dv - d));
 }
 

@@ -9,6 +9,7 @@
 // block, with sixteen heads in the rows of A. Which rows are taken in place and which are copied: row_tiles.h.
 #pragma once
 
+#include "common/path.h"
 #include "common/row_tiles.h"
 #include "common/scratch.h"
 #include "common/tile.h"
@@ -161,6 +162,7 @@ struct DecodeTiles {
   // weights [key][row], zero from block.keys to a multiple of key_step(). Adds their products with V to the sums.
   KP_NOINLINE void accumulate(const KeyBlock& block, const float* from, int64_t row, bool first) {
     const int64_t steps = (block.keys + key_step() - 1) / key_step();
+    took(paired ? Path::decode_tiles_paired : Path::decode_tiles_expanded);
     if (paired)
       pack_paired_weights(from, row, steps);
     else

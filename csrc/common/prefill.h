@@ -17,6 +17,7 @@
 
 #include "common/dtypes.h"
 #include "common/parallel.h"
+#include "common/path.h"
 #include "common/prefill_plan.h"
 #include "common/prefill_tiles.h"
 #include "common/prefill_vectors.h"
@@ -143,11 +144,12 @@ struct Prefill {
     const int64_t live = unit_rows(unit), top_row = position(unit * kUnitRows), last_row = position(unit * kUnitRows + live - 1);
     const int64_t begin = clamp(sequence.low(top_row) - first, 0, count) / 32 * 32;
     const int64_t seen = clamp(sequence.high(last_row) - first, 0, count), end = (seen + 31) / 32 * 32;
-    if (begin >= end) return;
+    if (begin >= end) return took(Path::prefill_unseen_block);
     products.score(unit, live, begin, end, scores);
     const bool whole = sequence.low(last_row) <= first + begin && sequence.high(top_row) >= first + end;
     const bool plain = call.cap == 0 && scale > 0;
-    if (!plain) settle(live, begin, end);
+    took(whole ? Path::prefill_whole : Path::prefill_masked);
+    if (!plain) took(Path::prefill_capped), settle(live, begin, end);
     if (whole)
       weigh<false>(unit, live, first, begin, end, plain ? scale : 1);
     else
@@ -182,6 +184,7 @@ struct Prefill {
       if (now > before) {
         top[id] = now;
         if (before != -__builtin_inff()) {
+          took(Path::prefill_rescaled);
           const F32x16 shrink = exp2(splat(factor) * splat(before - now));
           sum = sum * shrink;
           rescale(unit, r, shrink);
@@ -275,8 +278,10 @@ void prefill_with(const PrefillCall& call, const Source& source) {
 
 template <class Source>
 void prefill(const PrefillCall& call, const Source& source) {
+  const bool tiles = kHasTiles && call.q.dtype == Dtype::bf16;
+  took(tiles ? Path::prefill_tiles : Path::prefill_vectors);
   if constexpr (kHasTiles)
-    if (call.q.dtype == Dtype::bf16) return prefill_with<TileProducts>(call, source);
+    if (tiles) return prefill_with<TileProducts>(call, source);
   prefill_with<VectorProducts>(call, source);
 }
 

@@ -6,6 +6,7 @@
 // - Anything else: one channel after the other, vectors along its tokens, over a float copy of the row.
 // Both add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit.
 #include "common/parallel.h"
+#include "common/path.h"
 #include "common/vec_math.h"
 #include "common/vec_memory.h"
 
@@ -267,14 +268,18 @@ void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scra
   const int64_t length = sequence.end - sequence.start;
   if (length == 0) return;
   const Matrix<T> y = tokens_of<T>(call.y, sequence.row, first, sequence.start);
-  if (!sequence.live) return clear(y, length, channels);
+  if (!sequence.live) return took(Path::conv_pad), clear(y, length, channels);
   const Matrix<T> x = tokens_of<T>(call.x, sequence.row, first, sequence.start);
   const Matrix<T> state = state_of<T>(call, sequence.slot, first);
-  if (state.data && call.initial(b))
+  const bool warm = state.data && call.initial(b), dense = x.channel == 1 && y.channel == 1;
+  took(warm ? Path::conv_state_read : Path::conv_state_fresh);
+  took(dense ? Path::conv_dense_channels : Path::conv_any_strides);
+  if (dense && length >= kTile) took(Path::conv_token_tile);
+  if (warm)
     read_state<T, W - 1>(state, channels, scratch.history);
   else
     for (int j = 0; j < W - 1; ++j) __builtin_memset(scratch.history[j], 0, channels * sizeof(T));
-  if (x.channel == 1 && y.channel == 1)
+  if (dense)
     dense_channels<T, W>(x, y, length, channels, scratch, state, call.silu);
   else
     any_strides<T, W>(x, y, length, channels, scratch, state, call.silu);

@@ -55,7 +55,7 @@ void clear_uncovered(const Call& call, const Batch& batch) {
     const Sequence seq = sequence_of(call, batch, n);
     if (seq.begin == seq.end) {
       clear_rows(call.out, seq.begin, index_at(batch.cu_seqlens, n + 1));
-      if (!batch.state_indices.defined) pass_state_on(call, seq);
+      if (!batch.state_indices.defined) took(Path::chunk_state_passed), pass_state_on(call, seq);
     }
   }
 }
@@ -82,8 +82,11 @@ void chunk_gated_delta_rule(const View& q, const View& k, const View& v, const V
                      static_cast<float>(eps), static_cast<float>(scale), v.sizes[1] / q.sizes[1]};
   const Batch batch = {state_indices, has_initial_state, cu_seqlens, has_pad, pad_slot};
   clear_uncovered(call, batch);
+  const bool tiled = kHasTiles && q.dtype == Dtype::bf16;
+  took(tiled ? Path::chunk_tiles : Path::chunk_tokens);
+  if (value_major) took(Path::chunk_value_major);
   if constexpr (kHasTiles) {
-    if (q.dtype == Dtype::bf16) {
+    if (tiled) {
       run_items(call, batch, q.sizes[1], tile_scratch_bytes(call), [&](const Sequence& seq, int64_t head, char* scratch) {
         TileScope tiles;
         run_tiles(call, seq, head, scratch);

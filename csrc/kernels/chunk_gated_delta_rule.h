@@ -1,6 +1,7 @@
 // What the two ways of computing the gated delta rule share: the call, one sequence's part of it, and state blocks.
 #pragma once
 
+#include "common/path.h"
 #include "common/scratch.h"
 #include "common/transpose.h"
 #include "common/vec_math.h"

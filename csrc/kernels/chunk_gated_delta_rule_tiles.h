@@ -138,6 +138,7 @@ void run_strip(const TileScratch& s, float* state, const StripTokens& x, int64_t
   multiply_half(strip, gate.inverse, strip.right_side);
   keep_written(strip, gate, 0);
   if (halves > 1) {
+    took(Path::chunk_tiles_second_half);
     multiply_half(strip, gate.coupling, strip.written);
     form_right_side<true>(strip, gate, x.v, x.v_stride, 1);
     multiply_half(strip, gate.inverse + 2 * kTileHalves, strip.right_side);
@@ -154,6 +155,7 @@ StripTokens strip_tokens(const Call& call, const TileScratch& s, int64_t head, i
   StripTokens x = {at<Bf16>(call.v, token, head) + column, call.v.strides[0], at<Bf16>(call.out, token, head) + column,
                    call.out.strides[0], tokens, columns};
   if (tokens == padded && columns == kStrip) return x;
+  took(Path::chunk_tiles_padded);
   __builtin_memset(s.values, 0, kChunk * kStrip * sizeof(Bf16));
   for (int64_t i = 0; i < tokens; ++i) __builtin_memcpy(s.values + i * kStrip, x.v + i * x.v_stride, columns * sizeof(Bf16));
   x.v = s.values;

@@ -10,6 +10,7 @@
 #include "common/delta_gates.h"
 #include "common/dtypes.h"
 #include "common/parallel.h"
+#include "common/path.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -162,6 +163,8 @@ template <class S>
 void step_kv(const Head<S>& head, Keys& keys) {
   int64_t column = 0;
   const auto left = [&] { return head.V - column; };
+  if (head.V >= kLanes) took(Path::step_whole_columns);
+  if (head.V % kLanes) took(Path::step_tail_columns);
   for (; left() >= kWidest * kLanes; column += kWidest * kLanes)
     step_columns<S, kWidest, true>(head, keys, column, kLanes);
   if constexpr (kWidest > 4)
@@ -238,12 +241,14 @@ void run(const Call& call) {
       const int64_t request = item / heads, n = item % heads, slot = index_at(call.state_indices, request);
       char* o = at(call.o, request, n);
       if (call.has_pad && slot == call.pad_slot) {
+        took(Path::step_pad);
         __builtin_memset(o, 0, V * element_size(call.o.dtype));
         continue;
       }
       if (item == begin || n % group == 0) keys.start(request, n / group);
       const Head<S> head{at<S>(call.state, slot, n), call.state.strides[2], at(call.v, request, n), o, V,
                             gates_of(call, request, n)};
+      took(call.vk ? Path::step_value_major : Path::step_key_major);
       if (call.vk)
         step_vk(head, keys);
       else

@@ -1,6 +1,7 @@
 // What both forms of packed_linear (tiles, vectors) share: rows of x of any strides, the bias of a panel, the rounding store.
 #pragma once
 
+#include "common/path.h"
 #include "common/vec_memory.h"
 
 namespace kernelpair::KP_TIER {

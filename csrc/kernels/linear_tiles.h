@@ -136,8 +136,11 @@ struct TileLinear {
     finish(sums, first, rows, p);
   }
 
+  bool spills(int64_t rows) const { return rows > kWholeRows && steps > kSliceSteps; }
+
   void multiply_panels(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end,
                        float* spilled) const {
+    took(rows <= kTileRows ? Path::linear_tiles_few : spills(rows) ? Path::linear_tiles_slices : Path::linear_tiles_whole);
     if (rows <= kTileRows) return multiply_few(x_tiles, first, rows, begin, end);
     TileScope scope;
     for (int64_t pass = 0; pass < rows; pass += kPassRows)
@@ -150,8 +153,7 @@ struct TileLinear {
     const int64_t chunk = M < kTileChunkRows ? M : kTileChunkRows;
     const int64_t tile_rows = chunk <= kTileRows ? 1 : 2 * divide_up(chunk, kPairRows);  // pairs read both
     const int64_t x_bytes = tile_rows * steps * kTileBytes;
-    const bool spills = chunk > kWholeRows && steps > kSliceSteps;
-    const int64_t spilled_bytes = spills ? panels * (kPassRows / kPairRows) * kBlockFloats * 4 : 0;
+    const int64_t spilled_bytes = spills(chunk) ? panels * (kPassRows / kPairRows) * kBlockFloats * 4 : 0;
     auto* x_tiles = static_cast<char*>(call_scratch(x_bytes + spilled_bytes));
     auto* spilled = reinterpret_cast<float*>(x_tiles + x_bytes);
     for (int64_t first = 0; first < M; first += chunk) {

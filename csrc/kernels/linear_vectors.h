@@ -240,6 +240,7 @@ struct VectorLinear {
   }
 
   void multiply_panels(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
+    took(rows <= kRowBlock ? Path::linear_vectors_few : blocks > kDeepBlocks ? Path::linear_vectors_slices : Path::linear_vectors_many);
     if (rows <= kRowBlock) {
       for (int64_t p = begin; p < end; ++p) multiply_one(x_blocks, first, rows, p);
       return;

@@ -3,6 +3,7 @@
 // - A large batch streams past the caches (non-temporal stores), which saves reading the lines that are overwritten; a small
 //   one stays in them, for attention reads it back at once.
 #include "common/parallel.h"
+#include "common/path.h"
 #include "common/vec_memory.h"
 #include "common/view.h"
 
@@ -45,6 +46,7 @@ void store_cache(const View& k, const View& v, const View& k_cache, const View& 
   const int64_t token_bytes = k_plan.runs * k_plan.bytes + v_plan.runs * v_plan.bytes;
   if (token_bytes == 0) return;
   const bool stream = tokens * token_bytes >= kStreamingBytes;
+  took(stream ? Path::store_streamed : k_plan.runs == 1 ? Path::store_dense : Path::store_by_head);
   parallel_for(tokens, kGrainBytes / token_bytes + 1, [&](int64_t begin, int64_t end) {
     const auto copy = stream ? copy_token<true> : copy_token<false>;
     for (int64_t n = begin; n < end; ++n) {
