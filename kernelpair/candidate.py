@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -18,13 +18,15 @@ class Candidate:
 
     `entry` is `package.module:attribute` or `path/to/file.py:attribute`; `prepare`, of the same form, is called once with
     the candidate's name in the process that runs it (to select a tier); `ran` is called before each call with True and
-    after it with False and then returns the name of what really ran, or None where the candidate cannot tell.
+    after it with False and then returns the name of what really ran, or None where the candidate cannot tell; `paths` returns
+    the names of the ways through its code that were taken since it was last called.
     """
 
     name: str
     entry: str
     prepare: str = ""
     ran: str = ""
+    paths: str = ""
 
     def load(self) -> Callable[..., Any]:
         """The callable itself."""
@@ -38,6 +40,10 @@ class Candidate:
     def observer(self) -> Callable[[bool], str | None]:
         """Tells which tier ran."""
         return _callable(self.ran) if self.ran else lambda before: None
+
+    def surveyor(self) -> Callable[[], Sequence[str]]:
+        """Tells which ways were taken since the last time."""
+        return _callable(self.paths) if self.paths else lambda: ()
 
 
 def _callable(entry: str) -> Callable[..., Any]:

@@ -92,6 +92,8 @@ class Tally:
     trials: Counter[str] = field(default_factory=Counter)
     edges: Counter[str] = field(default_factory=Counter)
     cells: Counter[str] = field(default_factory=Counter)
+    paths: Counter[str] = field(default_factory=Counter)
+    """Way through the candidate's code -> cases that took it."""
     largest: dict[str, float] = field(default_factory=dict)
     """Output -> largest |error| / bound."""
     ratios: dict[str, Counter[int]] = field(default_factory=dict)
@@ -115,6 +117,7 @@ class Tally:
         self.trials[case.trial] += 1
         self.edges.update(name for name, holds in pair.edges.items() if holds(case))
         self.cells.update(cells.hit(pair, case))
+        self.paths.update(verdict.paths)
         self.sharp += pair.sharp is not None and verdict.calls > 0 and pair.sharp(case)
         for name, tightness in verdict.tightness.items():
             self.largest[name] = max(self.largest.get(name, 0.0), tightness.largest)

@@ -150,6 +150,8 @@ class Pair:
     bad: Mapping[str, Bad] = field(default_factory=dict)
     edges: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     """Named corners of the contract -> does this case lie in it; a run that leaves one out is reported."""
+    paths: Callable[[str], Sequence[str]] = lambda candidate: ()
+    """Candidate's name -> the ways through its code that some case is to take, as far as it tells (`Candidate.paths`)."""
     sharp: Callable[[Any], bool] | None = None
     """Cases judged by a second check with power (exact modes, fp32), for a bound that is loose elsewhere."""
     emulated: Callable[[Any], bool] = lambda case: True

@@ -48,6 +48,8 @@ class Result:
     """Named edges that no case hit."""
     unhit: list[str] = field(default_factory=list)
     """Cells of the case space (`kernelpair.cells`) that no case hit."""
+    untaken: list[str] = field(default_factory=list)
+    """Ways through the candidate's code (`Pair.paths`) that no case took."""
     trials: dict[str, int] = field(default_factory=dict)
     unsupported: dict[str, int] = field(default_factory=dict)
     """Documented limit -> cases drawn outside of it; none of them was judged."""
@@ -101,6 +103,7 @@ def result_of(ended: Ended, pair: Pair) -> Result:
         failures=failures,
         tightness={name: round(value, 4) for name, value in sorted(tally.largest.items())},
         ratios={name: dict(sorted(counts.items())) for name, counts in sorted(tally.ratios.items())},
+        untaken=[name for name in pair.paths(ended.job.candidate) if not tally.paths[name]],
         unhit=[name for name in cells(pair) if not tally.cells[name]],
         uncovered=[name for name in pair.edges if not tally.edges[name]],
         trials=dict(tally.trials.most_common()),

@@ -164,6 +164,7 @@ class Session:
         outcome = self.runner.run(request)
         if outcome.status == "harness":
             raise HarnessError(outcome.message)
+        self.verdict.paths.update(outcome.paths)
         return outcome
 
     def _judge_call(

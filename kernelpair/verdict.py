@@ -65,6 +65,8 @@ class Verdict:
     failures: list[Failure] = field(default_factory=list)
     tightness: dict[str, Tightness] = field(default_factory=dict)
     calls: int = 0
+    paths: set[str] = field(default_factory=set)
+    """The ways through the candidate's code that its calls took."""
     unsupported: str = ""
     """The documented limit that kept a call from being made; the trial ended there."""
     noticed_by: str = "value"

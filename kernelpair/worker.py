@@ -60,6 +60,8 @@ class Outcome:
     moved: tuple[str, ...] = ()
     """Arguments whose sizes, strides or data pointer the call changed."""
     ran: str | None = None
+    paths: tuple[str, ...] = ()
+    """The ways through the candidate's code that the call took, as far as it tells."""
     others: list["Outcome"] = field(default_factory=list)
     """Of the calls in `Request.also`."""
 
@@ -99,6 +101,7 @@ class Caller:
         candidate.enter()
         self.function: Callable[..., Any] = candidate.load()
         self.observe = candidate.observer()
+        self.survey = candidate.surveyor()
         self.threads = 0
 
     def call(self, request: Request, *, guarded: bool) -> Outcome:
@@ -121,7 +124,7 @@ class Caller:
         for outcome, call, before in zip(outcomes, calls, shapes):
             outcome.moved = tuple(name for name, shape in before.items() if shape != _shape(call[name]))
             outcome.ran = self.observe(False)
-        return replace(outcomes[0], others=outcomes[1:])
+        return replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()))
 
     def _answer(self, call: Mapping[str, Any]) -> Any:
         """What the candidate returns or raises."""

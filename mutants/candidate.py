@@ -71,7 +71,7 @@ def resolve(pair: str, name: str) -> tuple[Pair, Candidate]:
     kernel = found.files.get("kernel", f"csrc/kernels/{pair}.cpp")
     planted = plant(mutant, kernel, tier, folder_of(mutant))
     usual = candidates.candidate(found, tier)
-    return found, MutantCandidate(usual.name, usual.entry, usual.prepare, usual.ran, planted)
+    return found, MutantCandidate(usual.name, usual.entry, usual.prepare, usual.ran, planted=planted)
 
 
 def folder_of(mutant: Mutant) -> Path:

@@ -1,7 +1,7 @@
 """The compiled kernels behind a Python face: `operator(name)` calls one, `use_tier(name)` chooses its instruction set."""
 
 from optimized.operators import Operator, operator, operators
-from optimized.tiers import Tier, build, forget_last_tier, last_tier, selected_tier, set_tier, tiers, use_tier
+from optimized.tiers import Tier, build, forget_last_tier, last_tier, paths, selected_tier, set_tier, tiers, use_tier
 
 __all__ = [
     "Operator",
@@ -11,6 +11,7 @@ __all__ = [
     "last_tier",
     "operator",
     "operators",
+    "paths",
     "selected_tier",
     "set_tier",
     "tiers",

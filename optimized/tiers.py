@@ -68,6 +68,13 @@ def last_tier() -> str | None:
     return torch.ops.kernelpair._last_tier() or None
 
 
+def paths(taken: bool = False) -> list[str]:
+    """The ways that kernels may take (csrc/common/path.h); with `taken` those that were taken since this was last asked."""
+    load()
+    names: str = torch.ops.kernelpair._paths(taken)
+    return names.split(",") if names else []
+
+
 def forget_last_tier() -> None:
     """Forget which tier ran, so that a call can be seen to run a kernel at all."""
     load()

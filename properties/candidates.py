@@ -3,7 +3,7 @@
 from kernelpair.candidate import Candidate
 from kernelpair.pair import Pair
 from kernelpair.provider import PREFIX, provider
-from optimized import Tier, forget_last_tier, last_tier, set_tier, tiers
+from optimized import Tier, forget_last_tier, last_tier, paths, set_tier, tiers
 from properties import pairs
 
 PYTHON = "python"
@@ -13,7 +13,7 @@ def candidate(pair: Pair, tier: str) -> Candidate:
     """The compiled kernel of `pair` in `tier`, or the one candidate of a pair that is not put on trial by tier."""
     module = pair.files["properties"].removesuffix(".py").replace("/", ".")
     prepare = "" if tier == PYTHON else "properties.candidates:set_tier"
-    return Candidate(tier, f"{module}:PAIR.optimized", prepare, "properties.candidates:observe")
+    return Candidate(tier, f"{module}:PAIR.optimized", prepare, "properties.candidates:observe", "properties.candidates:taken")
 
 
 def names(pair: Pair) -> list[str]:
@@ -37,6 +37,11 @@ def observe(before: bool) -> str | None:
     return last_tier() or ""
 
 
+def taken() -> list[str]:
+    """The ways that kernels took since this was last asked."""
+    return paths(taken=True)
+
+
 def resolve(pair: str, name: str) -> tuple[Pair, Candidate]:
     """Pair and candidate by name, a tier or `provider:<name or file>`, in whichever process needs them."""
     found = pairs()[pair]
@@ -45,4 +50,4 @@ def resolve(pair: str, name: str) -> tuple[Pair, Candidate]:
     return found, candidate(found, name)
 
 
-__all__ = ["PYTHON", "candidate", "names", "observe", "resolve", "set_tier", "tier_named"]
+__all__ = ["PYTHON", "candidate", "names", "observe", "resolve", "set_tier", "taken", "tier_named"]

@@ -17,7 +17,7 @@ from kernelpair.values import generator, permutation, poison, small_integers, un
 from properties import _causal_conv1d_bad, _causal_conv1d_bench, _causal_conv1d_relations
 from properties._causal_conv1d_batch import requests
 from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error, rounding
-from properties.strategies import around, common, float_dtypes
+from properties.strategies import around, common, float_dtypes, kernel_paths
 
 FORMS = ("update", "batched", "varlen", "pack", "varlen", "varlen")  # varlen has the most corners
 DIMS = (1, *around(16, 32, 64, 96), 160)  # around a vector, a packed block, two and three of them
@@ -343,6 +343,7 @@ PAIR = Pair(
     layouts=ARGUMENT_LAYOUTS,
     indices=INDICES,
     relations=_causal_conv1d_relations.RELATIONS,
+    paths=kernel_paths("conv_"),
     bad=_causal_conv1d_bad.BAD,
     edges=EDGES,
     sharp=lambda case: case.exact or case.dtype == "float32",

@@ -25,6 +25,7 @@ from properties._chunk_gated_delta_rule_cases import (
 )
 from properties._chunk_gated_delta_rule_relations import RELATIONS
 from properties.delta_rule_bound import BF16_STORE, UNIT, Rule, Walk, walk
+from properties.strategies import kernel_paths
 from reference import chunk_gated_delta_rule as reference
 
 # Of the root sum of squares of all roundings' sizes. A written value passes through at most four rounded copies (right side,
@@ -192,6 +193,7 @@ PAIR = Pair(
     fused=FUSED,
     indices=INDICES,
     relations=RELATIONS,
+    paths=kernel_paths("chunk_"),
     bad=BAD,
     fuzz=every_argument,
     sharp=lambda case: case.dtype == "float32" or case.beta == "zero",

@@ -25,7 +25,7 @@ from properties._decode_attention_bench import BENCH
 from properties._decode_attention_errors import BAD
 from properties._decode_attention_relations import RELATIONS
 from properties.attention_bound import attention_bound
-from properties.strategies import around, common
+from properties.strategies import around, common, kernel_paths
 from reference.decode_attention import decode_attention
 
 HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4))  # (H, Hkv)
@@ -374,6 +374,7 @@ PAIR = Pair(
     fused=FUSED,
     indices=INDICES,
     relations=RELATIONS,
+    paths=kernel_paths("decode_"),
     bad=BAD,
     fuzz=every_argument,
     edges={

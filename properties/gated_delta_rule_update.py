@@ -15,7 +15,7 @@ from kernelpair.values import permutation, poison, small_integers, uniform
 from optimized import operator
 from properties import _gated_delta_rule_update_bad, _gated_delta_rule_update_bench, _gated_delta_rule_update_relations
 from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error, rounding
-from properties.strategies import around, common, float_dtypes
+from properties.strategies import around, common, float_dtypes, kernel_paths
 from reference.gated_delta_rule_update import gated_delta_rule_update
 
 REQUESTS = (1, 2, 0, 4, 17)
@@ -260,6 +260,7 @@ PAIR = Pair(
     fused=[("q", "k")],
     indices=["state_indices"],
     relations=_gated_delta_rule_update_relations.RELATIONS,
+    paths=kernel_paths("step_"),
     bad=_gated_delta_rule_update_bad.BAD,
     fuzz=every_argument,
     edges={

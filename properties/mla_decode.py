@@ -18,7 +18,7 @@ from optimized.mla_decode import mla_decode_workspace_size
 from properties._attention_values import exact_bound
 from properties._mla_decode_errors import BAD
 from properties.attention_bound import attention_bound
-from properties.strategies import around, common
+from properties.strategies import around, common, kernel_paths
 from reference.decode_attention import decode_attention
 from reference.mla_decode import mla_decode
 from reference.paged_attention import paged_attention
@@ -371,6 +371,7 @@ PAIR = Pair(
     layouts=LAYOUTS,
     indices=INDICES,
     relations=RELATIONS,
+    paths=kernel_paths("decode_", but=["decode_head_parts"]),
     bad=BAD,
     fuzz=every_argument,
     edges={

@@ -15,12 +15,13 @@ from kernelpair.pair import EXACT, Bad, BenchRow, Bound, Inputs, Outputs, Pair, 
 from kernelpair.session import Session
 from kernelpair.values import generator, small_integers, uniform
 from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
-from properties.strategies import around, common
+from properties.strategies import around, common, kernel_paths
 from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
 
 ROWS = (1, 2, 3, 4, 5, 16, *around(32), 64, 101, 0)  # M
 OUTPUTS = (1, 7, 12, *around(16), 24, *around(32, 48, 64), 416)  # N
 DEPTHS = (1, 2, 3, *around(32, 64), 96, 512, 4099)  # K
+DEEP = 2080  # K of one case in 32, with few columns
 MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
 MOST_EMULATED = 1_000_000  # 20 ms of software tiles
 DTYPES = ("float32", "bfloat16", "float16")
@@ -51,6 +52,8 @@ def cases(draw: st.DrawFn) -> LinearCase:
     fields = draw(st.fixed_dictionaries({**common(LAYOUTS, []), "dtype": st.sampled_from(DTYPES)}))
     N, K = draw(st.sampled_from(OUTPUTS), label="N"), draw(st.sampled_from(DEPTHS), label="K")
     M = draw(st.sampled_from([rows for rows in ROWS if rows * N * K <= MOST_PRODUCTS]), label="M")
+    if draw(st.integers(0, 31), label="deep") == 31:  # sums that are put away between slices of K
+        M, N, K = 65, min(N, 7), DEEP
     shapes = [(M,), (2, M), (M, 3), (2, 1, M)] + ([()] if M == 1 else [])
     outer = draw(st.sampled_from([shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS]), label="outer")
     values = draw(st.sampled_from(VALUES), label="values")
@@ -278,10 +281,12 @@ PAIR = Pair(
     bound=bound,
     layouts=LAYOUTS,
     relations=RELATIONS,
+    paths=kernel_paths("linear_"),
     bad=BAD,
     fuzz=every_argument,
     sharp=lambda case: case.values != "uniform" or case.dtype == "float32",
-    emulated=lambda case: max(prod(case.outer), 16) * max(case.N, 32) * max(case.K, 32) <= MOST_EMULATED,
+    emulated=lambda case: max(prod(case.outer), 16) * max(case.N, 32) * max(case.K, 32) <= MOST_EMULATED
+    or (case.K == DEEP and case.N <= 7 and prod(case.outer) <= 130),
     edges={
         "no rows": lambda case: 0 in case.outer,
         "x of one dimension": lambda case: case.outer == (),

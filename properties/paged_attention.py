@@ -21,7 +21,7 @@ from properties._paged_attention_bench import BENCH
 from properties._paged_attention_errors import BAD
 from properties._paged_attention_relations import RELATIONS
 from properties.attention_bound import attention_bound
-from properties.strategies import around, common
+from properties.strategies import around, common, kernel_paths
 from reference.paged_attention import paged_attention
 
 HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4))  # (H, Hkv)
@@ -377,6 +377,7 @@ PAIR = Pair(
     fused=FUSED,
     indices=INDICES,
     relations=RELATIONS,
+    paths=kernel_paths("decode_", "prefill_", but=["decode_tiles_paired"]),
     bad=BAD,
     fuzz=every_argument,
     edges=EDGES,

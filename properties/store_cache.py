@@ -14,12 +14,13 @@ from kernelpair.pair import Alias, Bad, BenchRow, Inputs, Pair, Relation, every_
 from kernelpair.session import Session
 from kernelpair.values import generator, permutation, poison
 from optimized import operator
-from properties.strategies import around, common
+from properties.strategies import around, common, kernel_paths
 from reference.store_cache import store_cache
 
 DTYPES = ("bfloat16", "float16", "float32", "uint8", "float8_e4m3fn", "float8_e5m2")
 ROWS = (0, 1, 2, 3, 5, 17, 133)  # 133: more rows than any thread's share of a small call
 ROW_SIZES = ((1, 1), *((1, size) for size in around(16, 32, 64, 128)), (2, 32), (3, 43), (2, 64))  # (H, D)
+LARGE = {"heads": 2, "width_k": 4003, "width_v": 4003}  # with 133 rows of 2 bytes an element: more than a cache keeps
 WIDTHS = ((0, 0), (64, 64), (192, 128), (33, 1), (0, 5), (7, 0))  # Dk, Dv that differ; a cache of zero width
 PAD = -7  # an entry to be skipped; -7 and a slot inside the cache are both tried
 
@@ -62,12 +63,14 @@ def _sizes(draw: st.DrawFn) -> dict[str, Any]:
 def cases(draw: st.DrawFn) -> StoreCacheCase:
     """Any rows, sizes, dtype, pads and layouts that the contract allows."""
     fields = draw(st.fixed_dictionaries({"dtype": st.sampled_from(DTYPES), **common(LAYOUTS, ["indices"], FUSED)}))
-    rows = draw(st.sampled_from(ROWS[1:] + ROWS[:1]), label="rows")
+    rows, sizes = draw(st.sampled_from(ROWS[1:] + ROWS[:1]), label="rows"), draw(_sizes())
+    if draw(st.integers(0, 63), label="large") == 63:
+        rows, sizes = max(ROWS), LARGE
     pads = draw(st.sampled_from(("none", "some", "all")), label="pads")
     chosen = {"none": (), "some": tuple(range(0, rows, 3)), "all": tuple(range(rows))}[pads]
     spare = draw(st.integers(0, 3), label="spare")
     in_range = pads != "none" and spare > 0 and draw(st.booleans())
-    return StoreCacheCase(**fields, rows=rows, **draw(_sizes()), spare=spare, pads=chosen, pad_in_range=in_range)
+    return StoreCacheCase(**fields, rows=rows, **sizes, spare=spare, pads=chosen, pad_in_range=in_range)
 
 
 def _bits(case: StoreCacheCase, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -325,6 +328,7 @@ PAIR = Pair(
     fused=FUSED,
     indices=["indices"],
     relations=RELATIONS,
+    paths=kernel_paths("store_"),
     bad=BAD,
     fuzz=every_argument,
     edges={

@@ -1,12 +1,13 @@
 """Hypothesis strategies that every pair uses. They describe what is valid; they shrink to the plainest and smallest."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 from hypothesis import strategies as st
 
 from kernelpair.layout import FUSED
+from optimized import paths
 
 SCATTER = 2_654_435_761  # a prime, so that multiplying by it loses no code
 MOST_LAYOUTS = 3  # arguments of one case that are not dense; more find nothing new and make failures harder to read
@@ -66,3 +67,13 @@ def common(
         "poison": poisons,
         "guard": guards,
     }
+
+
+def kernel_paths(*prefixes: str, but: Sequence[str] = ()) -> Callable[[str], list[str]]:
+    """For `Pair.paths`: the ways of csrc/common/path.h that begin with one of these; tile ways only in tiers with tiles."""
+
+    def of(candidate: str) -> list[str]:
+        tiled = candidate.startswith("amx")
+        return [name for name in paths() if name.startswith(prefixes) and name not in but and (tiled or "_tiles" not in name)]
+
+    return of

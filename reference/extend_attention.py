@@ -73,6 +73,9 @@ def _check(
             tensors[name] = value
     elif encoder_lens is None:
         raise ValueError("encoder_lens is None, but cross attention needs the encoder's lengths")
+    for name, tensor in {"k": k, "v": v}.items():
+        if tensor is not None:  # cross attention does not read them
+            checks.is_tensor(name, tensor)
     for name, tensor in tensors.items():
         checks.is_tensor(name, tensor, 3)
     for name, tensor in tensors.items():
@@ -133,6 +136,6 @@ def _check(
             column = start + int(bad[0])
             held = int(slots[bad[0]])
             raise IndexError(f"req_to_token: request {b}, column {column} holds {held}, outside [0, {k_cache.shape[0]})")
-    read = {**tensors, **lengths, "req_to_token": req_to_token, "sinks": sinks}
+    read = {**tensors, "k": k, "v": v, **lengths, "req_to_token": req_to_token, "sinks": sinks}
     checks.disjoint({"out": out}, {name: tensor for name, tensor in read.items() if name != "out"})
     return spans

@@ -75,7 +75,8 @@ void extend_attention(const Tensor& q_in, const std::optional<Tensor>& k_in, con
                       const std::optional<Tensor>& sinks_in, double sm_scale, double logit_cap, int64_t sliding_window,
                       bool is_cross_attn) {
   const View q = view_of("q", q_in), out = view_of("out", out_in);
-  const View k = is_cross_attn ? View{} : view_of("k", k_in), v = is_cross_attn ? View{} : view_of("v", v_in);
+  const View k_given = view_of("k", k_in), v_given = view_of("v", v_in);  // out may overlap neither, read or not
+  const View k = is_cross_attn ? View{} : k_given, v = is_cross_attn ? View{} : v_given;
   const View k_cache = view_of("k_cache", k_cache_in), v_cache = view_of("v_cache", v_cache_in);
   const View table = view_of("req_to_token", req_to_token_in), sinks = view_of("sinks", sinks_in);
   const View pools = view_of("req_pool_indices", req_pool_indices_in), lengths = view_of("seq_lens", seq_lens_in);
@@ -127,7 +128,7 @@ void extend_attention(const Tensor& q_in, const std::optional<Tensor>& k_in, con
     const ExtendRequests::Columns used = requests.used(b);
     check_table_entries({"req_to_token", table}, index_at(pools, b), used.first, used.last - used.first, slots, b);
   }
-  check_disjoint({{"out", out}}, {{"q", q}, {"k", k}, {"v", v}, {"k_cache", k_cache}, {"v_cache", v_cache},
+  check_disjoint({{"out", out}}, {{"q", q}, {"k", k_given}, {"v", v_given}, {"k_cache", k_cache}, {"v_cache", v_cache},
                                   {"req_to_token", table}, {"req_pool_indices", pools}, {"seq_lens", lengths},
                                   {"extend_seq_lens", extends}, {"extend_start_loc", starts}, {"encoder_lens", encoders},
                                   {"sinks", sinks}});

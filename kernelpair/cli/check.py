@@ -201,6 +201,9 @@ class _Run:
         undrawn = [name for name in known_trials(self.pairs[result.pair]) if name not in result.trials]
         if undrawn and not self.options.relation:
             self.console.print(f"    trials never drawn: {', '.join(undrawn)}", style="yellow", soft_wrap=True)
+        if result.untaken:
+            ways = ", ".join(result.untaken)
+            self.console.print(f"    ways through the kernel never taken: {ways}", style="yellow", soft_wrap=True)
         if result.unhit:
             self.console.print(f"    cells never hit: {', '.join(result.unhit)}", style="yellow", soft_wrap=True)
         if result.uncovered:
