@@ -98,9 +98,9 @@ class _Run:
         else:
             foreign = bool(self.options.provider)
             known = tuple((entry.group, entry.case) for entry in self.known if entry.pair == pair.name)
-            corpus = () if foreign else _corpus(pair.name)
+            saved = () if foreign else corpus(pair.name)
             several = foreign or bool(known)
-            self.jobs.append(Job(pair.name, candidate, None, None, self.seed, relation, corpus, several, known))
+            self.jobs.append(Job(pair.name, candidate, None, None, self.seed, relation, saved, several, known))
 
     def carry_out(self) -> None:
         """Run all jobs, one a core or one after another in this process."""
@@ -264,7 +264,7 @@ class _Run:
             self.console.print(says, style="yellow", soft_wrap=True, markup=False)
 
 
-def _corpus(pair: str) -> tuple[str, ...]:
+def corpus(pair: str) -> tuple[str, ...]:
     """Lines of the cases that developers have saved for this pair."""
     folder = properties.ROOT / "tests" / "corpus" / pair
     files = sorted(folder.glob("*.json")) if folder.is_dir() else []

@@ -129,6 +129,20 @@ def parser() -> argparse.ArgumentParser:
     findings.add_argument("pages", nargs="*", metavar="PAGE", help="pages of findings; all of docs/findings if none is given")
     findings.add_argument("-v", "--verbose", action="store_true", help="what each case shows")
 
+    premerge = commands.add_parser(
+        "premerge",
+        help="is this change fit to be merged",
+        description="Finds what changed against the base, tries the pairs that it touches (saved cases first), gives the rest of "
+        "the time to the others, and compares the speed of changed kernels with the base's build. A slowdown is told, and no "
+        "failure unless asked for.",
+    )
+    premerge.add_argument("--base", metavar="REV", help="compare with this commit (default: where the branch left main)")
+    premerge.add_argument("--seconds", type=_seconds, default=40.0, metavar="S", help="for the trials in all (default 40)")
+    premerge.add_argument("--seed", type=int, metavar="N", help="of the drawing of cases (default: a new one, which is printed)")
+    premerge.add_argument("--markdown", metavar="F", help="write a comment for the pull request to this file")
+    premerge.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
+    premerge.add_argument("--fail-on-slowdown", action="store_true", help="a slowdown beyond noise is a failure")
+
     bench = commands.add_parser(
         "bench",
         help="time tiers and torch on realistic sizes",
@@ -188,6 +202,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from kernelpair.cli.mutate import mutate
 
         return mutate(options)
+    if options.command == "premerge":
+        from kernelpair.cli.premerge import premerge
+
+        return premerge(options)
     if options.command == "findings":
         from kernelpair.cli.findings import findings
 

@@ -1,0 +1,201 @@
+"""`kernelpair premerge`: is this change fit to be merged? What it touches is tried first and longest, in about a minute."""
+
+import argparse
+import os
+import random
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+
+import properties
+from kernelpair.changes import Affected, RevisionError, affected, base_revision, changed_files
+from kernelpair.cli.against_base import Ratio, base_library, compare
+from kernelpair.cli.check import corpus
+from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
+from kernelpair.cli.select import PRELOAD, RESOLVE, select_candidates
+from kernelpair.jobs import STATE, Ended, Job, Jobs
+from kernelpair.report import Result, result_of, write_junit
+from optimized import tiers
+
+FOR_AFFECTED = 0.75  # share of the budget for the pairs that the change touches
+START_SECONDS = 1.0  # for the worker of a trial
+LEAST_SECONDS = 2.5  # of a trial with its worker's start, so that it can find anything
+BENCH_SECONDS = 1.5  # for each affected kernel
+MOST_BENCHES = 4
+
+
+@dataclass
+class Premerge:
+    """Everything that the summary says."""
+
+    base: str
+    files: list[str]
+    touched: Affected
+    results: list[Result] = field(default_factory=list)
+    ratios: list[Ratio] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def failed(self) -> list[Result]:
+        return [result for result in self.results if result.verdict == "fail"]
+
+    @property
+    def slower(self) -> list[Ratio]:
+        return [ratio for ratio in self.ratios if ratio.slower]
+
+
+def premerge(options: argparse.Namespace) -> int:
+    """Try what changed, compare its speed with the base, and say so; the exit status is that of `check`."""
+    root = properties.ROOT
+    for name in ("markdown", "junit"):
+        path = getattr(options, name)
+        if path and not Path(path).resolve().parent.is_dir():
+            raise UsageError(f"--{name}: the folder of {path} does not exist")
+    try:
+        base = base_revision(root, options.base)
+    except RevisionError as error:
+        raise UsageError(f"--base: {error}") from None
+    started = time.monotonic()
+    files = changed_files(root, base)
+    run = Premerge(base, files, affected(root, properties.pairs(), files))
+    console = Console(highlight=False)
+    console.print(f"against {base[:10]}: {len(files)} files changed; affected: {', '.join(run.touched.tiers) or 'no pair'}")
+    try:
+        _trials(run, options)
+        _benches(run, root)
+    except KeyboardInterrupt:
+        run.interrupted = True
+    run.seconds = time.monotonic() - started
+    lines = summary(run)
+    console.print("\n".join(lines), soft_wrap=True, markup=False)
+    if options.markdown:
+        Path(options.markdown).write_text(markdown(run))
+    if options.junit:
+        write_junit(Path(options.junit), run.results)
+    if os.environ.get("GITHUB_ACTIONS"):
+        print("\n".join(annotations(run)))
+    return _status(run, options.fail_on_slowdown)
+
+
+def _status(run: Premerge, fail_on_slowdown: bool) -> int:
+    if run.interrupted:
+        return EXIT_INTERRUPTED
+    if run.failed or (fail_on_slowdown and run.slower):
+        return EXIT_FAILED
+    if run.errors:
+        return EXIT_HARNESS
+    return EXIT_OK if any(result.cases for result in run.results) else EXIT_NOTHING
+
+
+def _trials(run: Premerge, options: argparse.Namespace) -> None:
+    """Saved cases and the example database first, in each job; then new ones for as long as the job's share lasts."""
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**31)
+    run.notes.append(f"seed {seed}")
+    first: list[Job] = []
+    rest: list[Job] = []
+    for pair in properties.pairs().values():
+        wanted = run.touched.tiers.get(pair.name)
+        for name, reason in select_candidates(pair, ()):
+            if reason:
+                continue
+            job = Job(pair.name, name, seed=seed, corpus=corpus(pair.name))
+            (first if wanted is not None and (not wanted or name in wanted) else rest).append(job)
+    random.Random(seed).shuffle(rest)
+    processes = len(os.sched_getaffinity(0))
+    for_first = options.seconds * processes * (FOR_AFFECTED if first else 0.0)
+    for_rest = options.seconds * processes - for_first
+    fit = rest[: max(1, int(for_rest / LEAST_SECONDS))]
+    if len(fit) < len(rest):
+        run.notes.append(f"{len(rest) - len(fit)} trials of pairs that are not affected left out, chosen by the seed")
+    jobs = [replace(job, seconds=for_first / len(first)) for job in first]
+    jobs += [replace(job, seconds=for_rest / len(fit) - START_SECONDS) for job in fit]
+    leader = Jobs(RESOLVE, PRELOAD, processes)
+    try:
+        leader.run(jobs, lambda job, cases, seconds: None, lambda ended: _ended(run, ended))
+    finally:
+        leader.close()
+
+
+def _ended(run: Premerge, ended: Ended) -> None:
+    if ended.error:
+        run.errors.append(f"{ended.job.pair} {ended.job.candidate}: {ended.error}")
+    else:
+        run.results.append(result_of(ended, properties.pairs()[ended.job.pair]))
+
+
+def _benches(run: Premerge, root: Path) -> None:
+    """The first bench row of each compiled kernel that the change touches, against the base's library."""
+    pairs = properties.pairs()
+    names = [name for name in sorted(run.touched.compiled) if pairs[name].bench]
+    if not names:
+        return
+    if len(names) > MOST_BENCHES:
+        run.notes.append(f"benches of {', '.join(names[MOST_BENCHES:])} left out")
+    tier = [tier.name for tier in tiers() if tier.runnable and tier.name != "amx_emulated"][-1]
+    try:
+        library = base_library(root, run.base, [f for f in run.files if f.startswith("csrc/")], tier, (STATE / "base").resolve())
+        for name in names[:MOST_BENCHES]:
+            run.ratios.append(compare(name, pairs[name].tiers if pairs[name].tiers == "python" else tier, library, BENCH_SECONDS))
+    except RuntimeError as error:
+        run.notes.append(f"no comparison of speed: {error}")
+
+
+# --- what it says ---
+
+
+def summary(run: Premerge) -> list[str]:
+    """The outcome on one screen."""
+    lines = []
+    for result in run.failed:
+        for failure in result.failures[:2]:
+            lines += [f"FAIL {result.pair}[{result.candidate}] {failure.kind}: {failure.detail}", f"  {failure.replay}"]
+    lines += [f"harness fault: {error}" for error in run.errors]
+    for ratio in run.ratios:
+        word = "slower" if ratio.slower else "no slower"
+        lines.append(f"{ratio.pair} {ratio.row}: {word}, time / base {ratio.median:.2f} ({ratio.low:.2f} … {ratio.high:.2f})")
+    lines += run.notes
+    touched = [result for result in run.results if result.pair in run.touched.tiers]
+    cases, own = sum(result.cases for result in run.results), sum(result.cases for result in touched)
+    passed = sum(result.verdict == "pass" for result in run.results)
+    stopped = "interrupted: " if run.interrupted else ""
+    counts = f"{passed} passed, {len(run.failed)} failed; {cases} cases, {own} of them on affected pairs"
+    return [*lines, f"{stopped}{counts}, in {run.seconds:.0f} s"]
+
+
+def markdown(run: Premerge) -> str:
+    """The summary as a pull request's comment."""
+    good = not run.failed and not run.errors
+    lines = [f"### kernelpair: {'pass' if good else 'fail'}", "", f"Against `{run.base[:10]}`, {len(run.files)} files changed."]
+    if run.touched.tiers:
+        lines += ["", "| affected pair | tiers | cases | verdict | because of |", "|---|---|---|---|---|"]
+        for name, files in run.touched.files.items():
+            own = [result for result in run.results if result.pair == name]
+            verdict = "fail" if any(result.verdict == "fail" for result in own) else "pass" if own else "not tried"
+            names, cases = " ".join(result.candidate for result in own), sum(result.cases for result in own)
+            lines.append(f"| {name} | {names} | {cases} | {verdict} | {', '.join(f'`{file}`' for file in files[:3])} |")
+    if run.ratios:
+        lines += ["", "| bench | time / base | quartiles | |", "|---|---|---|---|"]
+        for r in run.ratios:
+            lines.append(f"| {r.pair} {r.row} | {r.median:.2f} | {r.low:.2f} … {r.high:.2f} | {'slower' if r.slower else ''} |")
+    return "\n".join([*lines, "", "```", *summary(run), "```", ""])
+
+
+def annotations(run: Premerge) -> list[str]:
+    """Workflow commands by which GitHub marks the files of a failing pair."""
+    lines = []
+    for result in run.failed:
+        files = properties.pairs()[result.pair].files
+        file = (run.touched.files.get(result.pair) or [files.get("kernel", files["properties"])])[0]
+        for failure in result.failures[:2]:
+            says = f"{result.pair}[{result.candidate}] {failure.kind}: {failure.detail}%0A{failure.replay}"
+            lines.append(f"::error file={file},title=kernelpair::{says}")
+    lines += [
+        f"::warning title=kernelpair::{ratio.pair} {ratio.row} takes {ratio.median:.2f} times as long as before"
+        for ratio in run.slower
+    ]
+    return lines
