@@ -17,6 +17,7 @@ from properties._gdn_attention_core_cases import GdnCase
 from properties.attention_bound import attention_bound
 from properties.trials._serving_cases import CHUNK, GDN, GDN_WIDTH, ServingCase
 from properties.trials._serving_plan import Work
+from reference.causal_conv1d import causal_conv1d_pack_weight
 from serving import AttentionLayer, GdnLayer
 
 SPLITS = 8  # that a kernel may make of any row's keys
@@ -113,3 +114,26 @@ def gdn_bounds(
     }
     bound = core.bound(batch, inputs, {"core_attn_out": truth[0], "ssm_state": truth[1]})
     return bound["core_attn_out"], bound["ssm_state"]
+
+
+def gdn_layer_bound(dtype: str, given: Inputs, n: int, totals: Sequence[int], truth: Tensor) -> Tensor:
+    """Bound of layer n's outputs [T, HV, V] for requests of `totals` tokens that start from nothing."""
+    heads, V = truth.shape[1:]
+    weight = given[f"conv{n}"]
+    K = (weight.shape[0] - heads * V) // 2
+    batch = GdnCase(
+        dtype=dtype, width=weight.shape[-1], group=heads, K=K, V=V, decodes=0, prefills=tuple(totals),
+        cold=tuple(range(len(totals))),
+    )  # fmt: skip
+    states = torch.zeros(len(totals), heads, V, K, dtype=torch.float64)
+    inputs: dict[str, Any] = {
+        **{name: given[f"{name}{n}"].double() for name in ("mixed_qkv", "a", "b", "A_log", "dt_bias")},
+        "conv_state": torch.zeros(len(totals), weight.shape[-1] - 1, weight.shape[0], dtype=torch.float64),
+        "ssm_state": states,
+        "conv_weight": causal_conv1d_pack_weight(weight.squeeze(1)).double(),
+        "conv_bias": None,
+        "state_indices": torch.arange(len(totals)),
+        "query_start_loc": torch.tensor(list(accumulate(totals, initial=0))),
+        "has_initial_state": torch.zeros(len(totals), dtype=torch.bool),
+    }
+    return core.bound(batch, inputs, {"core_attn_out": truth, "ssm_state": states})["core_attn_out"]

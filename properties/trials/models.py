@@ -1,0 +1,201 @@
+"""Layers of real models on trial against the `transformers` package: small random models of five families, no downloads.
+
+The library runs each request alone. Each of its linear modules and attention layers is then judged alone, fed with the library's
+own activations at that layer: attention is served in chunks of the prompts and decodes of a changing batch, over slots or pages,
+and compared with the library's own function evaluated in float64 on what it was given. See docs/contracts/backend.md.
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair import judge
+from kernelpair.pair import Inputs, Outputs, Pair
+from kernelpair.verdict import Failure, Tightness
+from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, attention_bound, flush_error
+from properties.trials._models_cases import FAMILIES, LATENT, WINDOW, ModelCase, absorbed, cases, encoder_lens, totals
+from properties.trials._models_oracle import Recorded, record
+from properties.trials._models_runner import serve_optimized, serve_reference
+from properties.trials._serving_bounds import gdn_layer_bound
+
+SOFTMAX = 1 + 2.0**-6  # the library's softmax is fp32 also on float64 scores: 2^-22 of A, where the bound has 2^-15 A
+
+
+def inputs(case: ModelCase) -> Inputs:
+    """Every layer's activations, and every linear module's weight and input, as the library has them."""
+    recorded, kinds = record(case), FAMILIES[case.family].kinds
+    found: Inputs = {"case": case, "scales": [_scales(recorded, n) for n in range(len(kinds))]}
+    for n, kind in enumerate(kinds):
+        layer = recorded.attention.get(n)
+        if kind == "gdn":
+            assert layer is not None
+            found |= {f"{name}{n}": torch.cat(layer[name]) for name in ("mixed_qkv", "a", "b")}
+            found |= {f"{name}{n}": layer[name].detach() for name in ("conv", "A_log", "dt_bias")}
+        elif kind == "latent" and absorbed(case):
+            assert layer is not None
+            found |= dict(zip((f"q{n}", f"k{n}"), _absorbed(layer)))
+        elif kind == "cross":
+            found |= _cross(case, n, layer)
+        else:
+            assert layer is not None
+            found |= {f"{name}{n}": torch.cat(layer[name]) for name in "qkv"}
+            if layer["sinks"] is not None:
+                found[f"sinks{n}"] = layer["sinks"]
+    for i, module in enumerate(recorded.linear.values()):
+        found |= {f"w{i}": module["weight"].detach(), f"x{i}": torch.cat(module["x"])}
+        if module["bias"] is not None:
+            found[f"bias{i}"] = module["bias"].detach()
+    return found
+
+
+def _scales(recorded: Recorded, n: int) -> tuple[float, float]:
+    layer = recorded.attention.get(n, {})
+    return layer.get("sm_scale", 1.0), layer.get("logit_cap", 0.0)
+
+
+def _absorbed(layer: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Queries [T, H, latent + rope] with the keys' projection in them, and rows [latent | rope] of the tokens."""
+    q, k, nope = torch.cat(layer["q"]), torch.cat(layer["k"]), layer["up_k"].shape[1]
+    up = torch.einsum("thd,hdl->thl", q[..., :nope].double(), layer["up_k"])
+    rows = torch.cat([torch.cat(layer["latents"])[:, None], k[:, :1, nope:]], dim=-1)
+    return torch.cat([up, q[..., nope:].double()], dim=-1).to(q.dtype), rows
+
+
+def _cross(case: ModelCase, n: int, layer: dict[str, Any] | None) -> Inputs:
+    """Queries of all requests, 0 of those that have no image, and the keys of all images."""
+    lens, dtype = encoder_lens(case), getattr(torch, case.dtype)
+    shape = (2, 8) if layer is None else tuple(layer["q"][0].shape[1:])
+    given = iter([] if layer is None else layer["q"])
+    parts = [next(given) if length else torch.zeros(total, *shape, dtype=dtype) for length, total in zip(lens, totals(case))]
+    none = torch.zeros(0, 1, shape[1], dtype=dtype)
+    keys = {f"{name}{n}": none if layer is None else torch.cat(layer[name]) for name in "kv"}
+    return {f"q{n}": torch.cat(parts), **keys}
+
+
+# --- judgement ---
+
+
+def verdict(case: ModelCase, given: Inputs, outputs: Outputs) -> tuple[list[Failure], dict[str, Tightness]]:
+    """Module by module in the order of the model, each against the library's function."""
+    recorded, failures = record(case), []
+    tightness: dict[str, Tightness] = {}
+    names = [(_layer_of(name), 0, name, f"linear{i}") for i, name in enumerate(recorded.linear)]
+    names += [(n, 1, f"layer {n}, {kind}", f"out{n}") for n, kind in enumerate(FAMILIES[case.family].kinds)]
+    for n, attention, name, output in sorted(names):
+        truth, bound, got = (
+            _attention(case, given, recorded, n, outputs[output]) if attention
+            else _linear(case, recorded.linear[name], outputs[output])
+        )  # fmt: skip
+        found, tight = judge.values(output, got, truth, bound)
+        failures += [Failure(one.kind, output, f"{name}: {one.detail}", one.differences) for one in found]
+        if tight is not None and not found:
+            known = tightness.get(_group(name, attention), tight)
+            largest, looseness = max(known.largest, tight.largest), min(known.looseness, tight.looseness)
+            tightness[_group(name, attention)] = Tightness(largest, looseness)
+    return failures, tightness
+
+
+def _layer_of(name: str) -> int:
+    """The layer that a module belongs to; those behind the layers come last."""
+    parts = name.split(".")
+    return int(parts[parts.index("layers") + 1]) if "layers" in parts else 999
+
+
+def _group(name: str, attention: int) -> str:
+    return name if attention else "linear modules"
+
+
+def _linear(case: ModelCase, module: dict[str, Any], got: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The library's linear function in float64, and the bound of packed_linear."""
+    x, weight = torch.cat(module["x"]).double(), module["weight"].double()
+    bias = None if module["bias"] is None else module["bias"].double()
+    truth = torch.nn.functional.linear(x, weight, bias)
+    dtype, K = getattr(torch, case.dtype), weight.shape[1]
+    size = x.abs() @ weight.abs().T + (0.0 if bias is None else bias.abs())
+    terms = K + x.abs().sum(-1, keepdim=True) + weight.abs().sum(-1)
+    rounding = UNIT_ROUNDOFF[dtype] * truth.abs()
+    return truth, rounding + accumulation_error(K + 2) * size + flush_error(terms, dtype), got
+
+
+def _attention(
+    case: ModelCase, given: Inputs, recorded: Recorded, n: int, got: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    kind, layer = FAMILIES[case.family].kinds[n], recorded.attention.get(n)
+    if kind == "gdn":
+        assert layer is not None
+        truth = torch.cat(layer["truth"])
+        bound = gdn_layer_bound(case.dtype, given, n, totals(case), truth)
+        return truth, 2 * bound, got  # the library rounds as much as the contract allows: each side within one bound
+    if kind == "cross":
+        truth = _of_all(case, [] if layer is None else layer["truth"], got)
+    else:
+        assert layer is not None
+        truth = torch.cat(layer["truth"])
+    bound = _bound(case, given, n, kind)
+    if kind == "latent" and absorbed(case):
+        assert layer is not None
+        up = layer["up_v"]
+        got = torch.einsum("thl,hvl->thv", got.double(), up)
+        bound = torch.einsum("thl,hvl->thv", bound * (1 + 2.0**-4), up.abs())  # the absorbed query was rounded once
+    return truth, SOFTMAX * bound, got
+
+
+def _of_all(case: ModelCase, parts: list[Tensor], got: Tensor) -> Tensor:
+    """The truth of all requests: 0 for those without an image."""
+    found, given = torch.zeros(got.shape, dtype=torch.float64), iter(parts)
+    start = 0
+    for length, total in zip(encoder_lens(case), totals(case)):
+        if length:
+            found[start : start + total] = next(given)
+        start += total
+    return found
+
+
+def _bound(case: ModelCase, given: Inputs, n: int, kind: str) -> Tensor:
+    """Numerics (A), request by request."""
+    q, k = given[f"q{n}"].double(), given[f"k{n}"].double()
+    latent = kind == "latent" and absorbed(case)
+    v = k[..., :LATENT] if latent else given[f"v{n}"].double()
+    sm_scale, cap = given["scales"][n]
+    sinks = given.get(f"sinks{n}")
+    found, start, first = [], 0, 0
+    for length, total in zip(encoder_lens(case), totals(case)):
+        rows = slice(start, start + total)
+        keys, visible = rows, None
+        if kind == "cross":
+            keys, first = slice(first, first + length), first + length
+        else:
+            p, j = torch.arange(total)[:, None], torch.arange(total)
+            visible = (j <= p) & (j > p - WINDOW) if kind == "window" else j <= p
+        found.append(attention_bound(
+            q[rows], k[keys], v[keys], visible, dtype=getattr(torch, case.dtype), sm_scale=sm_scale, logit_cap=cap,
+            sinks=None if sinks is None else sinks.double(), splits=8,
+        ))  # fmt: skip
+        start += total
+    return torch.cat(found)
+
+
+PAIR = None if find_spec("transformers") is None else Pair(
+    name="models",
+    version=1,
+    case=ModelCase,
+    cases=cases(),
+    inputs=inputs,
+    reference=serve_reference,
+    optimized=serve_optimized,
+    judge=verdict,
+    dtypes=("float32", "bfloat16"),
+    results=(),
+    sharp=lambda case: case.dtype == "float32",
+    emulated=lambda case: case.dtype == "float32" and case.decodes <= 4,
+    edges={
+        **{f"family {name}": lambda case, name=name: case.family == name for name in FAMILIES},  # type: ignore[misc]
+        "thirty-two decodes": lambda case: case.decodes == 32,
+        "prompts in chunks": lambda case: case.chunk < max(case.prompts),
+        "requests with and without an image": lambda case: 0 in encoder_lens(case) and any(encoder_lens(case)),
+        "images of different length": lambda case: len({*encoder_lens(case)} - {0}) > 1,
+        "pages": lambda case: case.paged and case.page > 1,
+    },
+)  # fmt: skip
