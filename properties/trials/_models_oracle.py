@@ -58,6 +58,7 @@ def _register() -> None:
     functions = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
     masks = import_module("transformers.masking_utils")
     if RECORDER not in functions.valid_keys():
+        import_module("transformers.utils.logging").set_verbosity_error()  # it advises on training and on faster kernels
         functions.register(RECORDER, _record_attention)
         masks.ALL_MASK_ATTENTION_FUNCTIONS.register(RECORDER, masks.eager_mask)
 
