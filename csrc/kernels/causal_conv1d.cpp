@@ -168,7 +168,12 @@ KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const 
   if (silu_activation) {
     KP_UNROLL for (int r = 0; r < R; ++r) sum[r] = silu(sum[r]);
   }
-  KP_UNROLL for (int r = 0; r < R; ++r) kWhole ? store(y.at(c, r), sum[r]) : store(y.at(c, r), sum[r], lanes);
+  KP_UNROLL for (int r = 0; r < R; ++r) {
+    if (kWhole || lanes == kLanes)  // a masked store is slow on some CPUs
+      store(y.at(c, r), sum[r]);
+    else
+      store(y.at(c, r), sum[r], lanes);
+  }
 }
 
 // R tokens; the channels past the last whole vector are left to a call for each token.
