@@ -15,6 +15,7 @@ from properties.mla_decode import MlaDecodeCase
 from properties.paged_attention import PagedAttentionCase
 
 OPS = torch.ops._C
+MOST_WINDOW = 2**31 - 1
 EQUAL = "the mean under equal scores is exact in our own kernels alone, which divide last"
 HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # CPUAttentionBackend.get_supported_head_sizes
 READ = {name: READ_ONLY for name in ("q", "k", "v", "key", "value", "k_cache", "v_cache")}
@@ -50,7 +51,8 @@ def _fit_extend(case: ExtendAttentionCase) -> ExtendAttentionCase:
     wanted: ExtendAttentionCase = fitted(
         case, ["bfloat16"], EXTEND_LAYOUTS, together if "req_to_token" in case.int32 else (),
         width=_up(case.width), width_v=_up(case.width_v), sinks="same" if case.sinks != "none" else "none",
-        values=_values(case), poison="outlier" if case.window > 0 else case.poison,
+        values=_values(case), poison="outlier" if 0 < case.window < MOST_WINDOW else case.poison,
+        window=case.window if case.window < MOST_WINDOW else 0,
     )
     return wanted
 
@@ -60,6 +62,7 @@ def _fit_extend(case: ExtendAttentionCase) -> ExtendAttentionCase:
     limits={
         "dtype bfloat16 (AMXMLABackend.supported_dtypes)": lambda case: case.dtype != "bfloat16",
         "what the table names is finite, behind a window too": lambda case: case.window > 0 and case.poison == "nan",
+        "the window is a 32-bit number (it is subtracted from one)": lambda case: case.window >= MOST_WINDOW,
         "head sizes are multiples of 32 (checked by the operator)": lambda case: case.width % 32 or case.width_v % 32,
         EQUAL: lambda case: case.values == "equal",
         "sinks have q's dtype (read as such)": lambda case: case.sinks == "float32",
@@ -186,7 +189,7 @@ def mla_decode(
 def _fit_paged(case: PagedAttentionCase) -> PagedAttentionCase:
     width = min((size for size in HEADS if size >= case.width), default=512)
     page = 64 if case.page <= 64 else 128
-    left = case.left if case.causal else -1
+    left = case.left if case.causal and case.left < MOST_WINDOW else -1
     wanted: PagedAttentionCase = fitted(
         case, (), {}, ("page_table", "cache_seqlens", "cu_seqlens_q"), page=page, width=width, width_v=width,
         left=left, right=-1, latent=False, cache="same", descale=(False, False), gaps=False,
@@ -215,6 +218,7 @@ def _sinks(case: Any) -> str:
             lambda case: case.cache != "same" or any(case.descale),
         "a window to the left of causal attention (the one that layers ask for)":
             lambda case: case.right >= 0 or (case.left >= 0 and not case.causal),
+        "the window is a 32-bit number (its fields)": lambda case: max(case.left, case.right) >= MOST_WINDOW,
         "every request has a row, and at least as many keys as rows":
             lambda case: 0 in case.rows or any(n < max(rows, 1) for n, rows in zip(case.lens, case.rows)),
         "rows of the batch are covered by its requests": lambda case: case.gaps,
@@ -236,6 +240,8 @@ def paged_attention(
     pages, page, heads, width = k_cache.shape
     if page % 32:
         raise Unsupported("pages of a multiple of 32 (get_supported_kernel_block_sizes)")
+    if isinstance(cache_seqlens, int) or q.dim() != 3:
+        raise Unsupported("lengths as a tensor, one row a token (the operator's only form)")
     isa = attention_isa(q.dtype, page, width)
     joint = torch.zeros(pages, heads, 2 * page, width, dtype=q.dtype)  # its own blocked cache, K and V in one buffer
     keys, values = joint.chunk(2, dim=2)
