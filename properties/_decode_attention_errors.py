@@ -106,8 +106,8 @@ def _past_the_table(case: Any, given: Inputs) -> tuple[Any, int] | None:
 
 def _past_the_table_unseen(case: Any, given: Inputs) -> Inputs | None:
     """The same where the window hides all but one column, and what lies behind the row is a slot like any other."""
-    where = _past_the_table(case, given)
-    if where is None or not len(case.lens):
+    where = _past_the_table(case, given) if case.lens else None
+    if where is None:
         return None
     lengths = given["seq_lens"].clone()
     lengths[0] = where[1]
