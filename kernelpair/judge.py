@@ -149,13 +149,17 @@ def memory(placement: Placement, arena: Arena, masks: Mapping[str, Tensor | bool
     failures = []
     owners = _owners(placement)
     for buffer in placement.buffers:
-        after = arena.bytes[buffer.block.first : buffer.block.last]
+        if buffer.has_gaps and arena.resident(buffer.block.first, buffer.block.last) != buffer.resident:
+            kind = "untouched" if any(name in masks or name in scratch for name in owners[id(buffer)]) else "input_changed"
+            what = " and ".join(buffer.arguments)
+            failures.append(Failure(kind, buffer.arguments[0], f"memory between the rows of {what} was written or read"))
+        after = buffer.content(arena)
         if np.array_equal(after, buffer.before):
             continue
         changed = after != buffer.before
         names = [name for name in owners[id(buffer)] if name in masks or name in scratch]
         for name in names:
-            changed &= ~element_mask(buffer.block, placement.arguments[name], masks.get(name, True))
+            changed &= ~element_mask(buffer, placement.arguments[name], masks.get(name, True))
         if changed.any():
             failures.append(_trespass(buffer, placement, changed, bool(names)))
     return failures
@@ -176,14 +180,16 @@ def _owners(placement: Placement) -> dict[int, list[str]]:
 def _trespass(buffer: Buffer, placement: Placement, changed: Any, mutated: bool) -> Failure:
     where = np.flatnonzero(changed)
     name = buffer.arguments[0]
+    kind = "untouched" if mutated else "input_changed"
+    what = " and ".join(buffer.arguments)
+    if buffer.has_gaps:
+        return Failure(kind, name, f"{len(where)} bytes around the rows of {what} changed that must not")
     left = buffer.block.start - buffer.block.first
     first = int(where[0]) - left
     side = "left of" if first < 0 else "right of" if first >= buffer.block.nbytes else "inside"
     width = placement.arguments[name].dtype.itemsize
     position = first if first < 0 else first - buffer.block.nbytes if first >= buffer.block.nbytes else first // width
     unit = "byte" if side != "inside" else "element"
-    what = " and ".join(buffer.arguments)
-    kind = "untouched" if mutated else "input_changed"
     detail = f"{len(where)} bytes of {what} changed that must not, the first {side} the buffer ({unit} {position})"
     return Failure(kind, name, detail)
 

@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+FAR = "far"
 ODD_STRIDE = 13  # of a dimension of size 1, where any stride is legal
 PAD = 5  # elements between the rows of a padded tensor
 MARGIN = 1  # rows and heads before and after a slice of a larger tensor
+FAR_SPAN = 2**31  # elements: an offset of 32 bits, in elements or bytes, overflows on the way
 OFFSET = 3  # elements in front of a tensor whose storage starts misaligned
 
 
@@ -96,6 +98,17 @@ def _exchanged(layout: Callable[[Sequence[int]], "Layout"]) -> Callable[[Sequenc
     return exchanged
 
 
+def _far(shape: Sequence[int]) -> Layout:
+    """Rows of the first dimension so far apart that the last one lies beyond 2^31 elements: a pool as large as a machine's
+    memory. What lies between them is never touched and takes no memory."""
+    if len(shape) < 2 or shape[0] < 2 or 0 in shape:
+        return _dense(shape)
+    inner = _contiguous(shape[1:])
+    step = prod(shape[1:]) + FAR_SPAN // (shape[0] - 1) + ODD_STRIDE
+    strides = (step, *inner)
+    return Layout(_odd_ones(shape, strides), 0, reach(shape, strides))
+
+
 def _expanded(shape: Sequence[int]) -> Layout:
     """Stride 0 along the first dimension: all its entries are one."""
     if not shape:
@@ -113,6 +126,7 @@ LAYOUTS: dict[str, Callable[[Sequence[int]], Layout]] = {
     "strided": _strided,
     "transposed": _transposed,
     "expanded": _expanded,
+    FAR: _far,
     "turned": _exchanged(_dense),
     "turned_padded": _exchanged(_padded),
     "turned_sliced": _exchanged(_sliced),
@@ -125,6 +139,8 @@ ANY_STRIDES = ("offset", "strided", "transposed")
 """For indices, lengths and vectors."""
 TURNED = ("turned", "turned_padded", "turned_sliced")
 """Layouts that make the dimension before the last one dense, as in channels-last activations."""
+POOL = (*DENSE_LAST, FAR)
+"""For pools of slots and pages."""
 FUSED = "fused"
 """Of a tensor whose next argument shares its buffer row by row, as k and v halves of one projection (`Pair.fused`)."""
 EXPANDED = "expanded"

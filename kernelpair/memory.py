@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 PAGE = mmap.PAGESIZE
-CAPACITY = 8 << 30  # of address space; only touched pages take memory
+CAPACITY = 64 << 30  # of address space; only touched pages take memory
 KEEP = 64 << 20  # bytes that stay resident between cases
 CANARY = 0xFF  # NaN in every float dtype, -1 in every integer
 PROT_NONE, PROT_READ_WRITE = 0, 3
@@ -73,6 +73,19 @@ class Arena:
         if self._cursor > KEEP:
             self._map.madvise(mmap.MADV_REMOVE, KEEP, self._cursor - KEEP)
         self._cursor = PAGE
+
+    def resident(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The stretches of [first, last) that take memory, because somebody wrote or read them."""
+        found = []
+        while first < last:
+            try:
+                begin = os.lseek(self.descriptor, first, os.SEEK_DATA)
+            except OSError:  # nothing but holes
+                break
+            first = os.lseek(self.descriptor, begin, os.SEEK_HOLE)
+            if begin < last:
+                found.append((begin, min(first, last)))
+        return found
 
     def allocate(self, nbytes: int, guard: str = "end") -> Block:
         """A block whose buffer ends at (`end`) or begins after (`start`) a guard page. Raises OutOfMemory."""

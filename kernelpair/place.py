@@ -12,10 +12,11 @@ from torch import Tensor
 
 from kernelpair.case import Case
 from kernelpair.layout import EXPANDED, FUSED, LAYOUTS, Layout, reach
-from kernelpair.memory import CANARY, Arena, Block
+from kernelpair.memory import CANARY, PAGE, Arena, Block
 from kernelpair.pair import Alias, Inputs, Pair
 from kernelpair.values import fill_poison
 
+GAPS = 1 << 28  # elements of a buffer from which it is only filled and compared where rows are
 
 @dataclass(frozen=True)
 class Placed:
@@ -27,13 +28,46 @@ class Placed:
     strides: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Rows with wide gaps between them: their number, the distance of one to the next, and the reach of each, in elements."""
+
+    count: int
+    step: int
+    reach: int
+
+    def pages(self, start: int, width: int) -> list[tuple[int, int]]:
+        """The pages of each row, the first of which begins at byte `start`."""
+        begins = [start + row * self.step * width for row in range(self.count)]
+        return [(begin // PAGE * PAGE, -(-(begin + self.reach * width) // PAGE) * PAGE) for begin in begins]
+
+
 @dataclass
 class Buffer:
     """Memory of one argument, or of two fused ones, with what it held before the call."""
 
     block: Block
     arguments: list[str]
+    pieces: list[tuple[int, int]]
+    """The pages that hold anything: those of the block, or, of a layout with wide gaps, those of each row."""
     before: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    resident: list[tuple[int, int]] = field(default_factory=list)
+    """Of a block with gaps, the stretches that took memory before the call."""
+
+    @property
+    def has_gaps(self) -> bool:
+        return len(self.pieces) > 1
+
+    def content(self, arena: Arena) -> npt.NDArray[np.uint8]:
+        """The bytes of all pieces, one behind the other."""
+        pieces = [arena.bytes[first:last] for first, last in self.pieces]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def keep(self, arena: Arena) -> None:
+        """Remember what a call may not change."""
+        self.before = self.content(arena).copy()
+        if self.has_gaps:
+            self.resident = arena.resident(self.block.first, self.block.last)
 
 
 @dataclass
@@ -50,7 +84,10 @@ class Placement:
     def restore(self, arena: Arena) -> None:
         """Give every byte the value that it had before the call."""
         for buffer in self.buffers:
-            arena.bytes[buffer.block.first : buffer.block.last] = buffer.before
+            done = 0
+            for first, last in buffer.pieces:
+                arena.bytes[first:last] = buffer.before[done : done + last - first]
+                done += last - first
 
 
 def settle(pair: Pair, case: Case, inputs: Inputs, keep_strides: bool = False) -> Inputs:
@@ -85,7 +122,8 @@ def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena, beside: bool = F
     placement = Placement(dict(inputs), resolve(inputs), [], [] if beside else [0])
     partners = dict(pair.fused)
     done: set[str] = set()
-    for name, value in inputs.items():
+    for name in sorted(inputs, key=lambda name: case.layout.get(name) != FUSED):  # the first of two halves takes the other along
+        value = inputs[name]
         if not isinstance(value, Tensor) or name in done:
             continue
         partner = partners.get(name)
@@ -101,7 +139,7 @@ def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena, beside: bool = F
         if isinstance(value, Alias):
             placement.arguments[name] = _view(arena, placement.arguments[value.of], value)
     for buffer in placement.buffers:
-        buffer.before = arena.bytes[buffer.block.first : buffer.block.last].copy()
+        buffer.keep(arena)
     return placement
 
 
@@ -114,7 +152,8 @@ def _layout_name(case: Case, name: str) -> str:
 
 def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout: Layout) -> None:
     value = placement.logical[name]
-    block = _fill(case, arena, placement, value.dtype, layout.total, [name])
+    rows = Rows(value.shape[0], layout.strides[0], reach(value.shape[1:], layout.strides[1:])) if layout.total > GAPS else None
+    block = _fill(case, arena, placement, value.dtype, layout.total, [name], rows)
     _write(arena, placement, name, block.start, layout.strides, layout.offset)
 
 
@@ -140,14 +179,17 @@ def _place_fused(case: Case, arena: Arena, placement: Placement, name: str, part
 
 
 def _fill(
-    case: Case, arena: Arena, placement: Placement, dtype: torch.dtype, elements: int, names: list[str]
+    case: Case, arena: Arena, placement: Placement, dtype: torch.dtype, elements: int, names: list[str], rows: Rows | None = None
 ) -> Block:
-    """A block whose buffer holds poison, with canaries in the rest of its pages."""
+    """A block whose buffer holds poison, with canaries in the rest of its pages; with `rows` only the pages of these."""
     block = arena.allocate(elements * dtype.itemsize, case.guard)
     arena.bytes[block.first : block.start] = CANARY
     arena.bytes[block.start + block.nbytes : block.last] = CANARY
-    fill_poison(case.poison, arena.tensor(dtype, block.start, (elements,), (1,)))
-    placement.buffers.append(Buffer(block, names))
+    pieces = [(block.first, block.last)] if rows is None else rows.pages(block.start, dtype.itemsize)
+    for first, last in pieces:
+        begin, end = max(first, block.start), min(last, block.start + block.nbytes)
+        fill_poison(case.poison, arena.tensor(dtype, begin, ((end - begin) // dtype.itemsize,), (1,)))
+    placement.buffers.append(Buffer(block, names, pieces))
     placement.guards.append(block.last)
     return block
 
@@ -173,14 +215,24 @@ def _view(arena: Arena, base: Placed, alias: Alias) -> Placed:
     return Placed(view.dtype, start, tuple(view.shape), tuple(view.stride()))
 
 
-def element_mask(block: Block, placed: Placed, mask: Tensor | bool) -> npt.NDArray[np.bool_]:
-    """Bytes of a block's pages that belong to the elements of `placed` for which `mask` holds."""
+def element_mask(buffer: Buffer, placed: Placed, mask: Tensor | bool) -> npt.NDArray[np.bool_]:
+    """Bytes of a buffer's content that belong to the elements of `placed` for which `mask` holds."""
     width = placed.dtype.itemsize
-    allowed = np.zeros(block.last - block.first, dtype=np.bool_)
+    allowed = np.zeros(sum(last - first for first, last in buffer.pieces), dtype=np.bool_)
     span = reach(placed.sizes, placed.strides)
     if span == 0:
         return allowed
-    first = placed.start - block.first
+    if buffer.has_gaps:  # row by row: together they would be as large as the gaps
+        of_rows = torch.as_tensor(mask).expand(placed.sizes)
+        inner, done = reach(placed.sizes[1:], placed.strides[1:]), 0
+        for row, (begin, end) in zip(range(placed.sizes[0]), buffer.pieces):
+            elements = torch.zeros(inner, dtype=torch.bool)
+            elements.as_strided(placed.sizes[1:], placed.strides[1:]).copy_(of_rows[row])
+            first = done + placed.start + row * placed.strides[0] * width - begin
+            allowed[first : first + inner * width] = np.repeat(elements.numpy(), width)
+            done += end - begin
+        return allowed
+    first = placed.start - buffer.block.first
     if mask is True and span == prod(placed.sizes):  # all of it, without gaps
         allowed[first : first + span * width] = True
         return allowed

@@ -70,7 +70,7 @@ def resolve(pair: str, name: str) -> tuple[Pair, Candidate]:
     tier, _ = tier_of(mutant)
     kernel = found.files.get("kernel", f"csrc/kernels/{pair}.cpp")
     planted = plant(mutant, kernel, tier, folder_of(mutant))
-    usual = candidates.candidate(found, tier)
+    usual = candidates.candidate(found, candidates.PYTHON if found.tiers == candidates.PYTHON else tier)
     return found, MutantCandidate(usual.name, usual.entry, usual.prepare, usual.ran, planted=planted)
 
 

@@ -21,7 +21,7 @@ from properties.strategies import around, common, float_dtypes, kernel_paths
 
 FORMS = ("update", "batched", "varlen", "pack", "varlen", "varlen")  # varlen has the most corners
 DIMS = (1, *around(16, 32, 64, 96), 160)  # around a vector, a packed block, two and three of them
-LENGTHS = (1, 2, 3, 4, 5, 0, *around(32, 64), 129)  # below, at and above a tile of 8 tokens and the history
+LENGTHS = (1, 2, 3, 4, 5, 0, *around(32, 64), 129, 515)  # around the history, tiles of 8 tokens and a buffer of 512
 MOST_ELEMENTS = 40_000  # of x: beyond it lengths are cut to 5, which keeps the reference under 2 ms
 SCALES = (1.0, 1e-3, 1e2)
 PAD = -7

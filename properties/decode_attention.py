@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.case import Case
-from kernelpair.layout import ANY_STRIDES, DENSE_LAST, READ_ONLY
+from kernelpair.layout import ANY_STRIDES, DENSE_LAST, POOL, READ_ONLY
 from kernelpair.pair import Alias, Bound, Inputs, Outputs, Pair, every_argument, everything
 from kernelpair.values import (
     generator,
@@ -35,14 +35,15 @@ LATENT_WIDTHS = ((40, 8), (96, 64), (576, 512))
 SPLITS = (1, 2, 3, 7, 8, 16)
 BATCHES = (1, 1, 2, 2, 3, 3, 4, 16, 17, 0)
 LENGTHS = (1, 2, 3, 5, 0, *around(8, 16, 32), 48, *around(64, 128), 200, *around(256), 300, *around(512))
+RUN = 5
 WORK = 3_000_000  # multiply-adds of a case's scores: 1 ms in the reference
 EMULATED_WORK = 300_000
 HOT = 16.0  # q.k of a one-hot case is 0 or 256: exp(-256) is 0 in float32, and no trace of it is left in a float64 sum
 
 LAYOUTS = {
     "q": READ_ONLY,
-    "k_cache": DENSE_LAST,
-    "v_cache": DENSE_LAST,
+    "k_cache": POOL,
+    "v_cache": POOL,
     "out": DENSE_LAST,
     "key": READ_ONLY,
     "value": READ_ONLY,
@@ -80,7 +81,7 @@ class DecodeAttentionCase(Case):
     value_given: bool = False
     """In a shared buffer: value is given although it is not written."""
     scattered: bool = False
-    """Slots in any order; else each request has consecutive ones."""
+    """Slots in any order, for odd seeds in runs of RUN consecutive ones; else each request has consecutive ones."""
     same_row: bool = False
     """All requests use one row of the request table."""
     values: Literal["random", "one_hot", "equal"] = "random"
@@ -189,7 +190,7 @@ def table_of(case: DecodeAttentionCase) -> Table:
     owners = [0] * batch if case.same_row else list(range(batch))
     tokens = [max((behind[i] + lengths[i] for i in range(batch) if owners[i] == b), default=0) for b in range(batch)]
     slots = sum(tokens) + spare
-    free = permutation(case.seed, "slots", slots) if case.scattered else torch.arange(slots)
+    free = _scattered(case.seed, slots) if case.scattered else torch.arange(slots)
     columns = poison(case.poison, (rows, width), torch.int64)
     starts = [sum(tokens[:b]) for b in range(batch)]
     seen, hidden, loc = [], [], []
@@ -202,6 +203,13 @@ def table_of(case: DecodeAttentionCase) -> Table:
         last = lengths[b] > 0 and not case.cross and not case.same_row
         loc.append(int(mine[-1]) if last else int(free[slots - spare + b]))
     return Table(pool, columns, slots, torch.tensor(loc, dtype=torch.int64), seen, hidden)
+
+
+def _scattered(seed: int, slots: int) -> Tensor:
+    """All slots in a random order, one by one, or as an allocator of small pages leaves them."""
+    run = RUN if seed % 2 else 1
+    free = (permutation(seed, "slots", -(-slots // run))[:, None] * run + torch.arange(run)).flatten()
+    return free[free < slots]
 
 
 def _rows(case: DecodeAttentionCase, name: str, count: int, width: int, scale: float) -> Tensor:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.case import Case
-from kernelpair.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
+from kernelpair.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, POOL, READ_ONLY
 from kernelpair.layout import FUSED as FUSED_LAYOUT
 from kernelpair.pair import Bound, Inputs, Outputs, Pair, every_argument
 from kernelpair.values import permutation, poison
@@ -41,8 +41,8 @@ LAYOUTS = {
     "k": READ_ONLY,
     "v": READ_ONLY,
     "out": DENSE_LAST,
-    "k_cache": DENSE_LAST,
-    "v_cache": DENSE_LAST,
+    "k_cache": POOL,
+    "v_cache": POOL,
     "req_to_token": ANY_STRIDES,
     "req_pool_indices": ANY_STRIDES,
     "seq_lens": ANY_STRIDES,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.case import Case
-from kernelpair.layout import ANY_STRIDES, DENSE_LAST, READ_ONLY, TURNED
+from kernelpair.layout import ANY_STRIDES, POOL, READ_ONLY, TURNED
 from kernelpair.pair import Bound, Inputs, Outputs, Pair, every_argument
 from kernelpair.values import permutation, poison, small_integers, uniform
 from optimized import operator
@@ -35,7 +35,7 @@ ARGUMENT_LAYOUTS = {
     "v": READ_ONLY,
     "a": MATRIX,
     "b": MATRIX,
-    "state": DENSE_LAST,
+    "state": POOL,
     "state_indices": ANY_STRIDES,
 }
 VECTORS = ("A_log", "dt_bias")

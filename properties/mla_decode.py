@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.case import Case
-from kernelpair.layout import ANY_STRIDES, DENSE_LAST, READ_ONLY
+from kernelpair.layout import ANY_STRIDES, POOL, READ_ONLY
 from kernelpair.pair import BenchRow, Bound, Inputs, Outputs, Pair, Relation, every_argument
 from kernelpair.session import Session
 from kernelpair.values import generator, permutation, poison, poison_value, small_integers, uniform
@@ -37,7 +37,7 @@ HOT = 16.0  # of a one-hot case: the score is 0 or 256, and exp(-256) is 0 in fl
 LAYOUTS = {
     "q_nope": READ_ONLY,
     "q_pe": READ_ONLY,
-    "kv_cache": DENSE_LAST,
+    "kv_cache": POOL,
     "seq_lens": ANY_STRIDES,
     "page_table": ANY_STRIDES,
     "workspace": ("offset",),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.case import Case
-from kernelpair.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
+from kernelpair.layout import ANY_STRIDES, EXPANDED, POOL, READ_ONLY
 from kernelpair.layout import FUSED as FUSED_LAYOUT
 from kernelpair.pair import Bound, Inputs, Outputs, Pair, every_argument
 from kernelpair.values import permutation, poison, uniform
@@ -38,8 +38,8 @@ SCORES_AT_ONCE = 1 << 19  # of the bound, which holds ten matrices of that size
 
 LAYOUTS = {
     "q": READ_ONLY,
-    "k_cache": DENSE_LAST,
-    "v_cache": DENSE_LAST,
+    "k_cache": POOL,
+    "v_cache": POOL,
     "page_table": ANY_STRIDES,
     "cache_seqlens": ANY_STRIDES,
     "cu_seqlens_q": ANY_STRIDES,
@@ -49,7 +49,7 @@ LAYOUTS = {
     "sinks": ANY_STRIDES,
 }
 INDICES = ("page_table", "cache_seqlens", "cu_seqlens_q")
-FUSED = (("k_cache", "v_cache"),)
+FUSED = (("k_cache", "v_cache"), ("v_cache", "k_cache"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +159,11 @@ def cases(draw: st.DrawFn) -> PagedAttentionCase:
     n = max(lens, default=0)
     named = {"sk-1": max(n - 1, 0), "sk": n, "sk/2": n // 2}
     left, right = (draw(WINDOW, label=side) for side in ("left", "right"))
+    if rare % 5 == 3:
+        rows = tuple(min(1, n) for n in rows)  # a decode step: it takes another engine
     if (latent and rare % 2) or rare % 16 == 4:
-        fields["layout"] = {**fields["layout"], "k_cache": FUSED_LAYOUT}
+        # Of a latent's rows either part may come first; caches of serving engines have the value there.
+        fields["layout"] = {**fields["layout"], "v_cache" if latent and rare % 3 else "k_cache": FUSED_LAYOUT}
     exact = fields["values"] != "random"
     if fields["values"] == "equal":
         fields["splits"] = 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.case import Case
-from kernelpair.layout import ANY_STRIDES, DENSE_LAST, READ_ONLY
+from kernelpair.layout import ANY_STRIDES, POOL, READ_ONLY
 from kernelpair.pair import Alias, Bad, BenchRow, Inputs, Pair, Relation, every_argument
 from kernelpair.session import Session
 from kernelpair.values import generator, permutation, poison
@@ -27,8 +27,8 @@ PAD = -7  # an entry to be skipped; -7 and a slot inside the cache are both trie
 LAYOUTS = {
     "k": READ_ONLY,
     "v": READ_ONLY,
-    "k_cache": DENSE_LAST,
-    "v_cache": DENSE_LAST,
+    "k_cache": POOL,
+    "v_cache": POOL,
     "indices": ANY_STRIDES,
 }
 FUSED = (("k", "v"), ("k_cache", "v_cache"))

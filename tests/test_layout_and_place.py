@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernelpair import judge
 from kernelpair.case import Case
-from kernelpair.layout import DENSE_LAST, EXPANDED, FUSED, LAYOUTS, Layout
+from kernelpair.layout import DENSE_LAST, EXPANDED, FAR, FUSED, LAYOUTS, Layout
 from kernelpair.memory import CANARY, PAGE, Arena, OutOfMemory
 from kernelpair.pair import Alias, Inputs
 from kernelpair.place import Placed, Placement, element_mask, place, resolve, settle
@@ -22,6 +23,7 @@ SHAPES = [shape for rank in range(1, 5) for shape in product(SIZES, repeat=rank)
 DTYPES = (torch.uint8, torch.bfloat16, torch.float32, torch.int64)
 PAIR = replace(TOY, fused=(("a", "b"),), indices=("i",))
 CAPACITY = 1 << 22
+NEAR = [name for name in LAYOUTS if name != FAR]  # the others take as much memory as they reach
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +50,14 @@ def addresses(shape: tuple[int, ...], layout: Layout) -> list[int]:
     return [layout.offset + sum(i * stride for i, stride in zip(index, layout.strides)) for index in indices]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", NEAR)
 @pytest.mark.parametrize("shape", [(), *SHAPES[::7]], ids=str)
 def test_a_tensor_of_this_layout_can_be_made(name: str, shape: tuple[int, ...]) -> None:
     layout = LAYOUTS[name](shape)
     assert torch.empty(layout.total).as_strided(shape, layout.strides, layout.offset).shape == shape
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", NEAR)
 def test_elements_stay_in_the_buffer_and_apart(name: str) -> None:
     for shape in SHAPES:
         layout = LAYOUTS[name](shape)
@@ -81,7 +83,7 @@ def test_a_layout_differs_from_dense(name: str) -> None:
 
 
 @pytest.mark.parametrize("guard", ["start", "end"])
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", NEAR)
 def test_values_survive_among_poison_and_canaries(arena: Arena, name: str, guard: str) -> None:
     for shape, dtype in product(SHAPES[::5], DTYPES):
         value = numbered(shape, dtype)
@@ -92,13 +94,43 @@ def test_values_survive_among_poison_and_canaries(arena: Arena, name: str, guard
         assert torch.equal(placement.logical["x"], expected)
 
         once = replace(argument, sizes=(min(1, shape[0]), *shape[1:])) if name == EXPANDED else argument
-        mine = element_mask(buffer.block, once, True)
+        mine = element_mask(buffer, once, True)
         block = arena.bytes[buffer.block.first : buffer.block.last]
         left, right = buffer.block.start - buffer.block.first, buffer.block.start + buffer.block.nbytes - buffer.block.first
         assert (block[:left] == CANARY).all() and (block[right:] == CANARY).all()
         gaps = poison("nan", (buffer.block.nbytes // dtype.itemsize,), dtype).view(torch.uint8).numpy()
         assert (block[left:right] == gaps)[~mine[left:right]].all()
         assert np.array_equal(block, buffer.before)
+
+
+def far_apart(arena: Arena, shape: tuple[int, ...] = (3, 2, 5)) -> Placement:
+    return placed(arena, {"x": numbered(shape, torch.bfloat16), "y": torch.ones(1)}, layout={"x": FAR})
+
+
+def test_rows_of_a_pool_may_lie_gigabytes_apart() -> None:
+    arena = Arena.create()
+    placement = far_apart(arena)
+    argument, buffer = placement.arguments["x"], placement.buffers[0]
+    assert argument.strides[0] * 2 > 2**31 and buffer.has_gaps
+    assert torch.equal(view(arena, argument), numbered((3, 2, 5), torch.bfloat16))
+    assert sum(last - first for first, last in buffer.pieces) <= 6 * PAGE
+    taken = arena.resident(buffer.block.first, buffer.block.last)
+    assert sum(last - first for first, last in taken) <= 8 * PAGE
+    assert not judge.memory(placement, arena, {}, ())
+    mask = torch.tensor([True, False, True])[:, None, None]
+    assert element_mask(buffer, argument, mask).sum() == 2 * 2 * 5 * 2
+    view(arena, argument)[1] = 7
+    (failure,) = judge.memory(placement, arena, {"x": mask}, ())
+    assert failure.kind == "untouched" and "20 bytes around the rows of x" in failure.detail
+    placement.restore(arena)
+    assert not judge.memory(placement, arena, {"x": mask}, ())
+    arena.bytes[buffer.block.first + 2**30] = 1
+    (failure,) = judge.memory(placement, arena, {}, ())
+    assert failure.kind == "input_changed" and "between the rows of x" in failure.detail
+
+
+def test_one_row_is_not_far_from_itself(arena: Arena) -> None:
+    assert not far_apart(arena, (1, 2, 5)).buffers[0].has_gaps
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -128,8 +160,19 @@ def test_the_halves_of_a_fused_buffer_take_turns(arena: Arena) -> None:
     joint = arena.tensor(torch.float32, buffer.block.start, (2, 2, 8), (16, 8, 1))
     assert torch.equal(joint, torch.cat([a, b], dim=-1))
     assert torch.equal(view(arena, placement.arguments["a"]), a) and torch.equal(view(arena, placement.arguments["b"]), b)
-    both = [element_mask(buffer.block, placement.arguments[name], True) for name in "ab"]
+    both = [element_mask(buffer, placement.arguments[name], True) for name in "ab"]
     assert not (both[0] & both[1]).any() and both[0].sum() + both[1].sum() == buffer.block.nbytes
+
+
+def test_either_half_may_come_first(arena: Arena) -> None:
+    a, b = numbered((2, 3)), -numbered((2, 5))
+    both = replace(PAIR, fused=(("a", "b"), ("b", "a")))
+    for leader, joint in (("a", [a, b]), ("b", [b, a])):
+        case = Case(layout={leader: FUSED})
+        placement = place(both, case, settle(both, case, {"a": a, "b": b}), arena)
+        (buffer,) = placement.buffers
+        assert torch.equal(arena.tensor(torch.float32, buffer.block.start, (2, 8), (8, 1)), torch.cat(joint, dim=-1))
+        assert torch.equal(view(arena, placement.arguments["a"]), a)
 
 
 NO_PARTNERS = {"none": None, "dtype": torch.ones(2, 2, 5, dtype=torch.float64), "rows": torch.ones(3, 2, 5)}
@@ -178,7 +221,7 @@ def test_plain_values_pass_through(arena: Arena) -> None:
 def test_the_mask_of_elements_is_that_of_their_bytes(arena: Arena) -> None:
     mask = torch.tensor([[True], [False]])
     placement = placed(arena, {"x": numbered((2, 3))}, layout={"x": "padded"}, guard="start")
-    allowed = element_mask(placement.buffers[0].block, placement.arguments["x"], mask)
+    allowed = element_mask(placement.buffers[0], placement.arguments["x"], mask)
     assert np.flatnonzero(allowed).tolist() == list(range(12))
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+import properties
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import PRELOAD, select_pairs
 from kernelpair.environment import environment
@@ -32,9 +33,10 @@ from mutants.report import (
     skipped,
     write_json,
 )
+from properties.candidates import PYTHON
 
 RESOLVE = "mutants.candidate:resolve"
-SHRINK_SECONDS = 4.0  # a mutant's case is to be read, not to be kept
+SHRINK_SECONDS = 2.0  # a mutant's case is to be read, not to be kept
 LEAST_CASES = 100  # of an unmutated kernel, where its mutants were noticed sooner
 COLOURS = {KILLED: "green", SURVIVED: "bold red", ERROR: "bold red", EQUIVALENT: "yellow", SKIPPED: "yellow"}
 
@@ -114,7 +116,8 @@ class _Run:
         cases: dict[tuple[str, str, str | None], int] = defaultdict(lambda: LEAST_CASES)
         for name, result in self.results.items():
             if result.verdict in (KILLED, SURVIVED):
-                key = result.pair, result.tier, self.mutants[name].relation
+                tier = PYTHON if properties.pairs()[result.pair].tiers == PYTHON else result.tier
+                key = result.pair, tier, self.mutants[name].relation
                 cases[key] = max(cases[key], result.cases)
         seed = self.options.seed
         return [
