@@ -271,7 +271,6 @@ class Session:
             self._reject_several(name.removeprefix(REJECTS))
             return
         if name == "fuzz":
-            self.verdict.noticed_by = name
             self._fuzz()
             return
         self.first = self.run()
@@ -386,6 +385,7 @@ class Session:
         except (RuntimeError, IndexError, TypeError, ValueError, AttributeError):  # an alias of what is no such tensor any more
             self.first = self.run()
             return
+        self.verdict.noticed_by = self.case.trial
         refused = self._refusal(placement, says)
         if refused is None:
             placement.restore(arena)

@@ -17,7 +17,7 @@ from mutants.build import Planted, plant
 from optimized import tiers
 from properties import candidates, pairs
 
-FOLDER = STATE / "mutants"
+BUILD_FOLDER = "KERNELPAIR_MUTANTS"  # where the processes of one run build, by way of their environment
 BY_PREFERENCE = ("avx512", "avx2", "scalar")
 NOTHING = Planted("", ())
 
@@ -76,4 +76,4 @@ def resolve(pair: str, name: str) -> tuple[Pair, Candidate]:
 
 def folder_of(mutant: Mutant) -> Path:
     """Where a mutant is built."""
-    return FOLDER / mutant.pair / mutant.id
+    return Path(os.environ.get(BUILD_FOLDER, STATE / "mutants")) / mutant.pair / mutant.id

@@ -28,6 +28,7 @@ HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4))  # (H
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
 LATENT_WIDTHS = ((8, 32), (32, 64), (64, 512))  # rope, latent
 PAGES = (1, 2, 3, 16, 64, 128)
+STEP_LENGTHS = (100, 150, 200, 300)  # of single rows: enough for several splits, whatever the page
 PAGE_COUNTS = (0, 1, 2, 3, 8)  # sk in whole pages, and one key more or less
 ROWS = (1, 2, 0, 3, 5, *around(16, 32), 48, *around(64, 128, 256))
 BATCHES = (1, 1, 2, 2, 3, 4, 0)
@@ -128,8 +129,8 @@ DESCALE = st.sampled_from(((False, False), (True, True), (True, False), (False, 
 
 
 @cache
-def _lengths(most: int, page: int) -> st.SearchStrategy[int]:
-    sizes = [1, *(n for pages in PAGE_COUNTS for n in around(pages * page))]
+def _lengths(most: int, page: int, single: bool) -> st.SearchStrategy[int]:
+    sizes = [1, *(n for pages in PAGE_COUNTS for n in around(pages * page)), *(STEP_LENGTHS if single else ())]
     return st.sampled_from([n for n in sizes if n <= most] or [1])
 
 
@@ -154,13 +155,16 @@ def cases(draw: st.DrawFn) -> PagedAttentionCase:
         budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
         width, width_v = (LATENT_WIDTHS if latent else WIDTHS)[rare // 8 % 5 % (3 if latent else 5)]
     most = budget // (heads * (width + width_v) * max(batch, 1))
-    lens = tuple(draw(_lengths(max(1, most), fields["page"]), label="keys") for _ in range(batch))
+    single = rare % 5 == 3  # one row a request at most, as in decoding: it takes another engine
+    if single:
+        most = max(most, min(max(STEP_LENGTHS), LONG_BUDGET // (heads * (width + width_v) * max(batch, 1))))
+    lens = tuple(draw(_lengths(max(1, most), fields["page"], single), label="keys") for _ in range(batch))
     rows = tuple(draw(_rows(max(1, most // max(n, 1)), n), label="rows") for n in lens)
     n = max(lens, default=0)
     named = {"sk-1": max(n - 1, 0), "sk": n, "sk/2": n // 2}
     left, right = (draw(WINDOW, label=side) for side in ("left", "right"))
-    if rare % 5 == 3:
-        rows = tuple(min(1, n) for n in rows)  # a decode step: it takes another engine
+    if single:
+        rows = tuple(min(1, n) for n in rows)
     if (latent and rare % 2) or rare % 16 == 4:
         # Of a latent's rows either part may come first; caches of serving engines have the value there.
         fields["layout"] = {**fields["layout"], "v_cache" if latent and rare % 3 else "k_cache": FUSED_LAYOUT}

@@ -45,7 +45,7 @@ def test_a_mutant_applies_exactly_once_and_is_described(mutant: Mutant) -> None:
 
 def test_the_catalogue_of_kernels_is_covered() -> None:
     lines = {mutant.line for mutant in ALL.values()}
-    assert lines >= {1, 2, 3, 4, 5, 6}
+    assert lines >= set(range(1, 65))
 
 
 def test_a_patch_that_no_longer_applies_says_so() -> None:
@@ -77,7 +77,7 @@ def test_a_slice_is_noticed_and_the_kernel_is_not(capsys: pytest.CaptureFixture[
     assert results["store_cache/negative-slot"]["noticed_by"] == "rejects:index_negative"
     assert found["unmutated"][0]["cases"] >= max(entry["cases"] for entry in results.values())
     assert "| tail (4) |" in Path("found.md").read_text()
-    assert not Path(".kernelpair/mutants").exists()
+    assert not list(Path(".kernelpair").glob("mutants*"))
 
 
 def test_a_survivor_is_1_and_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,9 +16,9 @@ import properties
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import PRELOAD, select_pairs
 from kernelpair.environment import environment
-from kernelpair.jobs import Ended, Job, Jobs
+from kernelpair.jobs import STATE, Ended, Job, Jobs
 from mutants import Mutant, MutantError, mutants, patched
-from mutants.candidate import folder_of, tier_of
+from mutants.candidate import BUILD_FOLDER, folder_of, tier_of
 from mutants.report import (
     EQUIVALENT,
     ERROR,
@@ -44,6 +44,8 @@ COLOURS = {KILLED: "green", SURVIVED: "bold red", ERROR: "bold red", EQUIVALENT:
 def mutate(options: argparse.Namespace) -> int:
     """Try the mutants, then the kernels as they are on as many cases; the exit status is that of the worst that happened."""
     chosen = _chosen(options)
+    folder = STATE / f"mutants-{os.getpid()}"
+    os.environ[BUILD_FOLDER] = str(folder)
     run = _Run(options, chosen)
     interrupted = False
     started = time.monotonic()
@@ -52,7 +54,8 @@ def mutate(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         interrupted = True
     finally:
-        shutil.rmtree(folder_of(chosen[0]).parent.parent, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        del os.environ[BUILD_FOLDER]
     return run.conclude(time.monotonic() - started, interrupted)
 
 

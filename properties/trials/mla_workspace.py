@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kernelpair.case import Case
 from kernelpair.pair import Bad, Inputs, Pair
 from optimized import mla_decode as optimized
-from properties.strategies import around
+from properties.strategies import around, common
 from reference import mla_decode as reference
 
 LENGTHS = (0, 1, *around(512, 1024, 2048), 5000, 70_000)
@@ -28,6 +28,7 @@ class WorkspaceCase(Case):
 
 CASES = st.builds(
     WorkspaceCase,
+    **common({}, []),
     max_seq_len=st.sampled_from(LENGTHS[1:] + LENGTHS[:1]),
     num_batches=st.sampled_from(BATCHES[1:] + BATCHES[:1]),
     num_heads=st.sampled_from((1, 5, 16, 128, 0)),
