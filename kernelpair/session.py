@@ -280,7 +280,7 @@ class Session:
             getattr(self, f"_{name}")()
         elif name != "value":
             relation = self.pair.relations[name]
-            if relation.applies(self.case):
+            if relation.applies(self.case) and self.verdict.passed:  # wrong results need not be arguments of anything
                 relation.holds(self.case, self)
 
     def _repeat(self) -> None:
