@@ -108,7 +108,7 @@ def test_an_interrupted_run_tells_what_it_knows() -> None:
             break
     time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)
-    rest, _ = process.communicate(timeout=60)
+    rest, _ = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "interrupted: " in rest and "mutants killed" in rest
     assert json.loads(Path("found.json").read_text())["mutants"]
