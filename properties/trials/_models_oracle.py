@@ -156,8 +156,13 @@ def images(case: ModelCase) -> list[Tensor]:
     return [torch.from_numpy(rng.standard_normal((n, HIDDEN))).to(dtype) for n in encoder_lens(case)]
 
 
+def model_of(case: ModelCase) -> Any:
+    """The case's model, with random weights."""
+    return _model(case.family, case.seed % 3, case.dtype)
+
+
 def _run(case: ModelCase) -> Recorded:
-    model, recorded = _model(case.family, case.seed % 3, case.dtype), Recorded()
+    model, recorded = model_of(case), Recorded()
     with torch.no_grad(), _hooks(model, recorded):
         for ids, image in zip(tokens(case), images(case)):
             more: dict[str, Any] = {}

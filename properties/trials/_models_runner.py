@@ -27,11 +27,13 @@ from serving import AttentionLayer, ForwardBatch, GdnLayer, KVPool, RequestPool,
 
 
 class Runner:
-    """One model's layers on one side."""
+    """One model's layers on one side; `expanded`: latent layers have the keys and values of an ordinary one."""
 
-    def __init__(self, case: ModelCase, side: Side, scales: list[tuple[float, float]], tensors: dict[str, Tensor]) -> None:
+    def __init__(
+        self, case: ModelCase, side: Side, scales: list[tuple[float, float]], tensors: dict[str, Tensor], expanded: bool = False
+    ) -> None:
         self.case, self.side, self.scales, self.tensors = case, side, scales, tensors
-        latent = case.family == "deepseek_v3" and absorbed(case)
+        latent = self.latent = case.family == "deepseek_v3" and absorbed(case) and not expanded
         self.page = (max(case.page, 16) if latent else case.page) if case.paged else 1
         requests = len(case.prompts)
         self.table = torch.zeros(requests, COLUMNS, dtype=torch.int32)
@@ -53,7 +55,7 @@ class Runner:
         if kind == "gdn":
             return self._recurrent(n)
         q, k = self.tensors[f"q{n}"], self.tensors[f"k{n}"]
-        latent = kind == "latent" and absorbed(self.case)
+        latent = kind == "latent" and self.latent
         width = LATENT if latent else self.tensors[f"v{n}"].shape[2]
         return AttentionLayer(
             n, q.shape[1], k.shape[1], q.shape[2], width, self.scales[n][0], self.scales[n][1],

@@ -18,6 +18,7 @@ from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, attent
 from properties.trials._models_cases import FAMILIES, LATENT, WINDOW, ModelCase, absorbed, cases, encoder_lens, totals
 from properties.trials._models_oracle import Recorded, record
 from properties.trials._models_runner import serve_optimized, serve_reference
+from properties.trials._models_whole import report
 from properties.trials._serving_bounds import gdn_layer_bound
 
 SOFTMAX = 1 + 2.0**-6  # the library's softmax is fp32 also on float64 scores: 2^-22 of A, where the bound has 2^-15 A
@@ -72,6 +73,16 @@ def _cross(case: ModelCase, n: int, layer: dict[str, Any] | None) -> Inputs:
     none = torch.zeros(0, 1, shape[1], dtype=dtype)
     keys = {f"{name}{n}": none if layer is None else torch.cat(layer[name]) for name in "kv"}
     return {f"q{n}": torch.cat(parts), **keys}
+
+
+def picture(case: ModelCase) -> str:
+    """The requests, and how near to the library a whole run of the model comes, which is reported and not judged."""
+    given, recorded = inputs(case), record(case)
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    for n, kind in enumerate(FAMILIES[case.family].kinds):
+        if kind == "latent":
+            tensors |= {f"{name}{n}": torch.cat(recorded.attention[n][name]) for name in "qkv"}
+    return report(case, given["scales"], tensors)
 
 
 # --- judgement ---
@@ -186,6 +197,7 @@ PAIR = None if find_spec("transformers") is None else Pair(
     reference=serve_reference,
     optimized=serve_optimized,
     judge=verdict,
+    picture=picture,
     dtypes=("float32", "bfloat16"),
     results=(),
     sharp=lambda case: case.dtype == "float32",

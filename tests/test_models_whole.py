@@ -1,0 +1,18 @@
+"""A whole model over our backends comes near to the library's logits: reported for each case, asserted for one of each family."""
+
+import re
+
+import pytest
+
+from properties.trials._models_cases import FAMILIES, ModelCase
+from properties.trials.models import picture
+
+
+@pytest.mark.parametrize("paged", [False, True], ids=["slots", "pages"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_whole_model_agrees_in_float32(family: str, paged: bool) -> None:
+    images = (4, 0, 7) if family == "mllama" else ()
+    case = ModelCase(family=family, prompts=(5, 9, 3), decodes=8, chunk=4, paged=paged, page=4, images=images)  # type: ignore[arg-type]
+    said = re.search(r"logits differ by (\S+) of the largest, (\S+)% of greedy tokens agree", picture(case))
+    assert said is not None
+    assert float(said[1]) <= 1e-4 and float(said[2]) == 100.0, said[0]
