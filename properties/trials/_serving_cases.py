@@ -76,6 +76,7 @@ PAGED_ONLY = ("local", "float8")
 GDN = {"num_k_heads": 1, "head_k_dim": 16, "num_v_heads": 2, "head_v_dim": 16}
 GDN_DIM = 2 * 16 + 2 * 16
 GDN_WIDTH = 4
+E5M2_RANGE = 128  # its largest number is so many times that of e4m3fn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +140,8 @@ def layers_of(case: ServingCase, wide: bool, conv_weight: Callable[..., Any]) ->
             found.append(_gdn_layer(case, number, wide, conv_weight))
             continue
         fields = {name: value for name, value in spec.items() if name not in ("sinks", "draft", "reads")}
+        if "k_scale" in spec and case.float8 == "float8_e5m2":  # some keys pass the largest number of either format
+            fields |= {name: spec[name] / E5M2_RANGE for name in ("k_scale", "v_scale")}
         if spec.get("sinks"):
             sinks = uniform(case.seed, "sinks", (spec["heads"],), scale=4.0)
             fields["sinks"] = sinks.double() if wide else sinks
