@@ -154,6 +154,8 @@ def cases(draw: st.DrawFn) -> PagedAttentionCase:
     if rare % 8 == 7:
         budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
         width, width_v = (LATENT_WIDTHS if latent else WIDTHS)[rare // 8 % 5 % (3 if latent else 5)]
+    if latent and rare % 20 == 13:  # many heads over one latent, as after absorption
+        heads, (width, width_v) = 33, LATENT_WIDTHS[rare // 20 % 2]
     most = budget // (heads * (width + width_v) * max(batch, 1))
     single = rare % 5 == 3  # one row a request at most, as in decoding: it takes another engine
     if single:
@@ -384,7 +386,7 @@ PAIR = Pair(
     fused=FUSED,
     indices=INDICES,
     relations=RELATIONS,
-    paths=kernel_paths("decode_", "prefill_", but=["decode_tiles_paired"]),
+    paths=kernel_paths("decode_", "prefill_"),
     bad=BAD,
     fuzz=every_argument,
     edges=EDGES,
