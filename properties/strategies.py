@@ -27,11 +27,12 @@ def layouts(allowed: Mapping[str, Sequence[str]], fused: Sequence[tuple[str, str
     """Argument -> layout for a few arguments; the others are dense. One draw: 0 is all dense."""
     choices = [(name, layout) for name, several in allowed.items() for layout in several]
     choices += [(first, FUSED) for first, _ in fused]
-    base = 2 * len(choices) + 1  # half of the digits mean no layout
+    bits = (2 * len(choices)).bit_length()  # of a digit, the even ones of which mean no layout: shrinking can drop whole digits
+    base = 2**bits
 
     def decode(code: int) -> dict[str, str]:
-        digits = [code // base**place % base for place in range(MOST_LAYOUTS)]
-        return dict(choices[(digit - 1) // 2] for digit in digits if digit % 2)
+        digits = [code >> place * bits & base - 1 for place in range(MOST_LAYOUTS)]
+        return dict(choices[digit // 2 % len(choices)] for digit in digits if digit % 2)
 
     return st.integers(0, base**MOST_LAYOUTS - 1).map(decode)
 
