@@ -16,7 +16,7 @@ from kernelpair.jobs import Job, carry_out
 from kernelpair.memory import Arena
 from kernelpair.pair import Bound, Inputs, Outputs, Pair, Relation
 from kernelpair.run import HarnessError, InProcess
-from kernelpair.verdict import KINDS
+from kernelpair.verdict import KINDS, Failure, Tightness
 from kernelpair.worker import Outcome, Request
 from tests.kernels import kernel
 from tests.selftest.toy import PAIR, ToyCase
@@ -183,6 +183,29 @@ def test_a_failure_is_made_small(arena: Arena) -> None:
     (verdict,) = driven(arena, "off_from_three_rows").run(200, None, 1, None).failures.values()
     assert verdict.case == ToyCase(rows=3)
     assert verdict.failures[0].kind == "value"
+
+
+def test_a_pair_may_know_how_to_make_it_smaller(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Hypothesis could not leave out in its time, the pair's own smaller cases do, and never beyond what still fails."""
+    fewer = replace(PAIR, simpler=lambda case: [replace(case, rows=case.rows - n) for n in (2, 1) if case.rows > n])
+    big = Drive(fewer, kernel("off_from_three_rows"), InProcess(kernel("off_from_three_rows"), arena))
+    verdict = big._plain_attempt(ToyCase(rows=20, width=2))
+    assert verdict is not None and not verdict.passed
+    assert big._reduced(verdict).case.rows == 3
+    monkeypatch.setattr(drive, "SHRINK_SECONDS", -1.0)
+    assert big._reduced(verdict).case.rows == 20  # it has a budget
+
+
+def test_a_pair_may_judge_its_runs_itself(arena: Arena) -> None:
+    says = Failure("relation", "out", "as the pair sees it")
+    strict = replace(PAIR, judge=lambda case, given, outputs: ([says] if case.rows > 2 else [], {"out": Tightness(0.5, 0.01)}))
+    tally = driven(arena, "good", strict).run(200, None, 1, None)
+    assert set(tally.failures) == {"relation"}
+    assert tally.failures["relation"].failures == [says]
+    assert tally.failures["relation"].case.rows == 3
+    blind = replace(PAIR, judge=lambda case, given, outputs: ([], {}))
+    tally = driven(arena, "off_by_an_eighth", blind).run(200, None, 1, None)
+    assert set(tally.failures) == {"untouched"}  # values are the pair's to compare; memory is judged as ever
 
 
 def test_several_kinds_are_all_reported(arena: Arena) -> None:
