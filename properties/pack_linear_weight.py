@@ -43,15 +43,15 @@ def inputs(case: PackCase) -> Inputs:
     return {"weight": torch.from_numpy(drawn).view(dtype)}
 
 
-def _both(weight: Tensor) -> tuple[Tensor, Tensor]:
+def _both(weight: Tensor, more: tuple[int, int] = (0, 0)) -> tuple[Tensor, Tensor]:
     packed = reference.pack_linear_weight(weight)
-    return packed, reference.unpack_linear_weight(packed, *weight.shape)
+    return packed, reference.unpack_linear_weight(packed, weight.shape[0] + more[0], weight.shape[1] + more[1])
 
 
-def packed_and_back(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The kernel: packed, and unpacked again."""
+def packed_and_back(weight: Tensor, more: tuple[int, int] = (0, 0)) -> tuple[Tensor, Tensor]:
+    """The kernel: packed, and unpacked again; as a weight with `more` outputs and columns in a wrong call."""
     packed: Tensor = operator("pack_linear_weight")(weight)
-    return packed, operator("unpack_linear_weight")(packed, *weight.shape)
+    return packed, operator("unpack_linear_weight")(packed, weight.shape[0] + more[0], weight.shape[1] + more[1])
 
 
 def _inverse(case: PackCase, session: Session) -> None:
@@ -87,6 +87,8 @@ PAIR = Pair(
         "no_columns": Bad(lambda case, given: {"weight": given["weight"][:, :0]}, ValueError, "weight"),
         "integers": Bad(lambda case, given: {"weight": torch.ones(2, 2, dtype=torch.int32)}, TypeError, "weight"),
         "none": Bad(lambda case, given: {"weight": None}, TypeError, "weight"),
+        "unpacked_wider": Bad(lambda case, given: given | {"more": (32, 0)}, ValueError, ("packed_weight", "N")),
+        "unpacked_longer": Bad(lambda case, given: given | {"more": (0, 32)}, ValueError, ("packed_weight", "K")),
     },
     edges={
         "N = 1": lambda case: case.N == 1,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -93,14 +94,21 @@ def inputs(case: LinearCase) -> Inputs:
     return {"x": x, "packed_weight": packed, "N": case.N, "K": case.K, "bias": _bias(case)}
 
 
-def call_reference(x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor | None = None) -> Tensor:
-    """The reference with the packed weight's parts as arguments, so that each can be placed and spoiled."""
-    return reference.packed_linear(x, reference.PackedWeight(packed_weight, ANY_LAYOUT, N, K), bias)
+def call_reference(
+    x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor | None = None, layout: str | None = ANY_LAYOUT
+) -> Tensor:
+    """The reference with the packed weight's parts as arguments, so that each can be placed and spoiled; without a layout the
+    plain tensor takes the packed weight's place."""
+    packed: Any = packed_weight if layout is None else reference.PackedWeight(packed_weight, layout, N, K)
+    return reference.packed_linear(x, packed, bias)
 
 
-def call_optimized(x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor | None = None) -> Tensor:
+def call_optimized(
+    x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor | None = None, layout: str | None = ANY_LAYOUT
+) -> Tensor:
     """The kernel, likewise."""
-    return optimized.packed_linear(x, optimized.PackedWeight(packed_weight, ANY_LAYOUT, N, K), bias)
+    packed: Any = packed_weight if layout is None else optimized.PackedWeight(packed_weight, layout, N, K)
+    return optimized.packed_linear(x, packed, bias)
 
 
 def bound(case: LinearCase, given: Inputs, truth: Outputs) -> Bound:
@@ -235,6 +243,11 @@ BAD = {
     "weight_N": Bad(lambda case, given: given | {"N": case.N + 32}, ValueError, ("packed_weight", "N")),
     "weight_K": Bad(lambda case, given: given | {"K": case.K + 32}, ValueError, ("packed_weight", "K")),
     "weight_size_zero": Bad(lambda case, given: given | {"N": 0}, ValueError, "N"),
+    "weight_raw": Bad(
+        lambda case, given: given | {"packed_weight": _weight(case, given["x"].dtype), "layout": None}, TypeError, "packed"
+    ),
+    "weight_packed_but_plain": Bad(lambda case, given: given | {"layout": None}, TypeError, "packed"),
+    "layout_unknown": Bad(lambda case, given: given | {"layout": "vnni4-n16k64"}, ValueError, "layout"),
     "weight_none": Bad(lambda case, given: given | {"packed_weight": None}, TypeError, ("packed_weight", "packed")),
     "bias_length": Bad(lambda case, given: given | {"bias": torch.zeros(case.N + 1)}, ValueError, "bias"),
     "bias_rank": Bad(lambda case, given: given | {"bias": torch.zeros(1, case.N)}, ValueError, "bias"),
