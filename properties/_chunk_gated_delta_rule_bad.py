@@ -93,7 +93,7 @@ def _slot_twice(case: ChunkCase, given: Inputs) -> Inputs | None:
 
 
 def _self_overlap(case: ChunkCase, given: Inputs) -> Inputs | None:
-    if case.form != "pool":
+    if case.form != "pool" or len(given["state"]) < 2:
         return None
     return given | {"state": given["state"][:1].expand(given["state"].shape)}
 
