@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <thread>
 
 namespace kernelpair {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 // On trial every loop is cut into as many ranges as there are threads, and these begin together: what ranges do to each other
 // then shows in small batches too, which otherwise one thread would have done before the next one wakes.
 const bool on_trial = std::getenv("KERNELPAIR_SPLIT_LOOPS") != nullptr;
-constexpr int kPatience = 20000;  // looks at the others, some 100 us: a nested loop, or a busy machine, waits in vain
+constexpr int kPatience = 200;  // looks at the others, each of which lets another thread of this core go on
 
 struct Together {
   LoopBody body;
@@ -23,11 +24,8 @@ struct Together {
 void begin_together(int64_t begin, int64_t end, void* context) {
   auto* loop = static_cast<Together*>(context);
   loop->arrived.fetch_add(1);
-  for (int look = 0; look < kPatience && loop->arrived.load(std::memory_order_relaxed) < loop->expected; ++look) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
+  for (int look = 0; look < kPatience && loop->arrived.load(std::memory_order_relaxed) < loop->expected; ++look)
+    std::this_thread::yield();
   loop->body(begin, end, loop->context);
 }
 
