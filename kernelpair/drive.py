@@ -25,7 +25,7 @@ from kernelpair.pair import Pair
 from kernelpair.run import HarnessError, Runner
 from kernelpair.verdict import Failure, Verdict
 
-ROUND = 500  # cases that one Hypothesis run draws; a long run is many rounds, so that its memory stays small
+ROUND = 2000  # cases that one Hypothesis run draws; a long run is many rounds, so that its memory stays small
 SHRINK_SECONDS = 20.0  # budget for making one run's failures small
 LEAST = -15  # exponent of the smallest ratio of error and bound that is told apart
 VACUOUS = 0.1  # median bound over output size from which a bound alone proves too little

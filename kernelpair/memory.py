@@ -5,6 +5,7 @@ import mmap
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from torch import Tensor
 PAGE = mmap.PAGESIZE
 CAPACITY = 64 << 30  # of address space; only touched pages take memory
 KEEP = 64 << 20  # bytes that stay resident between cases
-CANARY = 0xFF  # NaN in every float dtype, -1 in every integer
+CANARY = b"\xff"  # NaN in every float dtype, -1 in every integer
 PROT_NONE, PROT_READ_WRITE = 0, 3
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -50,6 +51,7 @@ class Arena:
         self._map = mmap.mmap(descriptor, capacity, mmap.MAP_SHARED)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
         self._typed: dict[torch.dtype, Tensor] = {}
+        self._words: dict[np.dtype[Any], npt.NDArray[Any]] = {}
         self._cursor = PAGE
 
     @classmethod
@@ -105,6 +107,21 @@ class Arena:
     def tensor(self, dtype: torch.dtype, start: int, sizes: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
         """A view of the arena; `start` in bytes, a multiple of the element size."""
         return self.typed(dtype).as_strided(sizes, strides, start // dtype.itemsize)
+
+    def read(self, first: int, last: int) -> bytes:
+        """A copy of the bytes [first, last)."""
+        return self._map[first:last]
+
+    def write(self, first: int, content: bytes) -> None:
+        """Put `content` at `first`."""
+        self._map[first : first + len(content)] = content
+
+    def fill(self, start: int, count: int, word: np.generic) -> None:
+        """`count` copies of `word` from byte `start` on, a multiple of its size."""
+        if word.dtype not in self._words:
+            self._words[word.dtype] = np.frombuffer(self._map, word.dtype)
+        first = start // word.itemsize
+        self._words[word.dtype][first : first + count] = word
 
     def protect(self, pages: list[int]) -> None:
         """Make these pages fault, in this process only."""

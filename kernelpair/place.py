@@ -14,7 +14,7 @@ from kernelpair.case import Case
 from kernelpair.layout import EXPANDED, FUSED, LAYOUTS, Layout, reach
 from kernelpair.memory import CANARY, PAGE, Arena, Block
 from kernelpair.pair import Alias, Inputs, Pair
-from kernelpair.values import fill_poison
+from kernelpair.values import poison_word
 
 GAPS = 1 << 28  # elements of a buffer from which it is only filled and compared where rows are
 
@@ -50,7 +50,7 @@ class Buffer:
     arguments: list[str]
     pieces: list[tuple[int, int]]
     """The pages that hold anything: those of the block, or, of a layout with wide gaps, those of each row."""
-    before: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    before: bytes = b""
     resident: list[tuple[int, int]] = field(default_factory=list)
     """Of a block with gaps, the stretches that took memory before the call."""
 
@@ -58,14 +58,13 @@ class Buffer:
     def has_gaps(self) -> bool:
         return len(self.pieces) > 1
 
-    def content(self, arena: Arena) -> npt.NDArray[np.uint8]:
-        """The bytes of all pieces, one behind the other."""
-        pieces = [arena.bytes[first:last] for first, last in self.pieces]
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    def content(self, arena: Arena) -> bytes:
+        """A copy of all pieces, one behind the other. Bytes, because small arrays take ten times as long to compare."""
+        return b"".join([arena.read(first, last) for first, last in self.pieces])
 
     def keep(self, arena: Arena) -> None:
         """Remember what a call may not change."""
-        self.before = self.content(arena).copy()
+        self.before = self.content(arena)
         if self.has_gaps:
             self.resident = arena.resident(self.block.first, self.block.last)
 
@@ -86,7 +85,7 @@ class Placement:
         for buffer in self.buffers:
             done = 0
             for first, last in buffer.pieces:
-                arena.bytes[first:last] = buffer.before[done : done + last - first]
+                arena.write(first, buffer.before[done : done + last - first])
                 done += last - first
 
 
@@ -183,12 +182,13 @@ def _fill(
 ) -> Block:
     """A block whose buffer holds poison, with canaries in the rest of its pages; with `rows` only the pages of these."""
     block = arena.allocate(elements * dtype.itemsize, case.guard)
-    arena.bytes[block.first : block.start] = CANARY
-    arena.bytes[block.start + block.nbytes : block.last] = CANARY
+    for first, last in ((block.first, block.start), (block.start + block.nbytes, block.last)):
+        arena.write(first, CANARY * (last - first))
+    word = poison_word(case.poison, dtype)
     pieces = [(block.first, block.last)] if rows is None else rows.pages(block.start, dtype.itemsize)
     for first, last in pieces:
         begin, end = max(first, block.start), min(last, block.start + block.nbytes)
-        fill_poison(case.poison, arena.tensor(dtype, begin, ((end - begin) // dtype.itemsize,), (1,)))
+        arena.fill(begin, (end - begin) // dtype.itemsize, word)
     placement.buffers.append(Buffer(block, names, pieces))
     placement.guards.append(block.last)
     return block

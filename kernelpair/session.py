@@ -21,7 +21,7 @@ from kernelpair.worker import Outcome, Request, Returned, named_results
 
 THREADS = 2  # of a call, unless the trial varies them
 CALLERS = 3  # Python threads of a `concurrent` trial
-WRONG_CALLS = 12  # of one `rejects` trial: together they cost about as much as one judged call
+WRONG_CALLS = 4  # of one `rejects` trial: together they cost about as much as two judged calls
 CONTRACT_ERRORS = (TypeError, ValueError, IndexError)
 BUILT_IN = {
     "repeat": "the same call twice gives the same bits",

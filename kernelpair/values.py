@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -55,6 +56,14 @@ def fill_poison(kind: str, tensor: Tensor) -> Tensor:
         tensor.view(integer).fill_(bits)
         return tensor
     return tensor.fill_(poison_value(kind, dtype))
+
+
+@cache
+def poison_word(kind: str, dtype: torch.dtype) -> np.generic:
+    """The bits of one poisoned element, as an integer of its size."""
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    word: np.generic = poison(kind, (1,), dtype).view(integer).numpy()[0]
+    return word
 
 
 def poison_value(kind: str, dtype: torch.dtype) -> float | int | bool:

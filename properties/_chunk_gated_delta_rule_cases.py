@@ -12,7 +12,7 @@ from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
 from kernelpair.pair import Inputs
 from kernelpair.values import permutation, poison, uniform
-from properties.strategies import around, choices, common
+from properties.strategies import around, choices, common, together
 
 CHUNK = 64
 LENGTHS = (0, 1, 2, *around(16, 32, 64, 128), 192)
@@ -174,13 +174,15 @@ def _states_of(drawn: dict[str, Any], count: int) -> dict[str, Any]:
     }
 
 
+FIELDS = st.tuples(choices(SHAPES), choices(STATES), choices(NUMBERS), together(common(LAYOUTS, INDICES, FUSED)))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> ChunkCase:
     """Any sequences, states, gates and layouts that the contract allows, within the budget of work."""
-    shapes = _shapes(draw(choices(SHAPES), label="shapes"))
-    states = _states_of(draw(choices(STATES), label="states"), len(shapes["lengths"]))
-    numbers = draw(choices(NUMBERS), label="numbers")
-    return ChunkCase(**shapes, **states, **numbers, **draw(st.fixed_dictionaries(common(LAYOUTS, INDICES, FUSED))))
+    shapes_code, states_code, numbers, fields = draw(FIELDS, label="shapes, states, numbers, layouts")
+    shapes = _shapes(shapes_code)
+    return ChunkCase(**shapes, **_states_of(states_code, len(shapes["lengths"])), **numbers, **fields)
 
 
 def _keys(case: ChunkCase, name: str, dtype: torch.dtype) -> Tensor:

@@ -12,7 +12,7 @@ from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, DENSE_LAST, READ_ONLY
 from kernelpair.pair import Inputs
 from kernelpair.values import permutation, poison, uniform
-from properties.strategies import choices, common
+from properties.strategies import choices, common, together
 from reference.causal_conv1d import causal_conv1d_pack_weight
 
 PAD = -5
@@ -136,17 +136,21 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 }
 
 
+BATCHES = choices(OPTIONS)
+FIELDS = together(common(LAYOUTS, INDICES))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> GdnCase:
     """Any batch, layouts and dtypes that the contract allows, small enough for the reference."""
-    drawn = draw(choices(OPTIONS), label="batch")
+    drawn = draw(BATCHES, label="batch")
     count, length, other = drawn.pop("prefills"), drawn.pop("length"), drawn.pop("other")
     prefills = (length, other, 1)[:count]
     requests = drawn["decodes"] + count
     drawn["pads"] = {"none": (), "some": tuple(range(0, requests, 2)), "all": tuple(range(requests))}[drawn["pads"]]
     drawn["cold"] = {"none": (), "some": tuple(range(0, count, 2)), "all": tuple(range(count))}[drawn["cold"]]
     drawn["pad_in_range"] = bool(drawn["pads"]) and drawn["pad_in_range"]
-    return GdnCase(prefills=prefills, **drawn, **draw(st.fixed_dictionaries(common(LAYOUTS, INDICES))))
+    return GdnCase(prefills=prefills, **drawn, **draw(FIELDS))
 
 
 def mixed(case: GdnCase, name: str, rows: int, columns: int = 1) -> Tensor:

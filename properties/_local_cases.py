@@ -10,7 +10,7 @@ from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES
 from kernelpair.pair import Inputs
 from kernelpair.values import permutation, poison_value
-from properties.strategies import around, common
+from properties.strategies import around, common, together
 
 PAGES = (1, 2, 3, 16)
 CHUNK_PAGES = (1, 2, 4, 8)
@@ -59,7 +59,7 @@ def _request(kind: str, total: int, part: int) -> tuple[int, int]:
     return (min(1, total) if kind == "one token" else part), total
 
 
-FIELDS = st.fixed_dictionaries(
+FIELDS = together(
     {
         **common(LAYOUTS, INDICES),
         "page_size": st.sampled_from(PAGES),

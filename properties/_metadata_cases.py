@@ -12,7 +12,7 @@ from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES
 from kernelpair.pair import Inputs
 from kernelpair.values import permutation, poison_value
-from properties.strategies import around, common
+from properties.strategies import any_of, around, between, common, either, together
 
 ONE_QUERY_MODES = ("decode", "idle", "draft_decode")
 STATIC_MODES = (*ONE_QUERY_MODES, "target_verify")
@@ -124,7 +124,7 @@ def _replays(modes: tuple[str, ...], page_size: int, rows: int, encoders: bool, 
     return st.lists(steps, min_size=1, max_size=MOST_STEPS).map(tuple)
 
 
-FIELDS = st.fixed_dictionaries(
+FIELDS = together(
     {
         **common(LAYOUTS, INDICES),
         "page_size": st.sampled_from(PAGES),
@@ -142,18 +142,18 @@ FIELDS = st.fixed_dictionaries(
 def cases(draw: st.DrawFn) -> MetadataCase:
     """Eager batches in every mode; sequences of replays in the static modes, or in the steps of a draft."""
     fields = draw(FIELDS)
-    static = draw(st.booleans(), label="static")
-    page_size, rows, encoder = fields["page_size"], fields["rows"], draw(st.booleans(), label="encoder")
+    static = draw(either, label="static")
+    page_size, rows, encoder = fields["page_size"], fields["rows"], draw(either, label="encoder")
     if not static:
         return MetadataCase(**fields, batches=draw(_eager_batch(page_size, rows, encoder), label="batch"))
-    draft_steps = draw(st.sampled_from((0, 0, 1, 3)), label="draft steps")
-    modes = ("draft_decode",) if draft_steps else draw(st.sampled_from(MODES_OF_A_REPLAY), label="modes")
+    draft_steps = draw(any_of(0, 0, 1, 3), label="draft steps")
+    modes = ("draft_decode",) if draft_steps else draw(any_of(*MODES_OF_A_REPLAY), label="modes")
     return MetadataCase(
         **fields,
         static=True,
         draft_steps=draft_steps,
-        capture=draw(st.sampled_from(("first", "late", "again"))),
-        batches=draw(_replays(modes, page_size, rows, encoder, draw(st.integers(0, 3), label="bs")), label="steps"),
+        capture=draw(any_of("first", "late", "again")),
+        batches=draw(_replays(modes, page_size, rows, encoder, draw(between(0, 3), label="bs")), label="steps"),
     )
 
 

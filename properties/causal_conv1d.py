@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from kernelpair.values import generator, permutation, poison, small_integers, un
 from properties import _causal_conv1d_bad, _causal_conv1d_bench, _causal_conv1d_relations
 from properties._causal_conv1d_batch import requests
 from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error, rounding
-from properties.strategies import around, common, float_dtypes, kernel_paths
+from properties.strategies import any_of, around, between, common, either, float_dtypes, kernel_paths, together
 
 FORMS = ("update", "batched", "varlen", "pack", "varlen", "varlen")  # varlen has the most corners
 DIMS = (1, *around(16, 32, 64, 96), 160)  # around a vector, a packed block, two and three of them
@@ -73,52 +74,56 @@ class ConvCase(Case):
     """pack: the weight has shape [dim, 1, w]."""
 
 
+@cache
 @st.composite
 def _requests(draw: st.DrawFn, form: str, dim: int) -> dict[str, Any]:
     """Lengths, slots, pads and initial states."""
-    count = draw(st.sampled_from((1, 2, 0, 3, 11)), label="requests")
-    length = draw(st.sampled_from(LENGTHS), label="length")
+    count = draw(any_of(1, 2, 0, 3, 11), label="requests")
+    length = draw(any_of(*LENGTHS), label="length")
     if form == "varlen":
-        lengths = tuple(draw(st.lists(st.sampled_from(LENGTHS), min_size=count, max_size=count)))
+        lengths = tuple(draw(any_of(*LENGTHS)) for _ in range(count))
     else:
         lengths = (1 if form == "update" else length,) * count
     if dim * sum(lengths) > MOST_ELEMENTS:
         lengths = tuple(min(length, 5) for length in lengths)
-    states = form == "update" or draw(st.integers(0, 4)) > 0
-    indexed = states and draw(st.booleans(), label="indexed")
-    pads = draw(st.sampled_from(("none", "some", "all"))) if indexed else "none"
-    spare = draw(st.integers(0, 3), label="spare")
+    states = form == "update" or draw(between(0, 4)) > 0
+    indexed = states and draw(either, label="indexed")
+    pads = draw(any_of("none", "some", "all")) if indexed else "none"
+    spare = draw(between(0, 3), label="spare")
     return {
         "lengths": lengths,
         "states": states,
         "indexed": indexed,
-        "initial": draw(st.sampled_from(("none", "some", "all", "no"))) if states and form != "update" else "none",
+        "initial": draw(any_of("none", "some", "all", "no")) if states and form != "update" else "none",
         "pads": {"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[pads],
-        "pad_in_range": pads != "none" and spare > 0 and draw(st.booleans()),
+        "pad_in_range": pads != "none" and spare > 0 and draw(either),
         "spare": spare,
-        "before": draw(st.sampled_from((0, 0, 3))) if form == "varlen" else 0,
-        "after": draw(st.sampled_from((0, 0, 2))) if form == "varlen" else 0,
+        "before": draw(any_of(0, 0, 3)) if form == "varlen" else 0,
+        "after": draw(any_of(0, 0, 2)) if form == "varlen" else 0,
     }
+
+
+FIELDS = together({"dtype": float_dtypes, **common(ARGUMENT_LAYOUTS, INDICES)})
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> ConvCase:
     """Any call that the contract allows."""
-    fields = draw(st.fixed_dictionaries({"dtype": float_dtypes, **common(ARGUMENT_LAYOUTS, INDICES)}))
-    form = draw(st.sampled_from(FORMS), label="form")
-    dim, width = draw(st.sampled_from(DIMS), label="dim"), draw(st.sampled_from((2, 3, 4)), label="width")
+    fields = draw(FIELDS)
+    form = draw(any_of(*FORMS), label="form")
+    dim, width = draw(any_of(*DIMS), label="dim"), draw(any_of(2, 3, 4), label="width")
     if form == "pack":
-        return ConvCase(**fields, form=form, dim=dim, width=width, single_row=draw(st.booleans()))
-    exact = draw(st.integers(0, 3)) == 3
+        return ConvCase(**fields, form=form, dim=dim, width=width, single_row=draw(either))
+    exact = draw(between(0, 3)) == 3
     return ConvCase(
         **fields,
         form=form,
         dim=dim,
         width=width,
         **draw(_requests(form, dim)),
-        bias=draw(st.sampled_from(("none", "call", "float32")), label="bias"),
-        silu=not exact and draw(st.sampled_from((False, True, True))),
-        scale=1.0 if exact else draw(st.sampled_from(SCALES), label="scale"),
+        bias=draw(any_of("none", "call", "float32"), label="bias"),
+        silu=not exact and draw(any_of(False, True, True)),
+        scale=1.0 if exact else draw(any_of(*SCALES), label="scale"),
         exact=exact,
     )
 

@@ -25,7 +25,7 @@ from properties._decode_attention_bench import BENCH
 from properties._decode_attention_errors import BAD
 from properties._decode_attention_relations import RELATIONS
 from properties.attention_bound import attention_bound
-from properties.strategies import around, common, kernel_paths
+from properties.strategies import around, common, kernel_paths, together
 from reference.decode_attention import decode_attention
 
 HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4))  # (H, Hkv)
@@ -102,7 +102,7 @@ def work(case: DecodeAttentionCase) -> int:
     return sum(keys_of(case)) * case.heads * case.width
 
 
-FIELDS = st.fixed_dictionaries({
+FIELDS = together({
     "dtype": st.sampled_from(("bfloat16", "float32", "float16")),
     **common(LAYOUTS, INDICES, FUSED * 4),  # as likely as the layouts of one argument
     "splits": st.sampled_from(SPLITS),

@@ -20,7 +20,7 @@ from properties._extend_attention_bench import BENCH
 from properties._extend_attention_errors import BAD
 from properties._extend_attention_relations import RELATIONS
 from properties.attention_bound import attention_bound
-from properties.strategies import around, common, kernel_paths
+from properties.strategies import any_of, around, common, either, kernel_paths, together
 from reference.extend_attention import extend_attention
 
 HEADS = ((1, 1), (3, 1), (4, 1), (8, 1), (16, 1), (2, 2), (6, 2), (8, 2), (12, 4), (16, 16))  # (H, Hkv)
@@ -108,7 +108,7 @@ def padded_work(case: ExtendAttentionCase) -> int:
     return scores * case.kv_heads * (up(case.width, 32) + up(case.width_v, 32))
 
 
-FIELDS = st.fixed_dictionaries({
+FIELDS = together({
     "dtype": st.sampled_from(("bfloat16", "float32", "float16")),
     **common(LAYOUTS, INDICES, FUSED),
     "gaps": st.booleans(),
@@ -133,7 +133,7 @@ def _lengths(most: int) -> st.SearchStrategy[int]:
 @st.composite
 def _request(draw: st.DrawFn, scores: int) -> tuple[int, int]:
     """New and cached tokens of a request with at most `scores` scores a head: as many of either as come out."""
-    if draw(st.booleans()):
+    if draw(either):
         extend = draw(_lengths(max(1, int(scores**0.5))), label="extend")
         return extend, draw(_lengths(scores // max(extend, 1) - extend if extend else 64), label="prefix")
     prefix = draw(_lengths(max(1, scores // 4)), label="prefix")
@@ -144,10 +144,10 @@ def _request(draw: st.DrawFn, scores: int) -> tuple[int, int]:
 def cases(draw: st.DrawFn) -> ExtendAttentionCase:
     """Any call that the contract allows, within the budget of work."""
     fields = draw(FIELDS)
-    heads, kv_heads = draw(st.sampled_from(HEADS), label="heads")
-    width, width_v = draw(st.sampled_from(WIDTHS), label="widths")
-    batch = draw(st.sampled_from(BATCHES), label="batch")
-    budget, rare = draw(st.sampled_from(BUDGET), label="budget"), draw(RARE, label="rare")
+    heads, kv_heads = draw(any_of(*HEADS), label="heads")
+    width, width_v = draw(any_of(*WIDTHS), label="widths")
+    batch = draw(any_of(*BATCHES), label="batch")
+    budget, rare = draw(any_of(*BUDGET), label="budget"), draw(RARE, label="rare")
     if rare % 8 == 7:
         budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
         width, width_v = WIDTHS[rare // 24 % 5]

@@ -15,7 +15,7 @@ from kernelpair.values import permutation, poison, small_integers, uniform
 from optimized import operator
 from properties import _gated_delta_rule_update_bad, _gated_delta_rule_update_bench, _gated_delta_rule_update_relations
 from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error, rounding
-from properties.strategies import around, common, float_dtypes, kernel_paths
+from properties.strategies import any_of, around, between, common, either, float_dtypes, kernel_paths, together
 from reference.gated_delta_rule_update import gated_delta_rule_update
 
 REQUESTS = (1, 2, 0, 4, 17)
@@ -73,39 +73,42 @@ class DeltaCase(Case):
 @st.composite
 def _sizes(draw: st.DrawFn) -> dict[str, Any]:
     """Sizes within the budget, largest first to be cut: requests, heads."""
-    K, V = draw(st.sampled_from(KEY_SIZES), label="K"), draw(st.sampled_from(VALUE_SIZES), label="V")
+    K, V = draw(any_of(*KEY_SIZES), label="K"), draw(any_of(*VALUE_SIZES), label="V")
     V = V if K < 600 else min(V, 40)
-    group, key_heads = draw(st.sampled_from(GROUPS), label="group"), draw(st.sampled_from((1, 2)), label="key_heads")
+    group, key_heads = draw(any_of(*GROUPS), label="group"), draw(any_of(1, 2), label="key_heads")
     room = max(MOST_ELEMENTS // (K * V * group * key_heads), 1)
-    requests = draw(st.sampled_from(REQUESTS), label="requests")
+    requests = draw(any_of(*REQUESTS), label="requests")
     return {"key_size": K, "value_size": V, "group": group, "key_heads": key_heads, "requests": min(requests, room)}
+
+
+FIELDS = together({"dtype": float_dtypes, **common(ARGUMENT_LAYOUTS, ["state_indices"], [("q", "k")])})
+SIZES = _sizes()
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> DeltaCase:
     """Any call that the contract allows."""
-    fields = draw(st.fixed_dictionaries({"dtype": float_dtypes, **common(ARGUMENT_LAYOUTS, ["state_indices"], [("q", "k")])}))
-    sizes = draw(_sizes())
+    fields, sizes = draw(FIELDS), draw(SIZES)
     count = sizes["requests"]
-    exact = draw(st.integers(0, 4)) == 4
-    pads = draw(st.sampled_from(("none", "none", "some", "all")), label="pads")
-    spare = draw(st.integers(0, 3), label="spare")
+    exact = draw(between(0, 4)) == 4
+    pads = draw(any_of("none", "none", "some", "all"), label="pads")
+    spare = draw(between(0, 3), label="spare")
     return DeltaCase(
         **fields,
         **sizes,
-        state_dtype=draw(st.sampled_from(("float32", "bfloat16")), label="state_dtype"),
-        state_layout=draw(st.sampled_from(("kv", "vk")), label="state_layout"),
-        l2norm=not exact and draw(st.booleans(), label="l2norm"),
-        eps=draw(st.sampled_from((1e-6, 1e-3))),
-        scale=1.0 if exact else draw(st.sampled_from((None, 0.3))),
-        softplus_beta=draw(st.sampled_from((1.0, 0.5, 2.0))),
-        softplus_threshold=draw(st.sampled_from((20.0, 0.5))),
-        size=1.0 if exact else draw(st.sampled_from(SCALES), label="size"),
-        decay="none" if exact else draw(st.sampled_from(("some", "some", "none", "all")), label="decay"),
+        state_dtype=draw(any_of("float32", "bfloat16"), label="state_dtype"),
+        state_layout=draw(any_of("kv", "vk"), label="state_layout"),
+        l2norm=not exact and draw(either, label="l2norm"),
+        eps=draw(any_of(1e-6, 1e-3)),
+        scale=1.0 if exact else draw(any_of(None, 0.3)),
+        softplus_beta=draw(any_of(1.0, 0.5, 2.0)),
+        softplus_threshold=draw(any_of(20.0, 0.5)),
+        size=1.0 if exact else draw(any_of(*SCALES), label="size"),
+        decay="none" if exact else draw(any_of("some", "some", "none", "all"), label="decay"),
         exact=exact,
-        wide=draw(st.sampled_from(((), VECTORS, ("A_log",), ("dt_bias",)))),
+        wide=draw(any_of((), VECTORS, ("A_log",), ("dt_bias",))),
         pads={"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[pads],
-        pad_in_range=pads != "none" and spare > 0 and draw(st.booleans()),
+        pad_in_range=pads != "none" and spare > 0 and draw(either),
         spare=spare,
     )
 

@@ -18,7 +18,7 @@ from optimized.mla_decode import mla_decode_workspace_size
 from properties._attention_values import exact_bound
 from properties._mla_decode_errors import BAD
 from properties.attention_bound import attention_bound
-from properties.strategies import around, common, kernel_paths
+from properties.strategies import around, common, kernel_paths, together
 from reference.decode_attention import decode_attention
 from reference.mla_decode import mla_decode
 from reference.paged_attention import paged_attention
@@ -70,7 +70,7 @@ class MlaDecodeCase(Case):
     """Of the queries; latents have the inverse."""
 
 
-FIELDS = st.fixed_dictionaries({
+FIELDS = together({
     "dtype": st.sampled_from(("bfloat16", "float32", "float16")),
     **common(LAYOUTS, INDICES),
     "page": st.sampled_from(PAGES),

@@ -12,7 +12,7 @@ from kernelpair.pair import Bad, Inputs, Pair, Relation, every_argument
 from kernelpair.session import Session
 from kernelpair.values import generator
 from optimized import operator
-from properties.strategies import around, common
+from properties.strategies import any_of, around, common, together
 from reference import pack_linear_weight as reference
 
 OUTPUTS = (1, 7, 12, *around(16), 24, *around(32, 48, 64), 416)  # N
@@ -28,12 +28,15 @@ class PackCase(Case):
     K: int = 1
 
 
+FIELDS = together(common(LAYOUTS, []))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> PackCase:
     """Any size, dtype and strides."""
-    fields = draw(st.fixed_dictionaries(common(LAYOUTS, [])))
-    dtype = draw(st.sampled_from(("float32", "bfloat16", "float16")))
-    return PackCase(**fields, dtype=dtype, N=draw(st.sampled_from(OUTPUTS)), K=draw(st.sampled_from(DEPTHS)))
+    fields = draw(FIELDS)
+    dtype = draw(any_of("float32", "bfloat16", "float16"))
+    return PackCase(**fields, dtype=dtype, N=draw(any_of(*OUTPUTS)), K=draw(any_of(*DEPTHS)))
 
 
 def inputs(case: PackCase) -> Inputs:

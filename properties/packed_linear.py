@@ -16,7 +16,7 @@ from kernelpair.pair import EXACT, Bad, BenchRow, Bound, Inputs, Outputs, Pair, 
 from kernelpair.session import Session
 from kernelpair.values import generator, small_integers, uniform
 from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
-from properties.strategies import around, common, kernel_paths
+from properties.strategies import any_of, around, between, common, kernel_paths, together
 from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
 
 ROWS = (1, 2, 3, 4, 5, 16, *around(32), 64, 101, 0)  # M
@@ -47,19 +47,22 @@ class LinearCase(Case):
     """Of x; W stays below 1, so that nothing overflows in float16."""
 
 
+FIELDS = together({**common(LAYOUTS, []), "dtype": st.sampled_from(DTYPES)})
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> LinearCase:
     """Any sizes within the budget, dtypes, strides and values."""
-    fields = draw(st.fixed_dictionaries({**common(LAYOUTS, []), "dtype": st.sampled_from(DTYPES)}))
-    N, K = draw(st.sampled_from(OUTPUTS), label="N"), draw(st.sampled_from(DEPTHS), label="K")
-    M = draw(st.sampled_from([rows for rows in ROWS if rows * N * K <= MOST_PRODUCTS]), label="M")
-    if draw(st.integers(0, 31), label="deep") == 31:  # sums that are put away between slices of K
+    fields = draw(FIELDS)
+    N, K = draw(any_of(*OUTPUTS), label="N"), draw(any_of(*DEPTHS), label="K")
+    M = draw(any_of(*(rows for rows in ROWS if rows * N * K <= MOST_PRODUCTS)), label="M")
+    if draw(between(0, 31), label="deep") == 31:  # sums that are put away between slices of K
         M, N, K = 65, min(N, 7), DEEP
     shapes = [(M,), (2, M), (M, 3), (2, 1, M)] + ([()] if M == 1 else [])
-    outer = draw(st.sampled_from([shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS]), label="outer")
-    values = draw(st.sampled_from(VALUES), label="values")
-    scale = draw(st.sampled_from(SCALES), label="scale") if values == "uniform" and K <= 512 else 1.0
-    bias = draw(st.sampled_from(("", *DTYPES)), label="bias")
+    outer = draw(any_of(*(shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS)), label="outer")
+    values = draw(any_of(*VALUES), label="values")
+    scale = draw(any_of(*SCALES), label="scale") if values == "uniform" and K <= 512 else 1.0
+    bias = draw(any_of("", *DTYPES), label="bias")
     return LinearCase(**fields, outer=outer, N=N, K=K, bias=bias, values=values, scale=scale)
 
 

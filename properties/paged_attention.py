@@ -21,7 +21,7 @@ from properties._paged_attention_bench import BENCH
 from properties._paged_attention_errors import BAD
 from properties._paged_attention_relations import RELATIONS
 from properties.attention_bound import attention_bound
-from properties.strategies import around, common, kernel_paths
+from properties.strategies import any_of, around, between, common, kernel_paths, together
 from reference.paged_attention import paged_attention
 
 HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4))  # (H, Hkv)
@@ -108,7 +108,7 @@ def padded_work(case: PagedAttentionCase) -> int:
     return scores * case.kv_heads * (up(case.width, 32) + up(case.width_v, 32) * (2 if case.latent else 1))
 
 
-FIELDS = st.fixed_dictionaries({
+FIELDS = together({
     "dtype": st.sampled_from(("bfloat16", "float32", "float16")),
     **common(LAYOUTS, INDICES, FUSED),
     "page": st.sampled_from(PAGES),
@@ -145,12 +145,12 @@ def cases(draw: st.DrawFn) -> PagedAttentionCase:
     fields = draw(FIELDS)
     kind = draw(KINDS, label="kind")
     latent = kind == "latent"
-    heads, kv_heads = draw(st.sampled_from(HEADS), label="heads")
-    width, width_v = draw(st.sampled_from(LATENT_WIDTHS if latent else WIDTHS), label="widths")
+    heads, kv_heads = draw(any_of(*HEADS), label="heads")
+    width, width_v = draw(any_of(*(LATENT_WIDTHS if latent else WIDTHS)), label="widths")
     if latent:
         kv_heads = 1
-    batch = draw(st.sampled_from(BATCHES), label="batch")
-    budget, rare = draw(st.sampled_from(BUDGET), label="budget"), draw(st.integers(0, 119), label="rare")
+    batch = draw(any_of(*BATCHES), label="batch")
+    budget, rare = draw(any_of(*BUDGET), label="budget"), draw(between(0, 119), label="rare")
     if rare % 8 == 7:
         budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
         width, width_v = (LATENT_WIDTHS if latent else WIDTHS)[rare // 8 % 5 % (3 if latent else 5)]

@@ -14,7 +14,7 @@ from kernelpair.pair import Alias, Bad, BenchRow, Inputs, Pair, Relation, every_
 from kernelpair.session import Session
 from kernelpair.values import generator, permutation, poison
 from optimized import operator
-from properties.strategies import around, common, kernel_paths
+from properties.strategies import any_of, around, between, common, either, kernel_paths, together
 from reference.store_cache import store_cache
 
 DTYPES = ("bfloat16", "float16", "float32", "uint8", "float8_e4m3fn", "float8_e5m2")
@@ -52,24 +52,28 @@ class StoreCacheCase(Case):
 
 @st.composite
 def _sizes(draw: st.DrawFn) -> dict[str, Any]:
-    heads, width = draw(st.sampled_from(ROW_SIZES))
-    if draw(st.integers(0, 3)) < 3:
+    heads, width = draw(any_of(*ROW_SIZES))
+    if draw(between(0, 3)) < 3:
         return {"heads": heads, "width_k": width, "width_v": width}
-    width_k, width_v = draw(st.sampled_from(WIDTHS))
+    width_k, width_v = draw(any_of(*WIDTHS))
     return {"heads": heads if heads * width <= 64 else 1, "width_k": width_k, "width_v": width_v}
+
+
+FIELDS = together({"dtype": st.sampled_from(DTYPES), **common(LAYOUTS, ["indices"], FUSED)})
+SIZES = _sizes()
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> StoreCacheCase:
     """Any rows, sizes, dtype, pads and layouts that the contract allows."""
-    fields = draw(st.fixed_dictionaries({"dtype": st.sampled_from(DTYPES), **common(LAYOUTS, ["indices"], FUSED)}))
-    rows, sizes = draw(st.sampled_from(ROWS[1:] + ROWS[:1]), label="rows"), draw(_sizes())
-    if draw(st.integers(0, 63), label="large") == 63:
+    fields = draw(FIELDS)
+    rows, sizes = draw(any_of(*ROWS[1:], *ROWS[:1]), label="rows"), draw(SIZES)
+    if draw(between(0, 63), label="large") == 63:
         rows, sizes = max(ROWS), LARGE
-    pads = draw(st.sampled_from(("none", "some", "all")), label="pads")
+    pads = draw(any_of("none", "some", "all"), label="pads")
     chosen = {"none": (), "some": tuple(range(0, rows, 3)), "all": tuple(range(rows))}[pads]
-    spare = draw(st.integers(0, 3), label="spare")
-    in_range = pads != "none" and spare > 0 and draw(st.booleans())
+    spare = draw(between(0, 3), label="spare")
+    in_range = pads != "none" and spare > 0 and draw(either)
     return StoreCacheCase(**fields, rows=rows, **sizes, spare=spare, pads=chosen, pad_in_range=in_range)
 
 

