@@ -2,7 +2,6 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-EXAMPLES ?= 200
 
 .DEFAULT_GOAL := help
 .PHONY: help build check test lint types bench peers findings sanitize clean
@@ -11,7 +10,7 @@ help: ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
 
 check: build ## put every pair on trial on every tier that runs here
-	$(BIN)/kernelpair check --examples $(EXAMPLES)
+	$(BIN)/kernelpair check
 
 test: build ## the whole test suite
 	$(BIN)/python -m pytest -n auto

@@ -20,6 +20,7 @@ from kernelpair.pair import Pair
 from kernelpair.run import HarnessError, InProcess, Isolated, Runner, worker_context
 
 PROGRESS_SECONDS = 0.2
+LEAST_SECONDS = 0.5  # of a job that is handed out when the time of all is used up: none goes untested
 STOP_SECONDS = 30.0  # how long a judging process may take to hand in what it knows after Ctrl-C
 STATE = Path(".kernelpair")  # journals of running cases
 EXAMPLES = Path(".hypothesis") / "kernelpair"  # Hypothesis's failing examples, one folder a pair and candidate
@@ -155,13 +156,18 @@ class Jobs:
         jobs: Sequence[Job],
         on_progress: Callable[[Job, int, float], None],
         on_end: Callable[[Ended], None],
+        seconds: float | None = None,
     ) -> None:
-        """Run all jobs. KeyboardInterrupt is raised again after every running job has handed in what it knows."""
+        """Run all jobs; with `seconds` each gets, when its turn comes, its share of what is left of them.
+
+        KeyboardInterrupt is raised again after every running job has handed in what it knows.
+        """
         pending = list(jobs)[::-1]
+        until = None if seconds is None else time.monotonic() + seconds
         try:
             while len(self._seats) < min(self._processes, len(jobs)):
                 self._seats.append(self._seat())
-            self._lead(pending, on_progress, on_end)
+            self._lead(pending, on_progress, on_end, until)
         except KeyboardInterrupt:
             self._stop(on_end)
             raise
@@ -184,12 +190,20 @@ class Jobs:
         return _Seat(process, ours)
 
     def _lead(
-        self, pending: list[Job], on_progress: Callable[[Job, int, float], None], on_end: Callable[[Ended], None]
+        self,
+        pending: list[Job],
+        on_progress: Callable[[Job, int, float], None],
+        on_end: Callable[[Ended], None],
+        until: float | None,
     ) -> None:
         while pending or any(seat.job for seat in self._seats):
             for seat in self._seats:
                 if seat.job is None and pending:
                     seat.job = pending.pop()
+                    if until is not None:
+                        left = until - time.monotonic()
+                        share = left * min(len(self._seats) / (len(pending) + 1), 1)
+                        seat.job = replace(seat.job, seconds=max(share, LEAST_SECONDS))
                     seat.connection.send(seat.job)
             busy = [seat for seat in self._seats if seat.job]
             ready = wait([seat.connection for seat in busy], timeout=1)

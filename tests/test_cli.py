@@ -64,6 +64,14 @@ def test_all_pass_is_0(capsys: Capture) -> None:
     assert "seed 1; 1 trials, 0 skipped" in out and "1 passed, 0 failed, 0 skipped; 20 cases" in out
 
 
+def test_the_time_of_a_check_without_options_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelpair.cli.check.SECONDS", 1.5)
+    monkeypatch.setattr("kernelpair.cli.check.EXAMPLES", 100_000)
+    assert kernelpair("check", "store_cache", "local_attention_batches", "--seed", "1", "--json", "r.json") == 0
+    ran = [result for result in json.loads(Path("r.json").read_text())["results"] if result["verdict"] == "pass"]
+    assert len(ran) > 3 and all(result["cases"] > 0 and result["seconds"] < 1.5 for result in ran)
+
+
 def test_a_failure_is_1_and_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     put_in_place(monkeypatch, "off_from_three_rows")
     assert kernelpair("check", *IN_PROCESS, "100") == 1

@@ -4,6 +4,8 @@ import argparse
 import os
 import random
 import time
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 import properties
+from kernelpair.case import REJECTS
 from kernelpair.check import known_trials
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import PRELOAD, RESOLVE, provided, select_candidates, select_pairs, select_provider, select_tiers
@@ -23,7 +26,8 @@ from kernelpair.pair import Pair
 from kernelpair.report import Result, command_for_pytest, histogram, result_of, shown, write_json, write_junit
 from properties.candidates import resolve
 
-EXAMPLES = 200  # for each pair and tier where nothing else is asked for
+EXAMPLES = 200  # for each pair and tier where nothing else is asked for,
+SECONDS = 45.0  # and at most this long in all: a check without options ends within a minute
 PILOT = 30  # cases that measure the cost of each pair and tier before --total is spread
 COLOURS = {"pass": "green", "fail": "red", "skip": "yellow"}
 
@@ -114,8 +118,8 @@ class _Run:
         leader = Jobs(RESOLVE, PRELOAD, processes)
         try:
             with Live(console=self.console, refresh_per_second=5, transient=True) as self._live:
-                jobs = self._spread(leader) if self.options.total else self._limited(self.jobs, processes)
-                leader.run(jobs, self._progress, self._ended)
+                jobs = self._spread(leader) if self.options.total else self._counted()
+                leader.run(jobs, self._progress, self._ended, self._seconds())
         finally:
             self._live = None
             leader.close()
@@ -123,24 +127,32 @@ class _Run:
     def _one_after_another(self) -> None:
         torch.set_num_threads(1)
         with until_interrupted() as stopped:
-            for job in self._limited(self.jobs, 1):
+            jobs, seconds = self._counted(), self._seconds()
+            for job in jobs:
+                if seconds is not None:
+                    job = replace(job, seconds=seconds / len(jobs))
                 if not stopped():
                     self._ended(carry_out(job, resolve, PRELOAD, True, lambda tally: None, stopped))
             if stopped():
                 raise KeyboardInterrupt
 
-    def _limited(self, jobs: list[Job], processes: int) -> list[Job]:
-        """The jobs with their share of the budget."""
-        seconds = self.options.seconds
-        share = None if seconds is None else seconds * processes / max(len(jobs), 1)
-        examples = self.options.examples or (EXAMPLES if seconds is None else None)
-        return [Job(**{**vars(job), "examples": examples, "seconds": share}) for job in jobs]
+    def _counted(self) -> list[Job]:
+        """The jobs with their number of cases; none where only the time counts."""
+        options = self.options
+        examples = options.examples or (EXAMPLES if options.seconds is None else None)
+        return [replace(job, examples=examples) for job in self.jobs]
+
+    def _seconds(self) -> float | None:
+        """How long all jobs may take together."""
+        options = self.options
+        unlimited = options.seconds is None and (options.examples or options.total)
+        return None if unlimited else options.seconds or SECONDS
 
     def _spread(self, leader: Jobs) -> list[Job]:
         """Measure what a case costs, then share out the total."""
         pilots: dict[tuple[str, str], Ended] = {}
         size = min(PILOT, max(1, self.options.total // max(len(self.jobs), 1)))
-        jobs = [Job(**{**vars(job), "examples": size}) for job in self.jobs]
+        jobs = [replace(job, examples=size) for job in self.jobs]
         try:
             leader.run(jobs, self._progress, lambda ended: pilots.update({ended.job.key: ended}))
         except KeyboardInterrupt:
@@ -196,7 +208,10 @@ class _Run:
             self.console.print(says, style="dim", soft_wrap=True, markup=False)
         for limit, count in result.unsupported.items():
             self.console.print(f"    unsupported: {limit}: {count}", style="dim", soft_wrap=True, markup=False)
-        trials = ", ".join(f"{name} {count}" for name, count in result.trials.items())
+        drawn: Counter[str] = Counter()
+        for name, count in result.trials.items():
+            drawn[REJECTS.rstrip(":") if name.startswith(REJECTS) else name] += count
+        trials = ", ".join(f"{name} {count}" for name, count in drawn.most_common())
         self.console.print(f"    trials: {trials}", style="dim", soft_wrap=True)
         undrawn = [name for name in known_trials(self.pairs[result.pair]) if name not in result.trials]
         if undrawn and not self.options.relation:

@@ -79,9 +79,12 @@ def parser() -> argparse.ArgumentParser:
     _tiers(check)
     _provider(check)
     check.add_argument("--known", metavar="F", help="ledger of known failures (TOML): they are told, and do not fail the run")
-    check.add_argument("--examples", type=_positive, metavar="N", help="cases for each pair and tier (default 200)")
+    check.add_argument(
+        "--examples", type=_positive, metavar="N",
+        help="cases for each pair and tier (default: 200, or what fits into 45 s for all)",
+    )
     check.add_argument("--total", type=_positive, metavar="N", help="in all, spread so that each pair and tier takes as long")
-    check.add_argument("--seconds", type=_seconds, metavar="S", help="stop after this long instead of after a number of cases")
+    check.add_argument("--seconds", type=_seconds, metavar="S", help="how long in all, instead of a number of cases")
     check.add_argument("--seed", type=int, metavar="N", help="of the drawing of cases (default: a new one, which is printed)")
     check.add_argument("--relation", metavar="NAME", help="only this trial: a relation, repeat, threads, poison")
     check.add_argument("--in-process", action="store_true", help="run kernels in this process, for a debugger; a crash ends it")
