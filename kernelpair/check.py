@@ -15,7 +15,8 @@ from kernelpair.layout import FUSED
 from kernelpair.memory import PAGE
 from kernelpair.pair import Inputs, Pair
 from kernelpair.run import Runner
-from kernelpair.session import BUILT_IN, Abandoned, Session
+from kernelpair.session import Abandoned, Session
+from kernelpair.trials import BUILT_IN, hold_trial
 from kernelpair.verdict import Verdict
 
 BUILD_BYTES = 1 << 30  # that building a saved case may take: far above what any strategy draws, far below a small machine
@@ -45,7 +46,7 @@ def check(pair: Pair, candidate: Candidate, case: Case, runner: Runner, journal:
     if journal is not None:
         journal.note(session.verdict.line)
     with suppress(Abandoned):
-        session.hold_trial()
+        hold_trial(session)
     return session.verdict
 
 

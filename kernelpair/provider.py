@@ -26,7 +26,7 @@ from typing import Any
 from kernelpair.candidate import Candidate, module_of_file
 from kernelpair.case import Case
 from kernelpair.pair import Pair
-from kernelpair.session import BUILT_IN
+from kernelpair.trials import BUILT_IN
 
 GROUP = "kernelpair.providers"
 PREFIX = "provider:"  # of a candidate's name: what follows is what `--provider` was given

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import properties
-from kernelpair import drive, session
+from kernelpair import drive, trials
 from kernelpair.case import REJECTS, Case
 from kernelpair.check import check
 from kernelpair.drive import Drive
@@ -42,7 +42,7 @@ def test_both_sides_refuse_and_change_nothing(pair: Pair, monkeypatch: pytest.Mo
     cases = cases_with_room(pair, monkeypatch)
     assert not pair.bad.keys() - cases.keys(), f"no room for these in {DRAWS} cases"
     subject = candidate(pair, PYTHON if pair.tiers == PYTHON else BEST)
-    monkeypatch.setattr(session, "WRONG_CALLS", 1)
+    monkeypatch.setattr(trials, "WRONG_CALLS", 1)
     with Isolated(subject, preload=("properties.candidates",)) as runner:
         verdicts = [check(pair, subject, case, runner) for case in cases.values()]
     failures = [f"{failure.kind}: {failure.detail}; {verdict.line}" for verdict in verdicts for failure in verdict.failures]
@@ -57,4 +57,4 @@ def test_a_trial_makes_several_wrong_calls() -> None:
     with Isolated(subject, preload=("properties.candidates",)) as runner:
         verdict = check(pair, subject, case, runner)
     room = [name for name, bad in pair.bad.items() if bad.spoil(case, pair.inputs(case)) is not None]
-    assert verdict.passed and verdict.calls == min(session.WRONG_CALLS, len(room)) > 1
+    assert verdict.passed and verdict.calls == min(trials.WRONG_CALLS, len(room)) > 1

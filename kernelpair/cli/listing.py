@@ -12,7 +12,7 @@ from kernelpair.cli.main import EXIT_OK
 from kernelpair.cli.select import provider_named, select_candidates
 from kernelpair.pair import Pair
 from kernelpair.provider import ready
-from kernelpair.session import BUILT_IN
+from kernelpair.trials import BUILT_IN
 
 
 def listing(options: argparse.Namespace) -> int:
