@@ -248,11 +248,12 @@ def written(case: ConvCase, given: Inputs) -> Tensor | bool:
 
 
 def bound(case: ConvCase, given: Inputs, truth: Outputs) -> Bound:
-    """|error| <= u |ref| + 1.1 g(w + 2) (sum |W x| + |bias|) + [SiLU] 2^-17 |ref| + t(w + sum (|W| + |x|)).
+    """|error| <= u |ref| + c d + [SiLU] 2^-17 |ref| + t(w + sum (|W| + |x|)), d = g(w + 2) (sum |W x| + |bias|).
 
-    A float32 sum of w products and a bias errs by g(w + 2) against the sum of their sizes; SiLU passes an error on with a
-    slope below 1.1 and adds 2^-17 of its own (exp and a reciprocal); the result is rounded once; w + 1 operands and products
-    below 2^-126 may be flushed. Zero, hence exact: rows that nobody computes, and states, which are copied.
+    A float32 sum of w products and a bias errs by g(w + 2) against the sum of their sizes: d. SiLU passes it on with its slope,
+    c <= 1.1, and left of zero at most that of (1 - y) e^y, which grows with y; it adds 2^-17 of its own (exp and a reciprocal).
+    The result is rounded once; w + 1 operands and products below 2^-126 may be flushed. Zero, hence exact: rows that nobody
+    computes, and states, which are copied.
     """
     dtype = getattr(torch, case.dtype)
     if case.form == "pack":
@@ -270,8 +271,14 @@ def bound(case: ConvCase, given: Inputs, truth: Outputs) -> Bound:
     operands = apply_reference(**sizes | {"packed_weight": pack(torch.ones_like(weight))})
     taps = weight.abs().sum(1).unsqueeze(1) if case.form in ("batched", "varlen") else weight.abs().sum(1)
     out = truth["out"].abs()
-    error = UNIT_ROUNDOFF[dtype] * out + 1.1 * accumulation_error(case.width + 2) * terms
-    error = error + (2.0**-17 * out if given["silu_activation"] else 0.0)
+    error, moved = UNIT_ROUNDOFF[dtype] * out, accumulation_error(case.width + 2) * terms
+    if given["silu_activation"]:
+        states = given.get("conv_states")
+        linear = given | {"silu_activation": False, "conv_states": None if states is None else states.clone()}
+        highest = (apply_reference(**linear) + moved).clamp_max(0.0)
+        error = error + (2.0**-17 * out + ((1 - highest) * highest.exp()).mul_(1.1) * moved)
+    else:
+        error = error + moved
     error = error + flush_error(case.width + taps + operands, dtype)
     computed = torch.zeros_like(out, dtype=torch.bool)
     for request in requests(given):
