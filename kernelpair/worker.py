@@ -219,12 +219,11 @@ def _aliased(value: Tensor, arguments: Mapping[str, Any]) -> str:
 
 
 def stderr_tail(path: str, lines: int = 3) -> str:
-    """The last lines that a dead worker wrote."""
+    """The last lines that a dead worker wrote; of a sanitizer's report, which ends in many frames, the line that says what."""
     try:
         with open(path, errors="replace") as log:
-            return " | ".join(line.strip() for line in log.read().splitlines()[-lines:] if line.strip())
+            written = [line.strip() for line in log.read().splitlines() if line.strip()]
     except OSError:
         return ""
-
-
-
+    says = [line for line in written if "runtime error: " in line or "ERROR: AddressSanitizer: " in line]
+    return " | ".join(says[:1] or written[-lines:])

@@ -1,4 +1,4 @@
-"""The requests of a call of causal_conv1d, read off its arguments."""
+"""The requests of a call of causal_conv1d, read off its arguments, and what its SiLU makes of an error."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -70,3 +70,9 @@ def _slots_of(given: Inputs, chosen: list[Request], rows: list[int]) -> Inputs:
     initial = given.get("has_initial_state")
     slots = {"cache_indices": torch.tensor([request.slot for request in chosen], dtype=torch.int64)}
     return slots | ({"has_initial_state": initial[rows]} if initial is not None else {})
+
+
+def through_silu(y: Tensor, error: Tensor) -> Tensor:
+    """How far an error of y moves SiLU(y): its slope is at most 1.1, and left of zero (1 - y) e^y, which grows with y."""
+    highest = (y + error).clamp_max(0.0)
+    return 1.1 * (1 - highest) * highest.exp() * error

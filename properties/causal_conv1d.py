@@ -16,7 +16,7 @@ from kernelpair.layout import ANY_STRIDES, DENSE_LAST, LAYOUTS, TURNED
 from kernelpair.pair import Bound, Inputs, Outputs, Pair
 from kernelpair.values import generator, permutation, poison, small_integers, uniform
 from properties import _causal_conv1d_bad, _causal_conv1d_bench, _causal_conv1d_relations
-from properties._causal_conv1d_batch import requests
+from properties._causal_conv1d_batch import requests, through_silu
 from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error, rounding
 from properties.strategies import any_of, around, between, common, either, float_dtypes, kernel_paths, together
 
@@ -275,8 +275,7 @@ def bound(case: ConvCase, given: Inputs, truth: Outputs) -> Bound:
     if given["silu_activation"]:
         states = given.get("conv_states")
         linear = given | {"silu_activation": False, "conv_states": None if states is None else states.clone()}
-        highest = (apply_reference(**linear) + moved).clamp_max(0.0)
-        error = error + (2.0**-17 * out + ((1 - highest) * highest.exp()).mul_(1.1) * moved)
+        error = error + (2.0**-17 * out + through_silu(apply_reference(**linear), moved))
     else:
         error = error + moved
     error = error + flush_error(case.width + taps + operands, dtype)

@@ -10,7 +10,9 @@ Derivation, for one value column j; |.| of a K-vector is its 2-norm, u the unit 
 2. Errors of different tokens are independent too, and a step shrinks what is there by exp(g_t); the update 1 - beta k k^T is a
    contraction for beta |k|^2 <= 1. So squares add: `Y_t^2 = exp(2 g_t) Y_{t-1}^2 + y_t^2`.
 3. The carried state is fp32: each step may add a rounding error relative to the column, `Z_t^2 = exp(2 g_t) Z_{t-1}^2 + |S|^2`.
-4. `E_t = 8 u' Y_t + 2^-16 Z_t` bounds the state's column; the output reads it with |q_t|, adds its own products of rounded
+4. Inputs that an earlier step computed may be off by more than their rounding: by dv and by vectors dk, dq of given sizes
+   (`Moved`). They add `beta (|k| (dv + |dk| |S_j|) + |dk| (|v| + |S_j . k| + dv))` to 8 u' y_t, and |dq| |S_j| to the output.
+5. `E_t = 8 u' Y_t + 2^-16 Z_t` bounds the state's column; the output reads it with |q_t|, adds its own products of rounded
    operands and one rounding.
 
 A factor exp of a sum of log decays within a chunk is off by 2^-22 times that sum, relatively: this joins u'.
@@ -39,6 +41,10 @@ class Rule:
     """The inputs were themselves rounded by an earlier step and may differ by one ulp from the reference's (a layer)."""
 
 
+Moved = tuple[Tensor, Tensor, Tensor]
+"""How far each element of q, k and v, as the call has them, may be off besides a rounding relative to itself."""
+
+
 @dataclass(frozen=True)
 class Walk:
     """Bounds of a batch of sequences. Column norms [N, HV, V]; token tensors are in call order [T, HV, V]."""
@@ -58,30 +64,35 @@ class Walk:
 
 
 def walk(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, spans: list[tuple[int, int]], rule: Rule
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, spans: list[tuple[int, int]], rule: Rule,
+    moved: Moved | None = None,
 ) -> Walk:
     """Carry the bounds along the tokens of all sequences at once.
 
     q, k [T, HK, K]; v [T, HV, V]; g, beta [T, HV]; state [N, HV, K, V]: where each sequence starts; all float64. `spans` are
     the sequences' token ranges.
     """
-    batch = _Batch(q, k, v, g, beta, spans, rule)
+    batch = _Batch(q, k, v, g, beta, spans, rule, moved)
     read, size, column, o, ro = _token_loop(batch, state)
     u, working = UNIT[rule.dtype], _working_unit(batch, rule)
     tiny_v, tiny_y = (2.0**-13, 2.0**-14) if rule.dtype == "float16" else (0.0, 0.0)
-    strength, fresh = batch.beta * batch.k.norm(dim=-1, keepdim=True), batch.v.abs() + tiny_v + size
+    k_norm, column_norm = batch.k.norm(dim=-1, keepdim=True), column.sqrt()
+    strength, fresh = batch.beta * k_norm, batch.v.abs() + tiny_v + size
+    given = batch.beta * (k_norm * (batch.dv + batch.dk * column_norm) + batch.dk * (batch.v.abs() + read + batch.dv))
+    given /= 8 * working
     R, Y, Z = (torch.zeros_like(read[0]) if len(read) else state.new_zeros(batch.rows, v.shape[2]) for _ in range(3))
     carried, exact = torch.zeros_like(read), torch.zeros_like(read)
     for t in range(batch.length):
         gamma = batch.gamma[t]
         R = torch.maximum(gamma * R, read[t]) if t % CHUNK else read[t]
-        Y = gamma**2 * Y + (strength[t] * (fresh[t] + R)) ** 2  # neutral tokens add nothing to Y
+        Y = gamma**2 * Y + (strength[t] * (fresh[t] + R) + given[t]) ** 2  # neutral tokens add nothing to Y
         Z = torch.where(batch.live[t], gamma**2 * Z + column[t], Z)
         carried[t], exact[t] = Y, Z
     carried, exact = carried.sqrt_() + tiny_y, exact.sqrt_() * CARRY + 2.0**-100
     norm = rule.scale * batch.q.norm(dim=-1, keepdim=True)
     out = u * (2 if rule.rounded_inputs else 1) * rule.scale * o + norm * (8 * working * carried + exact)
     out += 4 * working * rule.scale * (o + ro) + _smallest(rule)
+    out += rule.scale * batch.dq * (column_norm + strength * (batch.v.abs() + read))
     tokens = (batch.tokens(x) for x in (out, rule.scale * ro, norm * carried, norm * exact + _smallest(rule)))
     Y, Z = Y.sqrt() + tiny_y, Z.sqrt() * CARRY + 2.0**-100
     return Walk(*tokens, *(batch.columns(x) for x in (Y, Z, 8 * working * Y + Z)))
@@ -122,16 +133,19 @@ class _Batch:
     """Sequences and heads side by side, [L, M, ...] with M = N x HV, neutral tokens behind the shorter ones; q, k normalised."""
 
     def __init__(
-        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, spans: list[tuple[int, int]], rule: Rule
+        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, spans: list[tuple[int, int]], rule: Rule,
+        moved: Moved | None,
     ) -> None:
         group = v.shape[1] // q.shape[1]
-        if rule.l2norm:
-            q, k = (x * (x.square().sum(-1, keepdim=True) + rule.eps).rsqrt() for x in (q, k))
+        dq, dk, dv = moved or (torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v))
+        (q, dq), (k, dk) = (_normalised(x, dx, rule) for x, dx in ((q, dq), (k, dk)))
         self.spans, self.shape = spans, v.shape
         self.rows = len(spans) * v.shape[1]
         self.length = max((end - begin for begin, end in spans), default=0)
         self.live = self._side_by_side(torch.ones(*v.shape[:2], 1, dtype=torch.bool))
         self.q, self.k = (self._side_by_side(x.repeat_interleave(group, 1)) for x in (q, k))
+        self.dq, self.dk = (self._side_by_side(x.norm(dim=-1, keepdim=True).repeat_interleave(group, 1)) for x in (dq, dk))
+        self.dv = self._side_by_side(dv)
         self.v, self.g, self.beta = self._side_by_side(v), self._side_by_side(g[..., None]), self._side_by_side(beta[..., None])
         self.gamma = self.g.exp()
 
@@ -153,18 +167,22 @@ class _Batch:
         return x.reshape(len(self.spans), *self.shape[1:])
 
 
-def step_bound(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, S0: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+def step_bound(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, S0: Tensor, rule: Rule, moved: Moved
+) -> tuple[Tensor, Tensor]:
     """One decode step: bounds of out [n, HV, V] and of the new states [n, HV, K, V] before they are stored.
 
     Everything is fp32, so each product is off by c times the sum of its absolute terms: `E = c (G |S0| + |k| W1^T)` with
     `G = exp(g) (1 + |g|)` and `W1 = beta (|v| + G |S0|^T |k|)`, and `|do| <= u |o| + scale (E + c |S|)^T |q|`. c counts the 2 K
-    terms of the two products and the errors of exp, sigmoid and the norms; inputs that an earlier step rounded add 8 units,
-    and in float16, below whose normal numbers a rounding is absolute, half a subnormal step h each: dv = h, dq and dk as in
-    `_normalised`, which move the state by `dk W1^T + |k| beta (h + G |S0|^T dk)^T` and the output by `scale |S|^T dq` more.
+    terms of the two products and the errors of exp, sigmoid and the norms; inputs that an earlier step rounded add 8 units.
+    What they are off besides, dq, dk (as in `_normalised`) and dv, moves the state by `dk W1^T + (|k| + dk) dw^T` with
+    `dw = beta (dv + G |S0|^T dk)`, and the output by `scale |S|^T dq` more.
     """
     group, K = v.shape[1] // q.shape[1], q.shape[2]
-    h = 2.0**-25 if rule.rounded_inputs and rule.dtype == "float16" else 0.0
-    (q, dq), (k, dk) = (_normalised(x.repeat_interleave(group, 1), h, rule) for x in (q, k))
+    (q, dq), (k, dk) = (
+        _normalised(x.repeat_interleave(group, 1), dx.repeat_interleave(group, 1), rule)
+        for x, dx in ((q, moved[0]), (k, moved[1]))
+    )
     u, terms = UNIT[rule.dtype], 2 * K + 16
     c = 2.0**-23 * min(terms, 16 * terms**0.5) + 2.0**-14
     c += 8 * max(u, 2.0**-17) if rule.rounded_inputs else 0.0
@@ -173,21 +191,20 @@ def step_bound(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, S0: Ten
     S = S + k[..., None] * ((v - torch.einsum("nhkv,nhk->nhv", S, k)) * beta[..., None])[..., None, :]
     G = gamma * (1 + g.abs())[..., None, None] + 2.0**-100
     W1 = beta[..., None] * (v.abs() + torch.einsum("nhkv,nhk->nhv", G * S0.abs(), k.abs()))
+    dw = beta[..., None] * (moved[2] + torch.einsum("nhkv,nhk->nhv", G * S0.abs(), dk))
     E = c * (G * S0.abs() + k.abs()[..., None] * W1[..., None, :]) + _smallest(rule)
-    if h:
-        dw = beta[..., None] * (h + torch.einsum("nhkv,nhk->nhv", G * S0.abs(), dk))
-        E += dk[..., None] * W1[..., None, :] + k.abs()[..., None] * dw[..., None, :]
+    E += dk[..., None] * W1[..., None, :] + (k.abs() + dk)[..., None] * dw[..., None, :]
     o = rule.scale * torch.einsum("nhkv,nhk->nhv", S, q)
     out = u * o.abs() + rule.scale * torch.einsum("nhkv,nhk->nhv", E + c * S.abs(), q.abs()) + _smallest(rule)
-    return out + rule.scale * torch.einsum("nhkv,nhk->nhv", S.abs(), dq), E
+    return out + rule.scale * torch.einsum("nhkv,nhk->nhv", S.abs() + E, dq), E
 
 
-def _normalised(x: Tensor, h: float, rule: Rule) -> tuple[Tensor, Tensor]:
-    """q or k [n, HV, K] as the rule uses it, and how far an error of h in each element moves that.
+def _normalised(x: Tensor, error: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+    """q or k [n, H, K] as the rule uses it, and how far errors of its elements move that.
 
-    With r = 1 / sqrt(|x|^2 + eps): `d(x r)_i <= r h + |x_i| r^3 |x|_1 h <= r h (1 + |x_i r| sqrt(K))`.
+    With r = 1 / sqrt(|x|^2 + eps): `d(x r)_i <= r dx_i + |x_i| r^3 sum_j |x_j| dx_j`.
     """
     if not rule.l2norm:
-        return x, torch.full_like(x, h)
+        return x, error
     r = (x.square().sum(-1, keepdim=True) + rule.eps).rsqrt()
-    return x * r, r * h * (1 + (x * r).abs() * x.shape[-1] ** 0.5)
+    return x * r, r * error + (x * r).abs() * r * r * (x.abs() * error).sum(-1, keepdim=True)

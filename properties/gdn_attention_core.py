@@ -2,9 +2,11 @@
 
 The truth is the layer in float64 throughout. Every value that a kernel hands on rounded differs from it by an ulp, which the
 bounds of both parts admit: the decode's with c + 8 max(u, 2^-17), the prefill's with twice the working unit and output rounding.
+Where the convolution's terms cancel, its error is no ulp of the sum: that is handed to them element by element.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,10 +17,12 @@ import optimized.gdn_attention_core
 import reference.causal_conv1d
 import reference.gdn_attention_core
 from kernelpair.pair import BenchRow, Inputs, Outputs, Pair
+from properties._causal_conv1d_batch import through_silu
 from properties._gdn_attention_core_bad import BAD
 from properties._gdn_attention_core_cases import INDICES, LAYOUTS, GdnCase, cases, inputs, small_enough, written_slots
 from properties._gdn_attention_core_relations import RELATIONS
-from properties.delta_rule_bound import BF16_STORE, UNIT, Rule, step_bound, walk
+from properties.attention_bound import HALF_FP16_SUBNORMAL, accumulation_error
+from properties.delta_rule_bound import BF16_STORE, UNIT, Moved, Rule, step_bound, walk
 from reference.causal_conv1d import PackedConvWeight, causal_conv1d_fwd, causal_conv1d_update
 from reference.gdn_gating import gdn_gating
 
@@ -74,23 +78,48 @@ def bound(case: GdnCase, given: Inputs, truth: Outputs) -> Mapping[str, Tensor]:
     return {"core_attn_out": out, "ssm_state": state + stored}
 
 
-def _convolved(case: GdnCase, given: Inputs) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """q, k, v of the decodes and of the prefills in float64."""
+@dataclass(frozen=True)
+class _Convolved:
+    """q, k, v in float64, and how far each element may be off besides a rounding relative to itself."""
+
+    values: Moved
+    errors: Moved
+
+    def of(self, rows: list[int]) -> "_Convolved":
+        return _Convolved(*(tuple(x[rows] for x in three) for three in (self.values, self.errors)))  # type: ignore[arg-type]
+
+
+def _convolved(case: GdnCase, given: Inputs) -> tuple[_Convolved, _Convolved]:
+    """Of the decodes and of the prefills. The error is that of the sum as in causal_conv1d, and half a float16 subnormal step."""
+    linear = _convolutions(case, given)
+    sizes = {name: given[name].abs() for name in ("mixed_qkv", "conv_state", "conv_weight")}
+    sizes["conv_bias"] = None if given["conv_bias"] is None else given["conv_bias"].abs()
+    found = []
+    for y, terms in zip(linear, _convolutions(case, given | sizes)):
+        error = accumulation_error(case.width + 2) * terms
+        error = through_silu(y, error) if case.silu else error
+        error = error + (HALF_FP16_SUBNORMAL if case.dtype == "float16" else 0.0)
+        found.append(_Convolved(_split(case, torch.nn.functional.silu(y) if case.silu else y), _split(case, error)))
+    return found[0], found[1]
+
+
+def _convolutions(case: GdnCase, given: Inputs) -> tuple[Tensor, Tensor]:
+    """The convolution's sums, before SiLU, of the tokens of the decodes and of the prefills, in float64."""
     packed = PackedConvWeight(given["conv_weight"], "pairs-n32", case.dim, case.width)
     states = given["conv_state"].transpose(1, 2) if case.conv_layout == "SD" else given["conv_state"]
     nd, n, indices = case.decodes, case.tokens, given["state_indices"]
     tokens = given["mixed_qkv"][:n]
     decoded = causal_conv1d_update(
-        tokens[:nd], states.clone(), packed, given["conv_bias"], indices[:nd], case.silu, case.pad_slot
+        tokens[:nd], states.clone(), packed, given["conv_bias"], indices[:nd], False, case.pad_slot
     )
     offsets, flags = given["query_start_loc"][nd:] - nd, given["has_initial_state"][nd:]
     filled = causal_conv1d_fwd(
-        tokens[nd:].t(), packed, given["conv_bias"], states.clone(), offsets, indices[nd:], flags, case.silu, case.pad_slot
+        tokens[nd:].t(), packed, given["conv_bias"], states.clone(), offsets, indices[nd:], flags, False, case.pad_slot
     ).t()
-    return _split(case, decoded), _split(case, filled)
+    return decoded, filled
 
 
-def _split(case: GdnCase, mixed: Tensor) -> tuple[Tensor, ...]:
+def _split(case: GdnCase, mixed: Tensor) -> Moved:
     q, k, v = mixed.split([case.keys, case.keys, case.heads * case.V], dim=-1)
     keys = (case.key_heads, case.K)
     return q.unflatten(-1, keys), k.unflatten(-1, keys), v.unflatten(-1, (case.heads, case.V))
@@ -108,19 +137,19 @@ def _rule(case: GdnCase) -> Rule:
 
 
 def _decode_bound(case: GdnCase, given: Inputs, rows: list[int]) -> tuple[Tensor, Tensor]:
-    q, k, v = (x[rows] for x in _convolved(case, given)[0])
+    mixed = _convolved(case, given)[0].of(rows)
     a, b = given["a"][rows], given["b"][rows]
     g, beta = gdn_gating(given["A_log"], a, b, given["dt_bias"])
-    return step_bound(q, k, v, g, beta, _starts(case, given, rows), _rule(case))
+    return step_bound(*mixed.values, g, beta, _starts(case, given, rows), _rule(case), mixed.errors)
 
 
 def _prefill_bound(case: GdnCase, given: Inputs, requests: list[int]) -> tuple[Tensor, Tensor]:
     nd, n = case.decodes, case.tokens
-    q, k, v = _convolved(case, given)[1]
+    mixed = _convolved(case, given)[1]
     g, beta = gdn_gating(given["A_log"], given["a"][nd:n], given["b"][nd:n], given["dt_bias"])
     offsets = (given["query_start_loc"] - nd).tolist()
     spans = [(offsets[r], offsets[r + 1]) for r in requests]
-    found = walk(q, k, v, g, beta, _starts(case, given, requests), spans, _rule(case))
+    found = walk(*mixed.values, g, beta, _starts(case, given, requests), spans, _rule(case), mixed.errors)
     return found.out, found.state
 
 

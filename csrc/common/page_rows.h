@@ -59,7 +59,7 @@ KP_INLINE void copy_page_ids(const T* entries, int64_t step, int64_t count, Page
 }
 
 KP_INLINE void fill_zero(int32_t* entries, int64_t count) {
-  __builtin_memset(entries, 0, count * 4);
+  if (count) __builtin_memset(entries, 0, count * 4);
 }
 
 // `count` entries of row `row` of a request or page table from column `column` on, every `every`-th.

@@ -76,12 +76,22 @@ KP_BINARY(F32x16, +)
 KP_BINARY(F32x16, -)
 KP_BINARY(F32x16, *)
 KP_BINARY(F32x16, /)
-KP_BINARY(I32x16, +)
-KP_BINARY(I32x16, -)
 KP_BINARY(I32x16, &)
 KP_BINARY(I32x16, |)
 KP_BINARY(I32x16, ^)
 #undef KP_BINARY
+
+// Modulo 2^32: lanes that a mask drops later may hold anything.
+KP_INLINE I32x16 operator+(I32x16 a, I32x16 b) {
+  I32x16 r;
+  KP_EACH_PIECE r.p[i] = (IntPiece)((UintPiece)a.p[i] + (UintPiece)b.p[i]);
+  return r;
+}
+KP_INLINE I32x16 operator-(I32x16 a, I32x16 b) {
+  I32x16 r;
+  KP_EACH_PIECE r.p[i] = (IntPiece)((UintPiece)a.p[i] - (UintPiece)b.p[i]);
+  return r;
+}
 
 KP_INLINE F32x16 splat(float x) {
   F32x16 r;

@@ -23,6 +23,7 @@ struct TokenCopy {
 
 TokenCopy plan_copy(const View& from, const View& to) {
   const int64_t heads = from.sizes[1], width = from.sizes[2], size = element_size(from.dtype);
+  if (heads * width == 0) return {0, 0, 0, 0};
   if (heads == 1 || (from.strides[1] == width && to.strides[1] == width)) return {1, heads * width * size, 0, 0};
   return {heads, width * size, from.strides[1] * size, to.strides[1] * size};
 }
