@@ -49,7 +49,7 @@ build: .venv/.installed ## environment and compiled library, brought up to date
 	@mv $@.txt $@
 
 # Both runtimes have to be there before Python is; the guard pages of the harness raise signals that are its own to judge.
-SANITIZED := build/sanitize/_kernels.so
+SANITIZED := $(abspath build/sanitize/_kernels.so)
 SANITIZERS = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
   ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigill=0:handle_sigfpe=0:handle_abort=0:allocator_may_return_null=1 \
   UBSAN_OPTIONS=print_stacktrace=1 KERNELPAIR_LIBRARY=$(SANITIZED)

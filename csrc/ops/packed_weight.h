@@ -10,7 +10,8 @@ namespace kernelpair {
 
 inline std::array<int64_t, 6> packed_weight_shape(int64_t N, int64_t K, Dtype dtype) {
   const int64_t r = element_size(dtype) == 2 ? 2 : 1;
-  return {(N + 31) / 32, (K + 31) / 32, 2, 32 / r, 16, r};
+  const auto blocks = [](int64_t n) { return n / 32 + (n % 32 != 0); };  // n + 31 would overflow for a wrong n
+  return {blocks(N), blocks(K), 2, 32 / r, 16, r};
 }
 
 inline void check_packed_weight(Arg packed, int64_t N, int64_t K) {
