@@ -23,6 +23,7 @@ ROWS = (1, 2, 3, 4, 5, 16, *around(32), 64, 101, 0)  # M
 OUTPUTS = (1, 7, 12, *around(16), 24, *around(32, 48, 64), 416)  # N
 DEPTHS = (1, 2, 3, *around(32, 64), 96, 512, 4099)  # K
 DEEP = 2080  # K of one case in 32, with few columns
+LONG = 1031  # rows of one case in 32: more than a kernel copies at a time
 MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
 MOST_EMULATED = 1_000_000  # 20 ms of software tiles
 DTYPES = ("float32", "bfloat16", "float16")
@@ -56,8 +57,11 @@ def cases(draw: st.DrawFn) -> LinearCase:
     fields = draw(FIELDS)
     N, K = draw(any_of(*OUTPUTS), label="N"), draw(any_of(*DEPTHS), label="K")
     M = draw(any_of(*(rows for rows in ROWS if rows * N * K <= MOST_PRODUCTS)), label="M")
-    if draw(between(0, 31), label="deep") == 31:  # sums that are put away between slices of K
+    rare = draw(between(0, 31), label="rare")
+    if rare == 31:  # sums that are put away between slices of K
         M, N, K = 65, min(N, 7), DEEP
+    if rare == 30:
+        M, N, K = LONG, min(N, 7), min(K, 31)
     shapes = [(M,), (2, M), (M, 3), (2, 1, M)] + ([()] if M == 1 else [])
     outer = draw(any_of(*(shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS)), label="outer")
     values = draw(any_of(*VALUES), label="values")
@@ -302,7 +306,8 @@ PAIR = Pair(
     fuzz=every_argument,
     sharp=lambda case: case.values != "uniform" or case.dtype == "float32",
     emulated=lambda case: max(prod(case.outer), 16) * max(case.N, 32) * max(case.K, 32) <= MOST_EMULATED
-    or (case.K == DEEP and case.N <= 7 and prod(case.outer) <= 130),
+    or (case.K == DEEP and case.N <= 7 and prod(case.outer) <= 130)
+    or (case.K < 32 and case.N <= 7 and prod(case.outer) == LONG),
     edges={
         "no rows": lambda case: 0 in case.outer,
         "x of one dimension": lambda case: case.outer == (),
@@ -316,6 +321,7 @@ PAIR = Pair(
         "odd K": lambda case: case.K % 2 == 1,
         "long K": lambda case: case.K > 2048,
         "more than 64 rows": lambda case: prod(case.outer) > 64,
+        "more than 1024 rows": lambda case: prod(case.outer) > 1024,
         "misaligned weight": lambda case: case.layout.get("packed_weight") == "offset",
         **{f"bias {dtype}": lambda case, dtype=dtype: case.bias == dtype for dtype in DTYPES},  # type: ignore[misc]
     },
