@@ -23,7 +23,7 @@ from kernelpair.check import Journal, check
 from kernelpair.groups import Groups, group_of
 from kernelpair.pair import Pair
 from kernelpair.run import HarnessError, Runner
-from kernelpair.verdict import Failure, Verdict
+from kernelpair.verdict import Failure, Table, Verdict
 
 ROUND = 2000  # cases that one Hypothesis run draws; a long run is many rounds, so that its memory stays small
 SHRINK_SECONDS = 20.0  # budget for making one run's failures small
@@ -99,6 +99,8 @@ class Tally:
     ratios: dict[str, Counter[int]] = field(default_factory=dict)
     """Output and dtype -> how many calls came within 2^-k of the bound, by -k (`LEAST` stands for that or less)."""
     looseness: dict[str, list[float]] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
+    """By title, of each place the largest ratios over all cases that passed."""
     sharp: int = 0
     vacuous: list[Failure] = field(default_factory=list)
 
@@ -123,6 +125,9 @@ class Tally:
             self.largest[name] = max(self.largest.get(name, 0.0), tightness.largest)
             self.ratios.setdefault(f"{name} {case.dtype}", Counter())[_power(tightness.largest)] += 1
             self.looseness.setdefault(name, []).append(tightness.looseness)
+        if verdict.table is not None and verdict.passed:
+            known = self.tables.get(verdict.table.title, verdict.table)
+            self.tables[known.title] = known.merged(verdict.table)
 
     def judge_bounds(self, pair: Pair) -> None:
         """Fail the pair for an output whose bound is loose over the run while no sharper check stood beside it."""

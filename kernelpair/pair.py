@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.case import Case
-from kernelpair.verdict import Failure, Tightness
+from kernelpair.verdict import Judged
 
 if TYPE_CHECKING:
     from kernelpair.session import Session
@@ -118,9 +118,12 @@ class Pair:
     aggregate: Callable[[Any, Inputs, Outputs, Outputs], Sequence[tuple[str, str]]] | None = None
     """(case, inputs in float64, truth, outputs) -> (output, what is wrong with it): checks over many elements at once, where
     roundings average out, beside the bound of each element."""
-    judge: Callable[[Any, Inputs, Outputs], tuple[list[Failure], dict[str, Tightness]]] | None = None
-    """(case, inputs, outputs) -> failures and tightness: for a trial whose call is a whole run, judged step by step instead of
-    against one call of the reference. Memory around the arguments is judged as ever."""
+    judge: Callable[[Any, Inputs, Outputs], Judged] | None = None
+    """(case, inputs, outputs) -> failures, tightness, and a table of places: for a trial whose call is a whole run, judged step
+    by step instead of against one call of the reference. Memory around the arguments is judged as ever."""
+    remark: str = ""
+    """`package.module:function` of (case) -> a line for the foot of its table, which says something that is not judged. It is
+    called in a process of its own in which the candidate was made ready."""
     mutates: Mapping[str, Callable[[Any, Inputs], Tensor | bool]] = field(default_factory=dict)
     """Argument -> mask of the elements that the contract writes (broadcast to its shape), or True for all."""
     scratch: Sequence[str] = ()

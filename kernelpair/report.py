@@ -12,7 +12,7 @@ from kernelpair.cells import cells
 from kernelpair.jobs import Ended
 from kernelpair.pair import Pair
 from kernelpair.provider import PREFIX
-from kernelpair.verdict import Verdict
+from kernelpair.verdict import Table, Verdict
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -57,6 +57,8 @@ class Result:
     """Group of the ledger -> its case; they fail as they did."""
     mended: list[str] = field(default_factory=list)
     """Groups of the ledger that fail no longer."""
+    tables: list[Table] = field(default_factory=list)
+    """Place by place: of each failing case that has such a table, or else the largest ratios over all cases of the run."""
 
 
 def shown(candidate: str) -> str:
@@ -110,6 +112,7 @@ def result_of(ended: Ended, pair: Pair) -> Result:
         unsupported=dict(tally.unsupported.most_common()),
         known={label: verdict.line for label, verdict in tally.known.items()},
         mended=list(tally.mended),
+        tables=[verdict.table for verdict in tally.failures.values() if verdict.table] or list(tally.tables.values()),
     )
 
 

@@ -85,8 +85,11 @@ class Session:
         masks = self.masks(case, placement)
         outputs = self.judge_call(case, placement, masks, outcome, truth, note)
         if judged and self.pair.judge is not None:
-            failures, self.verdict.tightness = self.pair.judge(case, settled, outputs)
-            self.verdict.failures[:0] = failures  # the first, for they say why where no kernel came to run
+            judged_run = self.pair.judge(case, settled, outputs)
+            self.verdict.failures[:0] = judged_run.failures  # the first, for they say why where no kernel came to run
+            self.verdict.tightness = judged_run.tightness
+            if judged_run.table is not None:
+                self.verdict.table = replace(judged_run.table, line=self.verdict.line)
         elif judged:
             self._judge_values(placement, masks, outputs, truth, bound, note)
             if self.pair.aggregate is not None:

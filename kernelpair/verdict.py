@@ -1,7 +1,8 @@
 """What a trial ends with: nothing to say, or failures, each of one kind."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 KINDS = {
     "value": "an element is further from the truth than its bound",
@@ -56,6 +57,47 @@ class Tightness:
     """median bound / root mean square of the output"""
 
 
+@dataclass(frozen=True)
+class Row:
+    """One place of a case that runs through several, such as a layer of a model."""
+
+    place: str
+    says: str
+    """What lies there."""
+    ratios: Mapping[str, float]
+    """Each kind of part that it has -> largest |error| / bound."""
+    beyond: str = ""
+    """The first part that is beyond its bound, and by how much; empty where all is well."""
+
+    def merged(self, other: "Row") -> "Row":
+        """The larger ratios of both."""
+        ratios = {name: max(ratio, other.ratios[name]) for name, ratio in self.ratios.items()}
+        return Row(self.place, self.says, ratios, self.beyond or other.beyond)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The places of a case in the order in which it runs through them, each judged alone."""
+
+    title: str
+    rows: tuple[Row, ...]
+    line: str = ""
+    """The case; of several, one of them."""
+
+    def merged(self, other: "Table") -> "Table":
+        """The larger ratios of two cases that run through the same places, with the line of the first."""
+        rows = tuple(ours.merged(theirs) for ours, theirs in zip(self.rows, other.rows, strict=True))
+        return Table(self.title, rows, self.line)
+
+
+class Judged(NamedTuple):
+    """What `Pair.judge` says of a case."""
+
+    failures: Sequence[Failure]
+    tightness: dict[str, Tightness]
+    table: Table | None = None
+
+
 @dataclass
 class Verdict:
     """The outcome of one case."""
@@ -64,6 +106,8 @@ class Verdict:
     line: str
     failures: list[Failure] = field(default_factory=list)
     tightness: dict[str, Tightness] = field(default_factory=dict)
+    table: Table | None = None
+    """Place by place, where the pair's judge goes through several."""
     calls: int = 0
     paths: set[str] = field(default_factory=set)
     """The ways through the candidate's code that its calls took."""

@@ -38,13 +38,15 @@ def attention_bound(
     sinks: Tensor | None = None,
     splits: int = 1,
     random_signs: bool = False,
+    query_error: float = 0.0,
 ) -> Tensor:
     """How far a correct kernel's output may be from the truth: a bound for each element, [T, H, Dv] float64.
 
     q [T, H, D], k [N, Hkv, D], v [N, Hkv, Dv], sinks [H] in float64, descales applied; visible bool [T, N], or [Hkv, T, N] where
     the heads see different keys (a padded batch folded into the heads), or None (all); what nobody sees must be finite.
     `dtype` is the call's; `splits` how many partial results are merged; `random_signs` says that the generator drew the signs of
-    v independently of everything else, scores included (so never for a value that is part of its key).
+    v independently of everything else, scores included (so never for a value that is part of its key). `query_error`: the
+    truth is that of other queries, and q comes within so much of them, relative to each |q_d| (rounding an absorbed query, say).
 
     Derivation. With the exact weights w_j (sum <= 1, the sink has the rest) of the n visible keys, o = sum_j w_j v_j:
     - A score is a float32 sum of D products, then scaled, capped and lowered by the running maximum, each step rounded once:
@@ -52,6 +54,8 @@ def attention_bound(
     - Wrong scores move the weights: do = sum_j w_j dz_j (v_j - o) to first order. By Cauchy-Schwarz against the spread
       V = sqrt(sum_j w_j v_j^2 - o^2) it is at most V sqrt(sum_j w_j e_j^2); to any order (e_j <= 1/4) at most 2 A max_j e_j,
       A = sum_j w_j |v_j|. The smaller of the two holds.
+    - query_error adds query_error sm_scale sum_d |q_d k_jd| to e_j, which is no longer small beside 1. As |exp(d) - 1| is at most
+      |d| exp(|d|) and the denominator falls by exp(max_j e_j) at most, V sqrt(sum_j w_j e_j^2) exp(2 max_j e_j) then holds.
     - exp errs by 2^-18 in p, in the denominator and in each rescaling of a running maximum or a split: 8 * 2^-18 A in all.
       Sums of n + splits + 8 terms in numerator, denominator and merge: 3 g(n + splits + 8) A.
     - p may be rounded to a 16-bit dtype before P*V: u A; or, the n errors being multiplied by independent signs, 8 standard
@@ -67,7 +71,7 @@ def attention_bound(
     rows = (q * sm_scale).reshape(T, Hkv, G, D).permute(1, 2, 0, 3).reshape(Hkv, G * T, D)
     keys = k.permute(1, 2, 0)
     z = (rows @ keys).view(Hkv, G, T, N)
-    e = (rows.abs() @ keys.abs()).view(Hkv, G, T, N) * accumulation_error(D)
+    e = (rows.abs() @ keys.abs()).view(Hkv, G, T, N) * (accumulation_error(D) + query_error)
     if logit_cap > 0:
         z = logit_cap * torch.tanh(z / logit_cap)
         e = e + logit_cap * EXP_ERROR
@@ -88,7 +92,8 @@ def attention_bound(
     o, A, S = (w @ torch.cat([values, size, square], dim=-1)).split(Dv, dim=-1)
     A_p = torch.minimum(A, 8 * (w * w @ square).sqrt()) if random_signs else A
     first_order = (S - o * o).clamp_min(0.0).sqrt() * (w * e * e).sum(dim=-1, keepdim=True).sqrt()
-    any_order = 2 * A * e.amax(dim=-1, keepdim=True) if N else first_order
+    largest = e.amax(dim=-1, keepdim=True) if N else torch.zeros_like(first_order[..., :1])
+    weights = first_order * torch.exp(2 * largest) if query_error else torch.minimum(first_order, 2 * A * largest)
     if visible is None:
         n, total = z.new_full((1, 1, 1), float(N)), size.sum(dim=1, keepdim=True)
     else:
@@ -100,6 +105,6 @@ def attention_bound(
     if dtype == torch.float16:
         small = small + HALF_FP16_SUBNORMAL * total
     A = A.view(Hkv, G, T, Dv)
-    bound = u * o.abs() + u_p * A_p + torch.minimum(first_order, any_order)
+    bound = u * o.abs() + u_p * A_p + weights
     bound = bound.view(Hkv, G, T, Dv) + (8 * EXP_ERROR + sums) * A + small.unsqueeze(-3)
     return bound.permute(2, 0, 1, 3).reshape(T, H, Dv)

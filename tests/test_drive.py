@@ -16,7 +16,7 @@ from kernelpair.jobs import Job, carry_out
 from kernelpair.memory import Arena
 from kernelpair.pair import Bound, Inputs, Outputs, Pair, Relation
 from kernelpair.run import HarnessError, InProcess
-from kernelpair.verdict import KINDS, Failure, Tightness
+from kernelpair.verdict import KINDS, Failure, Judged, Tightness
 from kernelpair.worker import Outcome, Request
 from tests.kernels import kernel
 from tests.selftest.toy import PAIR, ToyCase
@@ -198,12 +198,13 @@ def test_a_pair_may_know_how_to_make_it_smaller(arena: Arena, monkeypatch: pytes
 
 def test_a_pair_may_judge_its_runs_itself(arena: Arena) -> None:
     says = Failure("relation", "out", "as the pair sees it")
-    strict = replace(PAIR, judge=lambda case, given, outputs: ([says] if case.rows > 2 else [], {"out": Tightness(0.5, 0.01)}))
+    tight = {"out": Tightness(0.5, 0.01)}
+    strict = replace(PAIR, judge=lambda case, given, outputs: Judged([says] if case.rows > 2 else [], tight))
     tally = driven(arena, "good", strict).run(200, None, 1, None)
     assert set(tally.failures) == {"relation"}
     assert tally.failures["relation"].failures == [says]
     assert tally.failures["relation"].case.rows == 3
-    blind = replace(PAIR, judge=lambda case, given, outputs: ([], {}))
+    blind = replace(PAIR, judge=lambda case, given, outputs: Judged([], {}))
     tally = driven(arena, "off_by_an_eighth", blind).run(200, None, 1, None)
     assert set(tally.failures) == {"untouched"}  # values are the pair's to compare; memory is judged as ever
 

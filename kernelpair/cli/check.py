@@ -15,9 +15,10 @@ from rich.text import Text
 
 import properties
 from kernelpair.case import REJECTS
-from kernelpair.check import known_trials
+from kernelpair.check import known_trials, read_case
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import PRELOAD, RESOLVE, provided, select_candidates, select_pairs, select_provider, select_tiers
+from kernelpair.cli.table import remarks, show_table
 from kernelpair.drive import LEAST
 from kernelpair.environment import environment
 from kernelpair.jobs import Ended, Job, Jobs, carry_out, spread, until_interrupted
@@ -230,6 +231,8 @@ class _Run:
             if result.verdict == "fail":
                 self._print_failure(result)
             self._print_known(result)
+            if result.verdict == "fail" or (result.verdict == "pass" and self.options.verbose):
+                self._print_tables(result, interrupted)
         counts = {verdict: sum(result.verdict == verdict for result in self.results) for verdict in COLOURS}
         cases = sum(result.cases for result in self.results)
         words = f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped"
@@ -267,6 +270,17 @@ class _Run:
         test = command_for_pytest(result.pair, result.candidate)
         if test:
             self.console.print(f"  {test}", soft_wrap=True, markup=False)
+
+    def _print_tables(self, result: Result, interrupted: bool) -> None:
+        """Place by place, where the pair's judge goes through several; after Ctrl-C without what takes another run."""
+        if not result.tables:
+            return
+        pair, candidate = resolve(result.pair, result.candidate)
+        cases = [read_case({pair.name: pair}, table.line)[1] for table in result.tables]
+        feet = [""] * len(cases) if interrupted else remarks(pair, candidate, cases, PRELOAD)
+        self.console.print(f"\n{result.pair}[{shown(result.candidate)}] layer by layer", soft_wrap=True, markup=False)
+        for table, foot in zip(result.tables, feet):
+            show_table(self.console, table, foot)
 
     def _print_known(self, result: Result) -> None:
         """What the ledger says about this kernel: still so, or no longer."""

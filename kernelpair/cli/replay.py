@@ -16,6 +16,7 @@ from kernelpair.check import check, read_case
 from kernelpair.cli.findings import finding_by_id
 from kernelpair.cli.main import EXIT_FAILED, EXIT_OK, UsageError
 from kernelpair.cli.select import PRELOAD, provided, select_candidates, select_provider, select_tiers
+from kernelpair.cli.table import remarks, show_table
 from kernelpair.pair import Pair
 from kernelpair.picture import picture
 from kernelpair.provider import Provider
@@ -55,6 +56,8 @@ def replay(options: argparse.Namespace) -> int:
             failed |= not verdict.passed
             ran += 1
             _show(console, pair, shown(name), verdict, options.verbose)
+            if verdict.table is not None and (options.verbose or not verdict.passed):
+                show_table(console, verdict.table, remarks(judged, subject, [case], PRELOAD)[0])
             if options.script and ran == 1:  # of several cases the first
                 _write(console, Path(options.script), judged, subject, verdict, provider)
     if not ran:

@@ -85,6 +85,8 @@ class ModelCase(Case):
     page: int = 1
     images: tuple[int, ...] = ()
     """Encoder tokens of the requests, where the family attends any; those beyond have none."""
+    expanded: bool = False
+    """Latent layers are served with the keys and values of an ordinary layer; else absorbed, over their latents."""
 
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -94,6 +96,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "chunk": (8, 64, 5, 1),
     "paged": (False, True),
     "page": (1, 4, 16),
+    "expanded": (False, False, True),
 }
 PROMPTS = st.lists(st.sampled_from((1, 3, 8, 17, 24)), min_size=1, max_size=3).map(tuple)
 IMAGES = st.lists(st.sampled_from((0, 4, 7, 16)), max_size=3).map(tuple)
@@ -104,6 +107,7 @@ def cases(draw: st.DrawFn) -> ModelCase:
     """Any family, up to three requests."""
     options, fields = draw(choices(OPTIONS)), draw(st.fixed_dictionaries(common({}, ())))
     images = draw(IMAGES, label="images") if options["family"] == "mllama" else ()
+    options["expanded"] &= options["family"] == "deepseek_v3"
     return ModelCase(prompts=draw(PROMPTS, label="prompts"), images=images, **options, **fields)
 
 
@@ -156,5 +160,5 @@ def totals(case: ModelCase) -> list[int]:
 
 
 def absorbed(case: ModelCase) -> bool:
-    """Latent layers are served absorbed where rounding the absorbed query costs nothing beside the rest: in float32."""
-    return case.dtype == "float32"
+    """Whether latent layers are served over their latents."""
+    return case.family == "deepseek_v3" and not case.expanded

@@ -23,10 +23,18 @@ class Recorded:
     """Of each layer, and of each linear module: what went in and what the library's function gives in float64."""
 
     attention: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """q [T, H, D], k, v of all requests, `truth` [T, H, Dv] in float64, scale, cap, sinks; of latent layers also `up`, `latent_q`
-    and `latent_k`; of recurrent ones mixed_qkv, a, b, `truth` in the library's precision, and parameters."""
+    """q [T, H, D], k, v of all requests, `truth` [T, H, Dv] in float64, scale, cap, sinks; of latent layers also their `latents`,
+    `up_k`, `up_v`, and the `absorbed` truth; of recurrent ones mixed_qkv, a, b, `truth` in the library's precision, and
+    parameters."""
     linear: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """weight, bias, x, `truth` in float64."""
+    """weight, bias, x."""
+    order: dict[int | str, int] = field(default_factory=dict)
+    """Attention layers by number and linear modules by name -> when they first came to run."""
+    logits: list[Tensor] = field(default_factory=list)
+    """Of each request."""
+
+    def note(self, place: int | str) -> None:
+        self.order.setdefault(place, len(self.order))
 
 
 @lru_cache(maxsize=8)
@@ -72,13 +80,27 @@ def _record_attention(module: Any, query: Tensor, key: Tensor, value: Tensor, ma
     result = eager(module, query, key, value, mask, **options)
     wide = eager(module, query.double(), key.double(), value.double(), None if mask is None else mask.double(), **options)[0]
     found = _into[-1].attention.setdefault(module.layer_idx, {"q": [], "k": [], "v": [], "truth": []})
+    _into[-1].note(module.layer_idx)
     for name, tensor in (("q", query), ("k", key), ("v", value)):
         found[name].append(tensor[0].transpose(0, 1))
     found["truth"].append(wide[0])
     sinks = options.get("s_aux")
     found |= {"sm_scale": float(options["scaling"]), "logit_cap": float(options.get("softcap") or 0.0)}
     found["sinks"] = None if sinks is None else sinks.detach()
+    if "latents" in found:
+        found["absorbed"].append(_from_latents(eager, module, query, key, mask, found, options))
     return result
+
+
+def _from_latents(
+    eager: Any, module: Any, query: Tensor, key: Tensor, mask: Tensor | None, layer: dict[str, Any], options: dict[str, Any]
+) -> Tensor:
+    """The library's attention function in float64 on keys and values that are expanded from the latents in float64 too."""
+    latents, wide = layer["latents"][-1].double(), key.double()
+    wide[0, ..., : layer["up_k"].shape[1]] = torch.einsum("tl,hdl->htd", latents, layer["up_k"])
+    value = torch.einsum("tl,hvl->htv", latents, layer["up_v"])[None]
+    truth: Tensor = eager(module, query.double(), wide, value, None if mask is None else mask.double(), **options)[0][0]
+    return truth
 
 
 @contextmanager
@@ -104,6 +126,7 @@ def _hooks(model: Any, recorded: Recorded) -> Iterator[None]:
 def _linear_hook(recorded: Recorded, name: str) -> Any:
     def hook(module: Any, given: tuple[Tensor, ...], out: Tensor) -> None:
         found = recorded.linear.setdefault(name, {"weight": module.weight, "bias": module.bias, "x": []})
+        recorded.note(name)
         found["x"].append(given[0].reshape(-1, given[0].shape[-1]))
 
     return hook
@@ -123,6 +146,7 @@ def _recurrent_hooks(recorded: Recorded, module: Any) -> list[Any]:
         found["b"].append(b[0])
 
     def core(norm: Any, given: tuple[Tensor, ...]) -> None:
+        recorded.note(module.layer_idx)
         found["truth"].append(given[0].reshape(-1, module.num_v_heads, module.head_v_dim).double())
 
     return [
@@ -138,6 +162,7 @@ def _latent_hook(recorded: Recorded, module: Any) -> Any:
     def hook(_: Any, given: tuple[Tensor, ...], out: Tensor) -> None:
         found = recorded.attention.setdefault(module.layer_idx, {"q": [], "k": [], "v": [], "truth": []})
         found.setdefault("latents", []).append(out[0])
+        found.setdefault("absorbed", [])
         weight = module.kv_b_proj.weight.double().view(module.num_heads, -1, module.kv_lora_rank)
         found["up_k"], found["up_v"] = weight.split([module.qk_nope_head_dim, module.v_head_dim], dim=1)
 
@@ -169,7 +194,7 @@ def _run(case: ModelCase) -> Recorded:
             if len(image):
                 shown = torch.zeros(1, 1, len(ids), len(image), dtype=image.dtype)  # added to scores: every token sees all
                 more = {"cross_attention_states": image[None], "cross_attention_mask": shown}
-            model(input_ids=ids[None], use_cache=False, **more)
+            recorded.logits.append(model(input_ids=ids[None], use_cache=False, **more).logits[0])
     return recorded
 
 

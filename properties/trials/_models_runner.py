@@ -27,13 +27,11 @@ from serving import AttentionLayer, ForwardBatch, GdnLayer, KVPool, RequestPool,
 
 
 class Runner:
-    """One model's layers on one side; `expanded`: latent layers have the keys and values of an ordinary one."""
+    """One model's layers on one side."""
 
-    def __init__(
-        self, case: ModelCase, side: Side, scales: list[tuple[float, float]], tensors: dict[str, Tensor], expanded: bool = False
-    ) -> None:
+    def __init__(self, case: ModelCase, side: Side, scales: list[tuple[float, float]], tensors: dict[str, Tensor]) -> None:
         self.case, self.side, self.scales, self.tensors = case, side, scales, tensors
-        latent = self.latent = case.family == "deepseek_v3" and absorbed(case) and not expanded
+        latent = self.latent = absorbed(case)
         self.page = (max(case.page, 16) if latent else case.page) if case.paged else 1
         requests = len(case.prompts)
         self.table = torch.zeros(requests, COLUMNS, dtype=torch.int32)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from optimized.backends.linear import Linear
-from properties.trials._models_cases import FAMILIES, ModelCase, Span, encoder_lens, schedule, totals
-from properties.trials._models_oracle import RECORDER, images, model_of, tokens
+from properties.trials._models_cases import ModelCase, Span, encoder_lens, schedule
+from properties.trials._models_oracle import RECORDER, images, model_of, record, tokens
 from properties.trials._models_runner import Runner
 from properties.trials.serving import OPTIMIZED
 from serving import AttentionLayer
@@ -28,14 +28,15 @@ class Whole:
     agreement: float
 
     def __str__(self) -> str:
-        return f"end to end: logits differ by {self.distance:.2g} of the largest, {self.agreement:.1%} of greedy tokens agree"
+        says = f"logits differ by {self.distance:.2g} of the largest, {self.agreement:.1%} of greedy tokens agree"
+        return f"end to end (reported, not judged): {says}"
 
 
 class _Served(Runner):
     """The runner's slots and backends for a whole model: each step goes through all layers, on their own activations."""
 
     def __init__(self, case: ModelCase, scales: list[tuple[float, float]], tensors: dict[str, Tensor]) -> None:
-        super().__init__(case, OPTIMIZED, scales, tensors, expanded=True)  # the library's function attends expanded keys
+        super().__init__(case, OPTIMIZED, scales, tensors)
         self.mode, self.spans = "extend", ()  # type: tuple[str, tuple[Span, ...]]
 
     def begin(self, mode: str, spans: tuple[Span, ...]) -> None:
@@ -108,10 +109,9 @@ def _replaced(model: Any) -> Iterator[None]:
 
 def end_to_end(case: ModelCase, scales: list[tuple[float, float]], tensors: dict[str, Tensor]) -> Whole:
     """Serve the requests of a case through the whole model, and compare with the library's run of each alone."""
-    model, ids, shown = model_of(case), tokens(case), images(case)
+    theirs, model, ids, shown = record(case).logits, model_of(case), tokens(case), images(case)
     served, ours = _Served(case, scales, tensors), [[] for _ in ids]  # type: _Served, list[list[Tensor]]
     with torch.no_grad():
-        theirs = [_alone(model, one, image) for one, image in zip(ids, shown)]
         _server.append(served)
         try:
             with _replaced(model):
@@ -127,18 +127,6 @@ def end_to_end(case: ModelCase, scales: list[tuple[float, float]], tensors: dict
     return Whole(float((got - expected).abs().max() / expected.abs().max()), agreement)
 
 
-def _alone(model: Any, ids: Tensor, image: Tensor) -> Tensor:
-    model.config._attn_implementation = "eager"
-    more: dict[str, Any] = {}
-    if len(image):
-        more = {"cross_attention_states": image[None],
-                "cross_attention_mask": torch.zeros(1, 1, len(ids), len(image), dtype=image.dtype)}  # fmt: skip
-    try:
-        return model(input_ids=ids[None], use_cache=False, **more).logits[0]
-    finally:
-        model.config._attn_implementation = RECORDER
-
-
 def _step(case: ModelCase, model: Any, ids: list[Tensor], shown: list[Tensor], spans: tuple[Span, ...]) -> Tensor:
     given = torch.cat([ids[r][start : start + count] for r, start, count in spans])[None]
     positions = torch.cat([torch.arange(start, start + count) for _, start, count in spans])[None]
@@ -150,11 +138,3 @@ def _step(case: ModelCase, model: Any, ids: list[Tensor], shown: list[Tensor], s
         more = {"cross_attention_states": states[None],
                 "full_text_row_masked_out_mask": has[None, None, :, None].to(states.dtype)}  # fmt: skip
     return model(input_ids=given, position_ids=positions, use_cache=False, **more).logits[0]
-
-
-def report(case: ModelCase, scales: list[tuple[float, float]], tensors: dict[str, Tensor]) -> str:
-    """What `kernelpair replay -v` shows of a case: its requests, and how near a whole run comes."""
-    lines = [f"{case.family}, {', '.join(FAMILIES[case.family].kinds)}"]
-    lines += [f"{r:>3}  {prompt} prompt tokens, {total - prompt} decoded, {encoder} encoder tokens"
-              for r, (prompt, total, encoder) in enumerate(zip(case.prompts, totals(case), encoder_lens(case)))]  # fmt: skip
-    return "\n".join([*lines, str(end_to_end(case, scales, tensors))])

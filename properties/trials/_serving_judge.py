@@ -10,7 +10,7 @@ from kernelpair import judge
 from kernelpair.pair import Inputs, Outputs
 from kernelpair.session import widen
 from kernelpair.values import poison
-from kernelpair.verdict import Failure, Tightness
+from kernelpair.verdict import Failure, Judged, Tightness
 from properties.trials._serving_bounds import Rows, gdn_bounds, judge_rows
 from properties.trials._serving_cases import COLUMNS, ServingCase, page_of, source
 from properties.trials._serving_plan import WRONG, Call, Planned, Request, Work, plan
@@ -63,7 +63,7 @@ class Judge:
         self.taken = dict.fromkeys(self.rows, 0)  # rows of each layer's outputs that were judged
         self.history: dict[tuple[Request, int], list[Tensor]] = {}
 
-    def verdict(self) -> tuple[list[Failure], dict[str, Tightness]]:
+    def verdict(self) -> Judged:
         steps = plan(self.case)
         try:
             for planned in steps:
@@ -77,7 +77,7 @@ class Judge:
                 self.failures += failures
                 for one in tightness:
                     self._note_tightness("attention", one)
-        return [failure for _, failure in sorted(self.failures, key=lambda found: found[0])], self.tightness
+        return Judged([failure for _, failure in sorted(self.failures, key=lambda found: found[0])], self.tightness)
 
     # --- one step ---
 
@@ -298,6 +298,6 @@ def _same(got: Tensor, expected: Tensor) -> bool:
     return got.shape == expected.shape and bool(_equal(got, expected).all())
 
 
-def verdict(case: ServingCase, inputs: Inputs, outputs: Outputs) -> tuple[list[Failure], dict[str, Tightness]]:
+def verdict(case: ServingCase, inputs: Inputs, outputs: Outputs) -> Judged:
     """Failures of a run, the earliest step's first, and how tight its bounds were."""
     return Judge(case, inputs, outputs).verdict()

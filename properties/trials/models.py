@@ -5,6 +5,9 @@ own activations at that layer: attention is served in chunks of the prompts and 
 and compared with the library's own function evaluated in float64 on what it was given. See docs/contracts/backend.md.
 """
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,14 +16,17 @@ from torch import Tensor
 
 from kernelpair import judge
 from kernelpair.pair import Inputs, Outputs, Pair
-from kernelpair.verdict import Failure, Tightness
+from kernelpair.verdict import Failure, Judged, Row, Table, Tightness
 from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, attention_bound, flush_error
 from properties.trials._models_cases import FAMILIES, LATENT, WINDOW, ModelCase, absorbed, cases, encoder_lens, totals
 from properties.trials._models_oracle import Recorded, record
 from properties.trials._models_runner import serve_optimized, serve_reference
-from properties.trials._models_whole import report
+from properties.trials._models_whole import end_to_end
 from properties.trials._serving_bounds import gdn_layer_bound
 
+KINDS = {"full": "self attention", "window": f"self attention, sliding window {WINDOW}", "cross": "cross attention",
+         "gdn": "gated delta rule"}  # fmt: skip
+BEHIND = "head"  # the place of what follows the layers
 SOFTMAX = 1 + 2.0**-6  # the library's softmax is fp32 also on float64 scores: 2^-22 of A, where the bound has 2^-15 A
 
 
@@ -76,46 +82,95 @@ def _cross(case: ModelCase, n: int, layer: dict[str, Any] | None) -> Inputs:
 
 
 def picture(case: ModelCase) -> str:
-    """The requests, and how near to the library a whole run of the model comes, which is reported and not judged."""
-    given, recorded = inputs(case), record(case)
+    """The family's layers, and the requests."""
+    lines = [f"{case.family}, {', '.join(FAMILIES[case.family].kinds)}"]
+    lines += [f"{r:>3}  {prompt} prompt tokens, {total - prompt} decoded, {encoder} encoder tokens"
+              for r, (prompt, total, encoder) in enumerate(zip(case.prompts, totals(case), encoder_lens(case)))]  # fmt: skip
+    return "\n".join(lines)
+
+
+def remark(case: ModelCase) -> str:
+    """How near a whole run of the model over our backends comes to the library's, which is reported and not judged."""
+    case = replace(case, expanded=True)  # the library's attention function is given expanded keys
+    given = inputs(case)
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-    for n, kind in enumerate(FAMILIES[case.family].kinds):
-        if kind == "latent":
-            tensors |= {f"{name}{n}": torch.cat(recorded.attention[n][name]) for name in "qkv"}
-    return report(case, given["scales"], tensors)
+    return str(end_to_end(case, given["scales"], tensors))
 
 
 # --- judgement ---
 
 
-def verdict(case: ModelCase, given: Inputs, outputs: Outputs) -> tuple[list[Failure], dict[str, Tightness]]:
-    """Module by module in the order of the model, each against the library's function."""
-    recorded, failures = record(case), []
+def verdict(case: ModelCase, given: Inputs, outputs: Outputs) -> Judged:
+    """Layer by layer in the order of the model, in each its linear modules and its attention, against the library's function."""
+    recorded = record(case)
+    failures: list[Failure] = []
     tightness: dict[str, Tightness] = {}
-    names = [(_layer_of(name), 0, name, f"linear{i}") for i, name in enumerate(recorded.linear)]
-    names += [(n, 1, f"layer {n}, {kind}", f"out{n}") for n, kind in enumerate(FAMILIES[case.family].kinds)]
-    for n, attention, name, output in sorted(names):
+    parts: dict[int | str, list[tuple[str, float, bool]]] = {}
+    for layer, output, part in _places(case, recorded):
         truth, bound, got = (
-            _attention(case, given, recorded, n, outputs[output]) if attention
-            else _linear(case, recorded.linear[name], outputs[output])
+            _attention(case, given, recorded, int(layer), outputs[output]) if part == "attention"
+            else _linear(case, recorded.linear[part], outputs[output])
         )  # fmt: skip
         found, tight = judge.values(output, got, truth, bound)
+        name = f"layer {layer}, {FAMILIES[case.family].kinds[int(layer)]}" if part == "attention" else part
         failures += [Failure(one.kind, output, f"{name}: {one.detail}", one.differences) for one in found]
+        parts.setdefault(layer, []).append((part, _ratio(found, tight), not found))
         if tight is not None and not found:
-            known = tightness.get(_group(name, attention), tight)
+            group = name if part == "attention" else "linear modules"
+            known = tightness.get(group, tight)
             largest, looseness = max(known.largest, tight.largest), min(known.looseness, tight.looseness)
-            tightness[_group(name, attention)] = Tightness(largest, looseness)
-    return failures, tightness
+            tightness[group] = Tightness(largest, looseness)
+    rows = tuple(Row(str(layer), _says(case, recorded, layer), *_ratios(layer, several)) for layer, several in parts.items())
+    served = ", expanded" if case.expanded else ""
+    return Judged(failures, tightness, Table(f"{case.family} {case.dtype}{served}", rows))
 
 
-def _layer_of(name: str) -> int:
-    """The layer that a module belongs to; those behind the layers come last."""
+def _places(case: ModelCase, recorded: Recorded) -> list[tuple[int | str, str, str]]:
+    """Every layer's number (or `head`), an output, and the linear module that it comes from or `attention`, as the library runs
+    through them; a layer that no request came to is at its place too."""
+    kinds = FAMILIES[case.family].kinds
+    places: list[tuple[int | str, str, str]] = [(n, f"out{n}", "attention") for n in range(len(kinds))]
+    places += [(_layer_of(name), f"linear{i}", name) for i, name in enumerate(recorded.linear)]
+
+    def order(place: tuple[int | str, str, str]) -> tuple[float, int]:
+        layer, _, part = place
+        at = recorded.order.get(layer if part == "attention" else part, 0)
+        return math.inf if layer == BEHIND else float(layer), at
+
+    return sorted(places, key=order)
+
+
+def _layer_of(name: str) -> int | str:
+    """The layer that a module belongs to."""
     parts = name.split(".")
-    return int(parts[parts.index("layers") + 1]) if "layers" in parts else 999
+    return int(parts[parts.index("layers") + 1]) if "layers" in parts else BEHIND
 
 
-def _group(name: str, attention: int) -> str:
-    return name if attention else "linear modules"
+def _says(case: ModelCase, recorded: Recorded, layer: int | str) -> str:
+    """What lies in a layer."""
+    if not isinstance(layer, int):
+        return "what follows the layers"
+    kind, found = FAMILIES[case.family].kinds[layer], recorded.attention.get(layer, {})
+    if kind == "latent":
+        return f"MLA, {'absorbed' if absorbed(case) else 'expanded'}"
+    more = [", soft cap"] if found.get("logit_cap") else []
+    more += [", sinks"] if found.get("sinks") is not None else []
+    return KINDS[kind] + "".join(more)
+
+
+def _ratio(found: Sequence[Failure], tight: Tightness | None) -> float:
+    if any(one.kind != "value" for one in found) or (found and tight is None):
+        return math.inf  # nothing there to measure it by
+    return 0.0 if tight is None else tight.largest
+
+
+def _ratios(layer: int | str, parts: Sequence[tuple[str, float, bool]]) -> tuple[dict[str, float], str]:
+    """The largest ratios of a layer's attention and of its linear modules, and the first part that is beyond its bound."""
+    kinds = [("attention" if part == "attention" else "linear modules", ratio) for part, ratio, _ in parts]
+    largest = {kind: max(ratio for of, ratio in kinds if of == kind) for kind, _ in sorted(kinds)}
+    wrong = [(part.removeprefix("model.").removeprefix(f"layers.{layer}."), ratio) for part, ratio, passed in parts if not passed]
+    beyond = f"{wrong[0][0]} {wrong[0][1]:.3g}" if wrong else ""
+    return largest, beyond
 
 
 def _linear(case: ModelCase, module: dict[str, Any], got: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -143,13 +198,13 @@ def _attention(
         truth = _of_all(case, [] if layer is None else layer["truth"], got)
     else:
         assert layer is not None
-        truth = torch.cat(layer["truth"])
+        truth = torch.cat(layer["absorbed" if kind == "latent" and absorbed(case) else "truth"])
     bound = _bound(case, given, n, kind)
     if kind == "latent" and absorbed(case):
         assert layer is not None
         up = layer["up_v"]
         got = torch.einsum("thl,hvl->thv", got.double(), up)
-        bound = torch.einsum("thl,hvl->thv", bound * (1 + 2.0**-4), up.abs())  # the absorbed query was rounded once
+        bound = torch.einsum("thl,hvl->thv", bound, up.abs())
     return truth, SOFTMAX * bound, got
 
 
@@ -182,15 +237,20 @@ def _bound(case: ModelCase, given: Inputs, n: int, kind: str) -> Tensor:
             visible = (j <= p) & (j > p - WINDOW) if kind == "window" else j <= p
         found.append(attention_bound(
             q[rows], k[keys], v[keys], visible, dtype=getattr(torch, case.dtype), sm_scale=sm_scale, logit_cap=cap,
-            sinks=None if sinks is None else sinks.double(), splits=8,
+            sinks=None if sinks is None else sinks.double(), splits=8, query_error=_query_error(case) if latent else 0.0,
         ))  # fmt: skip
         start += total
     return torch.cat(found)
 
 
+def _query_error(case: ModelCase) -> float:
+    """Of an absorbed query, which is rounded by way of float32."""
+    return UNIT_ROUNDOFF[getattr(torch, case.dtype)] + UNIT_ROUNDOFF[torch.float32]
+
+
 PAIR = None if find_spec("transformers") is None else Pair(
     name="models",
-    version=1,
+    version=2,
     case=ModelCase,
     cases=cases(),
     inputs=inputs,
@@ -198,6 +258,7 @@ PAIR = None if find_spec("transformers") is None else Pair(
     optimized=serve_optimized,
     judge=verdict,
     picture=picture,
+    remark="properties.trials.models:remark",
     dtypes=("float32", "bfloat16"),
     results=(),
     sharp=lambda case: case.dtype == "float32",
@@ -209,5 +270,7 @@ PAIR = None if find_spec("transformers") is None else Pair(
         "requests with and without an image": lambda case: 0 in encoder_lens(case) and any(encoder_lens(case)),
         "images of different length": lambda case: len({*encoder_lens(case)} - {0}) > 1,
         "pages": lambda case: case.paged and case.page > 1,
+        "latents": absorbed,
+        "latents in pages": lambda case: absorbed(case) and case.paged,
     },
 )  # fmt: skip
