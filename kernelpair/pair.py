@@ -161,6 +161,9 @@ class Pair:
     """Cases small enough for the emulated tier, a thousand times slower."""
     simpler: Callable[[Any], Iterable[Any]] = lambda case: ()
     """Cases a little smaller than this one, the boldest first: tried on a failure after Hypothesis has had its time."""
+    sizes: Mapping[str, tuple[int, Callable[[Any], int]]] = field(default_factory=dict)
+    """What a case is measured by -> the most of it that a shrunk failure may have, and how much of it a case has. `kernelpair
+    mutate` fails where a planted bug's case stays larger."""
     idle: Callable[[Any], bool] = lambda case: False
     """Cases in which a call has nothing to do and need not run any kernel."""
     picture: Callable[[Any], str] | None = None

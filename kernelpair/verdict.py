@@ -70,8 +70,9 @@ class Row:
     """The first part that is beyond its bound, and by how much; empty where all is well."""
 
     def merged(self, other: "Row") -> "Row":
-        """The larger ratios of both."""
-        ratios = {name: max(ratio, other.ratios[name]) for name, ratio in self.ratios.items()}
+        """The larger ratios of both; a kind of part that only one of them came to is that one's."""
+        kinds = dict.fromkeys([*self.ratios, *other.ratios])
+        ratios = {kind: max(row.ratios.get(kind, 0.0) for row in (self, other)) for kind in kinds}
         return Row(self.place, self.says, ratios, self.beyond or other.beyond)
 
 

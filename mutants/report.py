@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from kernelpair.jobs import Ended
+from kernelpair.pair import Pair
 from mutants import Mutant
 
 KILLED, SURVIVED, EQUIVALENT, SKIPPED, ERROR = "killed", "survived", "equivalent", "skipped", "error"
@@ -34,13 +35,17 @@ class Result:
     """Until it was noticed, or in all; the time for building it and for shrinking aside."""
     case: str = ""
     """The smallest case that was found."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """How much of what that case has (`Pair.sizes`)."""
+    large: str = ""
+    """Of what it has more than a shrunk case may have."""
 
     @property
     def pair(self) -> str:
         return self.mutant.partition("/")[0]
 
 
-def result_of(mutant: Mutant, tier: str, ended: Ended) -> Result:
+def result_of(mutant: Mutant, tier: str, ended: Ended, pair: Pair) -> Result:
     """The result of a mutant's trial."""
     result = Result(mutant.name, tier, mutant.says, mutant.group, mutant.line, mutant.subtle, SURVIVED)
     tally, first = ended.tally, ended.tally.first
@@ -49,8 +54,12 @@ def result_of(mutant: Mutant, tier: str, ended: Ended) -> Result:
     elif first is not None:
         result.verdict, result.noticed_by, result.kind = KILLED, first.noticed_by, first.kind
         result.cases, result.seconds = first.cases, round(first.seconds, 2)
-        smallest = tally.failures.get(first.kind) or next(iter(tally.failures.values()))
+        smallest = min(tally.failures.values(), key=lambda verdict: len(verdict.line))
         result.case = smallest.line
+        result.sizes = {name: measured(smallest.case) for name, (_, measured) in pair.sizes.items()}
+        beyond = [f"{result.sizes[name]} {name}, at most {most}" for name, (most, _) in pair.sizes.items()
+                  if result.sizes[name] > most]  # fmt: skip
+        result.large = "; ".join(beyond)
         if mutant.equivalent:
             result.verdict, result.reason = ERROR, f"declared equivalent ({mutant.equivalent}), but it was noticed"
     else:
@@ -81,7 +90,15 @@ def score(results: Sequence[Result]) -> str:
         cases = [result.cases for result in killed]
         line += f"; median {median(cases):.0f} cases and {median(seconds):.1f} s"
         line += f", most {max(cases)} cases and {max(seconds):.1f} s"
+        line += shrunk(killed)
     return line
+
+
+def shrunk(killed: Sequence[Result]) -> str:
+    """How large the largest of the smallest cases is, where the pair measures them, such as "; shrunk to at most 2 requests"."""
+    names = dict.fromkeys(name for result in killed for name in result.sizes)
+    most = [f"{max(result.sizes.get(name, 0) for result in killed)} {name}" for name in names]
+    return f"; shrunk to at most {' and '.join(most)}" if most else ""
 
 
 def write_json(path: Path, results: Sequence[Result], healthy: Sequence[dict[str, Any]], environment: dict[str, Any]) -> None:

@@ -112,11 +112,12 @@ def test_an_absorbed_layer_has_a_bound_with_power(dtype: str, wrong: str) -> Non
 
 
 def test_the_larger_ratios_of_two_cases_are_kept() -> None:
-    rows = Row("0", "a", {"attention": 0.5, "linear modules": 0.1}), Row("head", "", {"linear modules": 0.2})
+    rows = Row("0", "a", {"attention": 0.5}), Row("head", "", {"linear modules": 0.2})
     worse = Row("0", "a", {"attention": 0.3, "linear modules": 2.0}, "x 2"), Row("head", "", {"linear modules": 0.1})
     one, two = Table("m", rows, "first"), Table("m", worse, "second")
     both = one.merged(two)
     assert both.rows[0] == Row("0", "a", {"attention": 0.5, "linear modules": 2.0}, "x 2")
+    assert two.merged(one).rows[0].ratios == both.rows[0].ratios
     assert both.rows[1].ratios == {"linear modules": 0.2} and both.line == "first"
 
 

@@ -12,12 +12,19 @@ from pathlib import Path
 import pytest
 
 import properties
+from kernelpair.case import to_line
 from kernelpair.check import known_trials
 from kernelpair.cli import main
-from kernelpair.verdict import KINDS
+from kernelpair.cli.main import parser
+from kernelpair.cli.mutate import _Run as mutate_run
+from kernelpair.drive import First, Tally
+from kernelpair.jobs import Ended, Job
+from kernelpair.verdict import KINDS, Failure, Verdict
 from mutants import Mutant, MutantError, Patch, mutants, patched
 from mutants.build import plant
+from mutants.report import result_of, score
 from optimized import tiers
+from properties.trials._serving_cases import ServingCase
 
 ALL = mutants()
 PAIRS = properties.pairs()
@@ -80,6 +87,34 @@ def test_a_slice_is_noticed_and_the_kernel_is_not() -> None:
     assert found["unmutated"][0]["cases"] >= max(entry["cases"] for entry in results.values())
     assert "| tail (4) |" in Path("found.md").read_text()
     assert not list(Path(".kernelpair").glob("mutants*"))
+
+
+def ended(*steps: int) -> Ended:
+    """A job of the serving trial that failed with a case of so many steps for each kind of failure."""
+    arrivals = [ServingCase(steps=(("arrive", 1, 0, 0),) * count) for count in steps]
+    verdicts = [Verdict(case, to_line("serving", 1, case), [Failure("value", "", "wrong")]) for case in arrivals]
+    tally = Tally(cases=9, failures=dict(zip(("value", "untouched"), verdicts)), first=First("value", "value", 3, 0.5))
+    return Ended(Job("serving", "serving/pad-is-slot-0"), tally)
+
+
+def test_the_smallest_case_is_measured() -> None:
+    mutant, pair = ALL["serving/pad-is-slot-0"], PAIRS["serving"]
+    result = result_of(mutant, BEST, ended(9, 3), pair)
+    assert (result.verdict, result.sizes, result.large) == ("killed", {"requests": 3, "steps": 3}, "")
+    assert score([result]).endswith("; shrunk to at most 3 requests and 3 steps")
+    assert result_of(mutant, BEST, ended(4), pair).large == "4 requests, at most 3"
+    result = result_of(mutant, BEST, ended(9), pair)
+    assert result.large == "9 requests, at most 3; 9 steps, at most 8"
+
+
+def test_a_case_that_stays_large_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+    options = parser().parse_args(["mutate", "--mutant", "serving/pad-is-slot-0"])
+    for steps, status in ((3, 0), (9, 1)):
+        run = mutate_run(options, [ALL["serving/pad-is-slot-0"]])
+        run._ended(ended(steps))
+        assert run.conclude(1.0, False) == status
+    out = capsys.readouterr().out
+    assert out.count("NOT SMALL") == 1 and "serving/pad-is-slot-0: the smallest case that was found has 9 requests" in out
 
 
 def test_a_survivor_is_1_and_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,7 @@ from properties.candidates import PYTHON
 
 RESOLVE = "mutants.candidate:resolve"
 SHRINK_SECONDS = 2.0  # a mutant's case is to be read, not to be kept
+LONGER = 20.0  # where a shrunk case may not be larger than its pair says
 LEAST_CASES = 100  # of an unmutated kernel, where its mutants were noticed sooner
 COLOURS = {KILLED: "green", SURVIVED: "bold red", ERROR: "bold red", EQUIVALENT: "yellow", SKIPPED: "yellow"}
 
@@ -109,9 +110,11 @@ class _Run:
         try:
             patched(mutant)  # now, not after an hour of others
         except MutantError as error:
-            self._add(result_of(mutant, tier, Ended(Job(mutant.pair, mutant.name), error=str(error))))
+            ended = Ended(Job(mutant.pair, mutant.name), error=str(error))
+            self._add(result_of(mutant, tier, ended, properties.pairs()[mutant.pair]))
             return []
-        limits = {"seconds": self.options.seconds, "seed": self.options.seed, "shrink_seconds": SHRINK_SECONDS}
+        shrink = LONGER if properties.pairs()[mutant.pair].sizes else SHRINK_SECONDS
+        limits = {"seconds": self.options.seconds, "seed": self.options.seed, "shrink_seconds": shrink}
         return [Job(mutant.pair, mutant.name, relation=mutant.relation, remember=False, **limits)]
 
     def _unmutated(self) -> list[Job]:
@@ -137,7 +140,7 @@ class _Run:
         self._running.pop(ended.job.key, None)
         mutant = self.mutants[ended.job.candidate]
         shutil.rmtree(folder_of(mutant), ignore_errors=True)
-        self._add(result_of(mutant, tier_of(mutant)[0], ended))
+        self._add(result_of(mutant, tier_of(mutant)[0], ended, properties.pairs()[mutant.pair]))
 
     def _add(self, result: Result) -> None:
         self.results[result.mutant] = result
@@ -145,6 +148,7 @@ class _Run:
         line.append(f"{result.verdict:10}", style=COLOURS[result.verdict])
         if result.verdict == KILLED:
             line.append(f" {result.cases:>6} cases {result.seconds:6.1f} s  {result.noticed_by}: {result.kind}")
+            line.append("".join(f"  {name} {count}" for name, count in result.sizes.items()), style="dim")
         else:
             line.append(f" {result.cases:>6} cases {result.seconds:6.1f} s  {result.reason}", style="dim")
         self.console.print(line, soft_wrap=True)
@@ -185,7 +189,7 @@ class _Run:
         verdicts = {result.verdict for result in results}
         if interrupted:
             return EXIT_INTERRUPTED
-        if SURVIVED in verdicts or alarms:
+        if SURVIVED in verdicts or alarms or any(result.large for result in results):
             return EXIT_FAILED
         if ERROR in verdicts:
             return EXIT_HARNESS
@@ -198,6 +202,12 @@ class _Run:
                     head = Text(f"{verdict.upper()} ", style="bold red").append(f"{result.mutant}: {says}", style="default")
                     self.console.print(head, soft_wrap=True)
                     self.console.print(f"  {result.says}  {result.reason}", soft_wrap=True, markup=False)
+        for result in results:
+            if result.large:
+                head = Text("NOT SMALL ", style="bold red")
+                head.append(f"{result.mutant}: the smallest case that was found has {result.large}", style="default")
+                self.console.print(head, soft_wrap=True)
+                self.console.print(f"  {result.case}", soft_wrap=True, markup=False)
         for entry in alarms:
             head = Text("FALSE ALARM ", style="bold red")
             head.append(f"{entry['pair']}[{entry['tier']}] {entry['why']}", style="default")

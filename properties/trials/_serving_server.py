@@ -83,8 +83,9 @@ class Backends:
         for layer in kinds:
             backend = attention if isinstance(layer, AttentionLayer) else self.recurrent
             forward = backend.forward_decode if decodes else backend.forward_extend
-            save = call.save and source(self.case, layer.layer_id) == layer.layer_id
-            found[layer.layer_id] = forward(*self.inputs(call, layer, batch), layer, batch, save_kv_cache=save)
+            q, k, v = self.inputs(call, layer, batch)
+            save = call.save and (k is None or source(self.case, layer.layer_id) == layer.layer_id)
+            found[layer.layer_id] = forward(q, k, v, layer, batch, save_kv_cache=save)
         return found
 
     def inputs(self, call: Call, layer: AttentionLayer | GdnLayer, batch: ForwardBatch) -> list[Tensor | None]:

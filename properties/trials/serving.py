@@ -130,6 +130,10 @@ PAIR = Pair(
     fused=FUSED,
     sharp=lambda case: case.dtype == "float32",
     simpler=simpler,
+    sizes={
+        "requests": (3, lambda case: sum(planned.arrives is not None for planned in plan(case))),
+        "steps": (8, lambda case: len(case.steps)),
+    },
     emulated=lambda case: len(case.steps) <= EMULATED_STEPS,
     idle=lambda case: not any(planned.calls for planned in plan(case)),
     edges=EDGES,
