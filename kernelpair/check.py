@@ -40,9 +40,16 @@ class Journal:
         os.close(self._file)
 
 
-def check(pair: Pair, candidate: Candidate, case: Case, runner: Runner, journal: Journal | None = None) -> Verdict:
+def check(
+    pair: Pair,
+    candidate: Candidate,
+    case: Case,
+    runner: Runner,
+    journal: Journal | None = None,
+    session_type: type[Session] = Session,
+) -> Verdict:
     """Put `candidate` on trial on one case. Raises HarnessError where the harness, the pair or the reference is at fault."""
-    session = Session(pair, candidate, case, runner)
+    session = session_type(pair, candidate, case, runner)
     if journal is not None:
         journal.note(session.verdict.line)
     with suppress(Abandoned):

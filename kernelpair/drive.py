@@ -23,6 +23,7 @@ from kernelpair.check import Journal, check
 from kernelpair.groups import Groups, group_of
 from kernelpair.pair import Pair
 from kernelpair.run import HarnessError, Runner
+from kernelpair.session import Session
 from kernelpair.verdict import Failure, Table, Verdict
 
 ROUND = 2000  # cases that one Hypothesis run draws; a long run is many rounds, so that its memory stays small
@@ -188,6 +189,7 @@ class Drive:
         relation: str | None = None,
         several: bool = False,
         shrink_seconds: float = SHRINK_SECONDS,
+        session_type: type[Session] = Session,
     ) -> None:
         """With `several` the search goes on after a failure, to other defects of the same kernel."""
         self.pair, self.candidate, self.runner = pair, candidate, runner
@@ -197,7 +199,7 @@ class Drive:
         self.progress = progress
         self.stopped = stopped
         self.strategy = strategy_for(pair, candidate, relation)
-        self._shrink_seconds = shrink_seconds
+        self._shrink_seconds, self._session_type = shrink_seconds, session_type
         self._started = time.monotonic()
         self._deadline: float | None = None
         self._shrink_until: float | None = None
@@ -329,7 +331,7 @@ class Drive:
 
     def _verdict(self, case: Case) -> Verdict:
         try:
-            verdict = check(self.pair, self.candidate, case, self.runner, self.journal)
+            verdict = check(self.pair, self.candidate, case, self.runner, self.journal, self._session_type)
         except Exception as error:
             says = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
             raise HarnessError(f"{says}; the case was {to_line(self.pair.name, self.pair.version, case)}") from error

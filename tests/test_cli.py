@@ -249,7 +249,7 @@ def test_ctrl_c_ends_with_what_is_known_and_leaves_no_process() -> None:
         start_new_session=True,
     )
     try:
-        begun = _wait_for(lambda: any(path.stat().st_size for path in Path(".kernelpair").glob("running-*.json")), 60)
+        begun = _wait_for(lambda: any(path.stat().st_size for path in Path(".kernelpair").glob("running-*.json")), 300)
         os.killpg(running.pid, signal.SIGINT)
         out, err = running.communicate(timeout=60)
     finally:
