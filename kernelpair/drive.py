@@ -28,6 +28,7 @@ from kernelpair.verdict import Failure, Table, Verdict
 
 ROUND = 2000  # cases that one Hypothesis run draws; a long run is many rounds, so that its memory stays small
 SHRINK_SECONDS = 20.0  # budget for making one run's failures small
+PATIENCE_SECONDS = 180.0  # the same while the case has more of something than a shrunk one may (`Pair.sizes`)
 LEAST = -15  # exponent of the smallest ratio of error and bound that is told apart
 VACUOUS = 0.1  # median bound over output size from which a bound alone proves too little
 # How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
@@ -362,9 +363,12 @@ class Drive:
 
     def _reduced(self, verdict: Verdict) -> Verdict:
         """Smaller still, by what the pair knows to leave out of a case, as long as the failure stays of its kind."""
-        until, kind = time.monotonic() + SHRINK_SECONDS, verdict.failures[0].kind
+        started, kind = time.monotonic(), verdict.failures[0].kind
         smaller = iter(self.pair.simpler(verdict.case))
-        while (case := next(smaller, None)) is not None and time.monotonic() < until and not self.stopped():
+        while (case := next(smaller, None)) is not None and not self.stopped():
+            large = any(measured(verdict.case) > most for most, measured in self.pair.sizes.values())
+            if time.monotonic() > started + (PATIENCE_SECONDS if large else SHRINK_SECONDS):
+                break
             tried = self._plain_attempt(case)
             if tried is not None and not tried.passed and tried.failures[0].kind == kind:
                 verdict, smaller = tried, iter(self.pair.simpler(case))

@@ -196,6 +196,17 @@ def test_a_pair_may_know_how_to_make_it_smaller(arena: Arena, monkeypatch: pytes
     assert big._reduced(verdict).case.rows == 20  # it has a budget
 
 
+def test_a_case_that_is_too_large_is_made_smaller_for_longer(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive, "SHRINK_SECONDS", -1.0)
+    fewer = replace(PAIR, simpler=lambda case: [replace(case, rows=case.rows - 1)] if case.rows > 1 else [])
+    measured = replace(fewer, sizes={"rows": (4, lambda case: case.rows)})
+    for pair, rows in ((fewer, 9), (measured, 4)):
+        trial = driven(arena, "off_from_three_rows", pair)
+        large = trial._plain_attempt(ToyCase(rows=9))
+        assert large is not None and not large.passed
+        assert trial._reduced(large).case.rows == rows
+
+
 def test_a_pair_may_judge_its_runs_itself(arena: Arena) -> None:
     says = Failure("relation", "out", "as the pair sees it")
     tight = {"out": Tightness(0.5, 0.01)}

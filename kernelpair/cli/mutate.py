@@ -37,7 +37,6 @@ from properties.candidates import PYTHON
 
 RESOLVE = "mutants.candidate:resolve"
 SHRINK_SECONDS = 2.0  # a mutant's case is to be read, not to be kept
-LONGER = 20.0  # where a shrunk case may not be larger than its pair says
 LEAST_CASES = 100  # of an unmutated kernel, where its mutants were noticed sooner
 COLOURS = {KILLED: "green", SURVIVED: "bold red", ERROR: "bold red", EQUIVALENT: "yellow", SKIPPED: "yellow"}
 
@@ -113,8 +112,7 @@ class _Run:
             ended = Ended(Job(mutant.pair, mutant.name), error=str(error))
             self._add(result_of(mutant, tier, ended, properties.pairs()[mutant.pair]))
             return []
-        shrink = LONGER if properties.pairs()[mutant.pair].sizes else SHRINK_SECONDS
-        limits = {"seconds": self.options.seconds, "seed": self.options.seed, "shrink_seconds": shrink}
+        limits = {"seconds": self.options.seconds, "seed": self.options.seed, "shrink_seconds": SHRINK_SECONDS}
         return [Job(mutant.pair, mutant.name, relation=mutant.relation, remember=False, **limits)]
 
     def _unmutated(self) -> list[Job]:
