@@ -73,6 +73,24 @@ class Bad:
         return named_in(message, self.names)
 
 
+PEERS = "peers"
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The speed that a row is to reach on the amx tier with two threads: another's time over ours, or a time itself."""
+
+    ratio: float = 0.0
+    over: str = PEERS
+    """`peers`: the fastest of those that `--against` names; else one of the row's own `peers` or `kin`."""
+    microseconds: float = 0.0
+
+    def __str__(self) -> str:
+        if self.microseconds:
+            return f"at most {self.microseconds:g} us"
+        return f"{self.ratio:g}" if self.over == PEERS else f"{self.ratio:g} of {self.over}"
+
+
 @dataclass(frozen=True)
 class BenchRow:
     """One row of `kernelpair bench`: realistic arguments, the work they mean, and peers that do the same."""
@@ -85,6 +103,19 @@ class BenchRow:
     """Bytes that a call must move at least."""
     peers: Mapping[str, Callable[[Inputs], Callable[[], object]]] = field(default_factory=dict)
     """Name -> a function that prepares the same work and returns what is timed; `torch` is the equivalent torch call."""
+    kin: Mapping[str, Callable[[Inputs], Callable[[], object]]] = field(default_factory=dict)
+    """The same of our other kernels that do this work, timed on the row's tier where a floor is measured by them."""
+    prepare: Callable[[Inputs], Callable[[], object]] | None = None
+    """Of this row, instead of the pair's `prepare_bench`."""
+    floor: Floor | None = None
+    counts: bool = False
+    """It is one of the rows whose mean ratio is claimed."""
+    alone: bool = False
+    """Its weights are so large that competitors push each other's out of the cache: `--against` also times each by itself."""
+    series: str = ""
+    """Timed with `--series` only, as one point of this plot."""
+    size: int = 0
+    """Where the point lies."""
 
 
 def everything(case: Any, inputs: Inputs) -> bool:
@@ -177,6 +208,10 @@ class Pair:
     fit: Callable[[Any], Any] = lambda case: case
     """A case outside of the limits -> one like it within them, which is tried in its place."""
     bench: Sequence[BenchRow] = ()
+    bench_case: Case | None = None
+    """A case like the bench rows that can be judged, and which providers support: errors on the same data are compared by it."""
+    memory: str = ""
+    """What a call takes beyond its arguments and results, and what bounds it: one sentence for the page of speeds."""
     prepare_bench: Callable[[Inputs], Callable[[], object]] | None = None
     """Row arguments -> what is timed, where the optimized side prepares something once (packing a weight, say); None: the
     call of `optimized` itself."""

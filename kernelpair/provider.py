@@ -5,7 +5,7 @@
     NAME = "mine"                             # how reports call it; by default the module's name
 
     def prepare():                            # optional: load the library; runs once in the worker
-        torch.ops.load_library(...)
+        torch.ops.load_library(...)           # load(), also optional, is what a bench calls instead
 
     @adapts("gdn_gating", limits={"only bfloat16": lambda case: case.dtype != "bfloat16"})
     def gdn_gating(A_log, a, b, dt_bias, softplus_beta=1.0, softplus_threshold=20.0):
@@ -32,6 +32,7 @@ GROUP = "kernelpair.providers"
 PREFIX = "provider:"  # of a candidate's name: what follows is what `--provider` was given
 UNASKED = ("concurrent", "fuzz")
 Limits = Mapping[str, Callable[[Any], bool]]
+Calls = Mapping[str, Callable[[], object]]
 
 
 class ProviderError(ValueError):
@@ -58,6 +59,9 @@ class Adapter:
     """A case outside of the limits -> one like it within them."""
     silent: Mapping[str, str] = field(default_factory=dict)
     """Relations and built-in trials that say nothing about this kernel -> the reason."""
+    timed: Callable[[Mapping[str, Any]], Calls] | None = None
+    """Arguments of a bench row -> each way to do its work, by name: calls with everything prepared that an engine prepares once
+    (packed weights, the cache in the kernel's own format). None: the adapter itself is timed."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.call(*arguments, **named)
@@ -69,11 +73,12 @@ def adapts(
     limits: Limits | None = None,
     fit: Callable[[Any], Any] = lambda case: case,
     silent: Mapping[str, str] | None = None,
+    timed: Callable[[Mapping[str, Any]], Calls] | None = None,
 ) -> Callable[[Callable[..., Any]], Adapter]:
     """Mark a function as the adapter of `pair` (a name from `kernelpair list`)."""
 
     def mark(call: Callable[..., Any]) -> Adapter:
-        return Adapter(pair, call, limits or {}, fit, silent or {})
+        return Adapter(pair, call, limits or {}, fit, silent or {}, timed)
 
     return mark
 
@@ -114,6 +119,21 @@ class Provider:
     def adapter(self, pair: str) -> Adapter:
         found: Adapter = getattr(self.module, self.adapters[pair])
         return found
+
+    def calls(self, pair: str, given: Mapping[str, Any]) -> Calls:
+        """What `kernelpair bench --against` times for a row of the pair. Raises Unsupported where there is nothing."""
+        if pair not in self.adapters:
+            raise Unsupported("has no such kernel")
+        adapter = self.adapter(pair)
+        return adapter.timed(given) if adapter.timed is not None else {"": lambda: adapter.call(**given)}
+
+    def load(self) -> None:
+        """Make this process ready for timing: the module's `load()`, or its `prepare()` if there is none."""
+        for name in ("load", "prepare"):
+            ready_it = getattr(self.module, name, None)
+            if callable(ready_it):
+                ready_it()
+                return
 
     def trial(self, pair: Pair) -> tuple[Pair, Candidate]:
         """The pair as this provider's kernel is judged by it, and the candidate.

@@ -3,7 +3,8 @@
 import os
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 from multiprocessing.reduction import DupFd
@@ -19,9 +20,23 @@ HANG_SECONDS_AGAIN = 2.0  # once a candidate has hung, shrinking tries many more
 START_SECONDS = 120.0  # for importing torch and the candidate on a loaded machine
 # Freshly allocated memory is filled with bytes that are a huge number in bf16 and fp32 and NaN in fp16, so that a kernel
 # which trusts its scratch is seen; glibc reads it when the worker's server starts.
-os.environ.setdefault("MALLOC_PERTURB_", "129")
-os.environ.setdefault("KERNELPAIR_POISON_SCRATCH", "1")  # the kernels' own scratch is NaN when they get it
-os.environ.setdefault("KERNELPAIR_SPLIT_LOOPS", "1")  # their loops take several threads in small batches too
+TRIAL = {
+    "MALLOC_PERTURB_": "129",
+    "KERNELPAIR_POISON_SCRATCH": "1",  # the kernels' own scratch is NaN when they get it
+    "KERNELPAIR_SPLIT_LOOPS": "1",  # their loops take several threads in small batches too
+}
+for _name, _value in TRIAL.items():
+    os.environ.setdefault(_name, _value)
+
+
+@contextmanager
+def not_on_trial() -> Iterator[None]:
+    """Kernels whose library is loaded in this block, and processes started in it, run as they do for their users: for timing."""
+    kept = {name: os.environ.pop(name) for name in TRIAL if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
 
 
 class HarnessError(RuntimeError):

@@ -6,25 +6,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernelpair.pair import BenchRow, Inputs
-from reference.causal_conv1d import causal_conv1d_pack_weight
+from kernelpair.pair import PEERS, BenchRow, Floor, Inputs
+from reference.causal_conv1d import causal_conv1d_pack_weight, causal_conv1d_unpack_weight
 
 DIM, WIDTH = 8192, 4
 
 
-def _common() -> Inputs:
-    weight = torch.randn(DIM, WIDTH, dtype=torch.bfloat16)
+def _common(dtype: torch.dtype) -> Inputs:
+    weight = torch.randn(DIM, WIDTH).to(dtype)
     return {"packed_weight": causal_conv1d_pack_weight(weight), "dim": DIM, "width": WIDTH, "bias": None}
 
 
-def _forward(tokens: int) -> Inputs:
-    x = torch.randn(tokens, DIM, dtype=torch.bfloat16).t()
-    states = torch.zeros(1, WIDTH - 1, DIM, dtype=torch.bfloat16).transpose(1, 2)
+def _forward(tokens: int, dtype: torch.dtype) -> Inputs:
+    x = torch.randn(tokens, DIM).to(dtype).t()
+    states = torch.zeros(1, WIDTH - 1, DIM, dtype=dtype).transpose(1, 2)
     offsets = torch.tensor([0, tokens])
     return {
         "form": "varlen",
         "x": x,
-        **_common(),
+        **_common(dtype),
         "conv_states": states,
         "query_start_loc": offsets,
         "cache_indices": None,
@@ -35,11 +35,11 @@ def _forward(tokens: int) -> Inputs:
 def _update(requests: int) -> Inputs:
     x = torch.randn(requests, DIM, dtype=torch.bfloat16)
     states = torch.randn(requests, WIDTH - 1, DIM, dtype=torch.bfloat16).transpose(1, 2)
-    return {"form": "update", "x": x, **_common(), "conv_states": states, "cache_indices": torch.randperm(requests)}
+    return {"form": "update", "x": x, **_common(x.dtype), "conv_states": states, "cache_indices": torch.randperm(requests)}
 
 
 def _weight(given: Inputs) -> Tensor:
-    return torch.randn(DIM, 1, WIDTH, dtype=given["x"].dtype)
+    return causal_conv1d_unpack_weight(given["packed_weight"], DIM, WIDTH)[:, None].contiguous()
 
 
 def _torch_forward(given: Inputs) -> Callable[[], object]:
@@ -62,12 +62,19 @@ def _torch_update(given: Inputs) -> Callable[[], object]:
 ROWS = [
     *(
         BenchRow(
-            f"fwd {tokens} x {DIM}",
-            lambda tokens=tokens: _forward(tokens),  # type: ignore[misc]
-            bytes=2 * 2 * tokens * DIM,
+            f"fwd {tokens} x {DIM}" + ("" if dtype == torch.bfloat16 else f", {str(dtype).removeprefix('torch.')}"),
+            lambda tokens=tokens, dtype=dtype: _forward(tokens, dtype),  # type: ignore[misc]
+            bytes=2 * dtype.itemsize * tokens * DIM,
             peers={"torch": _torch_forward},
+            floor=floor,
+            counts=floor is not None and floor.over == PEERS,
         )
-        for tokens in (128, 1024)
+        for tokens, dtype, floor in (
+            (128, torch.bfloat16, None),
+            (1024, torch.bfloat16, Floor(2.0)),
+            (1024, torch.float16, Floor(0.5, over="torch")),
+            (1024, torch.float32, Floor(0.5, over="torch")),
+        )
     ),
     *(
         BenchRow(
@@ -75,6 +82,8 @@ ROWS = [
             lambda requests=requests: _update(requests),  # type: ignore[misc]
             bytes=2 * 2 * requests * DIM * WIDTH,
             peers={"torch": _torch_update},
+            floor=Floor(1.0) if requests == 64 else None,
+            counts=requests == 64,
         )
         for requests in (1, 64)
     ),

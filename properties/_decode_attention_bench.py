@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from kernelpair.pair import Alias, BenchRow, Inputs
+from kernelpair.pair import Alias, BenchRow, Floor, Inputs
+from properties._mla_decode_bench import latent_attention
 
 
 def _inputs(batch: int, length: int, heads: int, kv_heads: int, width: int, width_v: int, scattered: bool, shared: bool,
@@ -35,9 +36,12 @@ def _inputs(batch: int, length: int, heads: int, kv_heads: int, width: int, widt
 
 
 def _torch_attention(given: Inputs) -> Callable[[], object]:
-    """scaled_dot_product_attention on keys that lie as it likes them best: [B, Hkv, L, D]."""
+    """scaled_dot_product_attention on keys that lie as it likes them best, [B, Hkv, L, D]; latent_attention of a shared buffer."""
     heads, kv_heads = given["q"].shape[1], given["k_cache"].shape[1]
     slots = given["req_to_token"].long()
+    if given["k_cache"].data_ptr() == given["v_cache"].data_ptr():
+        keys, width_v = given["k_cache"][slots][:, :, 0], given["v_cache"].shape[2]
+        return lambda: latent_attention(given["q"], keys, width_v, given["sm_scale"])
     k, v = (given[name][slots].transpose(1, 2).contiguous() for name in ("k_cache", "v_cache"))
     q = given["q"][:, :, None]
     grouped = heads != kv_heads
@@ -49,7 +53,7 @@ def _torch_attention(given: Inputs) -> Callable[[], object]:
 
 
 def _row(name: str, batch: int, length: int, heads: int, kv_heads: int, width: int, width_v: int, scattered: bool = False,
-         shared: bool = False, dtype: torch.dtype = torch.bfloat16) -> BenchRow:
+         shared: bool = False, dtype: torch.dtype = torch.bfloat16, floor: float = 0.0, series: str = "") -> BenchRow:
     per_key = kv_heads * (width if shared else width + width_v) * dtype.itemsize
     return BenchRow(
         name + (", permuted slots" if scattered else ""),
@@ -57,6 +61,10 @@ def _row(name: str, batch: int, length: int, heads: int, kv_heads: int, width: i
         flops=2.0 * batch * length * heads * (width + width_v),
         bytes=float(batch * length * per_key),
         peers={"torch": _torch_attention},
+        floor=Floor(0.5, over="torch") if dtype != torch.bfloat16 else Floor(floor) if floor else None,
+        counts=floor > 0,
+        series=series,
+        size=length if series else 0,
     )
 
 
@@ -64,14 +72,16 @@ BENCH = [
     row
     for scattered in (False, True)
     for row in (
-        _row("32/8 heads, B 1, L 8192", 1, 8192, 32, 8, 128, 128, scattered),
-        _row("32/8 heads, B 16, L 1024", 16, 1024, 32, 8, 128, 128, scattered),
-        _row("32/32 heads, B 4, L 1024", 4, 1024, 32, 32, 128, 128, scattered),
-        _row("MLA 16 heads, B 4, L 2048", 4, 2048, 16, 1, 576, 512, scattered, shared=True),
-        _row("MLA 128 heads, B 4, L 2048", 4, 2048, 128, 1, 576, 512, scattered, shared=True),
+        _row("32/8 heads, B 1, L 8192", 1, 8192, 32, 8, 128, 128, scattered, floor=1.5 if scattered else 1.8),
+        _row("32/8 heads, B 16, L 1024", 16, 1024, 32, 8, 128, 128, scattered, floor=1.5 if scattered else 1.8),
+        _row("32/32 heads, B 4, L 1024", 4, 1024, 32, 32, 128, 128, scattered, floor=1.3),
+        _row("MLA 16 heads, B 4, L 2048", 4, 2048, 16, 1, 576, 512, scattered, shared=True, floor=2.5),
+        _row("MLA 128 heads, B 4, L 2048", 4, 2048, 128, 1, 576, 512, scattered, shared=True, floor=4.0),
     )
 ] + [
     _row("32/8 heads, B 1, L 256", 1, 256, 32, 8, 128, 128),
     _row("32/8 heads, B 16, L 1024, float16", 16, 1024, 32, 8, 128, 128, dtype=torch.float16),
     _row("32/8 heads, B 16, L 1024, float32", 16, 1024, 32, 8, 128, 128, dtype=torch.float32),
+    *(_row(f"32/8 heads, B 1, L {length} (series)", 1, length, 32, 8, 128, 128, series="decode")
+      for length in (2**k for k in range(8, 18))),
 ]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from kernelpair.pair import BenchRow, Inputs
+from kernelpair.pair import BenchRow, Floor, Inputs
 
 
 def _inputs(batch: int, prefix: int, extend: int, heads: int, kv_heads: int, width: int, width_v: int,
@@ -51,7 +51,7 @@ def _torch_attention(given: Inputs) -> Callable[[], object]:
 
 
 def _row(name: str, batch: int, prefix: int, extend: int, heads: int = 32, kv_heads: int = 8, width: int = 128,
-         width_v: int = 128, dtype: torch.dtype = torch.bfloat16) -> BenchRow:
+         width_v: int = 128, dtype: torch.dtype = torch.bfloat16, floor: float = 0.0, series: str = "") -> BenchRow:
     scores = batch * sum(prefix + i + 1 for i in range(extend))
     return BenchRow(
         name,
@@ -59,15 +59,20 @@ def _row(name: str, batch: int, prefix: int, extend: int, heads: int = 32, kv_he
         flops=2.0 * scores * heads * (width + width_v),
         bytes=float(batch * ((prefix + extend) * kv_heads + 2 * extend * heads) * (width + width_v) * dtype.itemsize),
         peers={"torch": _torch_attention},
+        floor=Floor(0.5, over="torch") if dtype != torch.bfloat16 else Floor(floor) if floor else None,
+        counts=floor > 0,
+        series=series,
+        size=extend if series else 0,
     )
 
 
 BENCH = [
-    _row("1,024 new, 32/8 heads", 1, 0, 1024),
-    _row("4,096 new, 32/8 heads", 1, 0, 4096),
-    _row("512 cached + 128 new, B 4", 4, 512, 128),
+    _row("1,024 new, 32/8 heads", 1, 0, 1024, floor=2.0),
+    _row("4,096 new, 32/8 heads", 1, 0, 4096, floor=2.0),
+    _row("512 cached + 128 new, B 4", 4, 512, 128, floor=2.5),
     _row("1,024 cached + 16 new", 1, 1024, 16),
     _row("expanded MLA 1,024 new, 16 heads, 192/128", 1, 0, 1024, 16, 16, 192, 128),
     _row("1,024 new, 32/8 heads, float16", 1, 0, 1024, dtype=torch.float16),
     _row("1,024 new, 32/8 heads, float32", 1, 0, 1024, dtype=torch.float32),
+    *(_row(f"{new:,} new, 32/8 heads (series)", 1, 0, new, series="prefill") for new in (2**k for k in range(7, 14))),
 ]

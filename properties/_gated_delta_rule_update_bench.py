@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from kernelpair.pair import BenchRow, Inputs
+from kernelpair.pair import BenchRow, Floor, Inputs
 
 HK, HV, K, V = 16, 32, 128, 128
 
@@ -57,6 +57,8 @@ ROWS = [
         lambda requests=requests, layout=layout, dtype=dtype: _inputs(requests, layout, dtype),  # type: ignore[misc]
         bytes=2 * requests * HV * K * V * dtype.itemsize,
         peers={"torch": _torch_step, "memcpy": _memcpy},
+        floor=Floor(1.2) if layout == "kv" else None,
+        counts=layout == "kv",
     )
     for requests, layout, dtype in (
         (1, "kv", torch.float32),

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from kernelpair.pair import BenchRow, Inputs
+from kernelpair.pair import BenchRow, Floor, Inputs
+from optimized import operator
 
 
 def _inputs(batch: int, rows: int, keys: int, page: int, heads: int, kv_heads: int, width: int, dtype: torch.dtype) -> Inputs:
@@ -41,7 +42,26 @@ def _torch_attention(given: Inputs) -> Callable[[], object]:
     return lambda: attention(q, k, v, mask, is_causal=rows == keys, enable_gqa=True)
 
 
+def _extend_attention(given: Inputs) -> Callable[[], object]:
+    """The same work by extend_attention: the last rows of each request are new, the slots of the keys before them permuted."""
+    batch, keys = len(given["cache_seqlens"]), int(given["cache_seqlens"][0])
+    rows, page = len(given["q"]) // batch, given["k_cache"].shape[1]
+    k_cache, v_cache = (given[name].flatten(0, 1) for name in ("k_cache", "v_cache"))
+    slots = (given["page_table"].long()[:, :, None] * page + torch.arange(page)).flatten(1)[:, :keys]
+    new = slots[:, keys - rows :].flatten()
+    arguments = {
+        "q": given["q"], "k": k_cache[new], "v": v_cache[new], "out": torch.empty_like(given["q"]), "k_cache": k_cache,
+        "v_cache": v_cache, "req_to_token": slots.int(), "req_pool_indices": torch.arange(batch),
+        "seq_lens": given["cache_seqlens"], "extend_seq_lens": torch.full((batch,), rows),
+        "extend_start_loc": torch.arange(batch) * rows, "encoder_lens": None, "sinks": None,
+        "sm_scale": given["q"].shape[2] ** -0.5,
+    }
+    call = operator("extend_attention")
+    return lambda: call(**arguments)
+
+
 def _row(name: str, batch: int, rows: int, keys: int, page: int, dtype: torch.dtype = torch.bfloat16) -> BenchRow:
+    prefill = rows > 1 and dtype == torch.bfloat16
     heads, kv_heads, width = 32, 8, 128
     scores = batch * sum(keys - rows + i + 1 for i in range(rows))
     return BenchRow(
@@ -50,6 +70,9 @@ def _row(name: str, batch: int, rows: int, keys: int, page: int, dtype: torch.dt
         flops=4.0 * scores * heads * width,
         bytes=2.0 * batch * (keys * kv_heads * width * dtype.itemsize + rows * heads * width * 2),
         peers={"torch": _torch_attention},
+        kin={"extend_attention": _extend_attention} if prefill else {},
+        floor=Floor(0.9, over="extend_attention") if prefill else None,
+        counts=prefill,
     )
 
 

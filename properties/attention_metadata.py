@@ -124,4 +124,5 @@ PAIR = Pair(
     bad=BAD,
     edges=EDGES,
     bench=BENCH,
+    memory="none: a plan gives the sizes of the results, which are all that is allocated",
 )

@@ -359,4 +359,9 @@ PAIR = Pair(
     edges=EDGES,
     sharp=lambda case: case.exact or case.dtype == "float32",
     bench=_causal_conv1d_bench.ROWS,
+    bench_case=ConvCase(
+        seed=8, dtype="bfloat16", form="varlen", dim=256, width=4, lengths=(100, 28), indexed=True, initial="some", silu=True,
+        layout={"x": "turned", "conv_states": "turned"}, int32=("query_start_loc", "cache_indices"),
+    ),
+    memory="on the stack of each thread: taps and history of 1,024 channels, 34 KiB at most",
 )

@@ -9,7 +9,7 @@ beta = 0, leave no room for a rounding of the carried state at all.
 import torch
 from torch import Tensor
 
-from kernelpair.pair import BenchRow, Inputs, Outputs, Pair, every_argument
+from kernelpair.pair import BenchRow, Floor, Inputs, Outputs, Pair, every_argument
 from optimized import operator
 from properties._chunk_gated_delta_rule_bad import BAD
 from properties._chunk_gated_delta_rule_cases import (
@@ -167,7 +167,13 @@ def _flops(lengths: tuple[int, ...]) -> float:
 
 
 BENCH = [
-    BenchRow(name, lambda lengths=lengths, dtype=dtype: _bench_inputs(lengths, dtype), flops=_flops(lengths))  # type: ignore[misc]
+    BenchRow(
+        name,
+        lambda lengths=lengths, dtype=dtype: _bench_inputs(lengths, dtype),  # type: ignore[misc]
+        flops=_flops(lengths),
+        floor=Floor(3.0) if dtype == torch.bfloat16 else None,
+        counts=dtype == torch.bfloat16,
+    )
     for name, lengths, dtype in (
         ("2048 tokens, 16/32 heads, 128x128", (2048,), torch.bfloat16),
         ("4 x 128 tokens, 16/32 heads, 128x128", (128,) * 4, torch.bfloat16),
@@ -225,4 +231,10 @@ PAIR = Pair(
         **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype for dtype in UNIT},  # type: ignore[misc]
     },
     bench=BENCH,
+    bench_case=ChunkCase(
+        seed=8, dtype="bfloat16", form="pool", lengths=(130, 64), key_heads=2, group=2, K=128, V=128,
+        int32=("state_indices", "cu_seqlens"),
+    ),
+    memory="in each thread, kept between calls: the fp32 states of one key head's value heads and a chunk of 64 tokens (tiles), "
+    "or 64 columns of one state (vectors); independent of the length",
 )

@@ -419,4 +419,10 @@ PAIR = Pair(
     emulated=lambda case: work(case) <= EMULATED_WORK,
     picture=picture,
     bench=BENCH,
+    bench_case=DecodeAttentionCase(
+        seed=8, dtype="bfloat16", lens=(512, 300), heads=32, kv_heads=8, width=128, width_v=128, splits=8, scattered=True,
+        int32=("req_to_token",),
+    ),
+    memory="in each thread, kept between calls: queries and sums of its heads, scores and (tiles) copies of one block of at most "
+    "144 KiB of keys. Nothing grows with a length; sums of splits go to attn_logits, which the caller gives",
 )

@@ -415,4 +415,10 @@ PAIR = Pair(
     emulated=lambda case: padded_work(case) <= EMULATED_WORK,
     picture=picture,
     bench=BENCH,
+    bench_case=ExtendAttentionCase(
+        seed=8, dtype="bfloat16", extends=(128, 17), prefixes=(100, 0), heads=8, kv_heads=2, width=128, width_v=128,
+        scattered=True, int32=("req_to_token", "extend_seq_lens", "extend_start_loc"),
+    ),
+    memory="in each thread, kept between calls: queries and sums of at most 16 units of 32 rows, one packed block of at most 256 "
+    "keys and values, 34 KiB of scores. It depends on head sizes only, never on a length",
 )

@@ -300,4 +300,9 @@ PAIR = Pair(
     },
     sharp=lambda case: case.exact or case.dtype == "float32",
     bench=_gated_delta_rule_update_bench.ROWS,
+    bench_case=DeltaCase(
+        seed=8, dtype="bfloat16", requests=4, key_heads=2, group=2, key_size=128, value_size=128, eps=1e-5, wide=("A_log",),
+        int32=("state_indices",),
+    ),
+    memory="on the stack of each thread: 512 normalised elements of q and k, 4 KiB",
 )

@@ -283,6 +283,8 @@ PAIR = Pair(
         **{f"softplus_beta {s}": _says(softplus_beta=s) for s in BETAS},
         **{f"dtype {d}": _says(dtype=d) for d in ("float32", "bfloat16", "float16")},
     },
+    bench_case=GatingCase(seed=8, dtype="bfloat16", rows=64, heads=32, wide=("A_log",)),
+    memory="none",
     bench=[
         BenchRow(f"{rows} x 32", lambda rows=rows: _bench_inputs(rows), bytes=rows * 32 * 10, peers={"torch": _torch_gating})  # type: ignore[misc]
         for rows in (1, 64, 1024)

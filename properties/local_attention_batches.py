@@ -361,4 +361,5 @@ PAIR = Pair(
         **{f"C of {n} pages": lambda case, n=n: case.chunk_pages == n for n in CHUNK_PAGES},  # type: ignore[misc]
     },
     bench=BENCH,
+    memory="none: a plan gives the sizes of the results, which are all that is allocated",
 )

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, POOL, READ_ONLY
-from kernelpair.pair import BenchRow, Bound, Inputs, Outputs, Pair, Relation, every_argument
+from kernelpair.pair import Bound, Inputs, Outputs, Pair, Relation, every_argument
 from kernelpair.session import Session
 from kernelpair.values import generator, permutation, poison, poison_value, small_integers, uniform
 from optimized import operator
 from optimized.mla_decode import mla_decode_workspace_size
 from properties._attention_values import exact_bound
+from properties._mla_decode_bench import BENCH
 from properties._mla_decode_errors import BAD
 from properties.attention_bound import attention_bound
 from properties.strategies import around, common, kernel_paths, together
@@ -328,36 +329,6 @@ RELATIONS = {
 }
 
 
-# --- bench ---
-
-
-def _bench(heads: int, scattered: bool) -> BenchRow:
-    batch, length, page = 4, 2048, 64
-
-    def arguments() -> Inputs:
-        seeded = torch.Generator().manual_seed(7)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=seeded).to(torch.bfloat16)
-
-        pages = batch * length // page
-        order = torch.randperm(pages, generator=seeded) if scattered else torch.arange(pages)
-        return {
-            "q_nope": normal(batch, heads, 512),
-            "q_pe": normal(batch, heads, 64),
-            "kv_cache": normal(pages, page, 576),
-            "seq_lens": torch.full((batch,), length),
-            "page_table": order.view(batch, -1).int(),
-            "workspace": torch.empty(mla_decode_workspace_size(length, batch, heads, page), dtype=torch.uint8),
-            "sm_scale": 192**-0.5,
-        }
-
-    return BenchRow(
-        f"{heads} heads, B 4, L 2048" + (", permuted pages" if scattered else ""), arguments,
-        flops=2.0 * batch * length * heads * (576 + 512), bytes=2.0 * batch * length * 576,
-    )
-
-
 PAIR = Pair(
     name="mla_decode",
     version=1,
@@ -394,5 +365,9 @@ PAIR = Pair(
     },
     sharp=lambda case: case.values != "random" or case.dtype == "float32",
     emulated=lambda case: work(case) <= EMULATED_WORK,
-    bench=[_bench(heads, scattered) for scattered in (False, True) for heads in (16, 128)],
+    bench=BENCH,
+    bench_case=MlaDecodeCase(
+        seed=8, dtype="bfloat16", lens=(300, 128), heads=16, latent=512, rope=64, scattered=True, int32=("page_table", "seq_lens")
+    ),
+    memory="as decode_attention; sums of splits go to workspace, which the caller gives (mla_decode_workspace_size)",
 )

@@ -12,7 +12,7 @@ import optimized.packed_linear as optimized
 import reference.packed_linear as reference
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, READ_ONLY
-from kernelpair.pair import EXACT, Bad, BenchRow, Bound, Inputs, Outputs, Pair, Relation, every_argument
+from kernelpair.pair import EXACT, Bad, BenchRow, Bound, Floor, Inputs, Outputs, Pair, Relation, every_argument
 from kernelpair.session import Session
 from kernelpair.values import generator, small_integers, uniform
 from properties.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
@@ -267,9 +267,9 @@ BAD = {
 # --- bench ---
 
 
-def _bench_inputs(rows: int) -> Inputs:
-    x = torch.randn(rows, 4096, dtype=torch.bfloat16)
-    packed = pack_linear_weight(torch.randn(4096, 4096, dtype=torch.bfloat16) / 64)
+def _bench_inputs(rows: int, dtype: torch.dtype) -> Inputs:
+    x = torch.randn(rows, 4096).to(dtype)
+    packed = pack_linear_weight((torch.randn(4096, 4096) / 64).to(dtype))
     return {"x": x, "packed_weight": packed, "N": 4096, "K": 4096, "bias": None}
 
 
@@ -278,15 +278,23 @@ def _torch_linear(given: Inputs):  # type: ignore[no-untyped-def]
     return lambda: torch.nn.functional.linear(given["x"], weight)
 
 
-BENCH = [
-    BenchRow(
-        f"{rows} x 4096 x 4096",
-        lambda rows=rows: _bench_inputs(rows),  # type: ignore[misc]
+def _row(rows: int, floor: Floor, dtype: torch.dtype = torch.bfloat16) -> BenchRow:
+    bf16 = dtype == torch.bfloat16
+    return BenchRow(
+        f"{rows} x 4096 x 4096" + ("" if bf16 else f", {str(dtype).removeprefix('torch.')}"),
+        lambda: _bench_inputs(rows, dtype),
         flops=2.0 * rows * 4096 * 4096,
-        bytes=2.0 * 4096 * (4096 + 2 * rows),
+        bytes=dtype.itemsize * 4096.0 * (4096 + 2 * rows),
         peers={"torch": _torch_linear},
+        floor=floor,
+        counts=bf16,
+        alone=True,
     )
-    for rows in (1, 16, 64, 256, 1024)
+
+
+BENCH = [
+    *(_row(rows, Floor(ratio)) for rows, ratio in ((1, 1.0), (16, 1.0), (64, 1.15), (256, 1.35), (1024, 1.15))),
+    *(_row(256, Floor(0.5, over="torch"), dtype) for dtype in (torch.float16, torch.float32)),
 ]
 
 
@@ -326,4 +334,7 @@ PAIR = Pair(
         **{f"bias {dtype}": lambda case, dtype=dtype: case.bias == dtype for dtype in DTYPES},  # type: ignore[misc]
     },
     bench=BENCH,
+    bench_case=LinearCase(seed=8, dtype="bfloat16", outer=(64,), N=256, K=1024),
+    memory="kept between calls: a copy of at most 1,024 rows of x, in fp32 on vectors and bf16 on tiles, with the sums of 128 "
+    "rows between slices of K (tiles); in each thread 0.8 MiB for the sums that wait (vectors)",
 )

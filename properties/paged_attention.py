@@ -394,4 +394,10 @@ PAIR = Pair(
     emulated=lambda case: padded_work(case) <= EMULATED_WORK,
     picture=picture,
     bench=BENCH,
+    bench_case=PagedAttentionCase(
+        seed=8, dtype="bfloat16", rows=(64, 1), lens=(300, 200), page=64, heads=8, kv_heads=2, width=128, width_v=128,
+        causal=True, scattered=True, poison="outlier", int32=("page_table", "cache_seqlens", "cu_seqlens_q"),
+    ),
+    memory="as extend_attention; steps of one row a request as decode_attention, and if keys are split one allocation a call for "
+    "their sums: requests x heads x splits x (Dv + 1) floats",
 )

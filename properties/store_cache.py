@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from kernelpair.case import Case
 from kernelpair.layout import ANY_STRIDES, POOL, READ_ONLY
-from kernelpair.pair import Alias, Bad, BenchRow, Inputs, Pair, Relation, every_argument
+from kernelpair.pair import Alias, Bad, BenchRow, Floor, Inputs, Pair, Relation, every_argument
 from kernelpair.session import Session
 from kernelpair.values import generator, permutation, poison
 from optimized import operator
@@ -312,8 +313,18 @@ BENCH = [
         lambda rows=rows: _bench_inputs(rows),  # type: ignore[misc]
         bytes=2 * 2 * rows * 8 * 128 * 2,
         peers={"torch": _torch_store, "memcpy": _memcpy},
+        floor=Floor(0.9, over="memcpy") if rows >= 1024 else None,
+        counts=rows != 1024,
     )
     for rows in (1, 64, 1024, 4096)
+] + [
+    BenchRow(
+        "1 x 8 x 128, the raw operator",
+        lambda: _bench_inputs(1),
+        bytes=2 * 2 * 8 * 128 * 2,
+        prepare=lambda given: partial(operator("store_cache").raw, *given.values()),
+        floor=Floor(microseconds=5),
+    )
 ]
 
 
@@ -349,4 +360,5 @@ PAIR = Pair(
         **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype for dtype in DTYPES},  # type: ignore[misc]
     },
     bench=BENCH,
+    memory="none",
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NUMBERED = sorted(ROOT.glob("docs/[0-9]-*.md"))
+NUMBERED = sorted(ROOT.glob("docs/[0-9]*-*.md"), key=lambda page: int(page.name.partition("-")[0]))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 
@@ -27,7 +27,7 @@ def test_each_page_leads_to_the_next(page: Path, following: Path) -> None:
 
 
 def test_pages_are_numbered_without_gaps() -> None:
-    assert [page.name[0] for page in NUMBERED] == [str(number) for number in range(1, len(NUMBERED) + 1)]
+    assert [page.name.partition("-")[0] for page in NUMBERED] == [str(number) for number in range(1, len(NUMBERED) + 1)]
 
 
 def test_every_contract_is_in_the_index() -> None:

@@ -148,14 +148,35 @@ def parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser(
         "bench",
-        help="time tiers and torch on realistic sizes",
-        description="Interleaved medians, so that a noisy machine disturbs all alike; ratios are to the fastest of the row.",
+        help="time tiers, torch and others' kernels on realistic sizes",
+        description="Interleaved medians, so that a noisy machine disturbs all alike; ratios are to the fastest of the row. With "
+        "--against each row also says how our best tiers compare with the peers, how much of the machine's measured limit "
+        "(products from registers, reading from memory) they reach, and the speed that the row is to reach on the amx tier.",
+        epilog="example: kernelpair bench --against vllm_cpu,torch --one-thread --series --errors --json speed.json\n"
+        "         kernelpair speed speed.json docs/10-speed.md",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _pairs(bench)
     _tiers(bench)
+    bench.add_argument(
+        "--against", metavar="P[,P]", help="contest with these: torch, an installed provider's name (make peers), or its file .py"
+    )
     bench.add_argument("--row", metavar="TEXT", help="only rows whose name holds this text")
+    bench.add_argument("--series", action="store_true", help="also the rows of the plots: decode and prefill over the length")
+    bench.add_argument("--one-thread", action="store_true", help="with --against: our tiers on one thread too")
+    bench.add_argument("--errors", action="store_true", help="with --against: also the errors of all on the same data")
+    bench.add_argument("--threads", type=_positive, metavar="N", help="threads of every competitor (default: the cores)")
     bench.add_argument("--seconds", type=_seconds, default=1.0, metavar="S", help="time for each candidate of a row (default 1)")
     bench.add_argument("--json", metavar="F", help="write all figures to this file as JSON")
+
+    speed = commands.add_parser(
+        "speed",
+        help="make the page of speeds from a bench's JSON",
+        description="Writes a page (Markdown) and its plots (SVG, in a folder beside it) from what "
+        "`kernelpair bench --against ... --json F` measured. Nothing is timed.",
+    )
+    speed.add_argument("json", metavar="F", help="what bench --against wrote")
+    speed.add_argument("page", metavar="PAGE", help="the page to write, such as docs/10-speed.md")
     return top
 
 
@@ -213,6 +234,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from kernelpair.cli.findings import findings
 
         return findings(options)
+    if options.command == "speed":
+        from kernelpair.cli.speed import speed
+
+        return speed(options)
     from kernelpair.cli.bench import bench
 
     return bench(options)

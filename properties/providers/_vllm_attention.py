@@ -13,6 +13,7 @@ from properties.decode_attention import DecodeAttentionCase
 from properties.extend_attention import ExtendAttentionCase
 from properties.mla_decode import MlaDecodeCase
 from properties.paged_attention import PagedAttentionCase
+from properties.providers import _vllm_timed
 
 OPS = torch.ops._C
 MOST_WINDOW = 2**31 - 1
@@ -71,6 +72,7 @@ def _fit_extend(case: ExtendAttentionCase) -> ExtendAttentionCase:
         "out, tables and lengths are contiguous (checked for out; so do the callers hold them)": other_layouts(EXTEND_LAYOUTS),
     },
     fit=_fit_extend,
+    timed=_vllm_timed.extend,
 )
 def extend_attention(
     q: Tensor, k: Tensor | None, v: Tensor | None, out: Tensor, k_cache: Tensor, v_cache: Tensor, req_to_token: Tensor,
@@ -128,6 +130,7 @@ def _fit_decode(case: DecodeAttentionCase) -> DecodeAttentionCase:
         "out, attn_logits, tables and lengths are contiguous (so do the callers hold them)": other_layouts(DECODE_LAYOUTS),
     },
     fit=_fit_decode,
+    timed=_vllm_timed.decode,
 )
 def decode_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, out: Tensor, key: Tensor | None, value: Tensor | None, loc: Tensor | None,
@@ -169,6 +172,7 @@ def _fit_mla(case: MlaDecodeCase) -> MlaDecodeCase:
         "cache, page_table and seq_lens are contiguous (so does the backend hold them)": other_layouts(MLA_LAYOUTS),
     },
     fit=_fit_mla,
+    timed=_vllm_timed.mla,
 )
 def mla_decode(
     q_nope: Tensor, q_pe: Tensor, kv_cache: Tensor, seq_lens: Tensor, page_table: Tensor, workspace: Tensor, sm_scale: float,
@@ -229,6 +233,7 @@ def _sinks(case: Any) -> str:
         "tensors as the backend holds them": other_layouts({}),
     },
     fit=_fit_paged,
+    timed=_vllm_timed.paged,
 )
 def paged_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, cache_seqlens: Tensor, cu_seqlens_q: Tensor,
@@ -242,7 +247,7 @@ def paged_attention(
         raise Unsupported("pages of a multiple of 32 (get_supported_kernel_block_sizes)")
     if isinstance(cache_seqlens, int) or q.dim() != 3:
         raise Unsupported("lengths as a tensor, one row a token (the operator's only form)")
-    isa = attention_isa(q.dtype, page, width)
+    isa = _vllm_timed.attention_isa(q.dtype, page, width)
     joint = torch.zeros(pages, heads, 2 * page, width, dtype=q.dtype)  # its own blocked cache, K and V in one buffer
     keys, values = joint.chunk(2, dim=2)
     slots = torch.arange(pages * page, dtype=torch.int64)
@@ -260,12 +265,3 @@ def paged_attention(
         window, page_table, softcap, plan, sinks, None, 1.0, 1.0, "auto",
     )
     return out
-
-
-def attention_isa(dtype: torch.dtype, page: int, width: int) -> str:
-    """The instruction set that the backend chooses on x86 (`_get_attn_isa`)."""
-    if width % 32 and width % 16 == 0:
-        return "vec16"
-    if torch.cpu._is_amx_tile_supported() and dtype == torch.bfloat16:
-        return "amx"
-    return "vec" if page % 32 == 0 else "vec16"

@@ -16,6 +16,7 @@ from properties.causal_conv1d import ConvCase
 from properties.gated_delta_rule_update import DeltaCase
 from properties.gdn_gating import GatingCase
 from properties.packed_linear import LinearCase
+from properties.providers import _vllm_timed
 from properties.store_cache import StoreCacheCase
 from reference.causal_conv1d import causal_conv1d_unpack_weight
 from reference.pack_linear_weight import unpack_linear_weight
@@ -56,6 +57,7 @@ def _fit_linear(case: LinearCase) -> LinearCase:
             lambda case: other_layouts(X_LAYOUTS)(case) or ("x" in case.layout and case.K == 1),
     },
     fit=_fit_linear,
+    timed=_vllm_timed.linear,
 )
 def packed_linear(x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor | None = None) -> Tensor:
     """weight_packed_linear behind convert_weight_packed for small weights, else onednn_mm: the choice of the linear layer"""
@@ -116,6 +118,7 @@ def _fit_conv(case: ConvCase) -> ConvCase:
     },
     fit=_fit_conv,
     silent={"layout": "it leaves the layouts that the operator takes"},
+    timed=_vllm_timed.convolution,
 )
 def causal_conv1d(
     form: str, x: Tensor, packed_weight: Tensor, dim: int, width: int, bias: Tensor | None, conv_states: Tensor | None,
@@ -160,6 +163,7 @@ def _fit_gating(case: GatingCase) -> GatingCase:
         name: "whole vectors and the tail of a row go through different exponentials; nothing says that their bits agree"
         for name in ("permute", "constant")
     },
+    timed=_vllm_timed.gating,
 )
 def gdn_gating(
     A_log: Tensor, a: Tensor, b: Tensor, dt_bias: Tensor, softplus_beta: float = 1.0, softplus_threshold: float = 20.0
@@ -197,6 +201,7 @@ def _fit_delta(case: DeltaCase) -> DeltaCase:
     },
     fit=_fit_delta,
     silent={},
+    timed=_vllm_timed.delta,
 )
 def gated_delta_rule_update(
     A_log: Tensor, dt_bias: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor, state_indices: Tensor,
@@ -241,6 +246,7 @@ def _fit_chunk(case: ChunkCase) -> ChunkCase:
         "offsets and slots are int32 (checked)": lambda case: set(case.int32) != {"state_indices", "cu_seqlens"},
     },
     fit=_fit_chunk,
+    timed=_vllm_timed.chunk,
 )
 def chunk_gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, state_indices: Tensor,
@@ -275,6 +281,7 @@ def _fit_store(case: StoreCacheCase) -> StoreCacheCase:
         "slots are contiguous int64": lambda case: bool(case.int32) or "indices" in case.layout,
     },
     fit=lambda case: replace(_fit_store(case), dtype="bfloat16"),
+    timed=_vllm_timed.store,
 )
 def store_cache(
     k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, indices: Tensor, pad_slot: int | None = None

@@ -60,9 +60,14 @@ def missing() -> str:
     return "" if path.is_file() else f"{path} is not there: make peers"
 
 
+def load() -> None:
+    """Load the library."""
+    torch.ops.load_library(str(library()))
+
+
 def prepare() -> None:
     """Load the library, and make fresh memory NaN, so that a read of what nobody wrote is seen."""
-    torch.ops.load_library(str(library()))
+    load()
     ctypes.CDLL(None).mallopt(M_PERTURB, 256)  # malloc fills with the complement of the low byte: 0xFF
 
 

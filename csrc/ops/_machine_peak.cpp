@@ -1,0 +1,49 @@
+// _machine_peak_products, _machine_peak_read: loops that do nothing but multiply, or read, for the roofline of `kernelpair bench`.
+#include "common/operator.h"
+#include "common/parallel.h"
+
+namespace kernelpair {
+
+KP_KERNEL(_machine_peak_products, (const View& operands, const View& done, int64_t rounds));
+KP_KERNEL(_machine_peak_read, (const View& buffer, const View& read, int64_t rounds));
+
+namespace {
+
+constexpr int64_t kOperands = 2048, kLeastPart = 1024;  // of one thread, in elements
+
+// operands [2048] bf16 -> [threads] i64: multiply-adds done by each thread.
+Tensor _machine_peak_products(const Tensor& operands_in, int64_t rounds) {
+  const View operands = view_of("operands", operands_in);
+  check_dtype({"operands", operands}, {Dtype::bf16});
+  check_shape({"operands", operands}, {kOperands});
+  KP_CHECK_VALUE(operands_in.is_contiguous(), "operands must be contiguous");
+  KP_CHECK_VALUE(rounds > 0, "rounds must be above 0, got ", rounds);
+  const int64_t threads = thread_count();
+  Tensor done = new_tensor(&threads, 1, Dtype::i64);
+  KP_DISPATCH(_machine_peak_products)(operands, view_of("done", done), rounds);
+  return done;
+}
+
+// buffer [n] f32 -> [threads] i64: bytes read by each thread, of a part of its own.
+Tensor _machine_peak_read(const Tensor& buffer_in, int64_t rounds) {
+  const View buffer = view_of("buffer", buffer_in);
+  check_dtype({"buffer", buffer}, {Dtype::f32});
+  check_rank({"buffer", buffer}, 1);
+  KP_CHECK_VALUE(buffer_in.is_contiguous(), "buffer must be contiguous");
+  KP_CHECK_VALUE(rounds > 0, "rounds must be above 0, got ", rounds);
+  const int64_t threads = thread_count();
+  KP_CHECK_VALUE(buffer.sizes[0] >= threads * kLeastPart, "buffer must hold ", kLeastPart, " elements for each of ", threads,
+                 " threads, got ", buffer.sizes[0]);
+  Tensor read = new_tensor(&threads, 1, Dtype::i64);
+  KP_DISPATCH(_machine_peak_read)(buffer, view_of("read", read), rounds);
+  return read;
+}
+
+}  // namespace
+
+KP_OPERATOR(_machine_peak_products, "(Tensor operands, int rounds) -> Tensor",
+            "torch.empty(torch.get_num_threads(), dtype=torch.int64)");
+KP_OPERATOR(_machine_peak_read, "(Tensor buffer, int rounds) -> Tensor",
+            "torch.empty(torch.get_num_threads(), dtype=torch.int64)");
+
+}  // namespace kernelpair

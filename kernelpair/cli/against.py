@@ -1,0 +1,244 @@
+"""`kernelpair bench --against`: our kernels and others' on the same rows, in turns, beside what the machine allows."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import log2
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from kernelpair.case import to_line
+from kernelpair.check import check
+from kernelpair.cli.against_show import show_row
+from kernelpair.cli.main import UsageError
+from kernelpair.cli.select import PRELOAD, provider_named
+from kernelpair.environment import environment
+from kernelpair.pair import BenchRow, Inputs, Pair
+from kernelpair.place import resolve as resolve_aliases
+from kernelpair.provider import PREFIX, Provider, Unsupported, known, ready
+from kernelpair.run import Isolated
+from kernelpair.speed import Errors, Row, Speeds, Timed, conclude, started, timed, write
+from kernelpair.timing import interleave
+from optimized import selected_tier, set_tier, tiers, use_tier
+from optimized.peak import product_rate, read_rate
+from properties.candidates import PYTHON, resolve
+
+TORCH = "torch"
+VECTORIZED = ("avx512", "amx")  # what `--against` times unless tiers are named: the others are there to be right
+MOST_READ = 1 << 28  # bytes of the largest buffer that is read for the roofline: far beyond any cache
+ONE_THREAD = "one thread"
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """A call that takes its turns, and the tier and number of threads that it needs."""
+
+    call: Callable[[], object]
+    tier: str | None
+    threads: int
+
+
+@dataclass
+class Peers:
+    """The others of `--against`, loaded."""
+
+    names: list[str]
+    providers: dict[str, Provider] = field(default_factory=dict)
+
+    def calls(self, pair: Pair, row: BenchRow, given: Inputs) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
+        """What is timed for a row, by name, and peer -> why it does not do the row."""
+        found: dict[str, Callable[[], object]] = {}
+        refused = {}
+        for name in self.names:
+            try:
+                for way, call in self._ways(name, pair, row, given):
+                    call()
+                    found[way] = call
+            except Unsupported as reason:
+                refused[name] = str(reason)
+            except Exception as error:  # noqa: BLE001 - whatever another's kernel raises is its answer
+                refused[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else 'no message'}"
+        return found, refused
+
+    def _ways(self, name: str, pair: Pair, row: BenchRow, given: Inputs) -> Iterator[tuple[str, Callable[[], object]]]:
+        if name == TORCH:
+            if TORCH not in row.peers:
+                raise Unsupported("has no equivalent")
+            yield TORCH, row.peers[TORCH](given)
+            return
+        provider = self.providers[name]
+        for way, call in provider.calls(pair.name, given).items():
+            yield f"{provider.name} {way}".strip(), call
+
+
+def peers_named(text: str) -> Peers:
+    """The peers of `--against A,B`, loaded into this process. UsageError for one that is unknown or cannot be used here."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UsageError("--against: name at least one peer: torch, a provider, or a provider's file .py")
+    peers = Peers(names)
+    for name in names:
+        if name == TORCH:
+            continue
+        if not name.endswith(".py") and name not in known():
+            names_known = ", ".join([TORCH, *sorted(known())])
+            raise UsageError(f"--against: unknown peer {name!r}; known are {names_known}, or give a file .py")
+        found = provider_named(name)
+        reason = ready(found)
+        if reason:
+            raise UsageError(f"--against: {name} cannot be used here: {reason}")
+        found.load()
+        peers.providers[name] = found
+    return peers
+
+
+@dataclass
+class Contest:
+    """One run: rows come in, results are kept, shown, and written after each."""
+
+    peers: Peers
+    tiers: Sequence[str]
+    seconds: float
+    threads: int
+    one_thread: bool
+    console: Console
+    speeds: Speeds = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.speeds = Speeds(environment(), self.threads, self.seconds, list(self.peers.names))
+        for name, provider in self.peers.providers.items():
+            version = getattr(provider.module, "version", None)
+            if callable(version):
+                self.speeds.versions[name] = str(version())
+
+    def row(self, pair: Pair, row: BenchRow, candidates: Sequence[tuple[str, str]]) -> None:
+        """Time a row on each candidate's tier that can run, and keep what the others cannot."""
+        names = [name for name, reason in candidates if not reason]
+        skipped = [started(row, pair.name, name, reason) for name, reason in candidates if reason]
+        results = self._timed(pair, row, names) if names else []
+        for result in (*skipped, *results):
+            conclude(result, row.floor, self.threads)
+            self.speeds.rows.append(result)
+            show_row(self.console, result)
+
+    def _timed(self, pair: Pair, row: BenchRow, names: Sequence[str]) -> list[Row]:
+        given = resolve_aliases(row.arguments())
+        found, refused = self.peers.calls(pair, row, given)
+        competitors = {name: Competitor(call, None, self.threads) for name, call in found.items()}
+        if row.floor is not None and row.floor.over in row.peers:
+            competitors.setdefault(row.floor.over, Competitor(row.peers[row.floor.over](given), None, self.threads))
+        for name in names:
+            tier = None if name == PYTHON else name
+            with use_tier(tier or selected_tier()):  # what is prepared may depend on it
+                competitors[name] = Competitor(prepared(pair, row, given), tier, self.threads)
+                for kin, prepare in row.kin.items():
+                    competitors[f"{kin} [{name}]"] = Competitor(prepare(given), tier, self.threads)
+            if self.one_thread and self.threads > 1:
+                competitors[f"{name} {ONE_THREAD}"] = replace(competitors[name], threads=1)
+        times = self._interleaved(competitors)
+        alone: dict[str, Timed] = {}
+        for name in (*names, *found) if row.alone else ():
+            alone |= self._interleaved({name: competitors[name]})
+        results = []
+        for name in names:
+            result = started(row, pair.name, name)
+            result.ours, result.one_thread = times[name], times.get(f"{name} {ONE_THREAD}")
+            result.peers, result.unsupported = [times[peer] for peer in found], refused
+            result.others = [replace(times[f"{kin} [{name}]"], name=kin) for kin in row.kin]
+            result.others += [times[other] for other in row.peers if other in times and other not in found]
+            result.alone = [alone[other] for other in (name, *found) if other in alone]
+            self._limit(result, given)
+            results.append(result)
+        return results
+
+    def _interleaved(self, competitors: Mapping[str, Competitor]) -> dict[str, Timed]:
+        usual = selected_tier()
+
+        def enter(name: str) -> None:
+            torch.set_num_threads(competitors[name].threads)
+            if competitors[name].tier:
+                set_tier(str(competitors[name].tier))
+
+        try:
+            calls = {name: competitor.call for name, competitor in competitors.items()}
+            return {name: timed(name, timing) for name, timing in interleave(calls, self.seconds, enter).items()}
+        finally:
+            set_tier(usual)
+            torch.set_num_threads(self.threads)
+
+    def _limit(self, result: Row, given: Inputs) -> None:
+        """What the roofline allows; peaks are measured when they are first needed."""
+        tier = result.tier if result.tier != PYTHON else selected_tier()
+        narrow = any(isinstance(value, Tensor) and value.dtype == torch.bfloat16 for value in given.values())
+        if tier.startswith("amx") and not narrow:
+            tier = "avx512"  # tiles multiply bf16 alone
+        seconds = {}
+        if result.flops:
+            seconds["products"] = result.flops / self._product_rate(tier)
+        if result.bytes:
+            seconds["reading"] = result.bytes / self._read_rate(tier, result.bytes)
+        if seconds:
+            result.limited_by = max(seconds, key=lambda by: seconds[by])
+            result.limit = seconds[result.limited_by] * 1e3
+
+    def _product_rate(self, tier: str) -> float:
+        rates = self.speeds.product_rates
+        if tier not in rates:
+            with use_tier(tier):
+                rates[tier] = product_rate()
+        return rates[tier]
+
+    def _read_rate(self, tier: str, nbytes: float) -> float:
+        """With a buffer of the power of two next to `nbytes`."""
+        rates = self.speeds.read_rates.setdefault(tier, {})
+        size = min(2 ** round(log2(max(nbytes, 1))), MOST_READ)
+        if size not in rates:
+            with use_tier(tier):
+                rates[size] = read_rate(size)
+        return rates[size]
+
+    def compare_errors(self, pair: Pair, candidates: Sequence[tuple[str, str]]) -> Errors:
+        """Judge the pair's `bench_case`, which it has, on each tier and with each provider: the same data, the same bound."""
+        assert pair.bench_case is not None
+        result = Errors(pair.name, to_line(pair.name, pair.version, pair.bench_case))
+        named = [(name, name) for name, reason in candidates if not reason]
+        for name, provider in self.peers.providers.items():
+            if pair.name in provider.adapters:
+                named.append((provider.name, PREFIX + name))
+            else:
+                result.unsupported[provider.name] = "has no such kernel"
+        for name, candidate in named:
+            judged, subject = resolve(pair.name, candidate)
+            with Isolated(subject, preload=PRELOAD) as runner:
+                verdict = check(judged, subject, pair.bench_case, runner)
+            if verdict.unsupported:
+                result.unsupported[name] = verdict.unsupported
+                continue
+            if verdict.tightness:
+                result.largest[name] = max(tightness.largest for tightness in verdict.tightness.values())
+            if not verdict.passed:
+                result.failed[name] = f"{verdict.failures[0].kind}: {verdict.failures[0].detail}"
+        self.speeds.errors.append(result)
+        return result
+
+    def write(self, path: str | None) -> None:
+        if path:
+            write(self.speeds, Path(path))
+
+
+def contest_tiers(asked: Sequence[str]) -> list[tuple[str, str]]:
+    """Tiers of a contest with the reason why one cannot run: those asked for, else the vectorized ones, and if none of these
+    runs here also the best that does."""
+    known_tiers = {tier.name: tier for tier in tiers()}
+    wanted = list(asked) or list(VECTORIZED)
+    if not asked and not any(known_tiers[name].runnable for name in wanted):
+        wanted.insert(0, selected_tier())
+    return [(name, "" if known_tiers[name].runnable else known_tiers[name].reason) for name in wanted]
+
+
+def prepared(pair: Pair, row: BenchRow, given: Inputs) -> Callable[[], object]:
+    """What is timed of our own side."""
+    prepare = row.prepare or pair.prepare_bench
+    return prepare(given) if prepare is not None else lambda: pair.optimized(**given)

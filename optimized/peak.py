@@ -1,0 +1,46 @@
+"""What the selected tier can do at most on this machine, measured: the two lines of a roofline."""
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from optimized._library import load
+
+SAMPLE_SECONDS = 2e-3  # short: on a machine with other work the best sample is one that nobody disturbed
+SECONDS = 0.3  # of sampling
+LEAST_BYTES = 256 << 10  # a buffer below is not memory any more, but launching
+
+
+def product_rate() -> float:
+    """Multiplications and additions a second from registers, as the tier multiplies bf16: fp32 FMA, or tile products."""
+    operands = torch.randn(2048, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    load()
+    return 2 * _best(lambda rounds: torch.ops.kernelpair._machine_peak_products(operands, rounds))
+
+
+def read_rate(nbytes: int) -> float:
+    """Bytes a second when a buffer of this size is read over and over, each thread its own part."""
+    load()
+    least = 1024 * torch.get_num_threads()
+    buffer = torch.ones(max(max(nbytes, LEAST_BYTES) // 4, least))
+    return _best(lambda rounds: torch.ops.kernelpair._machine_peak_read(buffer, rounds))
+
+
+def _best(run: Callable[[int], Tensor]) -> float:
+    """The best rate of many samples: what disturbs a sample can only slow it down."""
+    rounds = 1
+    while _seconds(run, rounds)[0] < SAMPLE_SECONDS:
+        rounds *= 2
+    best, until = 0.0, time.perf_counter() + SECONDS
+    while not best or time.perf_counter() < until:
+        seconds, done = _seconds(run, rounds)
+        best = max(best, done / seconds)
+    return best
+
+
+def _seconds(run: Callable[[int], Tensor], rounds: int) -> tuple[float, int]:
+    start = time.perf_counter()
+    done = run(rounds)
+    return time.perf_counter() - start, int(done.sum())

