@@ -36,7 +36,7 @@ def _inputs(batch: int, length: int, heads: int, kv_heads: int, width: int, widt
 
 
 def _torch_attention(given: Inputs) -> Callable[[], object]:
-    """scaled_dot_product_attention on keys that lie as it likes them best, [B, Hkv, L, D]; latent_attention of a shared buffer."""
+    """scaled_dot_product_attention on keys as it likes them best, [B, Hkv, L, D]; latent_attention of a shared buffer."""
     heads, kv_heads = given["q"].shape[1], given["k_cache"].shape[1]
     slots = given["req_to_token"].long()
     if given["k_cache"].data_ptr() == given["v_cache"].data_ptr():

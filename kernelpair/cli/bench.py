@@ -65,12 +65,12 @@ def _contest(options: argparse.Namespace) -> int:
     show_skipped(console, contest.speeds)
     try:
         for pair in pairs:
-            for row in _rows(options, pair):
-                contest.row(pair, row, candidates_of(pair, tiers))
-                contest.write(options.json)  # a crash of somebody's kernel ends this process
-        for pair in pairs:
             if options.errors and pair.bench_case is not None:
                 show_errors(console, contest.compare_errors(pair, candidates_of(pair, tiers)))
+        chosen = [(pair, row) for pair in pairs for row in _rows(options, pair)]
+        for pair, row in sorted(chosen, key=lambda one: bool(one[1].series)):  # the long ones last
+            contest.row(pair, row, candidates_of(pair, tiers))
+            contest.write(options.json)  # a crash of somebody's kernel ends this process
     finally:
         contest.write(options.json)
     if not contest.speeds.rows:
