@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,6 +169,11 @@ def test_competitors_take_turns() -> None:
     interleave({"a": lambda: None, "b": lambda: None}, 0.001, turns.append)
     assert turns[:2] == ["a", "b"] and len(turns) >= 12
     assert turns == ["a", "b"] * (len(turns) // 2)
+
+
+def test_long_calls_are_sampled_less() -> None:
+    assert interleave({"a": lambda: time.sleep(0.02)}, 0.001)["a"].samples == 3
+    assert interleave({"a": lambda: time.sleep(0.02)}, 0.05)["a"].samples == 5
 
 
 # --- the command ---

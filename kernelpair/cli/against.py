@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import log2
+from math import isfinite, log2
 from pathlib import Path
 
 import torch
@@ -216,8 +216,10 @@ class Contest:
             if verdict.unsupported:
                 result.unsupported[name] = verdict.unsupported
                 continue
-            if verdict.tightness:
-                result.largest[name] = max(tightness.largest for tightness in verdict.tightness.values())
+            ratios = [tightness.largest for tightness in verdict.tightness.values()]
+            ratios += [worst.ratio for failure in verdict.failures for worst in failure.differences if isfinite(worst.ratio)]
+            if ratios:
+                result.largest[name] = max(ratios)
             if not verdict.passed:
                 result.failed[name] = f"{verdict.failures[0].kind}: {verdict.failures[0].detail}"
         self.speeds.errors.append(result)
