@@ -123,6 +123,8 @@ class Speeds:
     """Tier -> buffer in bytes -> bytes a second."""
     rows: list[Row] = field(default_factory=list)
     errors: list[Errors] = field(default_factory=list)
+    interrupted: bool = False
+    """Rows are missing, for somebody ended the run."""
     format: int = FORMAT
 
     def mean(self, tier: str) -> tuple[float, int, int] | None:

@@ -13,7 +13,8 @@ import torch
 
 import properties
 from kernelpair.cli import main
-from kernelpair.pair import PEERS, Floor
+from kernelpair.cli.against import Contest
+from kernelpair.pair import PEERS, BenchRow, Floor, Pair
 from kernelpair.provider import Unsupported, provider
 from kernelpair.speed import FORMAT, Errors, Row, SpeedError, Speeds, Timed, conclude, read, write
 from kernelpair.timing import interleave
@@ -422,6 +423,35 @@ def test_the_page_says_what_was_measured_and_what_was_not(capsys: Capture) -> No
     assert "wrote docs/10-speed.md, docs/speed/decode.svg" in capsys.readouterr().out
     assert kernelpair("speed", "f.json", "docs/10-speed.md") == 0
     assert Path("docs/speed/decode.svg").read_text() == plot, "the same data, other bytes"
+
+
+def test_the_page_marks_what_was_measured_on_a_busy_machine() -> None:
+    speeds = small_speeds()
+    assert speeds.rows[0].ours is not None
+    speeds.rows[0].ours = replace(speeds.rows[0].ours, quartiles=(1.9, 3.5))
+    write(speeds, Path("f.json"))
+    assert kernelpair("speed", "f.json", "page.md") == 0
+    page = Path("page.md").read_text()
+    assert "**The machine was busy**: 1 of 3 rows have a spread above 50% (marked ~)." in page
+    assert "| a row * | 2 | 80% ~ |" in page and "interrupted" not in page
+
+
+def test_an_interrupted_run_keeps_its_rows_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, names = Contest.row, []
+
+    def row(self: Contest, pair: Pair, row: BenchRow, candidates: object) -> None:
+        names.append(row.name)
+        if len(names) == 2:
+            raise KeyboardInterrupt
+        before(self, pair, row, candidates)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Contest, "row", row)
+    against = ("--against", "torch", "--seconds", "0.01", "--tier", RUNNABLE[-1], "--json", "f.json")
+    assert kernelpair("bench", "store_cache", *against) == 130
+    speeds = read(Path("f.json"))
+    assert speeds.interrupted and [one.row for one in speeds.rows] == names[:1]
+    assert kernelpair("speed", "f.json", "page.md") == 0
+    assert "**The run was interrupted**" in Path("page.md").read_text()
 
 
 def test_the_page_judges_floors_on_the_tier_that_they_are_about() -> None:

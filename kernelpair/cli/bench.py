@@ -71,6 +71,9 @@ def _contest(options: argparse.Namespace) -> int:
         for pair, row in sorted(chosen, key=lambda one: bool(one[1].series)):  # the long ones last
             contest.row(pair, row, candidates_of(pair, tiers))
             contest.write(options.json)  # a crash of somebody's kernel ends this process
+    except KeyboardInterrupt:
+        contest.speeds.interrupted = True
+        raise
     finally:
         contest.write(options.json)
     if not contest.speeds.rows:

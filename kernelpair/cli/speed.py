@@ -8,7 +8,7 @@ from statistics import median
 import properties
 from kernelpair.cli.against_show import floor_of, slower_on_all
 from kernelpair.cli.main import EXIT_OK, UsageError
-from kernelpair.speed import FLOOR_THREADS, FLOOR_TIER, MEAN_FLOOR, Errors, Row, SpeedError, Speeds, read
+from kernelpair.speed import FLOOR_THREADS, FLOOR_TIER, MEAN_FLOOR, Errors, Row, SpeedError, Speeds, Timed, read
 
 COMMAND = "kernelpair bench --against vllm_cpu,torch --one-thread --series --errors --json speed.json"
 TITLES = {
@@ -33,6 +33,7 @@ MEMORY = """\
 
 Scratch is a thread's or a call's, grows to the largest size that was asked for, and is kept between calls
 (`csrc/common/scratch.h`). Nothing is proportional to a length squared."""
+NOISY = 0.5  # spread above which a row is marked
 HEADINGS = """\
 | row | ms | spread | rate | roofline | fastest peer | its ms | ratio | floor |
 |---|--:|--:|--:|--:|---|--:|--:|---|"""
@@ -103,6 +104,14 @@ def _introduction(speeds: Speeds) -> str:
         f"| other peers | {versions} |",
         f"| sampling | {speeds.seconds:g} s for each competitor of a row, in turns; median spread of our times {spread:.0%} |",
     ]
+    noisy = [row for row in timed if row.ours and row.ours.spread > NOISY]
+    if noisy:
+        says.append(
+            f"\n**The machine was busy**: {len(noisy)} of {len(timed)} rows have a spread above {NOISY:.0%} (marked ~). "
+            "Their times and ratios say little."
+        )
+    if speeds.interrupted:
+        says.append("\n**The run was interrupted**: the rows after that are missing.")
     says += [f"\nThe {tier} tier was not measured: {reason}." for tier, reason in speeds.skipped_tiers.items()]
     claimed = any(row.goal and row.goal.claimed for row in speeds.rows)
     says.append("\n" + EXPLAINED.format(judged="They are judged below." if claimed else "**None of them was measured here.**"))
@@ -135,7 +144,7 @@ def _table(rows: Sequence[Row]) -> str:
         cells = [
             row.row + (" *" if row.counts else ""),
             f"{row.ours.milliseconds:.4g}",
-            f"{row.ours.spread:.0%}",
+            _spread(row.ours),
             f"{work / row.ours.milliseconds:.3g} {unit}" if work else "",
             f"{row.fraction:.0%} {row.limited_by}" if row.fraction else "",
             best.name if best else "none",
@@ -153,6 +162,10 @@ def _table(rows: Sequence[Row]) -> str:
     )
 
 
+def _spread(ours: Timed) -> str:
+    return f"{ours.spread:.0%}" + (" ~" if ours.spread > NOISY else "")
+
+
 def _floor(row: Row) -> str:
     return floor_of(row) if row.goal and row.goal.claimed else row.floor
 
@@ -168,7 +181,7 @@ def _series(speeds: Speeds, plots: dict[str, Path]) -> str:
             points = [row for row in speeds.rows if row.series == name and row.tier == tier and row.ours]
             lines = ["| tokens | ms | spread | of the roofline | ratio |", "|--:|--:|--:|--:|--:|"]
             lines += [
-                f"| {row.size:,} | {row.ours.milliseconds:.4g} | {row.ours.spread:.0%} | "
+                f"| {row.size:,} | {row.ours.milliseconds:.4g} | {_spread(row.ours)} | "
                 f"{f'{row.fraction:.0%}' if row.fraction else ''} | {f'{row.ratio:.2f}' if row.ratio else ''} |"
                 for row in points if row.ours
             ]
