@@ -28,6 +28,7 @@ from kernelpair.verdict import Failure, Table, Verdict
 
 ROUND = 2000  # cases that one Hypothesis run draws; a long run is many rounds, so that its memory stays small
 SHRINK_SECONDS = 20.0  # budget for making one run's failures small
+LEAST_ATTEMPTS = 50  # cases drawn, if none of them is supported, before the time may end a run that has tried nothing
 PATIENCE_SECONDS = 180.0  # the same while the case has more of something than a shrunk one may (`Pair.sizes`)
 LEAST = -15  # exponent of the smallest ratio of error and bound that is told apart
 VACUOUS = 0.1  # median bound over output size from which a bound alone proves too little
@@ -206,7 +207,7 @@ class Drive:
         self._shrink_until: float | None = None
         self._failing: dict[str, Verdict] = {}
         self._answers: dict[str, bool] = {}
-        self._drawn = 0
+        self._attempts = self._drawn = 0
         self._fault: HarnessError | None = None
 
     def replay(self, cases: Sequence[Case]) -> None:
@@ -276,6 +277,7 @@ class Drive:
         return self.tally.passed if self.groups is None else self.groups.room
 
     def _attempt(self, case: Case) -> None:
+        self._attempts += 1
         limit = self.pair.unsupported(case)
         if limit:
             self.tally.unsupported[limit] += 1
@@ -387,7 +389,8 @@ class Drive:
 
     def _over(self) -> bool:
         until = self._deadline if self._shrink_until is None else self._shrink_until
-        return self.stopped() or (until is not None and time.monotonic() > until)
+        begun = self.tally.cases > 0 or self._attempts > LEAST_ATTEMPTS
+        return self.stopped() or (until is not None and begun and time.monotonic() > until)
 
 
 def _nothing(self: ConjectureRunner, data: Any) -> None:

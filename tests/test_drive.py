@@ -78,6 +78,10 @@ def test_as_many_cases_as_asked_for(arena: Arena, monkeypatch: pytest.MonkeyPatc
     assert tally.passed and tally.cases == examples == sum(tally.trials.values())
 
 
+def test_a_run_that_is_late_from_the_start_tries_one_case(arena: Arena) -> None:
+    assert driven(arena, "good").run(None, 1e-9, 1, None).cases == 1
+
+
 def test_no_more_seconds_than_asked_for(arena: Arena, clock: type[Clock]) -> None:
     tally = driven(arena, "good", runner=clock, relation="repeat").run(None, 30, 1, None)
     assert tally.passed and 30 <= tally.calls <= 32  # the last case takes two calls

@@ -13,7 +13,7 @@ NATIVE = ("csrc/ops/{}.cpp", "csrc/kernels/{}.cpp")
 EVERYWHERE = ("reference/{}.py", "properties/{}.py", "docs/contracts/{}.md")
 NO_STEMS = {  # files of a folder that are no kernel: shared between kernels, or the folder's own
     "reference": {"__init__", "checks", "attention_core"},
-    "optimized": {"__init__", "operators", "tiers", "workspace"},
+    "optimized": {"__init__", "operators", "peak", "tiers", "workspace"},
 }
 
 
