@@ -69,7 +69,7 @@ def test_the_time_of_a_check_without_options_is_shared_out(monkeypatch: pytest.M
     monkeypatch.setattr("kernelpair.cli.check.EXAMPLES", 100_000)
     assert kernelpair("check", "store_cache", "local_attention_batches", "--seed", "1", "--json", "r.json") == 0
     ran = [result for result in json.loads(Path("r.json").read_text())["results"] if result["verdict"] == "pass"]
-    assert len(ran) > 3 and all(result["cases"] > 0 and result["seconds"] < 1.5 for result in ran)
+    assert len(ran) > 3 and all(0 < result["cases"] < 100_000 for result in ran)
 
 
 def test_a_failure_is_1_and_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
