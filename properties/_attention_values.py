@@ -75,8 +75,10 @@ def mark(case: Any, name: str, k: Tensor, v: Tensor, edges: Iterable[int], count
 
 
 def exact_bound(dtype: torch.dtype, truth: Tensor) -> Tensor:
-    """Of an exact case: one rounding of a quotient of whole numbers."""
-    return UNIT_ROUNDOFF[dtype] * truth.abs() + TRACE
+    """Of an exact case: a quotient of whole numbers. It may be computed in float32 as a product with the rounded reciprocal, two
+    roundings, and is then rounded to a 16-bit dtype."""
+    cast = UNIT_ROUNDOFF[dtype] if dtype != torch.float32 else 0.0
+    return (2.0**-23 + cast) * truth.abs() + TRACE
 
 
 def sinks_of(case: Any) -> Tensor | None:
