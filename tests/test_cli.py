@@ -15,10 +15,10 @@ import pytest
 
 import properties
 from kernelpair.case import to_line
-from kernelpair.cli import main
 from kernelpair.pair import Pair
 from optimized import Tier, tiers
 from properties.store_cache import StoreCacheCase
+from tests.command_line import kernelpair
 from tests.kernels import kernel
 from tests.selftest.toy import PAIR as TOY
 from tests.selftest.toy import ToyCase
@@ -32,19 +32,7 @@ COMMAND = (sys.executable, "-c", "import sys; from kernelpair.cli import main; s
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])}
 Capture = pytest.CaptureFixture[str]
 
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Journals and example databases go there; no tier is forced."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("KERNELPAIR_TIER", raising=False)
-
-
-def kernelpair(*arguments: str) -> int:
-    try:
-        return main(arguments)
-    except SystemExit as left:  # argparse
-        return int(left.code or 0)
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 def put_in_place(monkeypatch: pytest.MonkeyPatch, name: str, pair: Pair = TOY) -> None:

@@ -34,10 +34,7 @@ BEST = [tier.name for tier in tiers() if tier.runnable and not tier.name.startsw
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])}
 COMMAND = (sys.executable, "-c", "import sys; from kernelpair.cli import main; sys.exit(main())", "mutate")
 
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 @pytest.mark.parametrize("mutant", ALL.values(), ids=ALL)

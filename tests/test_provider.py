@@ -7,9 +7,9 @@ import pytest
 
 import properties
 from kernelpair.case import to_line
-from kernelpair.cli import main
 from kernelpair.provider import Provider, ProviderError, fitted, known, provider
 from properties.store_cache import StoreCacheCase
+from tests.command_line import kernelpair
 
 Capture = pytest.CaptureFixture[str]
 PAIR = properties.pairs()["store_cache"]
@@ -51,20 +51,12 @@ def store_cache(k, v, k_cache, v_cache, indices, pad_slot=None):
         k_cache[indices.long()[0], 1] = 1.0                        # the second: the second head
 """
 
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("KERNELPAIR_TIER", raising=False)
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 def written(text: str, name: str = "mine.py") -> str:
     Path(name).write_text(text)
     return name
-
-
-def kernelpair(*arguments: str) -> int:
-    return main(arguments)
 
 
 # --- finding one ---

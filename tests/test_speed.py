@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import properties
-from kernelpair.cli import main
 from kernelpair.cli.against import Contest
 from kernelpair.pair import PEERS, BenchRow, Floor, Pair
 from kernelpair.provider import Unsupported, provider
@@ -20,6 +19,7 @@ from kernelpair.speed import FORMAT, Errors, Row, SpeedError, Speeds, Timed, con
 from kernelpair.timing import interleave
 from optimized import tiers, use_tier
 from optimized.peak import product_rate, read_rate
+from tests.command_line import kernelpair
 
 Capture = pytest.CaptureFixture[str]
 RUNNABLE = [tier.name for tier in tiers() if tier.runnable and tier.name != "amx_emulated"]
@@ -64,18 +64,7 @@ BESIDE = {  # floors of rows that are not part of the mean
 EMPTY = {"environment": {}, "threads": 2, "seconds": 1, "against": []}
 HALF_OF_TORCH = Floor(0.5, over="torch")
 
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("KERNELPAIR_TIER", raising=False)
-
-
-def kernelpair(*arguments: str) -> int:
-    try:
-        return main(arguments)
-    except SystemExit as left:  # argparse
-        return int(left.code or 0)
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 # --- what is claimed ---
