@@ -14,8 +14,9 @@ from statistics import geometric_mean
 
 import torch
 
-from kernelpair.drive import Drive, First
+from kernelpair.drive import Drive
 from kernelpair.run import Isolated
+from kernelpair.tally import First
 from mutants import Mutant, mutants
 from mutants.candidate import resolve, tier_of
 from properties import extend_attention, paged_attention

@@ -15,9 +15,10 @@ import torch
 
 from kernelpair.candidate import Candidate
 from kernelpair.check import Journal, read_case
-from kernelpair.drive import SHRINK_SECONDS, Drive, Tally
+from kernelpair.drive import SHRINK_SECONDS, Drive
 from kernelpair.pair import Pair
 from kernelpair.run import HarnessError, InProcess, Isolated, Runner, worker_context
+from kernelpair.tally import Tally
 
 PROGRESS_SECONDS = 0.2
 LEAST_SECONDS = 0.5  # of a job that is handed out when the time of all is used up: none goes untested

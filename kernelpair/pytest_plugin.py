@@ -11,12 +11,13 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from kernelpair.candidate import Candidate
 from kernelpair.check import Journal
-from kernelpair.drive import Drive, Tally
+from kernelpair.drive import Drive
 from kernelpair.environment import cpu_model
 from kernelpair.jobs import EXAMPLES, STATE
 from kernelpair.pair import Pair
 from kernelpair.report import FailureReport, command_for_pytest, failures_of
 from kernelpair.run import Isolated
+from kernelpair.tally import Tally
 from optimized import tiers
 
 PROFILES = {"dev": 50, "ci": 100, "nightly": 5000}  # cases for each pair and tier

@@ -11,11 +11,12 @@ import torch
 from kernelpair import drive
 from kernelpair.case import to_line
 from kernelpair.check import Journal
-from kernelpair.drive import SHRINK_SECONDS, Drive, Tally
+from kernelpair.drive import SHRINK_SECONDS, Drive
 from kernelpair.jobs import Job, carry_out
 from kernelpair.memory import Arena
 from kernelpair.pair import Bound, Inputs, Outputs, Pair, Relation
 from kernelpair.run import HarnessError, InProcess
+from kernelpair.tally import Tally
 from kernelpair.verdict import KINDS, Failure, Judged, Tightness
 from kernelpair.worker import Outcome, Request
 from tests.kernels import kernel

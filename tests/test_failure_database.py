@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from kernelpair.drive import Drive, Tally
+from kernelpair.drive import Drive
 from kernelpair.run import InProcess
+from kernelpair.tally import Tally
 from tests.selftest.toy import PAIR, toy_candidate
 
 

@@ -17,8 +17,8 @@ from kernelpair.check import known_trials
 from kernelpair.cli import main
 from kernelpair.cli.main import parser
 from kernelpair.cli.mutate import _Run as mutate_run
-from kernelpair.drive import First, Tally
 from kernelpair.jobs import Ended, Job
+from kernelpair.tally import First, Tally
 from kernelpair.verdict import KINDS, Failure, Verdict
 from mutants import Mutant, MutantError, Patch, mutants, patched
 from mutants.build import plant

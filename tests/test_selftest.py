@@ -2,8 +2,9 @@
 
 import pytest
 
-from kernelpair.drive import Drive, Tally
+from kernelpair.drive import Drive
 from kernelpair.run import Isolated
+from kernelpair.tally import Tally
 from tests.selftest.toy import FAULTS, PAIR, library, toy_candidate
 
 CASES = 200

@@ -19,12 +19,12 @@ from kernelpair.check import known_trials, read_case
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import PRELOAD, RESOLVE, provided, select_candidates, select_pairs, select_provider, select_tiers
 from kernelpair.cli.table import remarks, show_table
-from kernelpair.drive import LEAST
 from kernelpair.environment import environment
 from kernelpair.jobs import Ended, Job, Jobs, carry_out, spread, until_interrupted
 from kernelpair.ledger import Known, LedgerError, ledger
 from kernelpair.pair import Pair
 from kernelpair.report import Result, command_for_pytest, histogram, result_of, shown, write_json, write_junit
+from kernelpair.tally import LEAST
 from properties.candidates import resolve
 
 EXAMPLES = 200  # for each pair and tier where nothing else is asked for,
