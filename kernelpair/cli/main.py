@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING, EXIT_HARNESS, EXIT_INTERRUPTED = 0, 1, 2, 3, 70, 130
 
@@ -19,6 +20,10 @@ first steps:
 exit status: 0 all is well, 1 a candidate failed, 2 wrong usage, 3 nothing was tested,
              70 the harness itself failed, 130 interrupted
 """
+
+
+Commands = Any
+"""What argparse gives for adding commands; its class is private."""
 
 
 class UsageError(Exception):
@@ -55,20 +60,18 @@ def _provider(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
-    top = argparse.ArgumentParser(
-        prog="kernelpair", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-
+def _add_doctor(commands: Commands) -> None:
     doctor = commands.add_parser("doctor", help="CPU, tiers and why one cannot run, torch, threads, compiler and flags")
     doctor.add_argument("--json", action="store_true", help="as JSON")
 
+
+def _add_listing(commands: Commands) -> None:
     listing = commands.add_parser("list", help="pairs with their candidates, dtypes, relations and files")
     _provider(listing)
     listing.add_argument("--json", action="store_true", help="as JSON")
 
+
+def _add_check(commands: Commands) -> None:
     check = commands.add_parser(
         "check",
         help="put candidates on trial",
@@ -92,6 +95,8 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
     check.add_argument("-v", "--verbose", action="store_true", help="also bounds' tightness, trials and edges never hit")
 
+
+def _add_replay(commands: Commands) -> None:
     replay = commands.add_parser(
         "replay",
         help="run saved cases again",
@@ -109,6 +114,8 @@ def parser() -> argparse.ArgumentParser:
     replay.add_argument("--in-process", action="store_true", help="run the kernel in this process, for a debugger")
     replay.add_argument("-v", "--verbose", action="store_true", help="the batch drawn in text, and the table of what differs")
 
+
+def _add_mutate(commands: Commands) -> None:
     mutate = commands.add_parser(
         "mutate",
         help="plant known bugs and see that they are noticed",
@@ -124,6 +131,8 @@ def parser() -> argparse.ArgumentParser:
     mutate.add_argument("--markdown", metavar="F", help="write the table to this file, as the documentation shows it")
     mutate.add_argument("-v", "--verbose", action="store_true", help="also the shrunk case of each mutant")
 
+
+def _add_findings(commands: Commands) -> None:
     findings = commands.add_parser(
         "findings",
         help="run the findings of docs/findings again",
@@ -132,6 +141,8 @@ def parser() -> argparse.ArgumentParser:
     findings.add_argument("pages", nargs="*", metavar="PAGE", help="pages of findings; all of docs/findings if none is given")
     findings.add_argument("-v", "--verbose", action="store_true", help="what each case shows")
 
+
+def _add_premerge(commands: Commands) -> None:
     premerge = commands.add_parser(
         "premerge",
         help="is this change fit to be merged",
@@ -146,6 +157,8 @@ def parser() -> argparse.ArgumentParser:
     premerge.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
     premerge.add_argument("--fail-on-slowdown", action="store_true", help="a slowdown beyond noise is a failure")
 
+
+def _add_bench(commands: Commands) -> None:
     bench = commands.add_parser(
         "bench",
         help="time tiers, torch and others' kernels on realistic sizes",
@@ -169,6 +182,8 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--seconds", type=_seconds, default=1.0, metavar="S", help="time for each candidate of a row (default 1)")
     bench.add_argument("--json", metavar="F", help="write all figures to this file as JSON")
 
+
+def _add_speed(commands: Commands) -> None:
     speed = commands.add_parser(
         "speed",
         help="make the page of speeds from a bench's JSON",
@@ -177,6 +192,27 @@ def parser() -> argparse.ArgumentParser:
     )
     speed.add_argument("json", metavar="F", help="what bench --against wrote")
     speed.add_argument("page", metavar="PAGE", help="the page to write, such as docs/10-speed.md")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="kernelpair", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    for add in (
+        _add_doctor,
+        _add_listing,
+        _add_check,
+        _add_replay,
+        _add_mutate,
+        _add_findings,
+        _add_premerge,
+        _add_bench,
+        _add_speed,
+    ):
+        add(commands)
     return top
 
 
