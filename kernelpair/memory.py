@@ -53,6 +53,7 @@ class Arena:
         self._typed: dict[torch.dtype, Tensor] = {}
         self._words: dict[np.dtype[Any], npt.NDArray[Any]] = {}
         self._cursor = PAGE
+        self.resets = 0
 
     @classmethod
     def create(cls, capacity: int = CAPACITY) -> "Arena":
@@ -75,6 +76,7 @@ class Arena:
         if self._cursor > KEEP:
             self._map.madvise(mmap.MADV_REMOVE, KEEP, self._cursor - KEEP)
         self._cursor = PAGE
+        self.resets += 1
 
     def resident(self, first: int, last: int) -> list[tuple[int, int]]:
         """The stretches of [first, last) that take memory, because somebody wrote or read them."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from kernelpair.pair import Alias, Inputs, Pair
 from kernelpair.values import poison_word
 
 GAPS = 1 << 28  # elements of a buffer from which it is only filled and compared where rows are
+
 
 @dataclass(frozen=True)
 class Placed:
@@ -218,26 +218,15 @@ def _view(arena: Arena, base: Placed, alias: Alias) -> Placed:
 def element_mask(buffer: Buffer, placed: Placed, mask: Tensor | bool) -> npt.NDArray[np.bool_]:
     """Bytes of a buffer's content that belong to the elements of `placed` for which `mask` holds."""
     width = placed.dtype.itemsize
-    allowed = np.zeros(sum(last - first for first, last in buffer.pieces), dtype=np.bool_)
-    span = reach(placed.sizes, placed.strides)
-    if span == 0:
-        return allowed
-    if buffer.has_gaps:  # row by row: together they would be as large as the gaps
-        of_rows = torch.as_tensor(mask).expand(placed.sizes)
-        inner, done = reach(placed.sizes[1:], placed.strides[1:]), 0
-        for row, (begin, end) in zip(range(placed.sizes[0]), buffer.pieces):
-            elements = torch.zeros(inner, dtype=torch.bool)
-            elements.as_strided(placed.sizes[1:], placed.strides[1:]).copy_(of_rows[row])
-            first = done + placed.start + row * placed.strides[0] * width - begin
-            allowed[first : first + inner * width] = np.repeat(elements.numpy(), width)
-            done += end - begin
-        return allowed
-    first = placed.start - buffer.block.first
-    if mask is True and span == prod(placed.sizes):  # all of it, without gaps
-        allowed[first : first + span * width] = True
-        return allowed
-    elements = torch.zeros(span, dtype=torch.bool)
-    view = elements.as_strided(placed.sizes, placed.strides)
-    view.copy_(torch.as_tensor(mask).expand(placed.sizes))
-    allowed[first : first + span * width] = np.repeat(elements.numpy(), width)
-    return allowed
+    allowed = torch.zeros(sum(last - first for first, last in buffer.pieces), dtype=torch.bool)
+    sizes, steps = (*placed.sizes, width), (*(stride * width for stride in placed.strides), 1)
+    wanted = torch.as_tensor(mask).expand(placed.sizes).unsqueeze(-1).expand(sizes)
+    if not buffer.has_gaps:
+        allowed.as_strided(sizes, steps, placed.start - buffer.block.first).copy_(wanted)
+        return allowed.numpy()
+    done = 0
+    for row, (begin, end) in zip(range(placed.sizes[0]), buffer.pieces):  # together they would be as large as the gaps
+        first = done + placed.start + row * steps[0] - begin
+        allowed.as_strided(sizes[1:], steps[1:], first).copy_(wanted[row])
+        done += end - begin
+    return allowed.numpy()

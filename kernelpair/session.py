@@ -63,6 +63,8 @@ class Session:
         self.first: Result
         self._drawn: list[tuple[Case, Inputs]] = []
         self._expected: Expected | None = None
+        self._own: tuple[int, Inputs, Placement] | None = None
+        self._passed: Outputs | None = None
 
     def run(
         self, case: Case | None = None, inputs: Inputs | None = None, threads: int = THREADS, note: str = "", judged: bool = True
@@ -76,9 +78,8 @@ class Session:
         self.verdict.unsupported = self.pair.unsupported(case)
         if self.verdict.unsupported:
             raise Abandoned
-        settled = settle(self.pair, case, self.inputs_of(case) if inputs is None else inputs)
-        placement = place(self.pair, case, settled, self.runner.arena)
         known = inputs is None and case is self.case
+        settled, placement = self._placed_again() if known else self._placed(case, inputs)
         expected = self._expect(case, settled, known) if judged and self.pair.judge is None else NOTHING_EXPECTED
         truth, bound = expected.truth, expected.bound
         outcome = self.call(placement, threads)
@@ -90,12 +91,28 @@ class Session:
             self.verdict.tightness = judged_run.tightness
             if judged_run.table is not None:
                 self.verdict.table = replace(judged_run.table, line=self.verdict.line)
-        elif judged:
+        elif judged and not (known and self._passed is not None and _same(outputs, self._passed)):
             self._judge_values(placement, masks, outputs, truth, bound, note)
             if self.pair.aggregate is not None:
                 wrong = self.pair.aggregate(case, expected.inputs, truth, outputs)
                 self.record([Failure("value", name, says) for name, says in wrong], note)
+            if known and self.verdict.passed:
+                self._passed = outputs
         return Result(outputs, truth, bound)
+
+    def _placed(self, case: Case, inputs: Inputs | None) -> tuple[Inputs, Placement]:
+        settled = settle(self.pair, case, self.inputs_of(case) if inputs is None else inputs)
+        return settled, place(self.pair, case, settled, self.runner.arena)
+
+    def _placed_again(self) -> tuple[Inputs, Placement]:
+        """The session's own case, placed once: a further call finds every byte as the first did."""
+        arena = self.runner.arena
+        if self._own is not None and self._own[0] == arena.resets:  # nothing else was placed in between
+            self._own[2].restore(arena)
+        else:
+            settled, placement = self._placed(self.case, None)
+            self._own = arena.resets, settled, placement
+        return self._own[1:]
 
     def _expect(self, case: Case, settled: Inputs, known: bool) -> Expected:
         """Truth and bound of a call; of the session's own case they are evaluated once."""
@@ -247,6 +264,14 @@ class Session:
         """Add failures to the verdict, each with the note in front."""
         for failure in failures:
             self.verdict.failures.append(replace(failure, detail=f"{note}: {failure.detail}") if note else failure)
+
+
+def _same(outputs: Outputs, judged: Outputs) -> bool:
+    """Bit for bit what was judged before."""
+    return outputs.keys() == judged.keys() and all(
+        judge.same_bits(value, judged[name]) if isinstance(value, Tensor) else value == judged[name]
+        for name, value in outputs.items()
+    )
 
 
 def _type(value: object) -> str:
