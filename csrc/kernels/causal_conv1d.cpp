@@ -3,6 +3,7 @@
 // One unit of work is one sequence over a chunk of channels, all of its tokens in order, so that nobody else reads or writes
 // its part of the state. The w-1 columns before the first token are copied to a small buffer first; the state is written last.
 // - Channels dense (the usual case): tiles of 4 tokens x 16 channels; each row is loaded once and serves w outputs.
+// - A single token on a state with dense channels: the same sums, without a copy of the state.
 // - Anything else: one channel after the other, vectors along its tokens, over a float copy of the row.
 // Both add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit.
 #include "common/parallel.h"
@@ -214,6 +215,21 @@ void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, 
   if (state.data) write_state<T, W - 1>(state, channels, rows);
 }
 
+// One token on a state whose channels are dense: read, used and moved up one column in a single pass. Elements move as bits.
+template <class T, int W>
+void dense_step(const T* x, T* y, int64_t channels, const Scratch<T>& scratch, Matrix<T> state, bool silu_activation) {
+  const auto step = [&](int64_t c, int lanes, int64_t nbytes) {
+    const T* rows[W];
+    for (int j = 0; j < W - 1; ++j) rows[j] = state.at(0, j);
+    rows[W - 1] = x;
+    convolve_block<T, W, 1>(rows, c, lanes, scratch, {y, 1, 0}, silu_activation);
+    KP_UNROLL for (int j = 0; j < W - 1; ++j) __builtin_memcpy(state.at(c, j), rows[j + 1] + c, nbytes);
+  };
+  int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes) step(c, kLanes, kLanes * sizeof(T));
+  if (c < channels) step(c, lanes_left(channels - c), (channels - c) * sizeof(T));
+}
+
 // Up to kRow tokens of one channel as floats.
 template <class T>
 void widen(const T* from, int64_t stride, int64_t count, float* to) {
@@ -229,8 +245,9 @@ void widen(const T* from, int64_t stride, int64_t count, float* to) {
   }
 }
 
-template <class T, int W>
-void one_channel(const T* x, int64_t stride, T* y, int64_t length, int64_t c, Scratch<T>& scratch, bool silu_activation) {
+template <class T>
+void one_channel(const T* x, int64_t stride, T* y, int64_t length, int64_t c, int W, Scratch<T>& scratch,
+                 bool silu_activation) {
   float* row = scratch.row;
   for (int j = 0; j < W - 1; ++j) row[j] = load_one(&scratch.history[j][c]);
   for (int64_t t = 0; t < length; t += kRow) {
@@ -247,11 +264,11 @@ void one_channel(const T* x, int64_t stride, T* y, int64_t length, int64_t c, Sc
   }
 }
 
-template <class T, int W>
-void any_strides(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, Scratch<T>& scratch, Matrix<T> state,
+template <class T>
+void any_strides(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, int W, Scratch<T>& scratch, Matrix<T> state,
                  bool silu_activation) {
   for (int64_t c = 0; c < channels; ++c)
-    one_channel<T, W>(x.at(c, 0), x.column, y.at(c, 0), length, c, scratch, silu_activation);
+    one_channel(x.at(c, 0), x.column, y.at(c, 0), length, c, W, scratch, silu_activation);
   if (!state.data) return;
   for (int64_t c = 0; c < channels; ++c) {
     for (int j = 0; j < W - 1; ++j) {
@@ -280,6 +297,8 @@ void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scra
   took(warm ? Path::conv_state_read : Path::conv_state_fresh);
   took(dense ? Path::conv_dense_channels : Path::conv_any_strides);
   if (dense && length >= kTile) took(Path::conv_token_tile);
+  if (dense && length == 1 && warm && state.channel == 1)
+    return dense_step<T, W>(x.data, y.data, channels, scratch, state, call.silu);
   if (warm)
     read_state<T, W - 1>(state, channels, scratch.history);
   else
@@ -287,7 +306,7 @@ void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scra
   if (dense)
     dense_channels<T, W>(x, y, length, channels, scratch, state, call.silu);
   else
-    any_strides<T, W>(x, y, length, channels, scratch, state, call.silu);
+    any_strides(x, y, length, channels, W, scratch, state, call.silu);
 }
 
 // Chunks of channels: as long as each thread gets its share of units.
