@@ -11,6 +11,8 @@ from multiprocessing.reduction import DupFd
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from kernelpair.candidate import Candidate
 from kernelpair.memory import Arena
 from kernelpair.worker import Caller, Outcome, Request, serve, stderr_tail
@@ -79,7 +81,12 @@ class InProcess(Runner):
         self._caller = Caller(candidate, self.arena)
 
     def run(self, request: Request) -> Outcome:
-        return self._caller.call(request, guarded=False)
+        threads = torch.get_num_threads()  # the judge's own
+        try:
+            return self._caller.call(request, guarded=False)
+        finally:
+            torch.set_num_threads(threads)
+            self._caller.threads = threads
 
 
 class Isolated(Runner):

@@ -100,18 +100,7 @@ def _check(
     none = torch.zeros(B, dtype=torch.int64)
     spans = list(zip(*(t.tolist() for t in (req_pool_indices, seq_lens, extend_seq_lens, extend_start_loc,
                                              none if encoder_lens is None else encoder_lens))))
-    used = []  # the table columns that each request reads
-    for b, (_, L, E, s, off) in enumerate(spans):
-        if L < E:
-            raise ValueError(f"seq_lens[{b}] = {L} is less than extend_seq_lens[{b}] = {E}")
-        if s < 0 or s + E > T:
-            raise IndexError(f"extend_start_loc[{b}] = {s} with extend_seq_lens[{b}] = {E} is outside [0, {T})")
-        if off > C:
-            raise IndexError(f"encoder_lens[{b}] = {off} is more than the {C} columns of req_to_token")
-        if not is_cross_attn and off + L > C:
-            raise IndexError(f"seq_lens[{b}] = {L} (behind {off} encoder slots) passes the {C} columns of req_to_token")
-        first = max(0, L - E - sliding_window + 1) if sliding_window > 0 else 0
-        used.append((0, 0) if E == 0 else (0, off) if is_cross_attn else (off + min(first, L - E), off + L - E))
+    used = _columns_read(spans, T, C, sliding_window, is_cross_attn)
     segments = sorted((s, s + E, b) for b, (_, _, E, s, _) in enumerate(spans) if E)
     for (_, end, b), (start, _, other) in pairwise(segments):
         if start < end:
@@ -130,12 +119,34 @@ def _check(
     check_core(H, Hkv, D, Dv, q.dtype, sm_scale, logit_cap, sinks)
     checks.is_integer("sliding_window", sliding_window)
     for b, (start, end) in enumerate(used):
-        slots = req_to_token[spans[b][0], start:end]
-        bad = ((slots < 0) | (slots >= k_cache.shape[0])).nonzero()
-        if len(bad):
-            column = start + int(bad[0])
-            held = int(slots[bad[0]])
-            raise IndexError(f"req_to_token: request {b}, column {column} holds {held}, outside [0, {k_cache.shape[0]})")
+        _check_slots(b, start, req_to_token[spans[b][0], start:end], k_cache.shape[0])
     read = {**tensors, "k": k, "v": v, **lengths, "req_to_token": req_to_token, "sinks": sinks}
     checks.disjoint({"out": out}, {name: tensor for name, tensor in read.items() if name != "out"})
     return spans
+
+
+def _columns_read(
+    spans: list[tuple[int, int, int, int, int]], T: int, C: int, sliding_window: int, is_cross_attn: bool
+) -> list[tuple[int, int]]:
+    """The columns of its table row that each request reads: those of its prefix that a window shows, or all of its encoder's."""
+    used = []
+    for b, (_, L, E, s, off) in enumerate(spans):
+        if L < E:
+            raise ValueError(f"seq_lens[{b}] = {L} is less than extend_seq_lens[{b}] = {E}")
+        if s < 0 or s + E > T:
+            raise IndexError(f"extend_start_loc[{b}] = {s} with extend_seq_lens[{b}] = {E} is outside [0, {T})")
+        if off > C:
+            raise IndexError(f"encoder_lens[{b}] = {off} is more than the {C} columns of req_to_token")
+        if not is_cross_attn and off + L > C:
+            raise IndexError(f"seq_lens[{b}] = {L} (behind {off} encoder slots) passes the {C} columns of req_to_token")
+        first = max(0, L - E - sliding_window + 1) if sliding_window > 0 else 0
+        used.append((0, 0) if E == 0 else (0, off) if is_cross_attn else (off + min(first, L - E), off + L - E))
+    return used
+
+
+def _check_slots(b: int, first: int, slots: Tensor, count: int) -> None:
+    """Slots of request b from column `first` on lie in [0, count)."""
+    bad = ((slots < 0) | (slots >= count)).nonzero()
+    if len(bad):
+        column, held = first + int(bad[0]), int(slots[bad[0]])
+        raise IndexError(f"req_to_token: request {b}, column {column} holds {held}, outside [0, {count})")

@@ -37,6 +37,41 @@ def gated_delta_rule_update(
     `sqrt(sum of squares + eps)` if use_qk_l2norm; scale defaults to K^-1/2. Pads give o = 0 and leave the state alone.
     Raises TypeError (dtypes), ValueError (shapes, tags, scalars, a slot twice, overlap), IndexError (slot outside the pool).
     """
+    used = _check(
+        A_log, dt_bias, q, k, v, a, b, state, state_indices, state_layout, use_qk_l2norm, eps, scale, softplus_beta,
+        softplus_threshold, pad_slot,
+    )
+    HK, K = q.shape[1:]
+    B, HV, V = v.shape
+    compute = torch.promote_types(q.dtype, torch.float32)
+    slots = state_indices[used].long()
+    qh, kh = (tensor[used].to(compute) for tensor in (q, k))  # [n, HK, K]
+    if use_qk_l2norm:
+        qh, kh = (tensor * torch.rsqrt((tensor * tensor).sum(-1, keepdim=True) + eps) for tensor in (qh, kh))
+    qh, kh = (tensor.repeat_interleave(HV // HK, dim=1) for tensor in (qh, kh))  # [n, HV, K]
+    x = a[used].to(compute) + dt_bias.to(compute)
+    z = softplus_beta * x
+    softplus = (z.clamp(min=0) + torch.log1p(torch.exp(-z.abs()))) / softplus_beta
+    g = -torch.exp(A_log.to(compute)) * torch.where(z > softplus_threshold, x, softplus)  # [n, HV]
+    beta = torch.sigmoid(b[used].to(compute))[..., None]
+
+    pool = state if state_layout == "kv" else state.transpose(2, 3)  # [slots, HV, K, V]
+    S = torch.exp(g)[..., None, None] * pool[slots].to(compute)
+    w = (v[used].to(compute) - torch.einsum("nhkv,nhk->nhv", S, kh)) * beta
+    S = S + kh[..., None] * w[..., None, :]
+    o = torch.einsum("nhkv,nhk->nhv", S, qh * (K**-0.5 if scale is None else scale))
+    pool[slots] = S.to(state.dtype)
+    out = q.new_zeros(B, HV, V)
+    out[used] = o.to(q.dtype)
+    return out
+
+
+def _check(
+    A_log: Tensor, dt_bias: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor, state_indices: Tensor,
+    state_layout: str, use_qk_l2norm: bool, eps: float, scale: float | None, softplus_beta: float, softplus_threshold: float,
+    pad_slot: int | None,
+) -> Tensor:
+    """Every check of the contract; returns which requests are no pads, bool [B]."""
     for name, tensor, rank in (("q", q, 3), ("k", k, 3), ("v", v, 3), ("a", a, 2), ("b", b, 2), ("state", state, 4)):
         checks.is_tensor(name, tensor, rank)
     checks.same_dtype({"q": q, "k": k, "v": v, "a": a, "b": b})
@@ -66,25 +101,4 @@ def gated_delta_rule_update(
     used = checks.written_slots("state_indices", state_indices, state.shape[0], pad_slot)
     read = {"A_log": A_log, "dt_bias": dt_bias, "q": q, "k": k, "v": v, "a": a, "b": b, "state_indices": state_indices}
     checks.disjoint({"state": state}, read)
-
-    compute = torch.promote_types(q.dtype, torch.float32)
-    slots = state_indices[used].long()
-    qh, kh = (tensor[used].to(compute) for tensor in (q, k))  # [n, HK, K]
-    if use_qk_l2norm:
-        qh, kh = (tensor * torch.rsqrt((tensor * tensor).sum(-1, keepdim=True) + eps) for tensor in (qh, kh))
-    qh, kh = (tensor.repeat_interleave(HV // HK, dim=1) for tensor in (qh, kh))  # [n, HV, K]
-    x = a[used].to(compute) + dt_bias.to(compute)
-    z = softplus_beta * x
-    softplus = (z.clamp(min=0) + torch.log1p(torch.exp(-z.abs()))) / softplus_beta
-    g = -torch.exp(A_log.to(compute)) * torch.where(z > softplus_threshold, x, softplus)  # [n, HV]
-    beta = torch.sigmoid(b[used].to(compute))[..., None]
-
-    pool = state if state_layout == "kv" else state.transpose(2, 3)  # [slots, HV, K, V]
-    S = torch.exp(g)[..., None, None] * pool[slots].to(compute)
-    w = (v[used].to(compute) - torch.einsum("nhkv,nhk->nhv", S, kh)) * beta
-    S = S + kh[..., None] * w[..., None, :]
-    o = torch.einsum("nhkv,nhk->nhv", S, qh * (K**-0.5 if scale is None else scale))
-    pool[slots] = S.to(state.dtype)
-    out = q.new_zeros(B, HV, V)
-    out[used] = o.to(q.dtype)
-    return out
+    return used

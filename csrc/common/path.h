@@ -15,7 +15,8 @@
   X(decode_fetched_ahead) X(decode_no_keys) X(decode_tiles_paired) X(decode_tiles_expanded)                                  \
   X(prefill_vectors) X(prefill_tiles) X(prefill_masked) X(prefill_whole) X(prefill_capped) X(prefill_rescaled)               \
   X(prefill_unseen_block)                                                                                                    \
-  X(conv_dense_channels) X(conv_any_strides) X(conv_token_tile) X(conv_pad) X(conv_state_read) X(conv_state_fresh)           \
+  X(conv_dense_channels) X(conv_any_strides) X(conv_token_tile) X(conv_token_step) X(conv_pad) X(conv_state_read)             \
+  X(conv_state_fresh)                                                                                                        \
   X(step_value_major) X(step_key_major) X(step_whole_columns) X(step_tail_columns) X(step_pad)                               \
   X(chunk_tokens) X(chunk_tiles) X(chunk_tiles_second_half) X(chunk_tiles_padded) X(chunk_value_major) X(chunk_state_passed)
 

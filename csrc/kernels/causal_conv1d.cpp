@@ -298,7 +298,7 @@ void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scra
   took(dense ? Path::conv_dense_channels : Path::conv_any_strides);
   if (dense && length >= kTile) took(Path::conv_token_tile);
   if (dense && length == 1 && warm && state.channel == 1)
-    return dense_step<T, W>(x.data, y.data, channels, scratch, state, call.silu);
+    return took(Path::conv_token_step), dense_step<T, W>(x.data, y.data, channels, scratch, state, call.silu);
   if (warm)
     read_state<T, W - 1>(state, channels, scratch.history);
   else
