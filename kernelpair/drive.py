@@ -208,9 +208,8 @@ class Drive:
     def _remembered_or_new(self, case: Case) -> Verdict:
         """The verdict on a case. A failing case keeps its verdict, so that a flaky kernel does not confuse shrinking. Raises
         _Stop once the time, or after a failure the time for shrinking, is over."""
-        line = to_line(self.pair.name, self.pair.version, case)
-        if line in self._failing:
-            return self._failing[line]
+        if self._failing and self._line(case) in self._failing:
+            return self._failing[self._line(case)]
         if self._over():
             raise _Stop
         try:
@@ -223,8 +222,11 @@ class Drive:
             if self._explained(verdict):
                 return verdict
             self._begin_shrinking()
-            self._failing[line] = verdict
+            self._failing[self._line(case)] = verdict
         return verdict
+
+    def _line(self, case: Case) -> str:
+        return to_line(self.pair.name, self.pair.version, case)
 
     def _explained(self, verdict: Verdict) -> bool:
         """Is this a failure of a group that is known; each is asked once."""
@@ -250,7 +252,7 @@ class Drive:
             verdict = check(self.pair, self.candidate, case, self.runner, self.journal, self._session_type)
         except Exception as error:
             says = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
-            raise HarnessError(f"{says}; the case was {to_line(self.pair.name, self.pair.version, case)}") from error
+            raise HarnessError(f"{says}; the case was {self._line(case)}") from error
         self.tally.add(self.pair, verdict)
         self.tally.seconds = time.monotonic() - self._started
         if self.tally.first is None and not verdict.passed:

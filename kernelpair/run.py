@@ -1,6 +1,7 @@
 """Run a candidate: in a worker process that may die, or, when asked for, in this one."""
 
 import os
+import select
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -116,7 +117,7 @@ class Isolated(Runner):
         self.start()
         try:
             self._connection.send(request)
-            if not self._connection.poll(self._hang_seconds):
+            if not self._answers.poll(self._hang_seconds * 1000):
                 return self._hung()
             outcome: Outcome = self._connection.recv()
         except (EOFError, ConnectionResetError, BrokenPipeError):
@@ -125,6 +126,8 @@ class Isolated(Runner):
 
     def _start(self) -> None:
         self._connection, theirs = self._context.Pipe()
+        self._answers = select.poll()  # Connection.poll makes one for each call
+        self._answers.register(self._connection, select.POLLIN)
         self._process = self._context.Process(
             target=serve,
             args=(theirs, _Descriptor(self.arena.descriptor), self.arena.capacity, self.candidate, self._stderr.name),

@@ -103,6 +103,7 @@ class Caller:
         self.observe = candidate.observer()
         self.survey = candidate.surveyor()
         self.threads = 0
+        self.guards: list[int] = []
 
     def call(self, request: Request, *, guarded: bool) -> Outcome:
         """Build the views, call, and collect. An exception of the candidate is an outcome; a signal is the judge's to see."""
@@ -113,18 +114,21 @@ class Caller:
         shapes = [{name: _shape(value) for name, value in call.items() if isinstance(value, Tensor)} for call in calls]
         self.observe(True)
         if guarded:
-            self.arena._cursor = max(self.arena._cursor, request.results_at)
-            self.arena.protect(request.guards)
-        try:
-            answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
-            outcomes = self._outcomes(request, answers, calls)
-        finally:
-            if guarded:
-                self.arena.unprotect()
+            self._arm(request)
+        answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
+        outcomes = self._outcomes(request, answers, calls)
         for outcome, call, before in zip(outcomes, calls, shapes):
             outcome.moved = tuple(name for name, shape in before.items() if shape != _shape(call[name]))
             outcome.ran = self.observe(False)
         return replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()))
+
+    def _arm(self, request: Request) -> None:
+        """Guard the request's pages, and no others. They stay guarded: the next call often has the same."""
+        if request.guards != self.guards:
+            self.arena.unprotect()
+            self.arena._cursor = max(self.arena._cursor, request.results_at)
+            self.arena.protect(request.guards)
+            self.guards = request.guards
 
     def _answer(self, call: Mapping[str, Any]) -> Any:
         """What the candidate returns or raises."""

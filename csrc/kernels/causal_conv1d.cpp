@@ -23,6 +23,7 @@ constexpr int64_t kBlock = 32;           // channels of a block of the packed we
 constexpr int kMostColumns = 3;          // of history: width 4
 
 #define KP_UNROLL _Pragma("GCC unroll 8")  // or gcc keeps the vectors of a tile in memory
+#define KP_NO_UNROLL _Pragma("GCC unroll 1")  // a rare case is not worth its code
 
 // Zero tokens [start, end) of every channel, or convolve them.
 struct Sequence {
@@ -135,8 +136,8 @@ void read_state(Matrix<T> state, int64_t channels, T (*history)[kChunk]) {
     for (int64_t c = 0; c < channels; ++c)
       for (int j = 0; j < Columns; ++j) history[j][c] = state.data[c * Columns + j];
   } else {
-    for (int64_t c = 0; c < channels; ++c)
-      for (int j = 0; j < Columns; ++j) history[j][c] = *state.at(c, j);
+    KP_NO_UNROLL for (int j = 0; j < Columns; ++j)
+      for (int64_t c = 0; c < channels; ++c) history[j][c] = *state.at(c, j);
   }
 }
 
@@ -148,8 +149,8 @@ void write_state(Matrix<T> state, int64_t channels, const T* const* rows) {
     for (int64_t c = 0; c < channels; ++c)
       for (int j = 0; j < Columns; ++j) state.data[c * Columns + j] = rows[j][c];
   } else {
-    for (int64_t c = 0; c < channels; ++c)
-      for (int j = 0; j < Columns; ++j) *state.at(c, j) = rows[j][c];
+    KP_NO_UNROLL for (int j = 0; j < Columns; ++j)
+      for (int64_t c = 0; c < channels; ++c) *state.at(c, j) = rows[j][c];
   }
 }
 
