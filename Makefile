@@ -55,7 +55,7 @@ SANITIZERS = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print
   UBSAN_OPTIONS=print_stacktrace=1 KERNELPAIR_LIBRARY=$(SANITIZED)
 
 sanitize: build ## the test suite on a library with AddressSanitizer and UndefinedBehaviorSanitizer
-	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DKERNELPAIR_SANITIZE=address,undefined \
+	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DKERNELPAIR_SANITIZE=address,undefined \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python > build/sanitize.log
 	$(BIN)/cmake --build build/sanitize
 	$(SANITIZERS) $(BIN)/python -m pytest -n auto

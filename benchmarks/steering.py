@@ -47,14 +47,16 @@ def noticed(mutant: Mutant, seconds: float) -> First | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     pairs = ("paged_attention", "extend_attention")
-    parser.add_argument("pairs", nargs="*", metavar="PAIR", choices=[*pairs, []], default=pairs)
+    parser.add_argument("pairs", nargs="*", metavar="PAIR", help=f"of {', '.join(pairs)} (default: both)")
     parser.add_argument("--seconds", type=float, default=20.0, help="for each mutant and way (default 20)")
     options = parser.parse_args()
+    if set(options.pairs) - set(pairs):
+        parser.error(f"no such draws in {', '.join(sorted(set(options.pairs) - set(pairs)))}")
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     firsts: list[tuple[First | None, First | None]] = []
     for mutant in mutants().values():
-        if mutant.pair in options.pairs and not mutant.equivalent and not tier_of(mutant)[1]:
+        if mutant.pair in (options.pairs or pairs) and not mutant.equivalent and not tier_of(mutant)[1]:
             with unsteered():
                 plain = noticed(mutant, options.seconds)
             firsts.append((plain, noticed(mutant, options.seconds)))
