@@ -1,8 +1,8 @@
-"""Does steering find bugs sooner? `python benchmarks/steering.py [PAIR…] [--seconds S]`
+"""Does steering find bugs sooner? `python benchmarks/steering.py [PAIR…] [--seconds S] [--seeds N]`
 
 `kernelpair check -v` and tests/test_kernel_paths.py name the cells and the ways through a kernel that no case hits. Where there
 were some, the pair's strategy draws on purpose, by the number that it calls `rare`, the batches that hit them. This puts each
-mutant of such a pair on trial twice, with that number drawn and with it held at 0, and prints how many cases and seconds each
+mutant of such a pair on trial with that number drawn and with it held at 0, several times each, and prints how many cases it
 took to notice it.
 """
 
@@ -16,18 +16,16 @@ import torch
 
 from kernelpair.drive import Drive
 from kernelpair.run import Isolated
-from kernelpair.tally import First
 from mutants import Mutant, mutants
 from mutants.candidate import resolve, tier_of
-from properties import extend_attention, paged_attention
 from properties.strategies import any_of
-
-SEED = 1
 
 
 @contextmanager
 def unsteered() -> Iterator[None]:
     """`rare` is 0 in every case."""
+    from properties import extend_attention, paged_attention  # these load the library, and workers import this module
+
     drawn, between = extend_attention.RARE, paged_attention.between
     extend_attention.RARE, paged_attention.between = any_of(0), lambda low, high: any_of(low)
     try:
@@ -36,39 +34,47 @@ def unsteered() -> Iterator[None]:
         extend_attention.RARE, paged_attention.between = drawn, between
 
 
-def noticed(mutant: Mutant, seconds: float) -> First | None:
-    """The first failure of a mutant's trial, None if there was none in time."""
+def noticed(mutant: Mutant, seconds: float, seeds: range) -> list[int]:
+    """For each seed after how many cases the mutant's trial failed first; 0 if it did not in time."""
     pair, candidate = resolve(mutant.pair, mutant.name)
+    found = []
     with Isolated(candidate, preload=("mutants.candidate",)) as runner:
-        drive = Drive(pair, candidate, runner, relation=mutant.relation, shrink_seconds=0.0)
-        return drive.run(None, seconds, SEED, None).first
+        for seed in seeds:
+            drive = Drive(pair, candidate, runner, relation=mutant.relation, shrink_seconds=0.0)
+            first = drive.run(None, seconds, seed, None).first
+            found.append(first.cases if first else 0)
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     pairs = ("paged_attention", "extend_attention")
     parser.add_argument("pairs", nargs="*", metavar="PAIR", help=f"of {', '.join(pairs)} (default: both)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each mutant and way (default 20)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each mutant, way and seed (default 10)")
+    parser.add_argument("--seeds", type=int, default=5, help="trials of each mutant and way (default 5)")
     options = parser.parse_args()
     if set(options.pairs) - set(pairs):
         parser.error(f"no such draws in {', '.join(sorted(set(options.pairs) - set(pairs)))}")
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    firsts: list[tuple[First | None, First | None]] = []
+    seeds, held, drawn = range(1, options.seeds + 1), list[int](), list[int]()
+    print(f"cases until it was noticed, by seed{'':21} {'rare held at 0':32} rare drawn")
     for mutant in mutants().values():
         if mutant.pair in (options.pairs or pairs) and not mutant.equivalent and not tier_of(mutant)[1]:
             with unsteered():
-                plain = noticed(mutant, options.seconds)
-            firsts.append((plain, noticed(mutant, options.seconds)))
-            print(f"{mutant.name:44}", *(_says(first) for first in firsts[-1]), flush=True)
-    for way, found in zip(("rare held at 0", "rare drawn"), zip(*firsts)):
-        cases = [first.cases for first in found if first]
-        late = sum(first is None for first in found)
-        print(f"{way:44} {len(cases)} noticed after {geometric_mean(cases):.0f} cases (geometric mean), {late} not")
+                plain = noticed(mutant, options.seconds, seeds)
+            steered = noticed(mutant, options.seconds, seeds)
+            print(f"{mutant.name:55} {_says(plain):32} {_says(steered)}", flush=True)
+            held += plain
+            drawn += steered
+    for way, found in (("rare held at 0", held), ("rare drawn", drawn)):
+        cases = [count for count in found if count]
+        mean = f"after {geometric_mean(cases):.0f} cases (geometric mean)" if cases else ""
+        print(f"{way:16} noticed {len(cases)} of {len(found)} times {mean}")
 
 
-def _says(first: First | None) -> str:
-    return "          not noticed" if first is None else f"{first.cases:6} cases {first.seconds:5.1f} s"
+def _says(found: list[int]) -> str:
+    return " ".join(str(count or "never") for count in found)
 
 
 if __name__ == "__main__":
