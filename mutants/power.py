@@ -15,7 +15,7 @@ import torch
 
 from kernelpair.drive import Drive
 from kernelpair.pair import Pair
-from kernelpair.run import Isolated
+from kernelpair.run import HarnessError, Isolated
 from kernelpair.session import Session
 from mutants import Mutant, mutants
 from mutants.candidate import resolve, tier_of
@@ -46,9 +46,12 @@ def noticed(pair: Pair, seconds: float) -> dict[str, tuple[Mutant, int]]:
         with Isolated(candidate, preload=("mutants.candidate",)) as runner:
             for name in left:
                 drive = Drive(pair, candidate, runner, relation=name, shrink_seconds=0.0, session_type=_Unjudged)
-                first = drive.run(CASES, seconds, SEED, None).first
-                if first is not None:
-                    found[name] = mutant, first.cases
+                try:
+                    noticed_it = drive.run(CASES, seconds, SEED, None).first is not None
+                except HarnessError:  # what the mutant answered is no argument of the relation's next call
+                    noticed_it = True
+                if noticed_it:
+                    found[name] = mutant, drive.tally.cases
     return found
 
 
