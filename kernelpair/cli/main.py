@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from kernelpair import wait_as_usual
+
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING, EXIT_HARNESS, EXIT_INTERRUPTED = 0, 1, 2, 3, 70, 130
 
 DESCRIPTION = "Puts optimized CPU kernels on trial against their pure-PyTorch references, on thousands of generated batches."
@@ -274,6 +276,7 @@ def _dispatch(options: argparse.Namespace) -> int:
         from kernelpair.cli.speed import speed
 
         return speed(options)
+    wait_as_usual()
     from kernelpair.cli.bench import bench
 
     return bench(options)
