@@ -41,7 +41,7 @@ def optimized_metadata(*, steps: tuple[Step, ...], static: Mapping[str, Any] | N
 
 
 def reference_metadata(*, steps: tuple[Step, ...], static: Mapping[str, Any] | None, **given: Any) -> dict[str, Any]:
-    """The same of the reference, taken to be without faults (tests/test_metadata_reference.py)."""
+    """The same of the reference, taken to be without faults."""
     return _call(reference.attention_metadata, steps, static, given, checked=False)
 
 

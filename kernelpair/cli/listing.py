@@ -1,7 +1,9 @@
 """`kernelpair list`: the pairs, what they prove, and where each file is."""
 
 import argparse
+import ast
 import json
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -58,10 +60,16 @@ def _cover(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _summary(path: Path) -> str:
+    """What a pair's module says first of itself."""
+    says = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(says.split("\n\n")[0].split())
+
+
 def _describe(pair: Pair) -> dict[str, Any]:
     return {
         "pair": pair.name,
-        "summary": (pair.reference.__doc__ or "").strip().split("\n")[0],
+        "summary": _summary(properties.ROOT / pair.files["properties"]).removeprefix(f"{pair.name} on trial: "),
         "dtypes": list(pair.dtypes),
         "candidates": [{"name": name, "runnable": not reason, "reason": reason} for name, reason in select_candidates(pair, ())],
         "relations": {name: relation.says for name, relation in pair.relations.items()} | BUILT_IN,
