@@ -100,10 +100,12 @@ def test_no_module_needs_itself_to_be_imported() -> None:
         needs[name].discard(name)
     for name in ("kernelpair.cli", "optimized", "serving"):  # what a package hands on lies above its parts
         needs[name] = set()
+    circle: list[str] = []
     try:
-        list(TopologicalSorter(needs).static_order())
+        TopologicalSorter(needs).prepare()
     except CycleError as error:
-        pytest.fail(" -> ".join(error.args[1]), pytrace=False)
+        circle = error.args[1]
+    assert not circle, " -> ".join(circle)
 
 
 def test_the_rules_are_looked_at_where_they_matter() -> None:
