@@ -1,11 +1,25 @@
 """The compiled kernels behind a Python face: `operator(name)` calls one, `use_tier(name)` chooses its instruction set."""
 
 from optimized.operators import Operator, operator, operators
-from optimized.tiers import Tier, build, forget_last_tier, last_tier, paths, selected_tier, set_tier, tiers, use_tier
+from optimized.tiers import (
+    TILED,
+    Tier,
+    best_tier,
+    build,
+    forget_last_tier,
+    last_tier,
+    paths,
+    selected_tier,
+    set_tier,
+    tiers,
+    use_tier,
+)
 
 __all__ = [
+    "TILED",
     "Operator",
     "Tier",
+    "best_tier",
     "build",
     "forget_last_tier",
     "last_tier",

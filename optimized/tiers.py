@@ -11,6 +11,9 @@ import torch
 
 from optimized._library import load, raise_as_marked
 
+TILED = ("avx512_bf16", "amx", "amx_emulated")
+"""Tiers that multiply tiles of bf16; elsewhere bf16 is widened to float32 first."""
+
 
 @dataclass(frozen=True)
 class Tier:
@@ -28,15 +31,20 @@ class Tier:
 
 @cache
 def build() -> dict[str, Any]:
-    """How the library was built: compiler, build_type, build_directory, and the tiers as plain data."""
+    """How the library was built: compiler, build_type, build_directory, the tiers as plain data, and the best of this CPU."""
     load()
     return dict(json.loads(torch.ops.kernelpair._tiers()))
 
 
 @cache
 def tiers() -> tuple[Tier, ...]:
-    """All tiers, compiled or not, in ascending order of preference; the last, amx_emulated, only runs when asked for."""
+    """All tiers, compiled or not, from what any CPU has to what few have; the last, amx_emulated, only runs when asked for."""
     return tuple(Tier(**tier) for tier in build()["tiers"])
+
+
+def best_tier() -> str:
+    """The tier that kernels run in when none was asked for: the fastest of this CPU."""
+    return str(build()["best"])
 
 
 def set_tier(name: str) -> None:

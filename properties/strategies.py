@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kernelpair.layout import FUSED
-from optimized import paths
+from optimized import TILED, paths
 
 SCATTER = 2_654_435_761  # a prime, so that multiplying by it loses no code
 MOST_LAYOUTS = 3  # arguments of one case that are not dense; more find nothing new and make failures harder to read
@@ -90,10 +90,14 @@ def common(
 
 
 def kernel_paths(*prefixes: str, but: Sequence[str] = ()) -> Callable[[str], list[str]]:
-    """For `Pair.paths`: the ways of csrc/common/path.h that begin with one of these; tile ways only in tiers with tiles."""
+    """For `Pair.paths`: the ways of csrc/common/path.h that begin with one of these, as far as the tier has them."""
 
     def of(candidate: str) -> list[str]:
-        tiled = candidate.startswith("amx")
-        return [name for name in paths() if name.startswith(prefixes) and name not in but and (tiled or "_tiles" not in name)]
+        def exists(name: str) -> bool:
+            if "_tiles" in name:
+                return candidate in TILED and (name, candidate) != ("decode_tiles_expanded", "avx512_bf16")
+            return name != "decode_pairs" or candidate == "avx512_bf16"
+
+        return [name for name in paths() if name.startswith(prefixes) and name not in but and exists(name)]
 
     return of

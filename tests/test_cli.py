@@ -16,7 +16,7 @@ import pytest
 import properties
 from kernelpair.case import to_line
 from kernelpair.pair import Pair
-from optimized import Tier, tiers
+from optimized import Tier, best_tier, tiers
 from properties.store_cache import StoreCacheCase
 from tests.command_line import kernelpair
 from tests.kernels import kernel
@@ -24,7 +24,7 @@ from tests.selftest.toy import PAIR as TOY
 from tests.selftest.toy import ToyCase
 
 STORE_CACHE = properties.pairs()["store_cache"]
-BEST = [tier.name for tier in tiers() if tier.runnable and tier.name != "amx_emulated"][-1]
+BEST = best_tier()
 MISSING = [tier for tier in tiers() if not tier.runnable]
 PLAIN = to_line("store_cache", STORE_CACHE.version, StoreCacheCase(rows=2))
 IN_PROCESS = ("--in-process", "--seed", "1", "--examples")
@@ -82,7 +82,7 @@ def test_several_kinds_are_printed_each_with_its_case(monkeypatch: pytest.Monkey
     ("arguments", "says"),
     [
         (("nonsense",), "unknown pair 'nonsense'; known are "),
-        (("--tier", "neon"), "unknown tier 'neon'; known are scalar, avx2, avx512, amx, amx_emulated"),
+        (("--tier", "neon"), "unknown tier 'neon'; known are scalar, avx2, avx512, avx512_bf16, amx, amx_emulated"),
         (("--wrong",), "unrecognized arguments: --wrong"),
         (("--examples", "many"), "argument --examples: invalid"),
         (("--examples", "0"), "argument --examples: must be 1 or more, got 0"),

@@ -6,13 +6,12 @@ import properties
 from kernelpair.drive import Drive
 from kernelpair.pair import Pair
 from kernelpair.run import Isolated
-from optimized import paths, tiers
+from optimized import TILED, best_tier, paths, tiers
 from properties.candidates import candidate
 
 PAIRS = properties.pairs()
 CASES = 2000
-TIERS = [tier.name for tier in tiers() if tier.runnable]
-TRIED = sorted({[name for name in TIERS if name != "amx_emulated"][-1], *(name for name in TIERS if name.startswith("amx"))})
+TRIED = sorted({best_tier(), "avx512", *TILED} & {tier.name for tier in tiers() if tier.runnable})
 MARKED = [(pair, tier) for pair in PAIRS.values() for tier in TRIED if pair.paths(tier)]
 
 
@@ -28,7 +27,7 @@ def test_every_way_is_taken(pair: Pair, tier: str) -> None:
 
 
 def test_every_mark_belongs_to_a_pair() -> None:
-    claimed = {name for pair in PAIRS.values() for name in pair.paths("amx")}
+    claimed = {name for pair in PAIRS.values() for tier in TILED for name in pair.paths(tier)}
     assert claimed == set(paths())
 
 

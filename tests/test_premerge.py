@@ -11,6 +11,7 @@ from kernelpair.cli import main
 from kernelpair.cli.against_base import Ratio
 from kernelpair.cli.premerge import Premerge, annotations, markdown, summary
 from kernelpair.report import FailureReport, Result
+from optimized import TILED
 
 PAIRS = properties.pairs()
 
@@ -35,8 +36,8 @@ def test_a_file_touches_the_pairs_that_need_it(file: str, pairs: set[str], tiers
 def test_a_shared_header_touches_all_that_include_it() -> None:
     everything = affected(properties.ROOT, PAIRS, ["csrc/common/vec.h"])
     assert {"gdn_gating", "decode_attention", "packed_linear"} <= set(everything.compiled)
-    tiles = affected(properties.ROOT, PAIRS, ["csrc/common/tile.h"])
-    assert tiles.tiers and all(names == {"amx", "amx_emulated"} for names in tiles.tiers.values())
+    tiles = affected(properties.ROOT, PAIRS, ["csrc/common/tile_block.h"])
+    assert tiles.tiers and all(names == set(TILED) for names in tiles.tiers.values())
 
 
 def test_the_base_and_what_changed(tmp_path: Path) -> None:

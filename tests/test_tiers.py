@@ -27,7 +27,7 @@ def in_new_process(program: str, tier: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_names() -> None:
     names = [tier.name for tier in optimized.tiers()]
-    assert names == ["scalar", "avx2", "avx512", "amx", "amx_emulated"]
+    assert names == ["scalar", "avx2", "avx512", "avx512_bf16", "amx", "amx_emulated"]
     assert {"scalar", "amx_emulated"} <= {tier.name for tier in RUNNABLE}
 
 
@@ -48,7 +48,7 @@ def test_the_chosen_tier_runs(tier: optimized.Tier) -> None:
 
 
 def test_an_unknown_tier_is_refused_with_the_list() -> None:
-    with pytest.raises(ValueError, match="no tier 'neon'; the tiers are scalar, avx2, avx512, amx, amx_emulated"):
+    with pytest.raises(ValueError, match="no tier 'neon'; the tiers are scalar, avx2, avx512, avx512_bf16, amx, amx_emulated"):
         optimized.set_tier("neon")
 
 

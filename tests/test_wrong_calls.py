@@ -12,12 +12,12 @@ from kernelpair.drive import Drive
 from kernelpair.pair import Pair
 from kernelpair.run import Isolated, Runner
 from kernelpair.verdict import Verdict
-from optimized import tiers
+from optimized import best_tier
 from properties.candidates import PYTHON, candidate
 
 PAIRS = properties.pairs()
 DRAWS = 2000
-BEST = [tier.name for tier in tiers() if tier.runnable and tier.name != "amx_emulated"][-1]
+BEST = best_tier()
 
 
 def cases_with_room(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> dict[str, Case]:

@@ -8,6 +8,9 @@
 //                                                        relative to the score `top`; may be changed in place
 #pragma once
 
+#include <type_traits>
+
+#include "common/decode_pairs.h"
 #include "common/decode_tiles.h"
 #include "common/decode_vectors.h"
 #include "common/parallel.h"
@@ -17,22 +20,9 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-// Tiles for bf16 where there are any, vectors else.
-template <class T>
-struct ProductsOf {
-  using type = DecodeVectors<T>;
-};
-#if defined(KP_TIER_AMX) || defined(KP_TIER_AMX_EMULATED)
-template <>
-struct ProductsOf<Bf16> {
-  using type = DecodeTiles;
-};
-#endif
-template <class T>
-using DecodeProducts = typename ProductsOf<T>::type;
-
 constexpr int64_t kBlockBytes = 144 << 10;  // keys of a block: with its values, and the next block fetched, a third of the L2
 constexpr int64_t kSerialBytes = 1 << 20;   // 60 us of reading, about the price of waking a thread that sleeps
+constexpr int64_t kLeastTileHeads = 12;     // avx512_bf16: query heads a kv head, below which tiles are mostly padding
 constexpr int64_t kLeastSplit = 64;         // keys: shorter splits cost more in the merge than they bring
 
 bool in_order(const KeyBlock& block, int64_t k_step) {
@@ -43,7 +33,7 @@ bool in_order(const KeyBlock& block, int64_t k_step) {
 
 // One item: keys [first, last), of which consecutive slots lie `k_step` bytes apart.
 template <class Products, class Source>
-void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, int64_t last, int64_t k_step,
+void run_item_with(const DecodeShape& shape, const Scaling& scaling, int64_t first, int64_t last, int64_t k_step,
               const Source& source) {
   using Element = typename Products::Element;
   const int64_t key_bytes = shape.heads * shape.D * static_cast<int64_t>(sizeof(Element));
@@ -100,6 +90,20 @@ void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, i
       const float top = scaling.cap > 0 ? softmax.top[column] : softmax.top[column] * scaling.scale;
       source.result(h, g, p.row, top, softmax.sum[column]);
     }
+}
+
+// Tiles for bf16 where there are any, vectors else.
+template <class T, class Source>
+void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, int64_t last, int64_t k_step,
+              const Source& source) {
+  if constexpr (kHasTiles && std::is_same_v<T, Bf16>) {
+#if defined(KP_TIER_AVX512_BF16)
+    if (shape.group < kLeastTileHeads) return run_item_with<DecodePairs>(shape, scaling, first, last, k_step, source);
+#endif
+    run_item_with<DecodeTiles>(shape, scaling, first, last, k_step, source);
+  } else {
+    run_item_with<DecodeVectors<T>>(shape, scaling, first, last, k_step, source);
+  }
 }
 
 // How a call is cut: each request into at most `splits` runs of keys of at least `target` keys, a multiple of `granule`; and into

@@ -12,15 +12,27 @@
 #include "common/path.h"
 #include "common/row_tiles.h"
 #include "common/scratch.h"
-#include "common/tile.h"
+#include "common/tile_block.h"
+#include "common/tile_pack.h"
 #include "common/transpose.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
+#if defined(KP_TIER_AVX512_BF16)
+constexpr int64_t kPairedHeads = 1;  // a padded row costs as much as any other here
+#else
 constexpr int64_t kPairedHeads = 32;
-constexpr int64_t kTileHalves = 512;   // bf16 elements of a tile
+#endif
 constexpr int64_t kExpandedHeads = 8;  // heads of an A tile whose weights stand in it twice
+
+// Calls body(std::integral_constant<int, n>) for an n of 1..kMost.
+template <int kMost, class Body>
+KP_INLINE void with_count(int64_t n, const Body& body) {
+  for_each_tile<kMost>([&](auto i) KP_LAMBDA_INLINE {
+    if (n == i + 1) body(std::integral_constant<int, i + 1>());
+  });
+}
 
 struct DecodeTiles {
   using Element = Bf16;
@@ -83,10 +95,8 @@ struct DecodeTiles {
   // --- scores ------------------------------------------------------------------------------------------------------
 
   KP_NOINLINE void scores(const KeyBlock& block, float* to, int64_t row) {
-    TileShapes shapes;
-    for (int t = 0; t < 8; ++t)
-      if (t != 4 && t != 5) shapes.row_bytes[t] = static_cast<uint16_t>(4 * least(columns, 16));
-    tile_configure(shapes);
+    const TileShape tile{16, static_cast<int>(least(columns, 16))};
+    TileScope scope(tile);
     for (int64_t h = 0; h < shape.heads; ++h) {
       tiles.find(block.keys, block.k, h * shape.k_head_stride, shape.D, k_copy);
       const int64_t count = (block.keys + 15) / 16;
@@ -97,64 +107,38 @@ struct DecodeTiles {
       for (int64_t t = 0; t < count; t += step) {
         if (block.ahead)
           prefetch_rows(block.ahead->k, t * 16, least((t + step) * 16, block.ahead->keys), h * shape.k_head_stride, shape.D * 2);
-        if (blocks == 1) score_column(t, least(count - t, 4), q, corner + t * 16 * row, row);
+        if (blocks == 1) score_column(tile, t, least(count - t, 4), q, corner + t * 16 * row, row);
         for (int64_t c = 0; blocks > 1 && c < blocks; c += 2)
-          score_square(t, t + 1 < count, q + c * depths * query_tile(), c + 1 < blocks, corner + t * 16 * row + c * 16, row);
+          score_square(tile, t, least(count - t, 2), q + c * depths * query_tile(), least(blocks - c, 2), corner + t * 16 * row + c * 16, row);
       }
     }
   }
 
   // Up to four tiles of keys by one of heads.
-  KP_NOINLINE void score_column(int64_t t, int64_t count, const Bf16* q, float* to, int64_t row) {
-    tile_zero<0>();
-    tile_zero<1>();
-    tile_zero<2>();
-    tile_zero<3>();
-    for (int64_t d = 0; d < depths; ++d) {
-      tile_load<6>(q + d * query_tile(), query_stride);
-      tile_load<4>(tiles.start[t] + d * 64, tiles.stride[t]);
-      tile_bf16<0, 4, 6>();
-      if (count > 1) {
-        tile_load<5>(tiles.start[t + 1] + d * 64, tiles.stride[t + 1]);
-        tile_bf16<1, 5, 6>();
-      }
-      if (count > 2) {
-        tile_load<4>(tiles.start[t + 2] + d * 64, tiles.stride[t + 2]);
-        tile_bf16<2, 4, 6>();
-      }
-      if (count > 3) {
-        tile_load<5>(tiles.start[t + 3] + d * 64, tiles.stride[t + 3]);
-        tile_bf16<3, 5, 6>();
-      }
-    }
-    tile_store<0>(to, row * 4);
-    if (count > 1) tile_store<1>(to + 16 * row, row * 4);
-    if (count > 2) tile_store<2>(to + 32 * row, row * 4);
-    if (count > 3) tile_store<3>(to + 48 * row, row * 4);
+  KP_NOINLINE void score_column(TileShape tile, int64_t t, int64_t count, const Bf16* q, float* to, int64_t row) {
+    with_count<4>(count, [&](auto down) {
+      block_product<down, 1>(tile, key_tiles(t), query_operand(q), depths, nullptr, {to, 16 * row, 16, row * 4});
+    });
   }
 
-  // Two tiles of keys by two tiles of heads; the second of either may be missing, then the first is taken twice.
-  KP_NOINLINE void score_square(int64_t t, bool two_keys, const Bf16* q, bool two_heads, float* to, int64_t row) {
-    const int64_t u = two_keys ? t + 1 : t;
-    const Bf16* q1 = two_heads ? q + depths * query_tile() : q;
-    tile_zero<0>();
-    tile_zero<1>();
-    tile_zero<2>();
-    tile_zero<3>();
-    for (int64_t d = 0; d < depths; ++d) {
-      tile_load<4>(tiles.start[t] + d * 64, tiles.stride[t]);
-      tile_load<6>(q + d * query_tile(), query_stride);
-      tile_bf16<0, 4, 6>();
-      tile_load<7>(q1 + d * query_tile(), query_stride);
-      tile_bf16<1, 4, 7>();
-      tile_load<5>(tiles.start[u] + d * 64, tiles.stride[u]);
-      tile_bf16<2, 5, 6>();
-      tile_bf16<3, 5, 7>();
-    }
-    tile_store<0>(to, row * 4);
-    if (two_heads) tile_store<1>(to + 16, row * 4);
-    if (two_keys) tile_store<2>(to + 16 * row, row * 4);
-    if (two_keys && two_heads) tile_store<3>(to + 16 * row + 16, row * 4);
+  // One or two tiles of keys by one or two of heads.
+  KP_NOINLINE void score_square(TileShape tile, int64_t t, int64_t down, const Bf16* q, int64_t across, float* to, int64_t row) {
+    with_count<2>(down, [&](auto down) {
+      with_count<2>(across, [&](auto across) {
+        block_product<down, across>(tile, key_tiles(t), query_operand(q), depths, nullptr, {to, 16 * row, 16, row * 4});
+      });
+    });
+  }
+
+  auto key_tiles(int64_t t) const {
+    return [=, this](int64_t i, int64_t d) KP_LAMBDA_INLINE {
+      return TilePlace{tiles.start[t + i] + d * 64, tiles.stride[t + i]};
+    };
+  }
+  auto query_operand(const Bf16* q) const {
+    return [=, this](int64_t j, int64_t d) KP_LAMBDA_INLINE {
+      return TilePlace{q + (j * depths + d) * query_tile(), query_stride};
+    };
   }
 
   // --- values ------------------------------------------------------------------------------------------------------
@@ -167,10 +151,8 @@ struct DecodeTiles {
       pack_paired_weights(from, row, steps);
     else
       pack_expanded_weights(from, row, steps);
-    TileShapes shapes;
-    for (int t = 0; t < 8; ++t)
-      if (t != 4 && t != 5) shapes.rows[t] = static_cast<uint8_t>(rows);
-    tile_configure(shapes);
+    const TileShape tile{static_cast<int>(rows), 16};
+    TileScope scope(tile);
     for (int64_t h = 0; h < shape.heads; ++h) {
       if (paired)
         interleave_values(block, h, steps);
@@ -182,110 +164,43 @@ struct DecodeTiles {
       for (int64_t g = 0; g < row_groups; g += 2) {
         float* c = sums + (h * row_groups + g) * value_depths * sum_tile();
         const Bf16* p = a + g * rows * kDepth;
-        const bool two = g + 1 < row_groups;
+        const int64_t down = least(row_groups - g, 2), across = down == 2 ? 2 : 4;
         if (paired)
-          for (int64_t d = 0; d < value_depths; ++d) pair_product(p, two, d, steps, c, first);
-        else if (two)
-          for (int64_t d = 0; d < value_depths; d += 2) value_square(p, d, value_depths - d > 1, steps, c, first);
+          for (int64_t d = 0; d < value_depths; ++d) pair_product(tile, p, down, d, steps, c, first);
         else
-          for (int64_t d = 0; d < value_depths; d += 4) value_row(p, d, least(value_depths - d, 4), steps, c, first);
+          for (int64_t d = 0; d < value_depths; d += across)
+            value_product(tile, p, down, d, least(value_depths - d, across), steps, c, first);
       }
     }
-  }
-
-  template <int kTile>
-  KP_INLINE static void begin(float* c, bool first) {
-    if (first)
-      tile_zero<kTile>();
-    else
-      tile_load<kTile>(c, 64);
   }
 
   int64_t weight_step() const { return shape.heads * row_groups * rows * kDepth; }
 
-  // One tile of weights by up to four of values.
-  KP_NOINLINE void value_row(const Bf16* p, int64_t d, int64_t count, int64_t steps, float* c, bool first) {
-    c += d * sum_tile();
-    begin<0>(c, first);
-    if (count > 1) begin<1>(c + sum_tile(), first);
-    if (count > 2) begin<2>(c + 2 * sum_tile(), first);
-    if (count > 3) begin<3>(c + 3 * sum_tile(), first);
-    for (int64_t s = 0; s < steps; ++s) {
-      const char* v = tiles.start[s] + d * 64;
-      const int64_t stride = tiles.stride[s];
-      tile_load<6>(p + s * weight_step(), 64);
-      tile_load<4>(v, stride);
-      tile_bf16<0, 6, 4>();
-      if (count > 1) {
-        tile_load<5>(v + 64, stride);
-        tile_bf16<1, 6, 5>();
-      }
-      if (count > 2) {
-        tile_load<4>(v + 128, stride);
-        tile_bf16<2, 6, 4>();
-      }
-      if (count > 3) {
-        tile_load<5>(v + 192, stride);
-        tile_bf16<3, 6, 5>();
-      }
-    }
-    tile_store<0>(c, 64);
-    if (count > 1) tile_store<1>(c + sum_tile(), 64);
-    if (count > 2) tile_store<2>(c + 2 * sum_tile(), 64);
-    if (count > 3) tile_store<3>(c + 3 * sum_tile(), 64);
+  auto weight_tiles(const Bf16* p) const {
+    return DenseTiles{p, rows * kDepth * 2, weight_step() * 2};
   }
 
-  // Two tiles of weights by one or two of values.
-  KP_NOINLINE void value_square(const Bf16* p, int64_t d, bool two, int64_t steps, float* c, bool first) {
-    float* c1 = c + (value_depths + d) * sum_tile();
-    c += d * sum_tile();
-    begin<0>(c, first);
-    begin<1>(c1, first);
-    if (two) begin<2>(c + sum_tile(), first);
-    if (two) begin<3>(c1 + sum_tile(), first);
-    for (int64_t s = 0; s < steps; ++s) {
-      tile_load<4>(tiles.start[s] + d * 64, tiles.stride[s]);
-      tile_load<6>(p + s * weight_step(), 64);
-      tile_bf16<0, 6, 4>();
-      tile_load<7>(p + s * weight_step() + rows * kDepth, 64);
-      tile_bf16<1, 7, 4>();
-      if (two) {
-        tile_load<5>(tiles.start[s] + d * 64 + 64, tiles.stride[s]);
-        tile_bf16<2, 6, 5>();
-        tile_bf16<3, 7, 5>();
-      }
-    }
-    tile_store<0>(c, 64);
-    tile_store<1>(c1, 64);
-    if (two) tile_store<2>(c + sum_tile(), 64);
-    if (two) tile_store<3>(c1 + sum_tile(), 64);
+  // One tile of weights by up to four of values, or two by up to two.
+  KP_NOINLINE void value_product(TileShape tile, const Bf16* p, int64_t down, int64_t d, int64_t across, int64_t steps, float* c,
+                                 bool first) {
+    const BlockSums to{c + d * sum_tile(), value_depths * sum_tile(), sum_tile()};
+    const auto v = [=, this](int64_t j, int64_t s) KP_LAMBDA_INLINE {
+      return TilePlace{tiles.start[s] + (d + j) * 64, tiles.stride[s]};
+    };
+    const BlockSums* from = first ? nullptr : &to;
+    if (down == 1)
+      with_count<4>(across, [&](auto n) { block_product<1, n>(tile, weight_tiles(p), v, steps, from, to); });
+    else
+      with_count<2>(across, [&](auto n) { block_product<2, n>(tile, weight_tiles(p), v, steps, from, to); });
   }
 
   // One or two tiles of sixteen heads by the two tiles of sixteen columns that 32 columns of interleaved values make.
-  KP_NOINLINE void pair_product(const Bf16* p, bool two, int64_t d, int64_t steps, float* c, bool first) {
-    float* c1 = c + (value_depths + d) * sum_tile();
-    c += d * sum_tile();
-    begin<0>(c, first);
-    begin<1>(c + 256, first);
-    if (two) begin<2>(c1, first);
-    if (two) begin<3>(c1 + 256, first);
-    const Bf16* v = pairs + d * 2 * kTileHalves;
-    for (int64_t s = 0; s < steps; ++s, v += value_depths * 2 * kTileHalves) {
-      tile_load<6>(p + s * weight_step(), 64);
-      tile_load<4>(v, 64);
-      tile_bf16<0, 6, 4>();
-      tile_load<5>(v + kTileHalves, 64);
-      tile_bf16<1, 6, 5>();
-      if (two) {
-        tile_load<7>(p + s * weight_step() + rows * kDepth, 64);
-        tile_bf16<2, 7, 4>();
-        tile_bf16<3, 7, 5>();
-      }
-    }
-    tile_store<0>(c, 64);
-    tile_store<1>(c + 256, 64);
-    if (two) tile_store<2>(c1, 64);
-    if (two) tile_store<3>(c1 + 256, 64);
+  KP_NOINLINE void pair_product(TileShape tile, const Bf16* p, int64_t down, int64_t d, int64_t steps, float* c, bool first) {
+    const BlockSums to{c + d * sum_tile(), value_depths * sum_tile()};
+    const DenseTiles v{pairs + d * 2 * kTileHalves, kTileHalves * 2, value_depths * 4 * kTileHalves};
+    with_count<2>(down, [&](auto n) {
+      block_product<n, 2>(tile, weight_tiles(p), v, steps, first ? nullptr : &to, to);
+    });
   }
 
   // Sixteen keys by sixteen columns of scores to rows of weights: [key step][kv head][tile of the group][row][key].

@@ -6,13 +6,13 @@
 
 #include "common/view.h"
 
-// Grouped by the code that marks them. Those of the tiles exist in tiers that have tiles.
+// Grouped by the code that marks them. Those of tiles exist in tiers that have them, decode_pairs in avx512_bf16.
 #define KP_PATHS(X)                                                                                                          \
   X(store_dense) X(store_by_head) X(store_streamed)                                                                          \
   X(linear_vectors_few) X(linear_vectors_many) X(linear_vectors_slices) X(linear_tiles_few) X(linear_tiles_whole)            \
   X(linear_tiles_slices)                                                                                                     \
   X(decode_one_split) X(decode_splits) X(decode_merged) X(decode_head_parts) X(decode_blocks) X(decode_rescaled)             \
-  X(decode_fetched_ahead) X(decode_no_keys) X(decode_tiles_paired) X(decode_tiles_expanded)                                  \
+  X(decode_fetched_ahead) X(decode_no_keys) X(decode_tiles_paired) X(decode_tiles_expanded) X(decode_pairs)                                  \
   X(prefill_vectors) X(prefill_tiles) X(prefill_masked) X(prefill_whole) X(prefill_capped) X(prefill_rescaled)               \
   X(prefill_unseen_block)                                                                                                    \
   X(conv_dense_channels) X(conv_any_strides) X(conv_token_tile) X(conv_token_step) X(conv_pad) X(conv_state_read)             \

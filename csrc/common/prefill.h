@@ -202,9 +202,16 @@ struct Prefill {
     }
   }
 
+  // Only what lies before the first whole vector of seen keys, and what follows the last.
   KP_INLINE static void mask(float* row, int64_t low, int64_t high, int64_t begin, int64_t end) {
     low = clamp(low, begin, end);
     high = clamp(high, begin, end);
+    const int64_t first = (low + kLanes - 1) / kLanes * kLanes, last = high / kLanes * kLanes;
+    mask_part(row, low, high, begin, first < last ? first : end);
+    if (first < last) mask_part(row, low, high, last, end);
+  }
+
+  KP_INLINE static void mask_part(float* row, int64_t low, int64_t high, int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; j += kLanes) {
       const I32x16 key = lane_numbers() + splat_int(static_cast<int32_t>(j));
       const Mask16 seen = ~less(key, splat_int(static_cast<int32_t>(low))) & less(key, splat_int(static_cast<int32_t>(high)));
@@ -233,10 +240,10 @@ struct Prefill {
     const float largest = s > m ? s : m;
     const float share = exp_one(m - largest);
     const float denominator = reduce_add(load(total + id * kLanes)) * share + exp_one(s - largest);
-    const float factor = share * source.v_scale(request, head);
+    const F32x16 factor = splat(share * source.v_scale(request, head) / denominator);
     const float* sums = products.sum_row(unit, r);
     for (int64_t d = 0; d < call.value_width; d += kLanes, sums += Products::kSumStep)
-      store(to + d, seen ? load(sums) * splat(factor) / splat(denominator) : zero(), lanes_left(call.value_width - d));
+      store(to + d, seen ? load(sums) * factor : zero(), lanes_left(call.value_width - d));
   }
 
   KP_INLINE static float exp_one(float x) { return load_one_lane(exp(splat(x))); }

@@ -11,7 +11,7 @@
 
 #include "common/attention_pack.h"
 #include "common/prefill_plan.h"
-#include "common/tile.h"
+#include "common/tile_block.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 struct TileProducts {
   using Scope = TileScope;  // what a thread holds while it works
   static constexpr int64_t kDepth = 32;  // score widths are padded to whole tiles
-  static constexpr int64_t kTile = 512;  // bf16 elements of a tile
+  static constexpr int64_t kTile = 512, kTileBytes = 1024;  // bf16 elements of a tile
 
   Blocking blocking;
   Bf16 *queries, *keys, *weights, *values;
@@ -58,8 +58,7 @@ struct TileProducts {
     for (int64_t r = 0; r < kUnitRows; ++r) {
       Bf16* to = queries + ((unit * 2 + r / 16) * chunks() + first / 32) * kTile + r % 16 * 32;
       for (int64_t d = 0; d < width; d += 32, to += kTile) {
-        const I32x16 piece = rows[r] ? load_bytes(rows[r] + d * 2, (width - d) * 2) : I32x16{};
-        __builtin_memcpy(to, &piece, sizeof piece);
+        store_dwords(to, rows[r] ? load_bytes(rows[r] + d * 2, (width - d) * 2) : I32x16{});
       }
     }
   }
@@ -74,7 +73,7 @@ struct TileProducts {
         _Pragma("GCC unroll 16") for (int r = 0; r < 16; ++r) block[r] =
             sixteen[r] ? load_bytes(sixteen[r] + d * 2, (width - d) * 2) : I32x16{};
         transpose(block);
-        __builtin_memcpy(to, block, sizeof block);
+        _Pragma("GCC unroll 16") for (int r = 0; r < 16; ++r) store_dwords(to + r * 32, block[r]);
       }
     }
   }
@@ -87,10 +86,9 @@ struct TileProducts {
         Bf16* to = values + j / 32 * kTile + (j % 32 / 2 + pair) * 32;
         for (int64_t d = 0; d < width; d += 32) {
           const I32x16 even = value_piece(sixteen[2 * pair], d, width), odd = value_piece(sixteen[2 * pair + 1], d, width);
-          for (int half = 0; half < 2; ++half, to += blocking.keys * 16) {
-            const I32x16 joined = interleave(even, odd, half);
-            __builtin_memcpy(to, &joined, sizeof joined);
-          }
+          store_dwords(to, interleave(even, odd, 0));
+          store_dwords(to + blocking.keys * 16, interleave(even, odd, 1));
+          to += blocking.keys * 32;
         }
       }
     }
@@ -98,15 +96,11 @@ struct TileProducts {
 
   // Scores of a unit against packed keys [begin, end), multiples of 32, into rows of `scores`.
   void score(int64_t unit, int64_t rows, int64_t begin, int64_t end, float* scores) const {
-    for (int64_t j = begin; j < end; j += 32) {
-      const Bf16* a = queries + unit * 2 * chunks() * kTile;
-      const Bf16* b = keys + j / 16 * chunks() * kTile;
-      float* c = scores + j;
-      if (rows > 16)
-        score_block<true>(a, b, c);
-      else
-        score_block<false>(a, b, c);
-    }
+    const int64_t row = chunks() * kTileBytes;
+    const DenseTiles a{queries + unit * 2 * chunks() * kTile, row, kTileBytes};
+    for (int64_t j = begin; j < end; j += 32)
+      multiply(rows, a, {keys + j / 16 * chunks() * kTile, row, kTileBytes}, chunks(), nullptr,
+               {scores + j, 16 * kScoreStride, 16, kScoreStride * 4});
   }
 
   KP_INLINE void store_weights(float*, int64_t row, int64_t key, F32x16 low, F32x16 high) const {
@@ -122,19 +116,24 @@ struct TileProducts {
 
   // sums (+)= weights x values over the keys [begin, end).
   void accumulate(int64_t unit, int64_t rows, int64_t begin, int64_t end, bool fresh, const float*) const {
-    const int64_t value_tile = blocking.keys * 16;
+    const int64_t apart = blocking.keys * 32;
+    const DenseTiles a{weights + begin / 32 * kTile, apart, kTileBytes};
     for (int64_t n = 0; n < blocking.value_tiles; n += 2) {
-      const Bf16* b = values + n * value_tile + begin / 32 * kTile;
-      float* c = sums + (unit * 2 * blocking.value_tiles + n) * 256;
-      const Bf16* a = weights + begin / 32 * kTile;
-      if (rows > 16)
-        value_block<true>(a, b, c, (end - begin) / 32, fresh);
-      else
-        value_block<false>(a, b, c, (end - begin) / 32, fresh);
+      const BlockSums c{sums + (unit * 2 * blocking.value_tiles + n) * 256, blocking.value_tiles * 256};
+      multiply(rows, a, {values + n * blocking.keys * 16 + begin / 32 * kTile, apart, kTileBytes}, (end - begin) / 32,
+               fresh ? nullptr : &c, c);
     }
   }
 
  private:
+  KP_INLINE static void multiply(int64_t rows, const DenseTiles& a, const DenseTiles& b, int64_t steps, const BlockSums* from,
+                                 const BlockSums& to) {
+    if (rows > 16)
+      block_product<2, 2>({}, a, b, steps, from, to);
+    else
+      block_product<1, 2>({}, a, b, steps, from, to);
+  }
+
   // Sixteen rows of 16-bit elements: the caller's own, or converted from float8 (which loses nothing).
   template <class F8>
   void convert(const char* const* rows, int64_t width, const char* (&to)[16]) const {
@@ -163,62 +162,6 @@ struct TileProducts {
   KP_INLINE static I32x16 interleave(I32x16 even, I32x16 odd, int half) {
     return load_u16(reinterpret_cast<const char*>(&even) + half * 32) |
            shift_left<16>(load_u16(reinterpret_cast<const char*>(&odd) + half * 32));
-  }
-
-  template <bool kTwo>
-  KP_INLINE void score_block(const Bf16* a, const Bf16* b, float* c) const {
-    const int64_t next = chunks() * kTile, row_bytes = kScoreStride * 4;
-    tile_zero<0>();
-    tile_zero<1>();
-    if constexpr (kTwo) tile_zero<2>(), tile_zero<3>();
-    for (int64_t k = 0; k < chunks(); ++k, a += kTile, b += kTile) {
-      tile_load<4>(a, 64);
-      tile_load<6>(b, 64);
-      tile_bf16<0, 4, 6>();
-      tile_load<7>(b + next, 64);
-      tile_bf16<1, 4, 7>();
-      if constexpr (kTwo) {
-        tile_load<5>(a + next, 64);
-        tile_bf16<2, 5, 6>();
-        tile_bf16<3, 5, 7>();
-      }
-    }
-    tile_store<0>(c, row_bytes);
-    tile_store<1>(c + 16, row_bytes);
-    if constexpr (kTwo) {
-      c += 16 * kScoreStride;
-      tile_store<2>(c, row_bytes);
-      tile_store<3>(c + 16, row_bytes);
-    }
-  }
-
-  template <bool kTwo>
-  KP_INLINE void value_block(const Bf16* a, const Bf16* b, float* c, int64_t chunks, bool fresh) const {
-    const int64_t next_a = blocking.keys * 16, next_b = blocking.keys * 16, next_c = blocking.value_tiles * 256;
-    if (fresh) {
-      tile_zero<0>();
-      tile_zero<1>();
-      if constexpr (kTwo) tile_zero<2>(), tile_zero<3>();
-    } else {
-      tile_load<0>(c, 64);
-      tile_load<1>(c + 256, 64);
-      if constexpr (kTwo) tile_load<2>(c + next_c, 64), tile_load<3>(c + next_c + 256, 64);
-    }
-    for (int64_t k = 0; k < chunks; ++k, a += kTile, b += kTile) {
-      tile_load<4>(a, 64);
-      tile_load<6>(b, 64);
-      tile_bf16<0, 4, 6>();
-      tile_load<7>(b + next_b, 64);
-      tile_bf16<1, 4, 7>();
-      if constexpr (kTwo) {
-        tile_load<5>(a + next_a, 64);
-        tile_bf16<2, 5, 6>();
-        tile_bf16<3, 5, 7>();
-      }
-    }
-    tile_store<0>(c, 64);
-    tile_store<1>(c + 256, 64);
-    if constexpr (kTwo) tile_store<2>(c + next_c, 64), tile_store<3>(c + next_c + 256, 64);
   }
 };
 

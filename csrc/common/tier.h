@@ -29,6 +29,11 @@
 #else
 #define KP_IF_AVX512(yes, no) no
 #endif
+#if KP_HAVE_AVX512_BF16
+#define KP_IF_AVX512_BF16(yes, no) yes
+#else
+#define KP_IF_AVX512_BF16(yes, no) no
+#endif
 #if KP_HAVE_AMX
 #define KP_IF_AMX(yes, no) yes
 #else
@@ -42,9 +47,9 @@
 
 namespace kernelpair {
 
-// In ascending order of preference, but for amx_emulated, which runs only when asked for.
-enum class Tier : int { scalar, avx2, avx512, amx, amx_emulated };
-constexpr int kTierCount = 5;
+// From what any CPU has to what few have; amx_emulated runs only when asked for.
+enum class Tier : int { scalar, avx2, avx512, avx512_bf16, amx, amx_emulated };
+constexpr int kTierCount = 6;
 
 template <class Function>
 struct Kernel {
@@ -72,11 +77,12 @@ std::string describe_tiers();  // JSON for the Python face
   namespace scalar { void name parameters; }                                                      \
   namespace avx2 { void name parameters; }                                                        \
   namespace avx512 { void name parameters; }                                                      \
+  namespace avx512_bf16 { void name parameters; }                                                 \
   namespace amx { void name parameters; }                                                         \
   namespace amx_emulated { void name parameters; }                                                \
   static constexpr ::kernelpair::Kernel<void parameters> name##_kernel = {                        \
       {KP_IF_SCALAR(&scalar::name, nullptr), KP_IF_AVX2(&avx2::name, nullptr),                    \
-       KP_IF_AVX512(&avx512::name, nullptr), KP_IF_AMX(&amx::name, nullptr),                      \
-       KP_IF_AMX_EMULATED(&amx_emulated::name, nullptr)}}
+       KP_IF_AVX512(&avx512::name, nullptr), KP_IF_AVX512_BF16(&avx512_bf16::name, nullptr),      \
+       KP_IF_AMX(&amx::name, nullptr), KP_IF_AMX_EMULATED(&amx_emulated::name, nullptr)}}
 
 #define KP_DISPATCH(name) (*::kernelpair::dispatch(name##_kernel))

@@ -1,11 +1,12 @@
 // Tile layer: eight tiles of up to 16 rows of 64 bytes, as in AMX palette 1. Hardware in the amx tier, software with the
-// same bits in amx_emulated; kernels see one interface. Other tiers have no tiles: `if constexpr (kHasTiles)`.
+// same bits in amx_emulated. Kernels multiply through tile_block.h, which the other tier with a bf16 product has in its own form.
 //
-//   TileScope scope;                                  // inside the parallel loop's body; all tiles 16 x 64 B
+//   tile_configure(shapes);
 //   tile_zero<0>();
 //   tile_load<4>(a, a_stride); tile_load<6>(b, 64);   // strides in bytes
 //   tile_bf16<0, 4, 6>();                             // C0 += A4 B6
 //   tile_store<0>(c, 64);
+//   tile_release();
 //
 // A bf16 product reads A as rows of 32 bf16 along k, and B with k in pairs: row p, column n holds B[2p][n], B[2p+1][n].
 #pragma once
@@ -40,12 +41,6 @@ void bf16_product(int c, int a, int b);
 #ifdef KP_TIER
 namespace kernelpair::KP_TIER {
 namespace {
-
-#if defined(KP_TIER_AMX) || defined(KP_TIER_AMX_EMULATED)
-constexpr bool kHasTiles = true;
-#else
-constexpr bool kHasTiles = false;
-#endif
 
 #if defined(KP_TIER_AMX)
 
@@ -100,14 +95,6 @@ KP_INLINE void tile_bf16() {
 }
 
 #endif
-
-// Configures this thread's tiles for as long as it lives: 0.05 us. One at a time in a thread.
-struct TileScope {
-  KP_INLINE explicit TileScope(const TileShapes& shapes = {}) { tile_configure(shapes); }
-  KP_INLINE ~TileScope() { tile_release(); }
-  TileScope(const TileScope&) = delete;
-  TileScope& operator=(const TileScope&) = delete;
-};
 
 }  // namespace
 }  // namespace kernelpair::KP_TIER

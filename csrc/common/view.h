@@ -6,6 +6,7 @@
 
 #define KP_INLINE inline __attribute__((always_inline))
 #define KP_NOINLINE __attribute__((noinline))
+#define KP_LAMBDA_INLINE __attribute__((always_inline))
 
 namespace kernelpair {
 

@@ -1,6 +1,6 @@
 // What one tier can do at most, for the roofline of `kernelpair bench`: products from registers, and reading a buffer.
 #include "common/parallel.h"
-#include "common/tile.h"
+#include "common/tile_block.h"
 #include "common/vec_memory.h"
 
 namespace kernelpair::KP_TIER {
@@ -32,6 +32,19 @@ int64_t products(const View& operands, int64_t rounds) {
     tile_bf16<3, 5, 7>();
   }
   return rounds * 4 * 16 * 16 * 32;
+}
+
+#elif defined(KP_TIER_AVX512_BF16)
+
+int64_t products(const View& operands, int64_t rounds) {
+  const __m512bh a = (__m512bh)_mm512_loadu_si512(operands.data);
+  __m512 sums[kSums] = {};
+  for (int64_t round = 0; round < rounds; ++round) {
+    _Pragma("GCC unroll 16") for (int i = 0; i < kSums; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], a, a);
+    asm volatile("");
+  }
+  asm volatile("" ::"m"(sums));
+  return rounds * kSums * 2 * kLanes;
 }
 
 #else

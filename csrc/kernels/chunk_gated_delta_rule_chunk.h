@@ -141,9 +141,12 @@ void turn_columns(const KeyChunk& key, int64_t padded, const Sizes& n) {
 KP_INLINE int64_t product_tile(int64_t i, int64_t j) { return (i / 2 * 8 + j / 2 * 4 + i % 2 * 2 + j % 2) * kTileFloats; }
 
 // Two adjacent tiles, `apart` elements from each other, and `step` elements from those of the next 32 of the depth.
-KP_INLINE TileOperand operand(const Bf16* tiles, int64_t apart, int64_t step) {
-  return {reinterpret_cast<const char*>(tiles), reinterpret_cast<const char*>(tiles + apart), 64,
-          step * static_cast<int64_t>(sizeof(Bf16))};
+KP_INLINE DenseTiles operand(const Bf16* tiles, int64_t apart, int64_t step) { return {tiles, apart * 2, step * 2}; }
+
+// sums (+)= a b, in a block of 2 x 2 tiles one after the other.
+KP_INLINE void multiply(const DenseTiles& a, const DenseTiles& b, int64_t steps, float* sums, bool add = false) {
+  const BlockSums block{sums};
+  block_product<2, 2>({}, a, b, steps, add ? &block : nullptr, block);
 }
 
 // k_i.k_j and q_i.k_j, in blocks of 32 x 32 tokens on and below the diagonal.
@@ -151,10 +154,9 @@ void multiply_keys(const KeyChunk& key, const Bf16* rows, float* products, int64
   const int64_t row_block = n.depth * kTileHalves;
   for (int64_t i = 0; i < padded / kTileRows; i += 2)
     for (int64_t j = 0; j <= i; j += 2) {
-      block_zero();
-      block_product(operand(rows + i * row_block, row_block, kTileHalves),
-                    operand(key.k_pairs + j * kTileHalves, kTileHalves, kBlocks * kTileHalves), n.depth);
-      block_store(products + product_tile(i, j));
+      multiply(operand(rows + i * row_block, row_block, kTileHalves),
+               operand(key.k_pairs + j * kTileHalves, kTileHalves, kBlocks * kTileHalves), n.depth,
+               products + product_tile(i, j));
     }
 }
 

@@ -40,17 +40,13 @@ void convert_state(const StripChunk& strip, float* state, float decay, const Siz
 // A half's rows times the strip of the state.
 void multiply_state(const StripChunk& strip, const Bf16* rows, float* products, int64_t half, const Sizes& n) {
   const int64_t row_block = n.depth * kTileHalves;
-  block_zero();
-  block_product(operand(rows + 2 * half * row_block, row_block, kTileHalves),
-                operand(strip.state, kTileHalves, 2 * kTileHalves), n.depth);
-  block_store(products + 4 * half * kTileFloats);
+  multiply(operand(rows + 2 * half * row_block, row_block, kTileHalves), operand(strip.state, kTileHalves, 2 * kTileHalves),
+           n.depth, products + 4 * half * kTileFloats);
 }
 
 // A product over one half's tokens, into strip.solved.
 KP_INLINE void multiply_half(const StripChunk& strip, const Bf16* a, const Bf16* b) {
-  block_zero();
-  block_product(operand(a, kTileHalves, 0), operand(b, kTileHalves, 0), 1);
-  block_store(strip.solved);
+  multiply(operand(a, kTileHalves, 0), operand(b, kTileHalves, 0), 1, strip.solved);
 }
 
 // beta (v - exp(G) k S), minus what the first half has written if kCoupled, as B tiles.
@@ -90,10 +86,8 @@ KP_INLINE void keep_written(const StripChunk& strip, const GateChunk& gate, int6
 // o of one half: the product with this chunk's w joins what the state gave.
 void read_out(const StripChunk& strip, const GateChunk& gate, int64_t half, int64_t tokens, int64_t columns, Bf16* out,
               int64_t out_stride) {
-  block_zero();
-  block_product(operand(gate.attend + 4 * half * kTileHalves, 2 * kTileHalves, kTileHalves),
-                operand(strip.written, kTileHalves, 2 * kTileHalves), half + 1);
-  block_store(strip.solved);
+  multiply(operand(gate.attend + 4 * half * kTileHalves, 2 * kTileHalves, kTileHalves),
+           operand(strip.written, kTileHalves, 2 * kTileHalves), half + 1, strip.solved);
   for (int64_t i = half * kHalf; i < smaller(tokens, (half + 1) * kHalf); ++i) {
     const int64_t row = i % kTileRows * kTileRows, r = i % kHalf / kTileRows;
     F32x16 o[2];
@@ -112,11 +106,8 @@ void read_out(const StripChunk& strip, const GateChunk& gate, int64_t half, int6
 
 void update_state(const StripChunk& strip, const KeyChunk& key, float* state, int64_t halves, const Sizes& n) {
   for (int64_t kt = 0; kt < n.key_tiles; kt += 2) {
-    float* block = state + kt * 2 * kTileFloats;
-    block_load(block);
-    block_product(operand(key.k_columns + kt * 2 * kTileHalves, 2 * kTileHalves, kTileHalves),
-                  operand(strip.carried, kTileHalves, 2 * kTileHalves), halves);
-    block_store(block);
+    multiply(operand(key.k_columns + kt * 2 * kTileHalves, 2 * kTileHalves, kTileHalves),
+             operand(strip.carried, kTileHalves, 2 * kTileHalves), halves, state + kt * 2 * kTileFloats, true);
   }
 }
 

@@ -65,7 +65,7 @@ struct SlotSource {
   }
 };
 
-template <class T, class Products>
+template <class T>
 void attend(const Call& call) {
   const int64_t requests = call.q.sizes[0], kv_heads = call.k_cache.sizes[1], size = sizeof(T);
   const int64_t D = call.q.sizes[2], Dv = call.v_cache.sizes[2];
@@ -93,7 +93,7 @@ void attend(const Call& call) {
     const DecodeShape shape{heads, call.group(), D, Dv, call.k_cache.strides[1] * size, call.v_cache.strides[1] * size,
                             call.shared};
     const SlotSource<T> source{call, b, range, first_head, heads, split, splits};
-    run_item<Products>(shape, call.scaling, split * length, least(range.keys, (split + 1) * length),
+    run_item<T>(shape, call.scaling, split * length, least(range.keys, (split + 1) * length),
                        call.k_cache.strides[0] * size, source);
   });
   if (plan.splits == 1) return;
@@ -132,7 +132,7 @@ void decode_attention(const View& q, const View& k_cache, const View& v_cache, c
                   {static_cast<float>(sm_scale), static_cast<float>(logit_cap)}, shared};
   with_float(q.dtype, [&](auto element) {
     using T = decltype(element);
-    attend<T, DecodeProducts<T>>(call);
+    attend<T>(call);
   });
 }
 

@@ -12,6 +12,7 @@ constexpr int64_t kBlockK = 32;         // k of one block of a panel
 constexpr int64_t kBlockElements = kPanelColumns * kBlockK;
 constexpr int64_t kStreamAhead = 16 << 10;  // bytes that a weight stream is prefetched ahead when few rows wait for it
 
+KP_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 KP_INLINE int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 // The rows of a tensor [..., K] in order, whatever the strides of its outer dimensions.

@@ -37,6 +37,8 @@ struct TileLinear {
     return static_cast<const char*>(packed.data) + (p * steps + step) * 2 * kTileBytes;
   }
 
+  KP_INLINE DenseTiles panel_tiles(int64_t p, int64_t step) const { return {panel(p, step), kTileBytes, 2 * kTileBytes}; }
+
   // Sixteen rows of x as one tile after another along k; rows past the end and the tail of k are 0.
   void pack_tile_rows(int64_t first, int64_t live, char* to) const {
     const int64_t K = x.columns(), stride = x.column_stride();
@@ -74,24 +76,16 @@ struct TileLinear {
 
   // Up to sixteen rows against panels: bound by the weight stream.
   void multiply_few(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
-    TileShapes shapes;
-    shapes.rows[0] = shapes.rows[1] = shapes.rows[4] = rows;
-    TileScope scope(shapes);
+    const TileShape shape{static_cast<int>(rows), kTileRows};
+    TileScope scope(shape);
     alignas(64) float sums[512];
     for (int64_t p = begin; p < end; ++p) {
-      tile_zero<0>();
-      tile_zero<1>();
-      const char* stream = panel(p, 0);
-      for (int64_t s = 0; s < steps; ++s, stream += 2 * kTileBytes) {
-        for (int64_t line = 0; line < 2 * kTileBytes; line += 64) __builtin_prefetch(stream + kStreamAhead + line, 0, 3);
-        tile_load<4>(x_tiles + s * kTileBytes, 64);
-        tile_load<6>(stream, 64);
-        tile_bf16<0, 4, 6>();
-        tile_load<7>(stream + kTileBytes, 64);
-        tile_bf16<1, 4, 7>();
-      }
-      tile_store<0>(sums, 64);
-      tile_store<1>(sums + 256, 64);
+      const char* ahead = panel(p, 0) + kStreamAhead;
+      block_product<1, 2>(shape, DenseTiles{x_tiles, 0, kTileBytes}, panel_tiles(p, 0), steps, nullptr, {sums},
+                          [&](int64_t step, int pass) KP_LAMBDA_INLINE {
+                            for (int64_t line = 0; pass == 0 && line < 2 * kTileBytes; line += 64)
+                              __builtin_prefetch(ahead + step * 2 * kTileBytes + line, 0, 3);
+                          });
       finish(sums, first, rows, p);
     }
   }
@@ -99,41 +93,27 @@ struct TileLinear {
   // Up to 128 rows against panels; `spilled` keeps the sums of every pair of tile rows and panel between slices of k.
   void multiply_pass(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end, bool whole,
                      float* spilled) const {
+    const int64_t pairs = divide_up(rows, kPairRows), panel_lines = 2 * kTileBytes / 64;  // lines of a step of the next panel
+    const int64_t lines = smaller(kLinesAStep, divide_up(panel_lines, pairs * kBlockPasses));
     const int64_t slice = whole ? steps : kSliceSteps;
     for (int64_t step = 0; step < steps; step += slice) {
       const int64_t count = steps - step < slice ? steps - step : slice;
       for (int64_t p = begin; p < end; ++p) {
         const char* ahead = panel(p + 1, step);
         for (int64_t r = 0; r < rows; r += kPairRows) {
-          float* kept = spilled + (p * (kPassRows / kPairRows) + r / kPairRows) * kBlockFloats;
-          multiply_pair(x_tiles + (r / kTileRows * steps + step) * kTileBytes, panel(p, step), count, step, kept, ahead);
-          if (step + count == steps)
-            store_pair(first + r, rows - r < kPairRows ? rows - r : kPairRows, p);
-          else
-            block_store(kept);
+          alignas(64) float sums[kBlockFloats];
+          const bool last = step + count == steps;
+          const BlockSums kept{spilled + (p * (kPassRows / kPairRows) + r / kPairRows) * kBlockFloats};
+          const DenseTiles a{x_tiles + (r / kTileRows * steps + step) * kTileBytes, steps * kTileBytes, kTileBytes};
+          block_product<2, 2>({}, a, panel_tiles(p, step), count, step ? &kept : nullptr, last ? BlockSums{sums} : kept,
+                              [&](int64_t, int) KP_LAMBDA_INLINE {
+                                for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
+                                ahead += 64 * lines;
+                              });
+          if (last) finish(sums, first + r, rows - r < kPairRows ? rows - r : kPairRows, p);
         }
       }
     }
-  }
-
-  KP_INLINE void multiply_pair(const char* x_tiles, const char* weights, int64_t count, int64_t step, const float* kept,
-                               const char*& ahead) const {
-    if (step == 0)
-      block_zero();
-    else
-      block_load(kept);
-    const TileOperand a{x_tiles, x_tiles + steps * kTileBytes, 64, kTileBytes};
-    const TileOperand b{weights, weights + kTileBytes, 64, 2 * kTileBytes};
-    block_product(a, b, count, [&](int64_t) {
-      for (int64_t line = 0; line < kLinesAStep; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
-      ahead += 64 * kLinesAStep;
-    });
-  }
-
-  KP_INLINE void store_pair(int64_t first, int64_t rows, int64_t p) const {
-    alignas(64) float sums[kBlockFloats];
-    block_store(sums);
-    finish(sums, first, rows, p);
   }
 
   bool spills(int64_t rows) const { return rows > kWholeRows && steps > kSliceSteps; }

@@ -67,7 +67,7 @@ void attend(const Call& call, const SplitPlan& plan, int64_t total) {
     if (keys == 0 && split == 0)
       for (int64_t h = 0; h < heads; ++h) write_zeros(at<T>(call.out, b, h), Dl);
     if (split >= splits) return;
-    run_item<DecodeProducts<T>>(shape, {call.scale, 0}, split * length, least(keys, (split + 1) * length),
+    run_item<T>(shape, {call.scale, 0}, split * length, least(keys, (split + 1) * length),
                                 call.kv_cache.strides[1] * size, PageSource<T>{call, b, split, splits});
   });
   if (plan.splits == 1) return;

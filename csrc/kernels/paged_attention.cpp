@@ -133,7 +133,7 @@ void attend_step(PagedStep step, int64_t most_splits) {
     const DecodeShape shape{own, step.group(), step.width(), Dv, rows.strides[2] * size, keys.v_cache.strides[2] * size,
                             step.latent};
     const PagedItem<T> source{step, b, sequence.first_row, sequence.low(0), first_head, own, split, splits};
-    run_item<DecodeProducts<T>>(shape, step.scaling, split * length, least(n, (split + 1) * length), rows.strides[1] * size,
+    run_item<T>(shape, step.scaling, split * length, least(n, (split + 1) * length), rows.strides[1] * size,
                                 source);
   });
   if (plan.splits == 1) return;

@@ -21,12 +21,12 @@ from kernelpair.provider import PREFIX, Provider, Unsupported, known, ready
 from kernelpair.run import Isolated
 from kernelpair.speed import Errors, Row, Speeds, Timed, conclude, started, timed, write
 from kernelpair.timing import interleave
-from optimized import selected_tier, set_tier, tiers, use_tier
+from optimized import TILED, selected_tier, set_tier, tiers, use_tier
 from optimized.peak import product_rate, read_rate
 from properties.candidates import PYTHON, resolve
 
 TORCH = "torch"
-VECTORIZED = ("avx512", "amx")  # what `--against` times unless tiers are named: the others are there to be right
+VECTORIZED = ("avx512", "avx512_bf16", "amx")  # what `--against` times unless tiers are named: the others are there to be right
 MOST_READ = 1 << 28  # bytes of the largest buffer that is read for the roofline: far beyond any cache
 ONE_THREAD = "one thread"
 
@@ -172,8 +172,8 @@ class Contest:
         """What the roofline allows; peaks are measured when they are first needed."""
         tier = result.tier if result.tier != PYTHON else selected_tier()
         narrow = any(isinstance(value, Tensor) and value.dtype == torch.bfloat16 for value in given.values())
-        if tier.startswith("amx") and not narrow:
-            tier = "avx512"  # tiles multiply bf16 alone
+        if tier in TILED and not narrow:
+            tier = "avx512"  # only bf16 has products of its own
         seconds = {}
         if result.flops:
             seconds["products"] = result.flops / self._product_rate(tier)

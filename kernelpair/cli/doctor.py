@@ -24,7 +24,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def _report() -> dict[str, Any]:
-    built = {key: value for key, value in build().items() if key != "tiers"}
+    built = {key: value for key, value in build().items() if key not in ("tiers", "best")}
     amx = next(tier for tier in tiers() if tier.name == "amx")
     return {
         "environment": environment(),

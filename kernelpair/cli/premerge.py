@@ -17,7 +17,7 @@ from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXI
 from kernelpair.cli.select import PRELOAD, RESOLVE, select_candidates
 from kernelpair.jobs import STATE, Ended, Job, Jobs
 from kernelpair.report import Result, result_of, write_junit
-from optimized import tiers
+from optimized import best_tier
 
 FOR_AFFECTED = 0.75  # share of the budget for the pairs that the change touches
 START_SECONDS = 1.0  # for the worker of a trial
@@ -136,7 +136,7 @@ def _benches(run: Premerge, root: Path) -> None:
         return
     if len(names) > MOST_BENCHES:
         run.notes.append(f"benches of {', '.join(names[MOST_BENCHES:])} left out")
-    tier = [tier.name for tier in tiers() if tier.runnable and tier.name != "amx_emulated"][-1]
+    tier = best_tier()
     try:
         library = base_library(root, run.base, [f for f in run.files if f.startswith("csrc/")], tier, (STATE / "base").resolve())
         for name in names[:MOST_BENCHES]:
