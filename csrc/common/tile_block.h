@@ -119,7 +119,7 @@ struct TileScope {  // no state: registers hold what tiles would
   KP_INLINE explicit TileScope(TileShape = {}) {}
 };
 
-constexpr int kRunRows = 8;
+constexpr int kSumRegisters = 16;  // half of all; enough chains for the latency of two products a cycle
 constexpr int kBlockPasses = 4;
 
 // kRows rows from row `row` of tile i of A times kColumns tiles of B, from tile j on.
@@ -130,8 +130,8 @@ KP_NOINLINE void multiply_rows(int i, int row, int j, __mmask16 columns, const A
   const auto place = [&](const BlockSums& block, int r, int c) KP_LAMBDA_INLINE {
     return reinterpret_cast<char*>(block.tile(i, j + c)) + (row + r) * block.stride;
   };
-  const int pass = 2 * i + row / kRunRows;
-  _Pragma("GCC unroll 8") for (int r = 0; r < kRows; ++r) _Pragma("GCC unroll 2") for (int c = 0; c < kColumns; ++c)
+  const int pass = 2 * i + row / 8;
+  _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) _Pragma("GCC unroll 2") for (int c = 0; c < kColumns; ++c)
       sums[r][c] = from ? _mm512_maskz_loadu_ps(columns, place(*from, r, c)) : _mm512_setzero_ps();
   for (int64_t s = 0; s < steps; ++s) {
     between(s, pass);
@@ -143,7 +143,7 @@ KP_NOINLINE void multiply_rows(int i, int row, int j, __mmask16 columns, const A
       __m512bh column[kColumns];
       _Pragma("GCC unroll 2") for (int c = 0; c < kColumns; ++c) column[c] =
           (__m512bh)_mm512_maskz_loadu_epi32(columns, static_cast<const char*>(right[c].data) + k * right[c].stride);
-      _Pragma("GCC unroll 8") for (int r = 0; r < kRows; ++r) {
+      _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
         int pair;
         __builtin_memcpy(&pair, pairs + r * left.stride + 4 * k, sizeof pair);
         const __m512bh spread = (__m512bh)_mm512_set1_epi32(pair);
@@ -151,7 +151,7 @@ KP_NOINLINE void multiply_rows(int i, int row, int j, __mmask16 columns, const A
       }
     }
   }
-  _Pragma("GCC unroll 8") for (int r = 0; r < kRows; ++r) _Pragma("GCC unroll 2") for (int c = 0; c < kColumns; ++c)
+  _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) _Pragma("GCC unroll 2") for (int c = 0; c < kColumns; ++c)
       _mm512_mask_storeu_ps(place(to, r, c), columns, sums[r][c]);
 }
 
@@ -159,9 +159,12 @@ KP_NOINLINE void multiply_rows(int i, int row, int j, __mmask16 columns, const A
 template <int kColumns, class A, class B, class Between>
 KP_INLINE void multiply_tile(TileShape shape, int i, int j, const A& a, const B& b, int64_t steps, const BlockSums* from,
                              const BlockSums& to, const Between& between) {
+  constexpr int kRunRows = kSumRegisters / kColumns;
   const auto columns = static_cast<__mmask16>((1u << shape.columns) - 1);
   int row = 0;
-  for (; row + kRunRows <= shape.rows; row += kRunRows) multiply_rows<kRunRows, kColumns>(i, row, j, columns, a, b, steps, from, to, between);
+  for (; row + kRunRows <= shape.rows; row += kRunRows)
+    multiply_rows<kRunRows, kColumns>(i, row, j, columns, a, b, steps, from, to, between);
+  if (kColumns == 1 && shape.rows & 8) multiply_rows<8, 1>(i, row, j, columns, a, b, steps, from, to, between), row += 8;
   if (shape.rows & 4) multiply_rows<4, kColumns>(i, row, j, columns, a, b, steps, from, to, between), row += 4;
   if (shape.rows & 2) multiply_rows<2, kColumns>(i, row, j, columns, a, b, steps, from, to, between), row += 2;
   if (shape.rows & 1) multiply_rows<1, kColumns>(i, row, j, columns, a, b, steps, from, to, between);

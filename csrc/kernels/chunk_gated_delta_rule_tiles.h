@@ -10,7 +10,8 @@
 // - 1 + A is inverted in fp32 in blocks of 32 tokens (16 x 16 by substitution, one merge); the lower left block of A joins by
 //   a product. Token p and p + 16 make a pair of a tile's depth: two fp32 rows pack into it without a permutation.
 // - S stays in fp32, in tile order; its bf16 copy lives for one strip of columns, made while the decay is multiplied in.
-// - All work on columns of V runs in strips, so that a strip's intermediates stay in the L1 cache.
+// - All work on columns of V runs in strips, so that a strip's intermediates stay in the L1 cache; a share of the next chunk is
+//   fetched with each.
 // Tokens past the end are neutral: k = q = 0, beta = 0, g = 0.
 #pragma once
 
@@ -183,6 +184,21 @@ int64_t tile_scratch_bytes(const Call& call) {
   return carve(scratch, tile_sizes(call), nullptr);
 }
 
+// One share of the next chunk's q, k and v on their way into the L2 cache: their rows lie a page or more apart, where the hardware
+// does not look ahead.
+KP_INLINE void fetch_ahead(const Call& call, int64_t key_head, int64_t token, int64_t end, int64_t share, int64_t shares,
+                           const Sizes& n) {
+  const auto fetch = [](const char* row, int64_t elements) KP_LAMBDA_INLINE {
+    for (int64_t i = 0; i < elements * 2; i += 64) __builtin_prefetch(row + i, 0, 2);
+  };
+  const int64_t last = smaller(end, token + (share + 1) * kChunk / shares);
+  for (int64_t t = token + share * kChunk / shares; t < last; ++t) {
+    fetch(at(call.k, t, key_head), n.K);
+    fetch(at(call.q, t, key_head), n.K);
+    for (int64_t h = 0; h < n.heads; ++h) fetch(at(call.v, t, key_head * n.heads + h), n.V);
+  }
+}
+
 // One sequence and key head with all its value heads.
 void run_tiles(const Call& call, const Sequence& seq, int64_t key_head, char* block) {
   const Sizes n = tile_sizes(call);
@@ -199,6 +215,7 @@ void run_tiles(const Call& call, const Sequence& seq, int64_t key_head, char* bl
       for (int64_t half = 0; half < padded / kHalf; ++half) invert_half(s.gate, half);
       for (int64_t strip = 0; strip < n.strips; ++strip) {
         float* state = s.state + (h * n.strips + strip) * n.key_tiles * 2 * kTileFloats;
+        fetch_ahead(call, key_head, token + kChunk, seq.end, h * n.strips + strip, n.heads * n.strips, n);
         run_strip(s, state, strip_tokens(call, s, first_head + h, token, tokens, padded, strip * kStrip), padded / kHalf, n);
       }
     }

@@ -3,6 +3,7 @@
 // Value columns are independent of each other, so a block of up to 64 of them runs through a whole sequence with its part of
 // the state in the L1 cache. One pass over it serves a token completely: with p = S^T k known from the pass before,
 //   w = beta (v - exp(g) p);  then for each row  s = exp(g) s + k w;  o += q s;  p' += k' s   (k' of the next token).
+// Rows of q and k are taken as they are; 1 / |q| and the scale multiply o, 1 / |k| multiplies p and w.
 // That is four multiply-adds for each load and store of the state, close to what the multipliers can do.
 #pragma once
 
@@ -16,7 +17,7 @@ constexpr int kMaxColumns = kVectorBytes == 64 ? 4 : 1;
 
 struct TokenScratch {
   float* state;        // [K][16 x vectors]
-  float *q, *k, *next;  // [K], normalised, q scaled too
+  float *q, *k, *next;  // [K]
 };
 
 int64_t carve(TokenScratch& s, int64_t K, char* block) {
@@ -33,9 +34,10 @@ int64_t token_scratch_bytes(const Call& call) {
   return carve(scratch, call.q.sizes[2], nullptr);
 }
 
-// One row of q or k as floats, divided by its norm and multiplied by `scale`.
+// One row of q or k as floats. Returns what it is to be multiplied with, 1 / its norm or 1: a factor of all that comes of the row,
+// so that nothing waits for the root.
 template <class T>
-KP_INLINE void load_row(const Call& call, const View& x, int64_t token, int64_t head, float scale, float* to) {
+KP_INLINE float load_row(const Call& call, const View& x, int64_t token, int64_t head, float* to) {
   const T* from = at<T>(x, token, head);
   const int64_t K = x.sizes[2];
   F32x16 sum = zero();
@@ -44,8 +46,7 @@ KP_INLINE void load_row(const Call& call, const View& x, int64_t token, int64_t 
     sum = fma(row, row, sum);
     store(to + d, row);
   }
-  const F32x16 factor = splat(call.l2norm ? scale * inverse_norm(reduce_add(sum), call.eps) : scale);
-  for (int64_t d = 0; d < K; d += kLanes) store(to + d, load(to + d) * factor);
+  return call.l2norm ? inverse_norm(reduce_add(sum), call.eps) : 1;
 }
 
 template <int kColumns>
@@ -108,12 +109,12 @@ template <class T, int kColumns>
 void run_columns(const Call& call, const Sequence& seq, int64_t head, int64_t column, TokenScratch s) {
   const int64_t K = call.q.sizes[2], V = call.v.sizes[2], key_head = head / call.heads_per_key;
   move_state<kColumns>(call, seq, head, column, s, true);
-  load_row<T>(call, call.k, seq.begin, key_head, 1, s.k);
+  float k_factor = load_row<T>(call, call.k, seq.begin, key_head, s.k);
   F32x16 p[kColumns], w[kColumns], o[kColumns];
   read_state<kColumns>(s, K, p);
   for (int64_t t = seq.begin; t < seq.end; ++t) {
-    load_row<T>(call, call.q, t, key_head, call.scale, s.q);
-    load_row<T>(call, call.k, t + 1 < seq.end ? t + 1 : t, key_head, 1, s.next);
+    const float q_factor = call.scale * load_row<T>(call, call.q, t, key_head, s.q);
+    const float next_factor = load_row<T>(call, call.k, t + 1 < seq.end ? t + 1 : t, key_head, s.next);
     if (const int64_t ahead = t + kTokensAhead; ahead < seq.end) {
       prefetch_row(call.q, ahead, key_head, 0, K);
       prefetch_row(call.k, ahead, key_head, 0, K);
@@ -124,17 +125,18 @@ void run_columns(const Call& call, const Sequence& seq, int64_t head, int64_t co
     for (int c = 0; c < kColumns; ++c) {
       const int lanes = lanes_left(V - column - c * kLanes);
       const F32x16 values = lanes > 0 ? load_some(v + c * kLanes, lanes) : zero();
-      w[c] = (values - p[c] * splat(gamma)) * splat(beta);
+      w[c] = (values - p[c] * splat(gamma * k_factor)) * splat(beta * k_factor);
     }
     step<kColumns>(s, K, gamma, w, o, p);
     T* out = at<T>(call.out, t, head) + column;
     for (int c = 0; c < kColumns; ++c) {
       const int lanes = lanes_left(V - column - c * kLanes);
-      if (lanes > 0) store_some(out + c * kLanes, o[c], lanes);
+      if (lanes > 0) store_some(out + c * kLanes, o[c] * splat(q_factor), lanes);
     }
     float* k = s.k;
     s.k = s.next;
     s.next = k;
+    k_factor = next_factor;
   }
   move_state<kColumns>(call, seq, head, column, s, false);
 }
