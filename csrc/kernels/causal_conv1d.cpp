@@ -6,6 +6,7 @@
 // - A single token on a state with dense channels: the same sums, without a copy of the state.
 // - Anything else: one channel after the other, vectors along its tokens, over a float copy of the row.
 // Both add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit.
+#include "common/dtypes.h"
 #include "common/parallel.h"
 #include "common/path.h"
 #include "common/vec_math.h"
@@ -101,30 +102,50 @@ struct Scratch {
   alignas(64) float row[kMostColumns + kRow + kLanes];
 };
 
-KP_INLINE float parameter(const View& vector, int64_t i) {
-  const int64_t offset = i * vector.strides[0];
-  switch (vector.dtype) {
-    case Dtype::f32: return static_cast<const float*>(vector.data)[offset];
-    case Dtype::f16: return load_one(static_cast<const F16*>(vector.data) + offset);
-    default: return load_one(static_cast<const Bf16*>(vector.data) + offset);
+// Sixteen pairs of elements as two vectors.
+template <class T>
+KP_INLINE void split_pairs(const T* pairs, F32x16& even, F32x16& odd) {
+  T lanes[2][kLanes];
+  if constexpr (sizeof(T) == 2) {
+    const I32x16 both = load_dwords(pairs);
+    store_u16(lanes[0], both);
+    store_u16(lanes[1], shift_right<16>(both));
+  } else {
+    for (int n = 0; n < kLanes; ++n) lanes[0][n] = pairs[2 * n], lanes[1][n] = pairs[2 * n + 1];
   }
+  even = load(lanes[0]);
+  odd = load(lanes[1]);
 }
 
-// packed[block][pair][32][2] to one float vector a tap; first is a multiple of 16.
+// packed[block][pair][32][2] to one float vector a tap, and the bias; first is a multiple of 16.
 template <class T, int W>
 void unpack_taps(const Call& call, int64_t first, int64_t channels, Scratch<T>& scratch) {
   constexpr int kPairs = (W + 1) / 2;
   const T* packed = static_cast<const T*>(call.packed.data);
   for (int64_t c = 0; c < channels; c += kLanes) {
     const int64_t block = (first + c) / kBlock, within = (first + c) % kBlock;
-    for (int j = 0; j < W; ++j) {
-      T lanes[kLanes];
-      const T* from = packed + ((block * kPairs + j / 2) * kBlock + within) * 2 + j % 2;
-      for (int n = 0; n < kLanes; ++n) lanes[n] = from[2 * n];
-      store(scratch.taps[j] + c, load(lanes));
+    for (int pair = 0; pair < kPairs; ++pair) {
+      F32x16 even, odd;
+      split_pairs(packed + ((block * kPairs + pair) * kBlock + within) * 2, even, odd);
+      store(scratch.taps[2 * pair] + c, even);
+      if (2 * pair + 1 < W) store(scratch.taps[2 * pair + 1] + c, odd);
     }
   }
-  for (int64_t c = 0; c < channels; ++c) scratch.taps[W][c] = call.bias.defined ? parameter(call.bias, first + c) : 0;
+  float* bias = scratch.taps[W];
+  if (!call.bias.defined) {
+    __builtin_memset(bias, 0, channels * sizeof(float));
+    return;
+  }
+  with_float(call.bias.dtype, [&](auto element) {
+    using Element = decltype(element);
+    const int64_t stride = call.bias.strides[0];
+    const auto* from = static_cast<const Element*>(call.bias.data) + first * stride;
+    for (int64_t c = 0; c < channels; c += kLanes)
+      if (stride == 1)
+        store(bias + c, load(from + c, lanes_left(channels - c)));
+      else
+        for (int64_t i = c; i < channels && i < c + kLanes; ++i) bias[i] = load_one(from + i * stride);
+  });
 }
 
 // The two directions of a copy between the state (either dimension dense, or neither) and rows of channels.
