@@ -14,7 +14,7 @@ PACKAGES = ("reference", "optimized", "properties")
 ENGINE = ("kernelpair/", "CMakeLists.txt", "pyproject.toml")
 """Whatever changes here touches every pair alike."""
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-TILES = re.compile(r"csrc/common/(tile|soft_tile|tile_block|tile_pack|\w+_tiles|decode_pairs)\.(h|cpp)$")
+TILES = re.compile(r"csrc/common/(tile|soft_tile|tile_block|dot_block|tile_pack|\w+_tiles|decode_pairs)\.(h|cpp)$")
 """Only the tiers that multiply tiles of bf16 compile these in."""
 TILE_TIERS = ("avx512_bf16", "amx", "amx_emulated")
 
