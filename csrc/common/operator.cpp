@@ -89,10 +89,11 @@ View view_of(const char* name, const std::optional<Tensor>& tensor) {
 
 // Not torch::stable::empty, which looks its operator up by name at each call: 0.7 us of a small one.
 Tensor new_tensor(const int64_t* sizes, size_t dim, Dtype dtype) {
-  int64_t strides[kMaxRank], step = 1;
+  std::vector<int64_t> strides(dim);  // packed_linear's result has any rank
+  int64_t step = 1;
   for (size_t d = dim; d-- > 0; step *= sizes[d] ? sizes[d] : 1) strides[d] = step;
   AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(dim), sizes, strides,
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(dim), sizes, strides.data(),
                                                          static_cast<int32_t>(scalar_type_of(dtype)),
                                                          aoti_torch_device_type_cpu(), 0, &handle));
   return Tensor(handle);
