@@ -70,6 +70,12 @@ def test_the_environment_forces_a_tier() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "scalar"), done.stderr
 
 
+def test_without_being_asked_the_best_tier_runs() -> None:
+    done = in_new_process("import optimized; print(optimized.selected_tier())", "")
+    assert (done.returncode, done.stdout.strip()) == (0, optimized.best_tier()), done.stderr
+    assert optimized.best_tier() in {tier.name for tier in RUNNABLE} - {"amx_emulated"}
+
+
 @pytest.mark.parametrize("name", ["nonsense", *(tier.name for tier in MISSING)])
 def test_the_environment_cannot_force_the_impossible(name: str) -> None:
     done = in_new_process("import optimized; optimized.operator('store_cache')", name)

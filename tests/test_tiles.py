@@ -1,4 +1,4 @@
-"""Tiles: software has the bits of the hardware, and both have those of the documented arithmetic."""
+"""Tiles: software has the bits of the hardware, and both have those of the documented arithmetic, as dot products have."""
 
 from fractions import Fraction
 
@@ -79,6 +79,34 @@ def test_tiles_follow_the_documented_arithmetic(tier: optimized.Tier, kind: str)
         pytest.skip(tier.reason)
     a, b, c = (x.clamp(-(2.0**60), 2.0**60) for x in operands(7, kind, 5, 7, 1))  # exact fractions have no infinity
     assert torch.equal(tile_product(tier.name, a, b, c), documented(a, b, c))
+
+
+def as_dot_products(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """The same with the roundings of VDPBF16PS: the odd product of each pair joins the sum first, then the even one."""
+
+    def exact(value: torch.Tensor) -> Fraction:
+        return rounded(Fraction(value.item()))
+
+    out = torch.empty_like(c)
+    for m in range(c.shape[0]):
+        for n in range(c.shape[1]):
+            total = exact(c[m, n])
+            for k in range(16 * len(b)):
+                step, pair = divmod(k, 16)
+                total = rounded(exact(a[m, 2 * k + 1]) * exact(b[step, pair, n, 1]) + total)
+                total = rounded(exact(a[m, 2 * k]) * exact(b[step, pair, n, 0]) + total)
+            out[m, n] = float(total)
+    return out
+
+
+@pytest.mark.parametrize("kind", ["plain", "wide", "bits"])
+@pytest.mark.parametrize("shape", [(5, 7, 1), (16, 3, 2), (1, 16, 1), (11, 2, 1)], ids=str)
+def test_dot_products_follow_the_documented_arithmetic(kind: str, shape: tuple[int, int, int]) -> None:
+    tier = next(tier for tier in optimized.tiers() if tier.name == "avx512_bf16")
+    if not tier.runnable:
+        pytest.skip(tier.reason)
+    a, b, c = (x.clamp(-(2.0**60), 2.0**60) for x in operands(7, kind, *shape))
+    assert torch.equal(tile_product(tier.name, a, b, c), as_dot_products(a, b, c))
 
 
 @pytest.mark.parametrize("kind", ["plain", "wide", "bits"])
