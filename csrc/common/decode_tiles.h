@@ -97,19 +97,17 @@ struct DecodeTiles {
   KP_NOINLINE void scores(const KeyBlock& block, float* to, int64_t row) {
     const TileShape tile{16, static_cast<int>(least(columns, 16))};
     TileScope scope(tile);
+    const int64_t count = (block.keys + 15) / 16, blocks = (columns + 15) / 16, step = blocks == 1 ? 4 : 2;
     for (int64_t h = 0; h < shape.heads; ++h) {
-      tiles.find(block.keys, block.k, h * shape.k_head_stride, shape.D, k_copy);
-      const int64_t count = (block.keys + 15) / 16;
-      const int64_t blocks = (columns + 15) / 16;
+      const int64_t offset = h * shape.k_head_stride;
+      tiles.find(block.keys, block.k, offset, shape.D, k_copy);
       const Bf16* q = queries + h * query_tiles() * query_tile();
-      float* corner = to + h * columns;
-      const int64_t step = blocks == 1 ? 4 : 2;
       for (int64_t t = 0; t < count; t += step) {
-        if (block.ahead)
-          prefetch_rows(block.ahead->k, t * 16, least((t + step) * 16, block.ahead->keys), h * shape.k_head_stride, shape.D * 2);
-        if (blocks == 1) score_column(tile, t, least(count - t, 4), q, corner + t * 16 * row, row);
+        if (block.ahead) prefetch_rows(block.ahead->k, t * 16, least((t + step) * 16, block.ahead->keys), offset, shape.D * 2);
+        float* corner = to + h * columns + t * 16 * row;
+        if (blocks == 1) score_column(tile, t, least(count - t, 4), q, corner, row);
         for (int64_t c = 0; blocks > 1 && c < blocks; c += 2)
-          score_square(tile, t, least(count - t, 2), q + c * depths * query_tile(), least(blocks - c, 2), corner + t * 16 * row + c * 16, row);
+          score_square(tile, t, least(count - t, 2), q + c * depths * query_tile(), least(blocks - c, 2), corner + c * 16, row);
       }
     }
   }
@@ -117,7 +115,7 @@ struct DecodeTiles {
   // Up to four tiles of keys by one of heads.
   KP_NOINLINE void score_column(TileShape tile, int64_t t, int64_t count, const Bf16* q, float* to, int64_t row) {
     with_count<4>(count, [&](auto down) {
-      block_product<down, 1>(tile, key_tiles(t), query_operand(q), depths, nullptr, {to, 16 * row, 16, row * 4});
+      block_product<down, 1>(tile, key_tiles(t), query_places(q), depths, nullptr, {to, 16 * row, 16, row * 4});
     });
   }
 
@@ -125,17 +123,18 @@ struct DecodeTiles {
   KP_NOINLINE void score_square(TileShape tile, int64_t t, int64_t down, const Bf16* q, int64_t across, float* to, int64_t row) {
     with_count<2>(down, [&](auto down) {
       with_count<2>(across, [&](auto across) {
-        block_product<down, across>(tile, key_tiles(t), query_operand(q), depths, nullptr, {to, 16 * row, 16, row * 4});
+        block_product<down, across>(tile, key_tiles(t), query_places(q), depths, nullptr, {to, 16 * row, 16, row * 4});
       });
     });
   }
 
+  // Operands of a block: tiles of keys from tile t on, tiles of packed queries.
   auto key_tiles(int64_t t) const {
     return [=, this](int64_t i, int64_t d) KP_LAMBDA_INLINE {
       return TilePlace{tiles.start[t + i] + d * 64, tiles.stride[t + i]};
     };
   }
-  auto query_operand(const Bf16* q) const {
+  auto query_places(const Bf16* q) const {
     return [=, this](int64_t j, int64_t d) KP_LAMBDA_INLINE {
       return TilePlace{q + (j * depths + d) * query_tile(), query_stride};
     };
@@ -176,9 +175,7 @@ struct DecodeTiles {
 
   int64_t weight_step() const { return shape.heads * row_groups * rows * kDepth; }
 
-  auto weight_tiles(const Bf16* p) const {
-    return DenseTiles{p, rows * kDepth * 2, weight_step() * 2};
-  }
+  DenseTiles weight_tiles(const Bf16* p) const { return {p, rows * kDepth * 2, weight_step() * 2}; }
 
   // One tile of weights by up to four of values, or two by up to two.
   KP_NOINLINE void value_product(TileShape tile, const Bf16* p, int64_t down, int64_t d, int64_t across, int64_t steps, float* c,

@@ -184,8 +184,8 @@ int64_t tile_scratch_bytes(const Call& call) {
   return carve(scratch, tile_sizes(call), nullptr);
 }
 
-// One share of the next chunk's q, k and v on their way into the L2 cache: their rows lie a page or more apart, where the hardware
-// does not look ahead.
+// Fetches one share of the next chunk's q, k and v into the L2 cache: their rows lie a page or more apart, where the hardware does
+// not look ahead.
 KP_INLINE void fetch_ahead(const Call& call, int64_t key_head, int64_t token, int64_t end, int64_t share, int64_t shares,
                            const Sizes& n) {
   const auto fetch = [](const char* row, int64_t elements) KP_LAMBDA_INLINE {

@@ -34,8 +34,8 @@ int64_t token_scratch_bytes(const Call& call) {
   return carve(scratch, call.q.sizes[2], nullptr);
 }
 
-// One row of q or k as floats. Returns what it is to be multiplied with, 1 / its norm or 1: a factor of all that comes of the row,
-// so that nothing waits for the root.
+// One row of q or k as floats. Returns what it is to be multiplied with, 1 / its norm or 1: a factor of all that comes of the
+// row, so that nothing waits for the root.
 template <class T>
 KP_INLINE float load_row(const Call& call, const View& x, int64_t token, int64_t head, float* to) {
   const T* from = at<T>(x, token, head);
