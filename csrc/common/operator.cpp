@@ -91,7 +91,12 @@ View view_of(const char* name, const std::optional<Tensor>& tensor) {
 Tensor new_tensor(const int64_t* sizes, size_t dim, Dtype dtype) {
   std::vector<int64_t> strides(dim);  // packed_linear's result has any rank
   int64_t step = 1;
-  for (size_t d = dim; d-- > 0; step *= sizes[d] ? sizes[d] : 1) strides[d] = step;
+  bool overflows = false;
+  for (size_t d = dim; d-- > 0;) {
+    strides[d] = step;
+    overflows |= __builtin_mul_overflow(step, sizes[d] ? sizes[d] : 1, &step);
+  }
+  if (overflows) return torch::stable::empty({sizes, dim}, scalar_type_of(dtype));  // which says so
   AtenTensorHandle handle;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(dim), sizes, strides.data(),
                                                          static_cast<int32_t>(scalar_type_of(dtype)),
