@@ -13,8 +13,8 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 void clear_rows(const View& out, int64_t begin, int64_t end) {
-  const int64_t row = out.sizes[1] * out.sizes[2] * element_size(out.dtype);
-  if (end > begin) __builtin_memset(at(out, begin), 0, (end - begin) * row);
+  const int64_t bytes = (end - begin) * out.sizes[1] * out.sizes[2] * element_size(out.dtype);
+  if (bytes > 0) __builtin_memset(at(out, begin), 0, bytes);
 }
 
 struct Batch {

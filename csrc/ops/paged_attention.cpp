@@ -34,7 +34,8 @@ void check_pages(const View& table, int64_t b, int64_t rows, int64_t keys, int64
 }
 
 void zero_rows(const View& out, int64_t first, int64_t last) {
-  if (first < last) std::memset(at(out, first), 0, (last - first) * out.sizes[1] * out.sizes[2] * element_size(out.dtype));
+  const int64_t bytes = (last - first) * out.sizes[1] * out.sizes[2] * element_size(out.dtype);
+  if (bytes > 0) std::memset(at(out, first), 0, bytes);
 }
 
 Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor& v_cache_in, const Tensor& page_table_in,
