@@ -12,6 +12,7 @@
 #include "common/attention_pack.h"
 #include "common/prefill_plan.h"
 #include "common/tile_block.h"
+#include "common/tile_pack.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -141,9 +142,11 @@ struct TileProducts {
     for (int r = 0; r < 16; ++r) {
       Bf16* row = staging + r * stride;
       to[r] = rows[r] ? reinterpret_cast<const char*>(row) : nullptr;
-      for (int64_t d = 0; rows[r] && d < width; d += 16) {
-        const int lanes = lanes_left(width - d);
-        store(row + d, load(reinterpret_cast<const F8*>(rows[r]) + d, lanes), lanes);
+      for (int64_t d = 0; rows[r] && d < width; d += 32) {  // whole lines, which loads can take from the store buffer
+        const F8* from = reinterpret_cast<const F8*>(rows[r]) + d;
+        const F32x16 low = load(from, lanes_left(width - d));
+        const F32x16 high = width - d > kLanes ? load(from + kLanes, lanes_left(width - d - kLanes)) : zero();
+        store_dwords(row + d, pack_row(low, high));
       }
     }
   }
