@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test lint types bench peers findings sanitize clean
+.PHONY: help build debug check test lint types bench peers findings sanitize clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
@@ -15,8 +15,9 @@ check: build ## put every pair on trial on every tier that runs here
 test: build ## the whole test suite
 	$(BIN)/python -m pytest -n auto
 
-lint: build ## style of the Python sources
+lint: build ## style of the sources
 	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror csrc/*/*.h csrc/*/*.cpp
 
 types: build ## types of the Python sources
 	$(BIN)/mypy
@@ -59,6 +60,14 @@ sanitize: build ## the test suite on a library with AddressSanitizer and Undefin
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python > build/sanitize.log
 	$(BIN)/cmake --build build/sanitize
 	$(SANITIZERS) $(BIN)/python -m pytest -n auto
+
+# One tier with symbols and little optimization, for a debugger: a library of its own, which KERNELPAIR_LIBRARY selects.
+TIER ?= avx2
+debug: build ## one tier for a debugger: make debug TIER=scalar
+	$(BIN)/cmake -S . -B build/debug -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=Debug \
+	  -DKERNELPAIR_TIERS=$(TIER) -DPython_EXECUTABLE=$(abspath $(BIN))/python > build/debug.log
+	$(BIN)/cmake --build build/debug
+	@echo "use it with: KERNELPAIR_LIBRARY=build/debug/_kernels.so KERNELPAIR_TIER=$(TIER) $(BIN)/kernelpair replay LINE --tier $(TIER)"
 
 clean: ## remove the build, but not .venv
 	rm -rf build .venv/.installed

@@ -1,6 +1,6 @@
 """My kernels under kernelpair's contracts: copy this file, keep what you need, and run kernelpair check --provider <file>."""
 
-from kernelpair.provider import Unsupported, adapts, fitted
+from kernelpair.providers.provider import Unsupported, adapts, fitted
 
 NAME = "mine"  # how reports call it
 

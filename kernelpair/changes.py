@@ -3,20 +3,16 @@
 import ast
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from kernelpair.pair import Pair
+from kernelpair.suite import Suite, loaded
 
-PACKAGES = ("reference", "optimized", "properties")
-ENGINE = ("kernelpair/", "CMakeLists.txt", "pyproject.toml")
-"""Whatever changes here touches every pair alike."""
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-TILES = re.compile(r"csrc/common/(tile|soft_tile|tile_block|dot_block|tile_pack|\w+_tiles|decode_pairs)\.(h|cpp)$")
-"""Only the tiers that multiply tiles of bf16 compile these in."""
-TILE_TIERS = ("avx512_bf16", "amx", "amx_emulated")
+TIMED = ("kernel", "optimized")  # roles of files that a call spends its time in
+UNITS = (".c", ".cc", ".cpp", ".cxx")  # a header's own source, which has its name
 
 
 class RevisionError(ValueError):
@@ -30,7 +26,7 @@ class Affected:
     tiers: dict[str, set[str]] = field(default_factory=dict)
     files: dict[str, list[str]] = field(default_factory=dict)
     compiled: set[str] = field(default_factory=set)
-    """Pairs whose compiled kernel changed."""
+    """Pairs whose kernel changed, or what is compiled into it."""
     everything: list[str] = field(default_factory=list)
     """Files that touch all pairs alike."""
 
@@ -45,8 +41,8 @@ def base_revision(root: Path, wanted: str | None) -> str:
 
 
 def changed_files(root: Path, base: str) -> list[str]:
-    """Paths that differ from the base, committed or not, new files among them."""
-    tracked = _git(root, "diff", "--name-only", base).splitlines()
+    """Paths in `root` that differ from the base, committed or not, new files among them."""
+    tracked = _git(root, "diff", "--name-only", "--relative", base).splitlines()
     return sorted({*tracked, *_git(root, "ls-files", "--others", "--exclude-standard").splitlines()})
 
 
@@ -55,57 +51,85 @@ def _git(root: Path, *arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def affected(root: Path, pairs: Mapping[str, Pair], files: Iterable[str]) -> Affected:
+def affected(suite: Suite, files: Iterable[str]) -> Affected:
     """Which pairs the changed files touch."""
-    found = Affected()
+    found, root, sources = Affected(), suite.root, suite.sources
     changed = list(files)
-    found.everything = [file for file in changed if file.startswith(ENGINE)]
-    for name, pair in pairs.items():
-        needs = closure(root, [root / file for role, file in pair.files.items() if role != "contract"])
-        touched = [file for file in changed if root / file in needs or file.startswith(f"tests/corpus/{name}/")]
+    found.everything = [file for file in changed if _is_within(file, sources.everything)]
+    for name, pair in loaded(suite)[0].items():
+        roles = {role: root / file for role, file in suite.files(pair).items() if role != "contract"}
+        needs = _of_pairs(suite, closure(root, roles.values(), sources.include_folders))
+        saved = suite.saved(name)
+        touched = [file for file in changed if root / file in needs or root / file == saved]
         if touched:
-            only_tiles = all(TILES.search(file) for file in touched)
-            found.tiers[name] = set(TILE_TIERS) if only_tiles else set()
+            found.tiers[name] = sources.tiers_touched(touched)
             found.files[name] = touched
-            if any(file.startswith("csrc/") for file in touched):
+            timed = [file for role, file in roles.items() if role in TIMED]
+            if any(sources.is_native(file) or root / file in timed for file in touched):
                 found.compiled.add(name)
     return found
 
 
-def closure(root: Path, files: Iterable[Path]) -> set[Path]:
-    """The files, and all that they include or import within the project, engine apart."""
+def _of_pairs(suite: Suite, files: set[Path]) -> set[Path]:
+    """Without those that touch every pair alike."""
+    outside = suite.sources.everything
+    return {file for file in files if not _is_within(str(file.relative_to(suite.root)), outside)}
+
+
+def _is_within(file: str, names: Sequence[str]) -> bool:
+    """Is it one of these files, or in one of these folders, which end in a slash?"""
+    return any(file == name or (name.endswith("/") and file.startswith(name)) for name in names)
+
+
+def closure(root: Path, files: Iterable[Path], folders: Sequence[str]) -> set[Path]:
+    """The files, and all that they include or import within the project; includes are looked for in `folders` too."""
     seen: set[Path] = set()
-    waiting = [file for file in files if file.is_file()]
+    root, places = root.resolve(), tuple(folders)
+    waiting = [file.resolve() for file in files if file.is_file()]
     while waiting:
         file = waiting.pop()
         if file not in seen:
             seen.add(file)
-            waiting += [needed for needed in _needs(root, file) if needed not in seen]
-    return seen
+            waiting += [needed for needed in _needs(root, file, places) if needed not in seen]
+    return {file for file in seen if file.is_relative_to(root)}
 
 
 @cache
-def _needs(root: Path, file: Path) -> tuple[Path, ...]:
-    if not file.is_file():
+def _needs(root: Path, file: Path, folders: tuple[str, ...]) -> tuple[Path, ...]:
+    try:
+        text = file.read_text()
+        return tuple(_imports(root, file, text) if file.suffix == ".py" else _includes(root, file, text, folders))
+    except (OSError, UnicodeDecodeError, SyntaxError):
         return ()
-    text = file.read_text()
-    reader: Callable[[Path, Path, str], list[Path]] = _imports if file.suffix == ".py" else _includes
-    return tuple(reader(root, file, text))
 
 
-def _includes(root: Path, file: Path, text: str) -> list[Path]:
-    places = (file.parent, root / "csrc", root / "csrc" / "common")
+def _includes(root: Path, file: Path, text: str, folders: tuple[str, ...]) -> list[Path]:
+    places = (file.parent, *(root / folder for folder in folders))
     found = [place / name for name in INCLUDE.findall(text) for place in places if (place / name).is_file()]
-    sources = [header.with_suffix(".cpp") for header in found if header.with_suffix(".cpp").is_file()]
+    sources = [header.with_suffix(suffix) for header in found for suffix in UNITS if header.with_suffix(suffix).is_file()]
     return [path.resolve() for path in found + sources]
 
 
 def _imports(root: Path, file: Path, text: str) -> list[Path]:
+    """Modules of the project: those in its root, and those beside the file where it is no module of a package."""
     names = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    paths = [root / Path(*name.split(".")).with_suffix(".py") for name in names if name.split(".")[0] in PACKAGES]
-    return [path for path in paths if path.is_file()]
+        elif isinstance(node, ast.ImportFrom):
+            package = _package(root, file, node.level)
+            module = ".".join(filter(None, (package, node.module)))
+            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    found, places = [], [root] if (file.parent / "__init__.py").is_file() else [root, file.parent]
+    for name in filter(None, names):
+        for place in places:
+            path = place / Path(*name.split("."))
+            found += [each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()]
+    return [path.resolve() for path in found]
+
+
+def _package(root: Path, file: Path, level: int) -> str:
+    """The package that a relative import starts from; empty where it is none."""
+    if not level or not file.is_relative_to(root):
+        return ""
+    return ".".join(file.relative_to(root).parent.parts[: len(file.relative_to(root).parts) - level])

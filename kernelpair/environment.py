@@ -6,8 +6,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 SHOWN_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8")
 
 
@@ -35,6 +33,8 @@ def _cpuinfo(key: str) -> str:
 
 def environment() -> dict[str, Any]:
     """CPU, cores, versions: what `--json` and `doctor` say about the machine."""
+    import torch
+
     return {
         "cpu": cpu_model(),
         "cpu_flags": cpu_flags(),

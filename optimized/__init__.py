@@ -2,7 +2,6 @@
 
 from optimized.operators import Operator, operator, operators
 from optimized.tiers import (
-    TILED,
     Tier,
     best_tier,
     build,
@@ -11,12 +10,13 @@ from optimized.tiers import (
     paths,
     selected_tier,
     set_tier,
+    taken_paths,
     tiers,
+    tiled_tiers,
     use_tier,
 )
 
 __all__ = [
-    "TILED",
     "Operator",
     "Tier",
     "best_tier",
@@ -28,6 +28,8 @@ __all__ = [
     "paths",
     "selected_tier",
     "set_tier",
+    "taken_paths",
     "tiers",
+    "tiled_tiers",
     "use_tier",
 ]

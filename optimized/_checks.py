@@ -10,14 +10,6 @@ INDEX_DTYPES = (torch.int32, torch.int64)
 FLOAT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-def check_count(name: str, value: object, least: int = 0) -> None:
-    """TypeError unless `value` is an int, ValueError unless it is at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
 def check_tensor(name: str, value: object, rank: int, dtypes: Sequence[torch.dtype], shape: Sequence[int | None] = ()) -> None:
     """TypeError unless `value` is a tensor of one of `dtypes`, ValueError unless it has `rank` and `shape` (None: any)."""
     if not isinstance(value, Tensor):

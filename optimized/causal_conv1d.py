@@ -1,29 +1,19 @@
 """Causal convolution on packed weights: the compiled operators behind a PackedConvWeight."""
 
-from dataclasses import dataclass
-
-import torch
 from torch import Tensor
 
+import serving
 from optimized.operators import operator
 
 LAYOUT = "pairs-n32"  # blocks of 32 channels, taps in pairs
 
 
-@dataclass(frozen=True)
-class PackedConvWeight:
-    """An immutable packed weight of a depthwise convolution, for `causal_conv1d_fwd` and `causal_conv1d_update`.
+class PackedConvWeight(serving.PackedConvWeight):
+    """A packed weight of a depthwise convolution, for `causal_conv1d_fwd` and `causal_conv1d_update`.
 
-    It is no tensor, so that it cannot enter an unpacked convolution by mistake.
-
-        packed = PackedConvWeight.pack(conv.weight)  # [dim, w] or [dim, 1, w]
-        y = causal_conv1d_fwd(x, packed, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
+    packed = PackedConvWeight.pack(conv.weight)  # [dim, w] or [dim, 1, w]
+    y = causal_conv1d_fwd(x, packed, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
     """
-
-    data: Tensor
-    layout: str
-    dim: int
-    width: int
 
     @classmethod
     def pack(cls, weight: Tensor) -> "PackedConvWeight":
@@ -31,12 +21,8 @@ class PackedConvWeight:
         data = causal_conv1d_pack_weight(weight)
         return cls(data, LAYOUT, weight.shape[0], weight.shape[-1])
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.data.dtype
-
     def unpack(self) -> Tensor:
-        """The weight [dim, w] that was packed, bit for bit."""
+        """The packed weight as it was, [dim, width]."""
         return causal_conv1d_unpack_weight(self.data, self.dim, self.width)
 
 
@@ -51,16 +37,10 @@ def causal_conv1d_unpack_weight(packed_weight: Tensor, dim: int, width: int) -> 
 
 
 def causal_conv1d_fwd(
-    x: Tensor,
-    packed: PackedConvWeight,
-    bias: Tensor | None,
-    conv_states: Tensor | None,
-    query_start_loc: Tensor | None,
-    cache_indices: Tensor | None,
-    has_initial_state: Tensor | None,
-    silu_activation: bool = True,
-    pad_slot: int | None = None,
-) -> Tensor:
+    x: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, conv_states: Tensor | None,
+    query_start_loc: Tensor | None, cache_indices: Tensor | None, has_initial_state: Tensor | None,
+    silu_activation: bool = True, pad_slot: int | None = None,
+) -> Tensor:  # fmt: skip
     """Convolve whole sequences, x [B, dim, L] or [dim, T] with query_start_loc; conv_states is updated in place."""
     _check_packed(packed, x, 3 if query_start_loc is None else 2, -2)
     return operator("causal_conv1d_fwd")(
@@ -78,14 +58,9 @@ def causal_conv1d_fwd(
 
 
 def causal_conv1d_update(
-    x: Tensor,
-    conv_states: Tensor,
-    packed: PackedConvWeight,
-    bias: Tensor | None,
-    cache_indices: Tensor | None,
-    silu_activation: bool = True,
-    pad_slot: int | None = None,
-) -> Tensor:
+    x: Tensor, conv_states: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, cache_indices: Tensor | None,
+    silu_activation: bool = True, pad_slot: int | None = None,
+) -> Tensor:  # fmt: skip
     """One token a sequence, x [B, dim]; conv_states is updated in place."""
     _check_packed(packed, x, 2, 1)
     return operator("causal_conv1d_update")(
@@ -93,9 +68,9 @@ def causal_conv1d_update(
     )
 
 
-def _check_packed(packed: PackedConvWeight, x: Tensor, rank: int, dim: int) -> None:
+def _check_packed(packed: serving.PackedConvWeight, x: Tensor, rank: int, dim: int) -> None:
     """What the blocks alone cannot tell: the exact channel count (they would admit up to 31 others) and their layout."""
-    if not isinstance(packed, PackedConvWeight):
+    if not isinstance(packed, serving.PackedConvWeight):
         raise TypeError(f"packed must be a PackedConvWeight, got {type(packed).__name__}")
     if packed.layout != LAYOUT:
         raise ValueError(f"packed has layout {packed.layout!r}, expected {LAYOUT!r}")

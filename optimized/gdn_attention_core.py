@@ -9,30 +9,17 @@ from torch import Tensor
 from optimized._checks import (
     FLOAT_DTYPES,
     INDEX_DTYPES,
-    check_count,
     check_dense_last,
     check_disjoint,
     check_offsets,
     check_slots,
     check_tensor,
 )
-from optimized.causal_conv1d import PackedConvWeight, causal_conv1d_fwd, causal_conv1d_update
+from optimized.causal_conv1d import causal_conv1d_fwd, causal_conv1d_update
 from optimized.operators import operator
-
-
-@dataclass(frozen=True)
-class GdnMetadata:
-    """A batch: num_decodes requests of one token, then num_prefills requests; all per-request tensors in that order."""
-
-    num_decodes: int
-    num_decode_tokens: int
-    num_prefills: int
-    num_prefill_tokens: int
-    num_actual_tokens: int
-    state_indices: Tensor
-    query_start_loc: Tensor
-    has_initial_state: Tensor
-    pad_slot: int | None = None
+from serving.checks import check_count
+from serving.metadata import GdnMetadata
+from serving.packed import PackedConvWeight
 
 
 @dataclass(frozen=True)
@@ -55,33 +42,15 @@ class _Heads:
 
 
 def gdn_attention_core(
-    mixed_qkv: Tensor,
-    a: Tensor,
-    b: Tensor,
-    core_attn_out: Tensor,
-    conv_state: Tensor,
-    ssm_state: Tensor,
-    conv_weight: PackedConvWeight,
-    conv_bias: Tensor | None,
-    A_log: Tensor,
-    dt_bias: Tensor,
-    metadata: GdnMetadata | None,
-    *,
-    num_k_heads: int,
-    head_k_dim: int,
-    num_v_heads: int,
-    head_v_dim: int,
-    conv_layout: str = "SD",
-    state_layout: str = "vk",
-    silu_activation: bool = True,
-    use_qk_l2norm: bool = True,
-    eps: float = 1e-6,
-) -> None:
-    """Write `core_attn_out[:num_actual_tokens]` and the addressed slots of both caches.
+    mixed_qkv: Tensor, a: Tensor, b: Tensor, core_attn_out: Tensor, conv_state: Tensor, ssm_state: Tensor,
+    conv_weight: PackedConvWeight, conv_bias: Tensor | None, A_log: Tensor, dt_bias: Tensor, metadata: GdnMetadata | None, *,
+    num_k_heads: int, head_k_dim: int, num_v_heads: int, head_v_dim: int, conv_layout: str = "SD", state_layout: str = "vk",
+    silu_activation: bool = True, use_qk_l2norm: bool = True, eps: float = 1e-6,
+) -> None:  # fmt: skip
+    """Write the rows of `core_attn_out` that hold tokens, and the state slots of the batch's requests, in both caches.
 
-    mixed_qkv [>= T, 2 HK K + HV V]; a, b [>= T, HV]; core_attn_out [>= T, HV, V]; conv_state [slots, w-1, dim] ("SD") or
-    [slots, dim, w-1] ("DS"); ssm_state [slots, HV, V, K] ("vk") or [slots, HV, K, V] ("kv"), float32 or bfloat16.
-    Raises TypeError, ValueError and IndexError before anything is written.
+    Shapes as in reference.gdn_attention_core: mixed_qkv [>= T, 2 HK K + HV V], core_attn_out [>= T, HV, V]; ssm_state is float32
+    or bfloat16. Raises TypeError, ValueError and IndexError before anything is written.
 
         gdn_attention_core(mixed_qkv, a, b, out, conv_state, ssm_state, PackedConvWeight.pack(conv.weight), None, A_log,
                            dt_bias, metadata, num_k_heads=16, head_k_dim=128, num_v_heads=32, head_v_dim=128)

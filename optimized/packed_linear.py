@@ -4,28 +4,18 @@ packed = PackedWeight.pack(layer.weight)        # once
 y = packed_linear(x, packed, layer.bias)        # x [..., K] -> y [..., N]
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+import serving
 from optimized.operators import operator
 
 LAYOUTS = {torch.bfloat16: "vnni2-n32k32", torch.float16: "vnni2-n32k32", torch.float32: "f32-n32k32"}
 
 
-@dataclass(frozen=True)
-class PackedWeight:
-    """An immutable packed weight [N, K]. It is no tensor, so that it cannot enter an unpacked linear by mistake.
 
-    `data` has shape [ceil(N/32), ceil(K/32), 2, 32/r, 16, r] with r = 2 for 16-bit dtypes and 1 for float32; it does not
-    depend on the machine. `layout` names that order; another order would have another name.
-    """
-
-    data: Tensor
-    layout: str
-    N: int
-    K: int
+class PackedWeight(serving.PackedWeight):
+    """A packed weight [N, K] of bfloat16, float16 or float32."""
 
     @staticmethod
     def pack(weight: Tensor) -> "PackedWeight":
@@ -39,18 +29,13 @@ class PackedWeight:
         weight: Tensor = operator("unpack_linear_weight")(self.data, self.N, self.K)
         return weight
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the weight, and of the x that it multiplies."""
-        return self.data.dtype
 
-
-def packed_linear(x: Tensor, packed: PackedWeight, bias: Tensor | None = None) -> Tensor:
+def packed_linear(x: Tensor, packed: serving.PackedWeight, bias: Tensor | None = None) -> Tensor:
     """x [..., K] times a packed weight [N, K], plus bias [N] of any float dtype: [..., N], summed in float32, rounded once.
 
     Raises TypeError (dtypes, a plain tensor for the weight), ValueError (shapes, an unknown layout).
     """
-    if not isinstance(packed, PackedWeight):
+    if not isinstance(packed, serving.PackedWeight):
         raise TypeError(f"packed must be a PackedWeight, got {type(packed).__name__}")
     if packed.layout not in LAYOUTS.values():
         raise ValueError(f"packed has the unknown layout {packed.layout!r}")

@@ -11,19 +11,28 @@ import torch
 
 from optimized._library import load, raise_as_marked
 
-TILED = ("avx512_bf16", "amx", "amx_emulated")
-"""Tiers that multiply tiles of bf16; elsewhere bf16 is widened to float32 first."""
-
 
 @dataclass(frozen=True)
 class Tier:
-    """One build of the kernels. `reason` says why a tier that is not runnable is not; `flags` are its compiler flags."""
+    """One build of the kernels. `reason` says why a tier that is not runnable is not; `flags` are its compiler flags;
+    `products` how it multiplies bf16: none (as float32), dots, tile_registers or soft_tiles."""
 
     name: str
     compiled: bool
     runnable: bool
     reason: str
     flags: str
+    products: str = "none"
+
+    @property
+    def tiled(self) -> bool:
+        """Whether kernels multiply tiles of bf16; elsewhere bf16 is widened to float32 first."""
+        return self.products != "none"
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the tiles are software: on any CPU, about a thousand times slower than hardware."""
+        return self.products == "soft_tiles"
 
     def __str__(self) -> str:
         return self.name
@@ -38,7 +47,7 @@ def build() -> dict[str, Any]:
 
 @cache
 def tiers() -> tuple[Tier, ...]:
-    """All tiers, compiled or not, from what any CPU has to what few have; the last, amx_emulated, only runs when asked for."""
+    """All tiers, compiled or not, as CMakeLists.txt lists them: from what any CPU has to what few have, the emulated one last."""
     return tuple(Tier(**tier) for tier in build()["tiers"])
 
 
@@ -76,11 +85,25 @@ def last_tier() -> str | None:
     return torch.ops.kernelpair._last_tier() or None
 
 
-def paths(taken: bool = False) -> list[str]:
-    """The ways that kernels may take (csrc/common/path.h); with `taken` those that were taken since this was last asked."""
+def tiled_tiers() -> tuple[str, ...]:
+    """Names of the tiers that multiply tiles of bf16."""
+    return tuple(tier.name for tier in tiers() if tier.tiled)
+
+
+def paths(tier: str) -> list[str]:
+    """The ways that kernels may take in a tier (csrc/core/path.h)."""
     load()
-    names: str = torch.ops.kernelpair._paths(taken)
-    return names.split(",") if names else []
+    return _names(torch.ops.kernelpair._paths(tier))
+
+
+def taken_paths() -> list[str]:
+    """The ways that kernels took, in whichever tier, since this was last asked."""
+    load()
+    return _names(torch.ops.kernelpair._taken_paths())
+
+
+def _names(listed: str) -> list[str]:
+    return listed.split(",") if listed else []
 
 
 def forget_last_tier() -> None:

@@ -1,30 +1,70 @@
-"""Per kernel: which cases its contract allows, how far it may be from the truth, what else must hold. One module a stem.
+"""Per kernel: which cases its contract allows, how far it may be from the truth, what else must hold. One room a stem.
 
-`pairs()` finds every module here that has a `PAIR`; no list is edited by hand.
+`pairs()` finds the `PAIR` of every room here and in `scenarios/`; no list is edited by hand. `suite.py` tells the engine of them.
 """
 
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kernelpair.pair import Pair
+if TYPE_CHECKING:
+    from kernelpair.contract.pair import Pair
 
 ROOT = Path(__file__).resolve().parent.parent
+HOME = Path(__file__).resolve().parent
+JOINS = re.compile(r"^PAIR\b", re.MULTILINE)
+NEEDS = re.compile(r'^NEEDS = "(\w+)"', re.MULTILINE)
+NO_ROOMS = ("shared", "providers", "scenarios")
+
+
+def rooms() -> Iterator[Path]:
+    """The folder of every pair: its `__init__.py` has a PAIR. Where it says NEEDS, that package has to be installed."""
+    for folder in (HOME, HOME / "scenarios"):
+        for path in sorted(folder.glob("*")):  # a suite may have no scenarios
+            module = path / "__init__.py"
+            text = module.read_text() if path.name not in NO_ROOMS and module.is_file() else ""
+            if JOINS.search(text) and all(find_spec(package) for package in NEEDS.findall(text)):
+                yield path
+
+
+def module_of(path: Path) -> str:
+    """A room's dotted name."""
+    return ".".join(path.relative_to(ROOT).parts)
+
+
+class Rooms(Mapping[str, "Pair"]):
+    """Every pair by name, in alphabetical order. A room is imported when its pair is asked for."""
+
+    def __init__(self) -> None:
+        self._rooms = {path.name: path for path in sorted(rooms(), key=lambda path: path.name)}
+        self._pairs: dict[str, Pair] = {}
+
+    def __getitem__(self, name: str) -> "Pair":
+        if name not in self._pairs:
+            path = self._rooms[name]
+            pair: Pair = import_module(module_of(path)).PAIR
+            self._pairs[name] = replace(pair, files=_files(path, pair.name))
+        return self._pairs[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rooms
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rooms)
+
+    def __len__(self) -> int:
+        return len(self._rooms)
 
 
 @cache
-def pairs() -> dict[str, Pair]:
-    """Every pair by name, in alphabetical order."""
-    found = {}
-    for path in sorted(Path(__file__).parent.glob("*.py")) + sorted((Path(__file__).parent / "trials").glob("*.py")):
-        package = "properties" if path.parent.name == "properties" else "properties.trials"
-        if path.stem.startswith("_"):
-            continue
-        pair = getattr(import_module(f"{package}.{path.stem}"), "PAIR", None)
-        if pair is not None:
-            found[pair.name] = replace(pair, files=_files(path, pair.name))
-    return dict(sorted(found.items()))
+def pairs() -> Mapping[str, "Pair"]:
+    """Every pair by its name, which is that of its room."""
+    return Rooms()
 
 
 def _files(path: Path, name: str) -> dict[str, str]:
@@ -37,4 +77,15 @@ def _files(path: Path, name: str) -> dict[str, str]:
         "contract": f"docs/contracts/{name}.md",
     }
     here = {role: file for role, file in wanted.items() if (ROOT / file).exists()}
-    return {"properties": str(path.relative_to(ROOT)), **here}
+    return {"properties": str((path / "__init__.py").relative_to(ROOT)), **here}
+
+
+def saved_cases(name: str) -> Path:
+    """Where the saved cases of a pair are, one a line; they are tried first in every run."""
+    return next(path for path in rooms() if path.name == name) / "corpus.jsonl"
+
+
+def saved_lines(name: str) -> tuple[str, ...]:
+    """The saved cases of a pair."""
+    path = saved_cases(name)
+    return tuple(line for line in path.read_text().splitlines() if line.strip()) if path.exists() else ()

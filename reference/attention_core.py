@@ -29,10 +29,11 @@ def attention_core(
     """
     T, H, D = q.shape
     N, Hkv, Dv = v.shape
-    G = H // Hkv
+    G, dtype = H // Hkv, q.dtype
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    rows = q.to(wide).reshape(T, Hkv, G, D).permute(1, 2, 0, 3).reshape(Hkv, G * T, D)
-    z = (rows @ k.to(wide).permute(1, 2, 0)).view(Hkv, G, T, N) * sm_scale
+    q, k, v = (tensor.to(wide, copy=True) for tensor in (q, k, v))  # copies: the bits do not depend on where an argument lies
+    rows = q.reshape(T, Hkv, G, D).permute(1, 2, 0, 3).reshape(Hkv, G * T, D)
+    z = (rows @ k.permute(1, 2, 0)).view(Hkv, G, T, N) * sm_scale
     if logit_cap > 0:
         z = logit_cap * torch.tanh(z / logit_cap)
     if visible is not None:
@@ -42,8 +43,9 @@ def attention_core(
     m = z.amax(dim=-1, keepdim=True).clamp_min(torch.finfo(wide).min)  # finite, so that an empty row gives exp(-inf) = 0
     p = torch.exp(z - m)
     den = p.sum(dim=-1, keepdim=True).clamp_min(1.0)  # the largest term is 1; only an empty row has less
-    o = (p[..., :N].reshape(Hkv, G * T, N) @ v.to(wide).permute(1, 0, 2)).view(Hkv, G, T, Dv) / den
-    return o.permute(2, 0, 1, 3).reshape(T, H, Dv).to(q.dtype)
+    o = (p[..., :N].reshape(Hkv, G * T, N) @ v.permute(1, 0, 2)).view(Hkv, G, T, Dv) / den
+    o = o + 0.0  # a hidden value times its weight is a zero of either sign: no -0 comes of it
+    return o.permute(2, 0, 1, 3).reshape(T, H, Dv).to(dtype)
 
 
 def check_core(H: int, Hkv: int, D: int, Dv: int, dtype: torch.dtype, sm_scale: float, logit_cap: float = 0.0,

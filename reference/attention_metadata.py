@@ -4,7 +4,7 @@ It reads lengths and the request table only; it never touches a cache, and it ne
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import accumulate
 
 import torch
@@ -12,62 +12,25 @@ from torch import Tensor
 
 from reference import checks
 from reference.local_attention_batches import local_attention_batches
+from serving.batch import EXTEND_MODES
+from serving.checks import check_sizes
+from serving.metadata import AttentionMetadata, LocalAttentionMetadata
+from serving.static_metadata import INT32_END, STATIC_MODES, DraftMetadata, StaticMetadata
 
-INT32_END = 2**31
-ONE_QUERY_MODES = ("idle", "decode", "draft_decode")
-STATIC_MODES = (*ONE_QUERY_MODES, "target_verify")
-EXTEND_MODES = ("extend", "mixed", "draft_extend")
 PAD = 0  # what every row past the live requests holds: at capture, at replay, and for whoever reads the buffers
 
 
-@dataclass
-class LocalAttentionMetadata:
-    """Virtual requests of chunked local attention; all tensors int32."""
-
-    seqlens_q: Tensor  # [V]
-    cu_seqlens_q: Tensor  # [V + 1]
-    seqlens_k: Tensor  # [V]
-    block_table: Tensor  # [V, pages of a chunk]
-    max_seq_len_q: int
-    max_seq_len_k: int
-
-
-@dataclass
-class AttentionMetadata:
-    """Arguments of one paged_attention call; all tensors int32. Encoder fields are None without encoder lengths."""
-
-    cache_seqlens: Tensor  # [B]
-    cu_seqlens_q: Tensor  # [B + 1]
-    cu_seqlens_k: Tensor  # [B + 1]
-    page_table: Tensor  # [B, ceil(max_seq_len_k / page_size)]
-    max_seq_len_q: int
-    max_seq_len_k: int
-    encoder_lens: Tensor | None = None  # [B]
-    encoder_cu_seqlens_k: Tensor | None = None  # [B + 1]
-    encoder_page_table: Tensor | None = None  # [B, ceil(encoder_max_seq_len_k / page_size)]
-    encoder_max_seq_len_k: int = 0
-    local: LocalAttentionMetadata | None = None
-
-
 def build_attention_metadata(
-    mode: str,
-    seq_lens: Tensor,
-    req_pool_indices: Tensor,
-    req_to_token: Tensor,
-    *,
-    page_size: int = 1,
-    extend_seq_lens: Tensor | None = None,
-    encoder_lens: Tensor | None = None,
-    num_draft_tokens: int = 0,
-    speculative_step_id: int = 0,
-    attn_chunk_size: int | None = None,
-) -> AttentionMetadata:
+    mode: str, seq_lens: Tensor, req_pool_indices: Tensor, req_to_token: Tensor, *, page_size: int = 1,
+    extend_seq_lens: Tensor | None = None, encoder_lens: Tensor | None = None, num_draft_tokens: int = 0,
+    speculative_step_id: int = 0, attn_chunk_size: int | None = None,
+) -> AttentionMetadata:  # fmt: skip
     """Build the metadata of one batch.
 
     seq_lens, req_pool_indices, extend_seq_lens, encoder_lens [B]; req_to_token [R, C] holds token slots; all int32 or int64.
     Raises TypeError (types), ValueError (mode, scalars, lengths, page starts), IndexError (pool rows, lengths beyond C, slots).
     """
-    _check_scalars(page_size, num_draft_tokens, speculative_step_id, attn_chunk_size)
+    check_sizes(page_size, num_draft_tokens, speculative_step_id, attn_chunk_size)
     if not isinstance(mode, str):
         raise TypeError(f"mode must be a str, got {type(mode).__name__}")
     if mode not in STATIC_MODES + EXTEND_MODES:
@@ -128,18 +91,6 @@ def build_attention_metadata(
     return meta
 
 
-def _check_scalars(
-    page_size: int, num_draft_tokens: int, speculative_step_id: int, attn_chunk_size: int | None
-) -> None:
-    checks.is_count("page_size", page_size, 1)
-    checks.is_count("num_draft_tokens", num_draft_tokens)
-    checks.is_count("speculative_step_id", speculative_step_id)
-    if attn_chunk_size is not None:
-        checks.is_count("attn_chunk_size", attn_chunk_size, 1)
-        if attn_chunk_size % page_size:
-            raise ValueError(f"attn_chunk_size {attn_chunk_size} must be a multiple of page_size {page_size}")
-
-
 def _page_table(
     name: str, req_to_token: Tensor, pool: list[int], bases: list[int], lens: list[int], page_size: int
 ) -> Tensor:
@@ -167,35 +118,10 @@ def _int32(values: Iterable[int]) -> Tensor:
     return torch.tensor(list(values), dtype=torch.int32)
 
 
-class MetadataBuffers:
-    """Metadata at fixed addresses, for graphs that record tensors once and replay on new batches.
-
-    `capture(mode, bs)` gives the views to record; `replay(mode, bs, ...)` refreshes them for at most `bs` live requests and
-    returns the same object. Every (mode, bs) has buffers of its own, wide enough for max_context_len and max_encoder_len.
-    """
-
-    def __init__(
-        self,
-        max_bs: int,
-        max_context_len: int,
-        *,
-        page_size: int = 1,
-        num_draft_tokens: int = 0,
-        speculative_step_id: int = 0,
-        attn_chunk_size: int | None = None,
-        max_encoder_len: int = 0,
-    ) -> None:
-        _check_scalars(page_size, num_draft_tokens, speculative_step_id, attn_chunk_size)
-        checks.is_count("max_bs", max_bs)
-        checks.is_count("max_context_len", max_context_len)
-        checks.is_count("max_encoder_len", max_encoder_len)
-        self.max_bs, self.max_context_len, self.max_encoder_len = max_bs, max_context_len, max_encoder_len
-        self.page_size, self.num_draft_tokens, self.attn_chunk_size = page_size, num_draft_tokens, attn_chunk_size
-        self.speculative_step_id = speculative_step_id
-        self._captured: dict[tuple[str, int], AttentionMetadata] = {}
+class MetadataBuffers(StaticMetadata):
+    """Buffers that each replay builds anew, and copies into place."""
 
     def capture(self, mode: str, bs: int) -> AttentionMetadata:
-        """The buffers of (mode, bs), as a batch without live requests leaves them. Raises ValueError (mode, bs)."""
         self._check(mode, bs)
         if (mode, bs) not in self._captured:
             self._captured[mode, bs] = self._allocate(mode, bs)
@@ -203,15 +129,9 @@ class MetadataBuffers:
         return self.replay(mode, bs, none, none, torch.zeros(0, 0, dtype=torch.int32))
 
     def replay(
-        self,
-        mode: str,
-        bs: int,
-        seq_lens: Tensor,
-        req_pool_indices: Tensor,
-        req_to_token: Tensor,
+        self, mode: str, bs: int, seq_lens: Tensor, req_pool_indices: Tensor, req_to_token: Tensor,
         encoder_lens: Tensor | None = None,
-    ) -> AttentionMetadata:
-        """Refresh the captured buffers of (mode, bs); errors as build_attention_metadata, and nothing is written then."""
+    ) -> AttentionMetadata:  # fmt: skip
         self._check(mode, bs)
         if (mode, bs) not in self._captured:
             raise ValueError(f"mode {mode}, bs {bs} has not been captured")
@@ -240,20 +160,6 @@ class MetadataBuffers:
         _refresh(static, live)
         static.cu_seqlens_q.copy_(self._cu_seqlens_q(mode, bs))
         return static
-
-    def _check(self, mode: str, bs: int) -> None:
-        if not isinstance(mode, str):
-            raise TypeError(f"mode must be a str, got {type(mode).__name__}")
-        if mode not in STATIC_MODES:
-            raise ValueError(f"mode {mode!r} has no static form; those that have: {', '.join(STATIC_MODES)}")
-        checks.is_count("bs", bs)
-        if bs > self.max_bs:
-            raise ValueError(f"bs {bs} is more than max_bs {self.max_bs}")
-        if bs * self._q_len(mode) >= INT32_END:
-            raise ValueError(f"bs {bs}: the total of query lengths does not fit int32")
-
-    def _q_len(self, mode: str) -> int:
-        return self.num_draft_tokens if mode == "target_verify" else 1
 
     def _cu_seqlens_q(self, mode: str, bs: int) -> Tensor:
         return _int32(b * self._q_len(mode) for b in range(bs + 1))
@@ -291,51 +197,7 @@ def _refresh(
             into[tuple(slice(size) for size in values.shape)] = values
 
 
-class MultiStepMetadata:
-    """Static metadata of every draft step: a draft of num_steps tokens attends num_steps - 1 times (step ids from 0)."""
+class MultiStepMetadata(DraftMetadata):
+    """Static metadata of every draft step."""
 
-    def __init__(
-        self,
-        num_steps: int,
-        max_bs: int,
-        max_context_len: int,
-        *,
-        topk: int = 1,
-        page_size: int = 1,
-        num_draft_tokens: int = 0,
-        attn_chunk_size: int | None = None,
-        max_encoder_len: int = 0,
-    ) -> None:
-        checks.is_count("num_steps", num_steps, 1)
-        checks.is_count("topk", topk, 1)
-        if topk != 1:
-            raise ValueError(f"topk {topk}: only chains of drafts (topk 1) have this form")
-        self.steps = [
-            MetadataBuffers(
-                max_bs,
-                max_context_len,
-                page_size=page_size,
-                num_draft_tokens=num_draft_tokens,
-                speculative_step_id=step,
-                attn_chunk_size=attn_chunk_size,
-                max_encoder_len=max_encoder_len,
-            )
-            for step in range(num_steps - 1)
-        ]
-
-    def capture(self, bs: int) -> list[AttentionMetadata]:
-        """The buffers of each step's draft_decode at batch size `bs`."""
-        return [step.capture("draft_decode", bs) for step in self.steps]
-
-    def replay(
-        self,
-        bs: int,
-        seq_lens: Tensor,
-        req_pool_indices: Tensor,
-        req_to_token: Tensor,
-        encoder_lens: Tensor | None = None,
-    ) -> list[AttentionMetadata]:
-        """Refresh every step for the same batch. The last step, whose lengths are the longest, goes first: what it accepts
-        all accept, so that an error leaves every buffer as it was."""
-        batch = seq_lens, req_pool_indices, req_to_token, encoder_lens
-        return [step.replay("draft_decode", bs, *batch) for step in reversed(self.steps)][::-1]
+    buffers = MetadataBuffers

@@ -4,12 +4,12 @@ A weight is packed once (PackedConvWeight); `causal_conv1d_fwd` runs whole seque
 sequence. There is no multi-token update with rejected tokens.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+import serving
 from reference import checks
 
 BLOCK = 32  # channels of one packed block
@@ -41,38 +41,24 @@ def causal_conv1d_unpack_weight(packed_weight: Tensor, dim: int, width: int) -> 
     return packed_weight.transpose(1, 2).reshape(blocks * BLOCK, pairs * 2)[:dim, :width].contiguous()
 
 
-@dataclass(frozen=True)
-class PackedConvWeight:
-    """An immutable packed weight. It is no tensor, so that it cannot enter an unpacked convolution by mistake."""
-
-    data: Tensor
-    layout: str
-    dim: int
-    width: int
+class PackedConvWeight(serving.PackedConvWeight):
+    """What serving.packed says, with the functions of this module."""
 
     @classmethod
     def pack(cls, weight: Tensor) -> "PackedConvWeight":
+        """Pack weight [dim, w] or [dim, 1, w]; errors as causal_conv1d_pack_weight."""
         return cls(causal_conv1d_pack_weight(weight), LAYOUT, weight.shape[0], weight.shape[-1])
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.data.dtype
-
     def unpack(self) -> Tensor:
+        """The weight [dim, w] that was packed, bit for bit."""
         return causal_conv1d_unpack_weight(self.data, self.dim, self.width)
 
 
 def causal_conv1d_fwd(
-    x: Tensor,
-    packed: PackedConvWeight,
-    bias: Tensor | None,
-    conv_states: Tensor | None,
-    query_start_loc: Tensor | None,
-    cache_indices: Tensor | None,
-    has_initial_state: Tensor | None,
-    silu_activation: bool = True,
-    pad_slot: int | None = None,
-) -> Tensor:
+    x: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, conv_states: Tensor | None,
+    query_start_loc: Tensor | None, cache_indices: Tensor | None, has_initial_state: Tensor | None,
+    silu_activation: bool = True, pad_slot: int | None = None,
+) -> Tensor:  # fmt: skip
     """Convolve whole sequences: `y[t] = bias + sum_j W[:, j] x[t - (w-1) + j]`, then SiLU if asked, then one cast.
 
     x [B, dim, L], or [dim, T] with query_start_loc [B + 1]; bias [dim]; conv_states [slots, dim, w-1] with either of its last
@@ -119,14 +105,9 @@ def causal_conv1d_fwd(
 
 
 def causal_conv1d_update(
-    x: Tensor,
-    conv_states: Tensor,
-    packed: PackedConvWeight,
-    bias: Tensor | None,
-    cache_indices: Tensor | None,
-    silu_activation: bool = True,
-    pad_slot: int | None = None,
-) -> Tensor:
+    x: Tensor, conv_states: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, cache_indices: Tensor | None,
+    silu_activation: bool = True, pad_slot: int | None = None,
+) -> Tensor:  # fmt: skip
     """One token a sequence: x [B, dim] follows the history in its slot, which then shifts by one column.
 
     Equal to `causal_conv1d_fwd` of length 1 with has_initial_state all True; shapes, pads and errors as there.
@@ -148,16 +129,18 @@ def causal_conv1d_update(
     return y
 
 
-def _convolve(extended: Tensor, packed: PackedConvWeight, bias: Tensor | None, silu: bool) -> Tensor:
+def _convolve(extended: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, silu: bool) -> Tensor:
     """extended [..., dim, w-1 + L], history first -> [..., dim, L] in its dtype; float32 inside (float64 if given that)."""
     compute = torch.promote_types(extended.dtype, torch.float32)
-    weight, length = packed.unpack().to(compute), extended.shape[-1] - packed.width + 1
+    weight = causal_conv1d_unpack_weight(packed.data, packed.dim, packed.width).to(compute)
+    length = extended.shape[-1] - packed.width + 1
     columns = extended.to(compute).unfold(-1, length, 1)  # [..., dim, w, L]
     y = (weight[:, :, None] * columns).sum(-2)
     if bias is not None:
         y = y + bias.to(compute)[:, None]
     if silu:
-        y = y / (1 + torch.exp(-y))
+        tail = torch.exp(-y.abs())  # never overflows, where exp(-y) makes everything below -88 a zero
+        y = y * torch.where(y < 0, tail, 1.0) / (1 + tail)
     return y.to(extended.dtype)
 
 
@@ -176,9 +159,11 @@ def _packed_shape(packed_weight: Tensor, dim: int, width: int) -> None:
         raise ValueError(f"packed_weight must be contiguous, got strides {list(packed_weight.stride())}")
 
 
-def _common(x: Tensor, packed: PackedConvWeight, bias: Tensor | None, conv_states: Tensor | None, dim: int) -> None:
+def _common(
+    x: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, conv_states: Tensor | None, dim: int
+) -> None:
     """The checks of dtypes, widths and state layout that both forms share."""
-    if not isinstance(packed, PackedConvWeight):
+    if not isinstance(packed, serving.PackedConvWeight):
         raise TypeError(f"packed must be a PackedConvWeight, got {type(packed).__name__}")
     if packed.layout != LAYOUT:
         raise ValueError(f"packed has layout {packed.layout!r}, expected {LAYOUT!r}")
@@ -228,14 +213,9 @@ def _slots(
 
 
 def _no_overlap(
-    x: Tensor,
-    packed: PackedConvWeight,
-    bias: Tensor | None,
-    conv_states: Tensor | None,
-    query_start_loc: Tensor | None,
-    cache_indices: Tensor | None,
-    has_initial_state: Tensor | None,
-) -> None:
+    x: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, conv_states: Tensor | None,
+    query_start_loc: Tensor | None, cache_indices: Tensor | None, has_initial_state: Tensor | None,
+) -> None:  # fmt: skip
     """conv_states is written: it may share no byte with itself or another argument."""
     read = {
         "x": x,

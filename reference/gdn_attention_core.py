@@ -1,57 +1,26 @@
 """gdn_attention_core: the attention of a gated-delta-net layer for a batch of decodes and prefills, composed from its kernels'
 references. It does no projections and no output gate."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from reference import checks
-from reference.causal_conv1d import PackedConvWeight, causal_conv1d_fwd, causal_conv1d_update
+from reference.causal_conv1d import causal_conv1d_fwd, causal_conv1d_update
 from reference.chunk_gated_delta_rule import chunk_gated_delta_rule_pool
 from reference.gated_delta_rule_update import gated_delta_rule_update
 from reference.gdn_gating import gdn_gating
-
-
-@dataclass(frozen=True)
-class GdnMetadata:
-    """A batch: num_decodes requests of one token, then num_prefills requests; all per-request tensors in that order."""
-
-    num_decodes: int
-    num_decode_tokens: int
-    num_prefills: int
-    num_prefill_tokens: int
-    num_actual_tokens: int
-    state_indices: Tensor
-    query_start_loc: Tensor
-    has_initial_state: Tensor
-    pad_slot: int | None = None
+from serving.metadata import GdnMetadata
+from serving.packed import PackedConvWeight
 
 
 def gdn_attention_core(
-    mixed_qkv: Tensor,
-    a: Tensor,
-    b: Tensor,
-    core_attn_out: Tensor,
-    conv_state: Tensor,
-    ssm_state: Tensor,
-    conv_weight: PackedConvWeight,
-    conv_bias: Tensor | None,
-    A_log: Tensor,
-    dt_bias: Tensor,
-    metadata: GdnMetadata | None,
-    *,
-    num_k_heads: int,
-    head_k_dim: int,
-    num_v_heads: int,
-    head_v_dim: int,
-    conv_layout: str = "SD",
-    state_layout: str = "vk",
-    silu_activation: bool = True,
-    use_qk_l2norm: bool = True,
-    eps: float = 1e-6,
-) -> None:
+    mixed_qkv: Tensor, a: Tensor, b: Tensor, core_attn_out: Tensor, conv_state: Tensor, ssm_state: Tensor,
+    conv_weight: PackedConvWeight, conv_bias: Tensor | None, A_log: Tensor, dt_bias: Tensor, metadata: GdnMetadata | None, *,
+    num_k_heads: int, head_k_dim: int, num_v_heads: int, head_v_dim: int, conv_layout: str = "SD", state_layout: str = "vk",
+    silu_activation: bool = True, use_qk_l2norm: bool = True, eps: float = 1e-6,
+) -> None:  # fmt: skip
     """Write `core_attn_out[:num_actual_tokens]` and the addressed slots of both caches.
 
     mixed_qkv [>= T, 2 HK K + HV V]; a, b [>= T, HV]; core_attn_out [>= T, HV, V]; conv_state [slots, w-1, dim] ("SD") or
@@ -62,15 +31,15 @@ def gdn_attention_core(
     if metadata is None or metadata.num_actual_tokens == 0:
         return
     m, HK, K, HV, V = metadata, num_k_heads, head_k_dim, num_v_heads, head_v_dim
-    dim = 2 * HK * K + HV * V
     _check_heads(HK, K, HV, V)
-    _check_metadata(m, len(mixed_qkv), len(a), len(b), len(core_attn_out))
+    dim = 2 * HK * K + HV * V
     checks.one_of("conv_layout", conv_layout, ("SD", "DS"))
     checks.one_of("state_layout", state_layout, ("kv", "vk"))
     checks.is_bool("silu_activation", silu_activation)
     checks.is_bool("use_qk_l2norm", use_qk_l2norm)
     checks.positive("eps", eps)
     _check_tensors(mixed_qkv, a, b, core_attn_out, ssm_state, conv_state, conv_weight, conv_bias, A_log, dt_bias)
+    _check_metadata(m, len(mixed_qkv), len(a), len(b), len(core_attn_out))
     checks.has_shape("mixed_qkv", mixed_qkv, [len(mixed_qkv), dim])
     checks.has_shape("a", a, [len(a), HV])
     checks.has_shape("b", b, [len(b), HV])
@@ -116,18 +85,16 @@ def gdn_attention_core(
 
 def _check_heads(HK: int, K: int, HV: int, V: int) -> None:
     for name, value in {"num_k_heads": HK, "head_k_dim": K, "num_v_heads": HV, "head_v_dim": V}.items():
-        if value < 1:
-            raise ValueError(f"{name} must be >= 1, got {value}")
+        checks.is_count(name, value, 1)
     if HV % HK:
         raise ValueError(f"num_v_heads = {HV} must be a multiple of num_k_heads = {HK}")
 
 
 def _check_metadata(m: GdnMetadata, *rows: int) -> None:
     """Counts that agree with each other, with the tables, and with the rows of the token tensors."""
+    for name in ("num_decodes", "num_decode_tokens", "num_prefills", "num_prefill_tokens", "num_actual_tokens"):
+        checks.is_count(name, getattr(m, name))
     requests = m.num_decodes + m.num_prefills
-    for name in ("num_decodes", "num_decode_tokens", "num_prefills", "num_prefill_tokens"):
-        if getattr(m, name) < 0:
-            raise ValueError(f"{name} must be >= 0, got {getattr(m, name)}")
     if m.num_decode_tokens != m.num_decodes:
         raise ValueError(f"num_decode_tokens = {m.num_decode_tokens} must equal num_decodes = {m.num_decodes}")
     if m.num_actual_tokens != m.num_decode_tokens + m.num_prefill_tokens:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from reference import checks
+from serving.checks import check_chunk
 
 INT32_END = 2**31
 
@@ -22,10 +23,7 @@ def local_attention_batches(
     tokens gives one virtual request for each chunk that holds a new token; width = min(attn_chunk_size // page_size, M).
     Raises TypeError (types), ValueError (scalars, lengths), IndexError (lengths beyond the table, used page ids).
     """
-    checks.is_count("attn_chunk_size", attn_chunk_size, 1)
-    checks.is_count("page_size", page_size, 1)
-    if attn_chunk_size % page_size:
-        raise ValueError(f"attn_chunk_size {attn_chunk_size} must be a multiple of page_size {page_size}")
+    check_chunk(attn_chunk_size, page_size)
     checks.is_tensor("block_table", block_table, 2)
     checks.is_index("block_table", block_table)
     B, M = block_table.shape

@@ -55,6 +55,7 @@ def mla_decode(
         seen = torch.arange(M)[None] < used
         checks.in_range("page_table", page_table, pages, seen & (torch.arange(B)[:, None] == b))
         keys.append((page_table[b, :used].long(), L))
+    checks.is_integer("num_kv_splits", num_kv_splits)
     needed = mla_decode_workspace_size(max(lengths, default=0), B, H, page, Dl, num_kv_splits)
     checks.is_tensor("workspace", workspace, 1)
     checks.has_dtype("workspace", workspace, (torch.uint8,))

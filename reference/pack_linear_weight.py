@@ -28,8 +28,8 @@ def unpack_linear_weight(packed_weight: Tensor, N: int, K: int) -> Tensor:
     """The weight [N, K] that `packed_weight` holds, contiguous. Raises TypeError (dtype), ValueError (shape, strides)."""
     checks.is_tensor("packed_weight", packed_weight, 6)
     checks.has_dtype("packed_weight", packed_weight, checks.FLOAT_DTYPES)
-    if N < 1 or K < 1:
-        raise ValueError(f"N and K must be at least 1, got {N} and {K}")
+    checks.is_count("N", N, 1)
+    checks.is_count("K", K, 1)
     r = {torch.float32: 1, torch.float64: packed_weight.shape[5]}.get(
         packed_weight.dtype, 2
     )  # float64: of what was widened

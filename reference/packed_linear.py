@@ -1,24 +1,17 @@
 """packed_linear: a linear layer on a packed weight. Activation functions and quantized weights are not part of it."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+import serving
 from reference import checks
 from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
 
 LAYOUTS = {2: "vnni2-n32k32", 1: "f32-n32k32"}  # by the k that lie side by side, the last size of the packed form
 
 
-@dataclass(frozen=True)
-class PackedWeight:
-    """A packed weight that knows its size: no tensor, so that it cannot enter an unpacked linear by mistake."""
-
-    data: Tensor
-    layout: str
-    N: int
-    K: int
+class PackedWeight(serving.PackedWeight):
+    """What serving.packed says, with the functions of reference.pack_linear_weight."""
 
     @staticmethod
     def pack(weight: Tensor) -> "PackedWeight":
@@ -30,19 +23,14 @@ class PackedWeight:
         """The weight [N, K], bit for bit."""
         return unpack_linear_weight(self.data, self.N, self.K)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the weight, and of the x that it multiplies."""
-        return self.data.dtype
 
-
-def packed_linear(x: Tensor, packed: PackedWeight, bias: Tensor | None = None) -> Tensor:
+def packed_linear(x: Tensor, packed: serving.PackedWeight, bias: Tensor | None = None) -> Tensor:
     """out[..., n] = sum_k x[..., k] w[n, k] + bias[n], summed in float32 and rounded once.
 
     x [..., K] of the weight's dtype and any strides, rank >= 1; bias [N] of any float dtype, or None; result [..., N].
     Raises TypeError (dtypes, a plain tensor for the weight), ValueError (shapes).
     """
-    if not isinstance(packed, PackedWeight):
+    if not isinstance(packed, serving.PackedWeight):
         raise TypeError(f"packed must be a PackedWeight, got {type(packed).__name__}")
     if packed.layout not in LAYOUTS.values():
         raise ValueError(f"packed has the unknown layout {packed.layout!r}")
@@ -56,5 +44,6 @@ def packed_linear(x: Tensor, packed: PackedWeight, bias: Tensor | None = None) -
         checks.has_shape("bias", bias, [packed.N])
         checks.has_dtype("bias", bias, checks.FLOAT_DTYPES)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    out = x.to(wide) @ weight.to(wide).T
-    return (out if bias is None else out + bias.to(wide)).to(x.dtype)
+    out = x.to(wide, copy=True) @ weight.to(wide).T  # a copy: the bits do not depend on where x lies
+    fresh = x.new_empty([*x.shape[:-1], packed.N])  # contiguous, also where matmul of an empty x is not
+    return fresh.copy_(out if bias is None else out + bias.to(wide))

@@ -3,9 +3,12 @@
 Both `reference.backends` and `optimized.backends` take these, so that they differ in what they compute only.
 """
 
+from serving.backend import DecodesOnly
 from serving.batch import DECODE_MODES, EXTEND_MODES, MODES, ForwardBatch, check_batch, check_keys, check_queries
 from serving.config import ModelConfig, ServerConfig, ServerPlan, check_config
-from serving.layers import AttentionLayer, GdnLayer, KVPool, StatePool, check_layers
+from serving.layers import AttentionLayer, GdnLayer, KVPool, StatePool, check_chunked, check_layers
+from serving.metadata import AttentionMetadata, GdnMetadata, LocalAttentionMetadata
+from serving.packed import PackedConvWeight, PackedWeight
 from serving.registry import BACKENDS, Capabilities, backend_named, backends_for
 from serving.requests import PoolExhausted, RequestPool
 
@@ -15,11 +18,17 @@ __all__ = [
     "EXTEND_MODES",
     "MODES",
     "AttentionLayer",
+    "AttentionMetadata",
     "Capabilities",
+    "DecodesOnly",
     "ForwardBatch",
     "GdnLayer",
+    "GdnMetadata",
     "KVPool",
+    "LocalAttentionMetadata",
     "ModelConfig",
+    "PackedConvWeight",
+    "PackedWeight",
     "PoolExhausted",
     "RequestPool",
     "ServerConfig",
@@ -28,6 +37,7 @@ __all__ = [
     "backend_named",
     "backends_for",
     "check_batch",
+    "check_chunked",
     "check_config",
     "check_keys",
     "check_layers",

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from serving.packed import PackedConvWeight
 from serving.registry import Capabilities, backend_named
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -47,8 +47,7 @@ class GdnLayer:
     head_k_dim: int
     num_v_heads: int
     head_v_dim: int
-    conv_weight: Any
-    """The PackedConvWeight of the side that runs it."""
+    conv_weight: PackedConvWeight
     conv_bias: Tensor | None
     A_log: Tensor
     dt_bias: Tensor
@@ -84,6 +83,12 @@ def check_layers(backend: str, layers: Sequence[AttentionLayer], pools: Mapping[
         if layer.layer_id not in pools:
             raise ValueError(f"pools: there is none for layer {layer.layer_id}")
         _check_pool(layer, pools[layer.layer_id], can, page_size)
+
+
+def check_chunked(layers: Sequence[AttentionLayer], attn_chunk_size: int | None) -> None:
+    """ValueError where a layer of chunked local attention lacks the size of its chunks."""
+    if attn_chunk_size is None and any(layer.local for layer in layers):
+        raise ValueError("attn_chunk_size must be given for layers of chunked local attention")
 
 
 def _check_layer(backend: str, can: Capabilities, layer: AttentionLayer) -> None:

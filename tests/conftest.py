@@ -1,8 +1,18 @@
-"""What several test files share as fixtures."""
+"""What several test files share as fixtures, and the environment that all of them run in."""
 
+import os
 from pathlib import Path
 
 import pytest
+import torch
+
+from kernelpair.call.runner import WORKERS
+from properties.suite import ON_TRIAL
+
+# Kernels that a test calls in this process are on trial too; the library reads this when it is loaded. A waiting thread that
+# spins would take the core from a worker, and OpenMP reads that when torch loads, in processes that tests start.
+os.environ.update({"MALLOC_PERTURB_": WORKERS["MALLOC_PERTURB_"], "OMP_WAIT_POLICY": WORKERS["OMP_WAIT_POLICY"], **ON_TRIAL})
+torch.set_num_threads(1)
 
 
 @pytest.fixture

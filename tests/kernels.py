@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelpair.candidate import Candidate
+from kernelpair.contract.candidate import Candidate
 from tests.selftest.toy import reference
 
 PAGE = 4096

@@ -1,25 +1,27 @@
 // The vector layer by itself, for its tests.
-#include "common/dtypes.h"
-#include "common/transpose.h"
-#include "common/vec_math.h"
+#include "kernels/_vec_function.h"
+
+#include "simd/dtypes.h"
+#include "simd/transpose.h"
+#include "simd/vec_math.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-KP_INLINE F32x16 apply(int64_t function, F32x16 x) {
+KP_INLINE F32x16 apply(VecFunction function, F32x16 x) {
   switch (function) {
-    case 1: return exp(x);
-    case 2: return exp2(x);
-    case 3: return tanh(x);
-    case 4: return sigmoid(x);
-    case 5: return silu(x);
-    case 6: return softplus(x);
+    case VecFunction::exp: return exp(x);
+    case VecFunction::exp2: return exp2(x);
+    case VecFunction::tanh: return tanh(x);
+    case VecFunction::sigmoid: return sigmoid(x);
+    case VecFunction::silu: return silu(x);
+    case VecFunction::softplus: return softplus(x);
     default: return x;
   }
 }
 
 template <class From, class To>
-void map(int64_t function, const From* x, To* out, int64_t n) {
+void map(VecFunction function, const From* x, To* out, int64_t n) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int lanes = lanes_left(n - i);
     store(out + i, apply(function, load(x + i, lanes)), lanes);
@@ -37,14 +39,16 @@ void transpose_groups(const float* x, float* out, int64_t n) {
 
 }  // namespace
 
-void _vec_function(const View& x, const View& out, int64_t function) {
-  if (function == 7) return transpose_groups(static_cast<float*>(x.data), static_cast<float*>(out.data), x.sizes[0]);
+void _vec_function(const VecFunctionArguments& call) {
+  const View &x = call.x, &out = call.out;
+  if (call.function == VecFunction::transpose)
+    return transpose_groups(static_cast<float*>(x.data), static_cast<float*>(out.data), x.sizes[0]);
   with_float(x.dtype, [&](auto element) {
     using T = decltype(element);
     if (out.dtype == Dtype::f32)
-      map(function, static_cast<const T*>(x.data), static_cast<float*>(out.data), x.sizes[0]);
+      map(call.function, static_cast<const T*>(x.data), static_cast<float*>(out.data), x.sizes[0]);
     else
-      map(function, static_cast<const T*>(x.data), static_cast<T*>(out.data), x.sizes[0]);
+      map(call.function, static_cast<const T*>(x.data), static_cast<T*>(out.data), x.sizes[0]);
   });
 }
 

@@ -1,30 +1,43 @@
-// causal_conv1d: depthwise causal convolution with a shift-register state, for whole sequences and for single tokens.
+// causal_conv1d: depthwise causal convolution with a shift-register state, for whole sequences and for single
+// tokens.
 //
-// One unit of work is one sequence over a chunk of channels, all of its tokens in order, so that nobody else reads or writes
-// its part of the state. The w-1 columns before the first token are copied to a small buffer first; the state is written last.
-// - Channels dense (the usual case): tiles of 4 tokens x 16 channels; each row is loaded once and serves w outputs.
+// One unit of work is one sequence over a chunk of channels, all of its tokens in order, so that nobody else
+// reads or writes its part of the state. The w-1 columns before the first token are copied to a small buffer
+// first; the state is written last.
+// - Channels dense (the usual case): tiles of 4 tokens x 16 channels; each row is loaded once and serves w
+//   outputs.
 // - A single token on a state with dense channels: the same sums, without a copy of the state.
 // - Anything else: one channel after the other, vectors along its tokens, over a float copy of the row.
 // Both add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit.
-#include "common/dtypes.h"
-#include "common/parallel.h"
-#include "common/path.h"
-#include "common/vec_math.h"
-#include "common/vec_memory.h"
+#include "kernels/causal_conv1d.h"
+
+#include "core/parallel.h"
+#include "core/path.h"
+#include "simd/dtypes.h"
+#include "simd/pairs.h"
+#include "simd/vec_math.h"
+#include "simd/vec_memory.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int64_t kChunk = 1024;         // channels of a unit: 2 KiB pieces of a row stream, weights (20 KiB) stay in L1
-constexpr int64_t kLeastChunk = 128;     // smaller ones cost more in weights than they gain in balance
-constexpr int kTile = 4;                 // tokens: 7 rows in and 4 out, which a 12-way L1 holds at any row stride
-constexpr int64_t kRow = 512;            // tokens of a float row buffer
-constexpr int64_t kGrain = 16 * 1024;    // elements, about 5 us: what waking a thread costs
-constexpr int64_t kBlock = 32;           // channels of a block of the packed weight
-constexpr int kMostColumns = 3;          // of history: width 4
+// Channels of a unit: 2 KiB pieces of a row stream, weights (20 KiB) stay in L1.
+constexpr int64_t kChunk = 1024;
+constexpr int64_t kLeastChunk = 128;  // smaller ones cost more in weights than they gain in balance
+// Tokens: 7 rows in and 4 out, which a 12-way L1 holds at any row stride.
+constexpr int kTile = 4;
+constexpr int64_t kRow = 512;          // tokens of a float row buffer
+constexpr int64_t kGrain = 16 * 1024;  // elements, about 5 us: what waking a thread costs
+constexpr int64_t kBlock = 32;         // channels of a block of the packed weight
+constexpr int kMostColumns = 3;        // of history: width 4
 
-#define KP_UNROLL _Pragma("GCC unroll 8")  // or gcc keeps the vectors of a tile in memory
-#define KP_NO_UNROLL _Pragma("GCC unroll 1")  // a rare case is not worth its code
+KP_PATH(conv_dense_channels);
+KP_PATH(conv_any_strides);
+KP_PATH(conv_token_tile);
+KP_PATH(conv_token_step);
+KP_PATH(conv_pad);
+KP_PATH(conv_state_read);
+KP_PATH(conv_state_fresh);
 
 // Zero tokens [start, end) of every channel, or convolve them.
 struct Sequence {
@@ -34,18 +47,7 @@ struct Sequence {
   bool live;
 };
 
-struct Call {
-  const View& x;
-  const View& packed;
-  const View& bias;
-  const View& conv_states;
-  const View& query_start_loc;
-  const View& cache_indices;
-  const View& has_initial_state;
-  const View& y;
-  bool silu, always_initial, has_pad;
-  int64_t pad_slot;
-
+struct Call : CausalConv1dArguments {
   bool varlen() const { return query_start_loc.defined; }
   int channel_dim() const { return x.dim - 2; }
   int64_t dim() const { return x.sizes[x.dim - 2]; }
@@ -58,7 +60,8 @@ struct Call {
     const int64_t count = requests();
     if (b >= count) {
       const bool after = b > count;
-      return {after ? index_at(query_start_loc, count) : 0, after ? tokens() : index_at(query_start_loc, 0), 0, 0, false};
+      return {after ? index_at(query_start_loc, count) : 0, after ? tokens() : index_at(query_start_loc, 0),
+              0, 0, false};
     }
     const int64_t slot = cache_indices.defined ? index_at(cache_indices, b) : b;
     const bool pad = has_pad && cache_indices.defined && slot == pad_slot;
@@ -68,7 +71,8 @@ struct Call {
 
   bool initial(int64_t b) const {
     if (always_initial) return true;
-    return has_initial_state.defined && *(static_cast<const bool*>(has_initial_state.data) + b * has_initial_state.strides[0]);
+    return has_initial_state.defined &&
+           *(static_cast<const bool*>(has_initial_state.data) + b * has_initial_state.strides[0]);
   }
 };
 
@@ -76,14 +80,15 @@ struct Call {
 template <class T>
 struct Matrix {
   T* data;
-  int64_t channel, column;  // strides
-  T* at(int64_t c, int64_t t) const { return data + c * channel + t * column; }
+  int64_t channel_stride, column_stride;
+  T* at(int64_t c, int64_t t) const { return data + c * channel_stride + t * column_stride; }
 };
 
 template <class T>
 Matrix<T> tokens_of(const View& view, int64_t row, int64_t channel, int64_t token) {
   const int c = view.dim - 2;
-  const int64_t offset = (c ? row * view.strides[0] : 0) + channel * view.strides[c] + token * view.strides[c + 1];
+  const int64_t offset =
+      (c ? row * view.strides[0] : 0) + channel * view.strides[c] + token * view.strides[c + 1];
   return {static_cast<T*>(view.data) + offset, view.strides[c], view.strides[c + 1]};
 }
 
@@ -91,7 +96,8 @@ template <class T>
 Matrix<T> state_of(const Call& call, int64_t slot, int64_t channel) {
   if (!call.conv_states.defined) return {nullptr, 0, 0};
   const int64_t* strides = call.conv_states.strides;
-  return {static_cast<T*>(call.conv_states.data) + slot * strides[0] + channel * strides[1], strides[1], strides[2]};
+  return {static_cast<T*>(call.conv_states.data) + slot * strides[0] + channel * strides[1], strides[1],
+          strides[2]};
 }
 
 // What a unit keeps for itself. taps[w] is the bias.
@@ -102,21 +108,6 @@ struct Scratch {
   alignas(64) float row[kMostColumns + kRow + kLanes];
 };
 
-// Sixteen pairs of elements as two vectors.
-template <class T>
-KP_INLINE void split_pairs(const T* pairs, F32x16& even, F32x16& odd) {
-  T lanes[2][kLanes];
-  if constexpr (sizeof(T) == 2) {
-    const I32x16 both = load_dwords(pairs);
-    store_u16(lanes[0], both);
-    store_u16(lanes[1], shift_right<16>(both));
-  } else {
-    for (int n = 0; n < kLanes; ++n) lanes[0][n] = pairs[2 * n], lanes[1][n] = pairs[2 * n + 1];
-  }
-  even = load(lanes[0]);
-  odd = load(lanes[1]);
-}
-
 // packed[block][pair][32][2] to one float vector a tap, and the bias; first is a multiple of 16.
 template <class T, int W>
 void unpack_taps(const Call& call, int64_t first, int64_t channels, Scratch<T>& scratch) {
@@ -126,7 +117,7 @@ void unpack_taps(const Call& call, int64_t first, int64_t channels, Scratch<T>& 
     const int64_t block = (first + c) / kBlock, within = (first + c) % kBlock;
     for (int pair = 0; pair < kPairs; ++pair) {
       F32x16 even, odd;
-      split_pairs(packed + ((block * kPairs + pair) * kBlock + within) * 2, even, odd);
+      load_split(packed + ((block * kPairs + pair) * kBlock + within) * 2, even, odd);
       store(scratch.taps[2 * pair] + c, even);
       if (2 * pair + 1 < W) store(scratch.taps[2 * pair + 1] + c, odd);
     }
@@ -151,47 +142,55 @@ void unpack_taps(const Call& call, int64_t first, int64_t channels, Scratch<T>& 
 // The two directions of a copy between the state (either dimension dense, or neither) and rows of channels.
 template <class T, int Columns>
 void read_state(Matrix<T> state, int64_t channels, T (*history)[kChunk]) {
-  if (state.channel == 1) {
+  if (state.channel_stride == 1) {
     for (int j = 0; j < Columns; ++j) __builtin_memcpy(history[j], state.at(0, j), channels * sizeof(T));
-  } else if (state.column == 1 && state.channel == Columns) {
+  } else if (state.column_stride == 1 && state.channel_stride == Columns) {
     for (int64_t c = 0; c < channels; ++c)
       for (int j = 0; j < Columns; ++j) history[j][c] = state.data[c * Columns + j];
   } else {
-    KP_NO_UNROLL for (int j = 0; j < Columns; ++j)
+#pragma GCC unroll 1
+    for (int j = 0; j < Columns; ++j)
       for (int64_t c = 0; c < channels; ++c) history[j][c] = *state.at(c, j);
   }
 }
 
 template <class T, int Columns>
 void write_state(Matrix<T> state, int64_t channels, const T* const* rows) {
-  if (state.channel == 1) {
+  if (state.channel_stride == 1) {
     for (int j = 0; j < Columns; ++j) __builtin_memcpy(state.at(0, j), rows[j], channels * sizeof(T));
-  } else if (state.column == 1 && state.channel == Columns) {
+  } else if (state.column_stride == 1 && state.channel_stride == Columns) {
     for (int64_t c = 0; c < channels; ++c)
       for (int j = 0; j < Columns; ++j) state.data[c * Columns + j] = rows[j][c];
   } else {
-    KP_NO_UNROLL for (int j = 0; j < Columns; ++j)
+#pragma GCC unroll 1
+    for (int j = 0; j < Columns; ++j)
       for (int64_t c = 0; c < channels; ++c) *state.at(c, j) = rows[j][c];
   }
 }
 
 // Sixteen channels of R tokens, or the first `lanes` of one; rows[r] is w-1 tokens before output r.
 template <class T, int W, int R>
-KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const Scratch<T>& scratch, Matrix<T> y,
-                              bool silu_activation) {
+KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const Scratch<T>& scratch,
+                              Matrix<T> y, bool silu_activation) {
   constexpr bool kWhole = R > 1;
   F32x16 x[R + W - 1], taps[W], sum[R];
-  KP_UNROLL for (int r = 0; r < R + W - 1; ++r) x[r] = kWhole ? load(rows[r] + c) : load(rows[r] + c, lanes);
-  KP_UNROLL for (int j = 0; j < W; ++j) taps[j] = load(scratch.taps[j] + c);
+#pragma GCC unroll 8
+  for (int r = 0; r < R + W - 1; ++r) x[r] = kWhole ? load(rows[r] + c) : load(rows[r] + c, lanes);
+#pragma GCC unroll 8
+  for (int j = 0; j < W; ++j) taps[j] = load(scratch.taps[j] + c);
   const F32x16 bias = load(scratch.taps[W] + c);
-  KP_UNROLL for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
     sum[r] = bias;
-    KP_UNROLL for (int j = 0; j < W; ++j) sum[r] = fma(taps[j], x[r + j], sum[r]);
+#pragma GCC unroll 8
+    for (int j = 0; j < W; ++j) sum[r] = fma(taps[j], x[r + j], sum[r]);
   }
   if (silu_activation) {
-    KP_UNROLL for (int r = 0; r < R; ++r) sum[r] = silu(sum[r]);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) sum[r] = silu(sum[r]);
   }
-  KP_UNROLL for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
     if (kWhole || lanes == kLanes)  // a masked store is slow on some CPUs
       store(y.at(c, r), sum[r]);
     else
@@ -201,14 +200,16 @@ KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const 
 
 // R tokens; the channels past the last whole vector are left to a call for each token.
 template <class T, int W, int R>
-void convolve_tile(const T* const* rows, int64_t x_step, int64_t channels, const Scratch<T>& scratch, Matrix<T> y,
-                   bool silu_activation) {
+void convolve_tile(const T* const* rows, int64_t row_stride, int64_t channels, const Scratch<T>& scratch,
+                   Matrix<T> y, bool silu_activation) {
   int64_t c = 0;
   if constexpr (R > 1) {
     const T* last = rows[R + W - 2];
-    for (; c + kLanes <= channels; c += kLanes) {  // the rows are too far apart for the hardware to see the next ones coming
-      KP_UNROLL for (int r = 1; r <= R; ++r) {
-        __builtin_prefetch(last + r * x_step + c, 0, 3);
+    // The rows are too far apart for the hardware to see the next ones coming.
+    for (; c + kLanes <= channels; c += kLanes) {
+#pragma GCC unroll 8
+      for (int r = 1; r <= R; ++r) {
+        __builtin_prefetch(last + r * row_stride + c, 0, 3);
         __builtin_prefetch(y.at(c, R - 1 + r), 1, 3);
       }
       convolve_block<T, W, R>(rows, c, kLanes, scratch, y, silu_activation);
@@ -216,36 +217,42 @@ void convolve_tile(const T* const* rows, int64_t x_step, int64_t channels, const
   }
   for (int r = 0; r < R; ++r)
     for (int64_t i = c; i < channels; i += kLanes)
-      convolve_block<T, W, 1>(rows + r, i, lanes_left(channels - i), scratch, {y.at(0, r), y.channel, y.column}, silu_activation);
+      convolve_block<T, W, 1>(rows + r, i, lanes_left(channels - i), scratch,
+                              {y.at(0, r), y.channel_stride, y.column_stride}, silu_activation);
 }
 
 template <class T, int W>
-void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, Scratch<T>& scratch, Matrix<T> state,
-                    bool silu_activation) {
+void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, Scratch<T>& scratch,
+                    Matrix<T> state, bool silu_activation) {
   const auto row = [&](int64_t t) -> const T* { return t < 0 ? scratch.history[t + W - 1] : x.at(0, t); };
   const T* rows[kTile + W - 1];
   int64_t t = 0;
   for (; t + kTile <= length; t += kTile) {
     for (int r = 0; r < kTile + W - 1; ++r) rows[r] = row(t - (W - 1) + r);
-    convolve_tile<T, W, kTile>(rows, x.column, channels, scratch, {y.at(0, t), y.channel, y.column}, silu_activation);
+    convolve_tile<T, W, kTile>(rows, x.column_stride, channels, scratch,
+                               {y.at(0, t), y.channel_stride, y.column_stride}, silu_activation);
   }
   for (; t < length; ++t) {
     for (int r = 0; r < W; ++r) rows[r] = row(t - (W - 1) + r);
-    convolve_tile<T, W, 1>(rows, x.column, channels, scratch, {y.at(0, t), y.channel, y.column}, silu_activation);
+    convolve_tile<T, W, 1>(rows, x.column_stride, channels, scratch,
+                           {y.at(0, t), y.channel_stride, y.column_stride}, silu_activation);
   }
   for (int j = 0; j < W - 1; ++j) rows[j] = row(length - (W - 1) + j);
   if (state.data) write_state<T, W - 1>(state, channels, rows);
 }
 
-// One token on a state whose channels are dense: read, used and moved up one column in a single pass. Elements move as bits.
+// One token on a state whose channels are dense: read, used and moved up one column in a single pass.
+// Elements move as bits.
 template <class T, int W>
-void dense_step(const T* x, T* y, int64_t channels, const Scratch<T>& scratch, Matrix<T> state, bool silu_activation) {
+void dense_step(const T* x, T* y, int64_t channels, const Scratch<T>& scratch, Matrix<T> state,
+                bool silu_activation) {
   const auto step = [&](int64_t c, int lanes, int64_t nbytes) {
     const T* rows[W];
     for (int j = 0; j < W - 1; ++j) rows[j] = state.at(0, j);
     rows[W - 1] = x;
     convolve_block<T, W, 1>(rows, c, lanes, scratch, {y, 1, 0}, silu_activation);
-    KP_UNROLL for (int j = 0; j < W - 1; ++j) __builtin_memcpy(state.at(c, j), rows[j + 1] + c, nbytes);
+#pragma GCC unroll 8
+    for (int j = 0; j < W - 1; ++j) __builtin_memcpy(state.at(c, j), rows[j + 1] + c, nbytes);
   };
   int64_t c = 0;
   for (; c + kLanes <= channels; c += kLanes) step(c, kLanes, kLanes * sizeof(T));
@@ -287,10 +294,10 @@ void one_channel(const T* x, int64_t stride, T* y, int64_t length, int64_t c, in
 }
 
 template <class T>
-void any_strides(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, int W, Scratch<T>& scratch, Matrix<T> state,
-                 bool silu_activation) {
+void any_strides(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, int W, Scratch<T>& scratch,
+                 Matrix<T> state, bool silu_activation) {
   for (int64_t c = 0; c < channels; ++c)
-    one_channel(x.at(c, 0), x.column, y.at(c, 0), length, c, W, scratch, silu_activation);
+    one_channel(x.at(c, 0), x.column_stride, y.at(c, 0), length, c, W, scratch, silu_activation);
   if (!state.data) return;
   for (int64_t c = 0; c < channels; ++c) {
     for (int j = 0; j < W - 1; ++j) {
@@ -312,15 +319,16 @@ void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scra
   const int64_t length = sequence.end - sequence.start;
   if (length == 0) return;
   const Matrix<T> y = tokens_of<T>(call.y, sequence.row, first, sequence.start);
-  if (!sequence.live) return took(Path::conv_pad), clear(y, length, channels);
+  if (!sequence.live) return mark(paths::conv_pad), clear(y, length, channels);
   const Matrix<T> x = tokens_of<T>(call.x, sequence.row, first, sequence.start);
   const Matrix<T> state = state_of<T>(call, sequence.slot, first);
-  const bool warm = state.data && call.initial(b), dense = x.channel == 1 && y.channel == 1;
-  took(warm ? Path::conv_state_read : Path::conv_state_fresh);
-  took(dense ? Path::conv_dense_channels : Path::conv_any_strides);
-  if (dense && length >= kTile) took(Path::conv_token_tile);
-  if (dense && length == 1 && warm && state.channel == 1)
-    return took(Path::conv_token_step), dense_step<T, W>(x.data, y.data, channels, scratch, state, call.silu);
+  const bool warm = state.data && call.initial(b), dense = x.channel_stride == 1 && y.channel_stride == 1;
+  mark(warm ? paths::conv_state_read : paths::conv_state_fresh);
+  mark(dense ? paths::conv_dense_channels : paths::conv_any_strides);
+  if (dense && length >= kTile) mark(paths::conv_token_tile);
+  if (dense && length == 1 && warm && state.channel_stride == 1)
+    return mark(paths::conv_token_step),
+           dense_step<T, W>(x.data, y.data, channels, scratch, state, call.silu);
   if (warm)
     read_state<T, W - 1>(state, channels, scratch.history);
   else
@@ -334,7 +342,7 @@ void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scra
 // Chunks of channels: as long as each thread gets its share of units.
 int64_t channels_of_chunk(int64_t dim, int64_t sequences) {
   int64_t chunk = kChunk;
-  while (chunk > kLeastChunk && sequences * ((dim + chunk - 1) / chunk) < 2 * thread_count()) chunk /= 2;
+  while (chunk > kLeastChunk && sequences * divide_up(dim, chunk) < 2 * thread_count()) chunk /= 2;
   return chunk;
 }
 
@@ -342,12 +350,14 @@ template <class T, int W>
 void run(const Call& call) {
   const int64_t sequences = call.sequences(), dim = call.dim();
   if (sequences == 0 || call.tokens() == 0) return;
-  const int64_t chunk = channels_of_chunk(dim, call.requests() ? call.requests() : 1), chunks = (dim + chunk - 1) / chunk;
+  const int64_t chunk = channels_of_chunk(dim, call.requests() ? call.requests() : 1),
+                chunks = divide_up(dim, chunk);
   const int64_t elements = element_count(call.x), units = sequences * chunks;
   parallel_for(units, units * kGrain / elements + 1, [&](int64_t begin, int64_t end) {
     Scratch<T> scratch;
     int64_t unpacked = -1;
-    for (int64_t unit = begin; unit < end; ++unit) {  // all sequences of a chunk in turn: they share its weights
+    // All sequences of a chunk in turn: they share its weights.
+    for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t first = unit / sequences * chunk, channels = dim - first < chunk ? dim - first : chunk;
       if (unpacked != first) unpack_taps<T, W>(call, first, channels, scratch);
       unpacked = first;
@@ -357,8 +367,8 @@ void run(const Call& call) {
 }
 
 template <class T>
-void run(const Call& call, int64_t width) {
-  switch (width) {
+void run(const Call& call) {
+  switch (call.width) {
     case 2: return run<T, 2>(call);
     case 3: return run<T, 3>(call);
     default: return run<T, 4>(call);
@@ -367,41 +377,26 @@ void run(const Call& call, int64_t width) {
 
 }  // namespace
 
-void causal_conv1d(const View& x, const View& packed, int64_t width, const View& bias, const View& conv_states,
-                   const View& query_start_loc, const View& cache_indices, const View& has_initial_state,
-                   bool always_initial, bool silu_activation, bool has_pad, int64_t pad_slot, const View& y) {
-  const Call call{x,
-                  packed,
-                  bias,
-                  conv_states,
-                  query_start_loc,
-                  cache_indices,
-                  has_initial_state,
-                  y,
-                  silu_activation,
-                  always_initial,
-                  has_pad,
-                  pad_slot};
-  switch (x.dtype) {
-    case Dtype::bf16: return run<Bf16>(call, width);
-    case Dtype::f16: return run<F16>(call, width);
-    default: return run<float>(call, width);
-  }
+void causal_conv1d(const CausalConv1dArguments& arguments) {
+  const Call call{arguments};
+  with_float(call.x.dtype, [&](auto element) { run<decltype(element)>(call); });
 }
 
 // Elements are moved as bits. weight is [dim, w] with any strides.
 namespace {
 
 template <class T>
-void move_weight(const View& weight, const View& packed, bool pack) {
+void move_weight(const CausalConv1dPackArguments& call) {
+  const View &weight = call.weight, &packed = call.packed;
   const int64_t dim = weight.sizes[0], width = weight.sizes[1], pairs = packed.sizes[1];
   T* in_blocks = static_cast<T*>(packed.data);
   for (int64_t i = 0; i < packed.sizes[0] * pairs * kBlock * 2; ++i) {
-    const int64_t half = i % 2, n = i / 2 % kBlock, pair = i / (2 * kBlock) % pairs, block = i / (2 * kBlock) / pairs;
+    const int64_t half = i % 2, n = i / 2 % kBlock, pair = i / (2 * kBlock) % pairs,
+                  block = i / (2 * kBlock) / pairs;
     const int64_t channel = block * kBlock + n, j = 2 * pair + half;
     const bool inside = channel < dim && j < width;
     T* plain = static_cast<T*>(weight.data) + channel * weight.strides[0] + j * weight.strides[1];
-    if (pack)
+    if (call.pack)
       in_blocks[i] = inside ? *plain : T{};
     else if (inside)
       *plain = in_blocks[i];
@@ -410,11 +405,11 @@ void move_weight(const View& weight, const View& packed, bool pack) {
 
 }  // namespace
 
-void causal_conv1d_pack(const View& weight, const View& packed, bool pack) {
-  if (element_size(weight.dtype) == 2)
-    move_weight<uint16_t>(weight, packed, pack);
+void causal_conv1d_pack(const CausalConv1dPackArguments& call) {
+  if (element_size(call.weight.dtype) == 2)
+    move_weight<uint16_t>(call);
   else
-    move_weight<uint32_t>(weight, packed, pack);
+    move_weight<uint32_t>(call);
 }
 
 }  // namespace kernelpair::KP_TIER

@@ -1,82 +1,26 @@
-// What the two ways of computing the gated delta rule share: the call, one sequence's part of it, and state blocks.
+// What the kernel of chunk_gated_delta_rule takes. Contract: docs/contracts/chunk_gated_delta_rule.md.
 #pragma once
 
-#include "common/path.h"
-#include "common/scratch.h"
-#include "common/transpose.h"
-#include "common/vec_math.h"
-#include "common/vec_memory.h"
-#include "common/view.h"
+#include "core/kernel.h"
+#include "core/view.h"
 
-namespace kernelpair::KP_TIER {
-namespace {
+namespace kernelpair {
 
-struct Call {
-  View q, k, v, g, beta, initial_state, final_state, out;
-  bool value_major;  // states are [V, K]
+struct ChunkGatedDeltaRuleArguments {
+  const View &q, &k;              // [T, HK, K]
+  const View &v, &out;            // [T, HV, V]
+  const View &g, &beta;           // [T, HV]
+  const View& initial_state;      // [slots or sequences, HV, K, V] or [.., V, K]; absent: zeros
+  const View& final_state;        // the same shape
+  const View& state_indices;      // [N]; absent: sequence n has slot n
+  const View& has_initial_state;  // [N] bool; absent: all have one
+  const View& cu_seqlens;         // [N + 1]
+  bool value_major;               // states are [V, K]
   bool l2norm;
   float eps, scale;
-  int64_t heads_per_key;  // value heads that share a key head
+  bool has_pad;
+  int64_t pad_slot;
 };
+KP_KERNEL(chunk_gated_delta_rule, ChunkGatedDeltaRuleArguments);
 
-// Tokens [begin, end) of one sequence; its states, null where the sequence starts from zeros.
-struct Sequence {
-  int64_t begin, end;
-  int64_t initial_slot;  // -1: zeros
-  int64_t final_slot;
-};
-
-KP_INLINE int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-KP_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-KP_INLINE float inverse_norm(float square_sum, float eps) { return 1.0f / __builtin_sqrtf(square_sum + eps); }
-
-KP_INLINE float read_beta(const Call& call, int64_t token, int64_t head) {
-  const char* p = at(call.beta, token, head);
-  switch (call.beta.dtype) {
-    case Dtype::bf16: return load_one(reinterpret_cast<const Bf16*>(p));
-    case Dtype::f16: return load_one(reinterpret_cast<const F16*>(p));
-    default: return *reinterpret_cast<const float*>(p);
-  }
-}
-
-template <class T>
-KP_INLINE F32x16 load_some(const T* from, int lanes) {
-  return lanes == kLanes ? load(from) : load(from, lanes);
-}
-template <class T>
-KP_INLINE void store_some(T* to, F32x16 a, int lanes) {
-  lanes == kLanes ? store(to, a) : store(to, a, lanes);
-}
-
-KP_INLINE F32x16 load_state_row(const char* from, Dtype dtype, int lanes) {
-  return dtype == Dtype::bf16 ? load_some(reinterpret_cast<const Bf16*>(from), lanes)
-                              : load_some(reinterpret_cast<const float*>(from), lanes);
-}
-KP_INLINE void store_state_row(char* to, Dtype dtype, F32x16 a, int lanes) {
-  dtype == Dtype::bf16 ? store_some(reinterpret_cast<Bf16*>(to), a, lanes)
-                       : store_some(reinterpret_cast<float*>(to), a, lanes);
-}
-
-// Sixteen keys (rows, from k0) by sixteen values (columns, from v0) of a state, zero past its edges.
-void load_state_block(const Call& call, int64_t slot, int64_t head, int64_t k0, int64_t v0, F32x16 (&rows)[16]) {
-  const View& s = call.initial_state;
-  const int64_t outer0 = call.value_major ? v0 : k0, inner0 = call.value_major ? k0 : v0;
-  const int outer = lanes_left(s.sizes[2] - outer0), inner = lanes_left(s.sizes[3] - inner0);
-  const char* base = at(s, slot, head, outer0) + inner0 * element_size(s.dtype);
-  for (int i = 0; i < 16; ++i)
-    rows[i] = i < outer ? load_state_row(base + i * s.strides[2] * element_size(s.dtype), s.dtype, inner) : zero();
-  if (call.value_major) transpose(rows);
-}
-
-void store_state_block(const Call& call, int64_t slot, int64_t head, int64_t k0, int64_t v0, F32x16 (&rows)[16]) {
-  const View& s = call.final_state;
-  const int64_t outer0 = call.value_major ? v0 : k0, inner0 = call.value_major ? k0 : v0;
-  const int outer = lanes_left(s.sizes[2] - outer0), inner = lanes_left(s.sizes[3] - inner0);
-  char* base = at(s, slot, head, outer0) + inner0 * element_size(s.dtype);
-  if (call.value_major) transpose(rows);
-  for (int i = 0; i < outer; ++i) store_state_row(base + i * s.strides[2] * element_size(s.dtype), s.dtype, rows[i], inner);
-}
-
-}  // namespace
-}  // namespace kernelpair::KP_TIER
+}  // namespace kernelpair

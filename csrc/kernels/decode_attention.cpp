@@ -1,34 +1,33 @@
-// decode_attention: one query token per request over a slot cache. Bound by reading the cache once; see decode_block.h for the
-// order of the work, decode_tiles.h and decode_vectors.h for the products, decode_run.h for splits and their merge.
+// decode_attention: one query token per request over a slot cache. Bound by reading the cache once; see
+// decode_block.h for the order of the work, decode_tiles.h and decode_vectors.h for the products,
+// decode_run.h for splits and their merge.
 #pragma GCC diagnostic ignored "-Wuninitialized"  // gcc 12 warns of its own intrinsics
 
-#include "common/decode_run.h"
-#include "common/dtypes.h"
-#include "common/slot_range.h"
+#include "kernels/decode_attention.h"
+
+#include "attention/decode_run.h"
+#include "attention/slot_range.h"
+#include "simd/dtypes.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-struct Call {
-  const View &q, &k_cache, &v_cache, &out, &attn_logits, &req_to_token, &sinks;
+struct Call : DecodeAttentionArguments {
   SlotRequests requests;
   Scaling scaling;
-  bool shared;
 
   int64_t group() const { return q.sizes[1] / k_cache.sizes[1]; }
   KP_NOINLINE float sink(int64_t head) const {
-    float value = -__builtin_inff();
-    if (sinks.defined)
-      with_float(sinks.dtype, [&](auto element) { value = load_one(at<decltype(element)>(sinks, head)); });
-    return value;
+    return sinks.defined ? load_one(sinks.dtype, at(sinks, head)) : -__builtin_inff();
   }
   KP_NOINLINE void locate(const SlotRange& range, int64_t first, int64_t head, KeyBlock& block) const {
     const char *k = at(k_cache, 0, head), *v = at(v_cache, 0, head);
-    const int64_t size = element_size(q.dtype), k_step = k_cache.strides[0] * size, v_step = v_cache.strides[0] * size;
+    const int64_t size = element_size(q.dtype), k_stride = k_cache.strides[0] * size,
+                  v_stride = v_cache.strides[0] * size;
     for (int64_t j = 0; j < block.keys; ++j) {
       const int64_t slot = index_at(req_to_token, range.row, range.column + first + j);
-      block.k[j] = k + slot * k_step;
-      block.v[j] = v + slot * v_step;
+      block.k[j] = k + slot * k_stride;
+      block.v[j] = v + slot * v_stride;
     }
   }
   Partial partial(int64_t b, int64_t head, int64_t split) const {
@@ -76,12 +75,13 @@ void attend(const Call& call) {
     longest = most(longest, keys);
   }
   const SplitPlan plan = plan_splits(call.attn_logits.sizes[2], requests, total, longest, kv_heads);
-  const int64_t part_heads = (kv_heads + plan.head_parts - 1) / plan.head_parts;
+  const int64_t part_heads = divide_up(kv_heads, plan.head_parts);
   const int64_t bytes = total * kv_heads * (D + (call.shared ? 0 : Dv)) * size;
 
   for_each_item(requests * plan.splits * plan.head_parts, bytes, [&](int64_t item) {
     const int64_t b = item / (plan.splits * plan.head_parts), split = item / plan.head_parts % plan.splits;
-    const int64_t first_head = item % plan.head_parts * part_heads, heads = least(part_heads, kv_heads - first_head);
+    const int64_t first_head = item % plan.head_parts * part_heads,
+                  heads = least(part_heads, kv_heads - first_head);
     const SlotRange range = call.requests.range(b);
     const int64_t splits = plan.splits_of(range.keys), length = plan.split_keys(range.keys);
     if (heads <= 0 || (split >= splits && split > 0)) return;
@@ -90,11 +90,22 @@ void attend(const Call& call) {
         write_zeros(at<T>(call.out, b, h), Dv);
       return;
     }
-    const DecodeShape shape{heads, call.group(), D, Dv, call.k_cache.strides[1] * size, call.v_cache.strides[1] * size,
-                            call.shared};
-    const SlotSource<T> source{call, b, range, first_head, heads, split, splits};
+    const DecodeShape shape{.heads = heads,
+                            .group = call.group(),
+                            .D = D,
+                            .Dv = Dv,
+                            .k_head_stride = call.k_cache.strides[1] * size,
+                            .v_head_stride = call.v_cache.strides[1] * size,
+                            .shared = call.shared};
+    const SlotSource<T> source{.call = call,
+                               .b = b,
+                               .range = range,
+                               .first_head = first_head,
+                               .heads = heads,
+                               .split = split,
+                               .splits = splits};
     run_item<T>(shape, call.scaling, split * length, least(range.keys, (split + 1) * length),
-                       call.k_cache.strides[0] * size, source);
+                call.k_cache.strides[0] * size, source);
   });
   if (plan.splits == 1) return;
 
@@ -103,7 +114,8 @@ void attend(const Call& call) {
     if (splits < 2) return;
     float* row = static_cast<float*>(thread_scratch(round_up(Dv, kLanes) * sizeof(float)));
     for (int64_t h = 0; h < call.q.sizes[1]; ++h)
-      merge_splits(at<T>(call.out, b, h), Dv, splits, [&](int64_t s) { return call.partial(b, h, s); }, call.sink(h), row);
+      merge_splits(at<T>(call.out, b, h), Dv, splits, [&](int64_t s) { return call.partial(b, h, s); },
+                   call.sink(h), row);
   });
 }
 
@@ -112,28 +124,27 @@ KP_NOINLINE void write_new_rows(const View& from, const View& cache, const View&
   const int64_t heads = from.sizes[1], bytes = from.sizes[2] * element_size(from.dtype);
   parallel_for(from.sizes[0], kSerialBytes / (heads * bytes) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b)
-      for (int64_t h = 0; h < heads; ++h) __builtin_memcpy(at(cache, index_at(loc, b), h), at(from, b, h), bytes);
+      for (int64_t h = 0; h < heads; ++h)
+        __builtin_memcpy(at(cache, index_at(loc, b), h), at(from, b, h), bytes);
   });
 }
 
 }  // namespace
 
-void decode_attention(const View& q, const View& k_cache, const View& v_cache, const View& out, const View& key,
-                      const View& value, const View& loc, const View& attn_logits, const View& req_to_token,
-                      const View& req_pool_indices, const View& seq_lens, const View& encoder_lens, const View& sinks,
-                      double sm_scale, double logit_cap, int64_t sliding_window, bool is_cross_attn, bool shared) {
+void decode_attention(const DecodeAttentionArguments& arguments) {
+  const View &q = arguments.q, &key = arguments.key;
   if (key.defined) {
-    write_new_rows(key, k_cache, loc);
-    if (!shared) write_new_rows(value, v_cache, loc);
+    write_new_rows(key, arguments.k_cache, arguments.loc);
+    if (!arguments.shared) write_new_rows(arguments.value, arguments.v_cache, arguments.loc);
   }
   if (q.sizes[0] == 0 || q.sizes[1] == 0) return;
-  const SlotRequests requests{req_pool_indices, seq_lens, encoder_lens, sliding_window, is_cross_attn};
-  const Call call{q,     k_cache,  v_cache, out, attn_logits, req_to_token, sinks, requests,
-                  {static_cast<float>(sm_scale), static_cast<float>(logit_cap)}, shared};
-  with_float(q.dtype, [&](auto element) {
-    using T = decltype(element);
-    attend<T>(call);
-  });
+  const SlotRequests requests{.req_pool_indices = arguments.req_pool_indices,
+                              .seq_lens = arguments.seq_lens,
+                              .encoder_lens = arguments.encoder_lens,
+                              .sliding_window = arguments.sliding_window,
+                              .is_cross_attn = arguments.is_cross_attn};
+  const Call call{arguments, requests, {.scale = arguments.sm_scale, .cap = arguments.logit_cap}};
+  with_float(q.dtype, [&](auto element) { attend<decltype(element)>(call); });
 }
 
 }  // namespace kernelpair::KP_TIER

@@ -1,5 +1,5 @@
-// gated_delta_rule_update: one decode step of the gated delta rule on a pool of states, in place. Bound by memory: a state is
-// K x V numbers that are read and written once for three operations each.
+// gated_delta_rule_update: one decode step of the gated delta rule on a pool of states, in place. Bound by
+// memory: a state is K x V numbers that are read and written once for three operations each.
 //
 // With S the state before the decay (gamma), all of a head's needs come from one read of it:
 //   p = S^T k, r = S^T q;  w = (v - gamma p) beta;  o = scale (gamma r + (q . k) w);  S = gamma S + k w^T.
@@ -7,51 +7,61 @@
 // - "kv", rows along V: for up to 128 columns read all K rows, then write them (64 KiB at most, in L2);
 // - "vk", rows along K: 16 rows at a time (8 KiB, in L1), p and r as sums across lanes.
 // q and k are normalised into small buffers, kBlock of K at a time.
-#include "common/delta_gates.h"
-#include "common/dtypes.h"
-#include "common/parallel.h"
-#include "common/path.h"
+#include "kernels/gated_delta_rule_update.h"
+
+#include "core/parallel.h"
+#include "core/path.h"
+#include "delta_rule/gates.h"
+#include "simd/dtypes.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int64_t kBlock = 512;                               // of K: 4 KiB for q and k, any usual head in one
-constexpr int64_t kGrain = 64 * 1024;                         // state elements, about 4 us: what waking a thread costs
-constexpr int kWidest = kVectorBytes == 64 ? 8 : 2;           // column vectors at once: two sums each, in registers
-constexpr int kRows = kVectorBytes == 64 ? 4 : 2;             // "vk" rows at once: two sums each
+// Of K: 4 KiB for q and k, any usual head in one.
+constexpr int64_t kBlock = 512;
+// State elements, about 4 us: what waking a thread costs.
+constexpr int64_t kGrain = 64 * 1024;
+// Column vectors at once: two sums each, in registers.
+constexpr int kWidest = kVectorBytes == 64 ? 8 : 2;
+constexpr int kRows = kVectorBytes == 64 ? 4 : 2;  // "vk" rows at once: two sums each
 
-#define KP_UNROLL _Pragma("GCC unroll 8")  // or gcc may keep the sums in memory
+using Call = GatedDeltaRuleUpdateArguments;
 
-struct Call {
-  const View &A_log, &dt_bias, &q, &k, &v, &a, &b, &state, &state_indices, &o;
-  bool vk, l2norm, has_pad;
-  int64_t pad_slot;
-  float eps, scale;
-  Softplus softplus;
-};
+KP_PATH(step_value_major);
+KP_PATH(step_key_major);
+KP_PATH(step_whole_columns);
+KP_PATH(step_tail_columns);
+KP_PATH(step_pad);
 
 struct Gates {
   float gamma, beta;
 };
 
-// Sixteen elements of a dtype known at run time, or the first few: next to the state they are a hundredth of the memory, and
-// one loop over the state serves all dtypes.
+// Sixteen elements of a dtype known at run time, or the first few: next to the state they are a hundredth of
+// the memory, and one loop over the state serves all dtypes.
 KP_NOINLINE F32x16 load_some(const View& view, const char* row, int64_t i, int lanes) {
   F32x16 x;
-  with_float(view.dtype, [&](auto element) { x = load(reinterpret_cast<const decltype(element)*>(row) + i, lanes); });
+  with_float(view.dtype,
+             [&](auto element) { x = load(reinterpret_cast<const decltype(element)*>(row) + i, lanes); });
   return x;
 }
 
 KP_NOINLINE void store_some(const View& view, char* row, int64_t i, F32x16 x, int lanes) {
-  with_float(view.dtype, [&](auto element) { store(reinterpret_cast<decltype(element)*>(row) + i, x, lanes); });
+  with_float(view.dtype,
+             [&](auto element) { store(reinterpret_cast<decltype(element)*>(row) + i, x, lanes); });
 }
 
-KP_INLINE float parameter(const View& vector, int64_t i) { return load_some(vector, at(vector, i), 0, 1).p[0][0]; }
-KP_INLINE float entry(const View& matrix, int64_t i, int64_t j) { return load_some(matrix, at(matrix, i, j), 0, 1).p[0][0]; }
+KP_INLINE float parameter(const View& vector, int64_t i) {
+  return load_some(vector, at(vector, i), 0, 1).p[0][0];
+}
+KP_INLINE float entry(const View& matrix, int64_t i, int64_t j) {
+  return load_some(matrix, at(matrix, i, j), 0, 1).p[0][0];
+}
 
 KP_INLINE Gates gates_of(const Call& call, int64_t request, int64_t head) {
+  const Softplus softplus{.beta = call.softplus_beta, .threshold = call.softplus_threshold};
   const float x = entry(call.a, request, head) + parameter(call.dt_bias, head);
-  const F32x16 g = log_decay(splat(parameter(call.A_log, head)), splat(x), call.softplus);
+  const F32x16 g = log_decay(splat(parameter(call.A_log, head)), splat(x), softplus);
   return {exp(g).p[0][0], sigmoid(splat(entry(call.b, request, head))).p[0][0]};
 }
 
@@ -118,7 +128,8 @@ struct Head {
 
 // w and o of sixteen columns from p = S^T k and r = S^T q.
 template <class S>
-KP_INLINE F32x16 finish(const Head<S>& head, const Keys& keys, int64_t column, int lanes, F32x16 p, F32x16 r) {
+KP_INLINE F32x16 finish(const Head<S>& head, const Keys& keys, int64_t column, int lanes, F32x16 p,
+                        F32x16 r) {
   const F32x16 gamma = splat(head.gates.gamma);
   const F32x16 w = (load_some(keys.call.v, head.v, column, lanes) - gamma * p) * splat(head.gates.beta);
   store_some(keys.call.o, head.o, column, fma(splat(keys.product), w, gamma * r), lanes);
@@ -133,7 +144,8 @@ void step_columns(const Head<S>& head, Keys& keys, int64_t column, int lanes) {
     const int64_t count = keys.fill(from);
     const S* row = head.state + from * head.row_stride + column;
     for (int64_t i = 0; i < count; ++i, row += head.row_stride) {
-      KP_UNROLL for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) {
         const F32x16 s = kWhole ? load(row + n * kLanes) : load(row, lanes);
         p[n] = fma(splat(keys.kh[i]), s, p[n]);
         r[n] = fma(splat(keys.qh[i]), s, r[n]);
@@ -147,7 +159,8 @@ void step_columns(const Head<S>& head, Keys& keys, int64_t column, int lanes) {
     const int64_t count = keys.fill(from);
     S* row = head.state + from * head.row_stride + column;
     for (int64_t i = 0; i < count; ++i, row += head.row_stride) {
-      KP_UNROLL for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) {
         S* to = row + n * kLanes;
         const F32x16 s = fma(splat(keys.kh[i]), w[n], gamma * (kWhole ? load(to) : load(to, lanes)));
         if constexpr (kWhole)
@@ -163,8 +176,8 @@ template <class S>
 void step_kv(const Head<S>& head, Keys& keys) {
   int64_t column = 0;
   const auto left = [&] { return head.V - column; };
-  if (head.V >= kLanes) took(Path::step_whole_columns);
-  if (head.V % kLanes) took(Path::step_tail_columns);
+  if (head.V >= kLanes) mark(paths::step_whole_columns);
+  if (head.V % kLanes) mark(paths::step_tail_columns);
   for (; left() >= kWidest * kLanes; column += kWidest * kLanes)
     step_columns<S, kWidest, true>(head, keys, column, kLanes);
   if constexpr (kWidest > 4)
@@ -180,7 +193,8 @@ KP_INLINE void sum_rows(const S* rows, int64_t stride, const Keys& keys, int64_t
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     const F32x16 kh = load(keys.kh + i), qh = load(keys.qh + i);
-    KP_UNROLL for (int n = 0; n < R; ++n) {
+#pragma GCC unroll 8
+    for (int n = 0; n < R; ++n) {
       const F32x16 s = load(rows + n * stride + i);
       along_k[n] = fma(kh, s, along_k[n]);
       along_q[n] = fma(qh, s, along_q[n]);
@@ -219,7 +233,8 @@ void step_vk(const Head<S>& head, Keys& keys) {
       int n = 0;
       for (; n + kRows <= rows; n += kRows)
         sum_rows<S, kRows>(first + n * head.row_stride, head.row_stride, keys, count, p + n, r + n);
-      for (; n < rows; ++n) sum_rows<S, 1>(first + n * head.row_stride, head.row_stride, keys, count, p + n, r + n);
+      for (; n < rows; ++n)
+        sum_rows<S, 1>(first + n * head.row_stride, head.row_stride, keys, count, p + n, r + n);
     }
     store(w, finish(head, keys, v, rows, load(p), load(r)));
     for (int64_t from = 0; from < keys.size; from += kBlock) {
@@ -241,14 +256,14 @@ void run(const Call& call) {
       const int64_t request = item / heads, n = item % heads, slot = index_at(call.state_indices, request);
       char* o = at(call.o, request, n);
       if (call.has_pad && slot == call.pad_slot) {
-        took(Path::step_pad);
+        mark(paths::step_pad);
         __builtin_memset(o, 0, V * element_size(call.o.dtype));
         continue;
       }
       if (item == begin || n % group == 0) keys.start(request, n / group);
       const Head<S> head{at<S>(call.state, slot, n), call.state.strides[2], at(call.v, request, n), o, V,
-                            gates_of(call, request, n)};
-      took(call.vk ? Path::step_value_major : Path::step_key_major);
+                         gates_of(call, request, n)};
+      mark(call.vk ? paths::step_value_major : paths::step_key_major);
       if (call.vk)
         step_vk(head, keys);
       else
@@ -259,29 +274,9 @@ void run(const Call& call) {
 
 }  // namespace
 
-void gated_delta_rule_update(const View& A_log, const View& dt_bias, const View& q, const View& k, const View& v,
-                             const View& a, const View& b, const View& state, const View& state_indices, bool vk,
-                             bool l2norm, double eps, double scale, double softplus_beta, double softplus_threshold,
-                             bool has_pad, int64_t pad_slot, const View& o) {
-  const Call call{A_log,
-                  dt_bias,
-                  q,
-                  k,
-                  v,
-                  a,
-                  b,
-                  state,
-                  state_indices,
-                  o,
-                  vk,
-                  l2norm,
-                  has_pad,
-                  pad_slot,
-                  static_cast<float>(eps),
-                  static_cast<float>(scale),
-                  {static_cast<float>(softplus_beta), static_cast<float>(softplus_threshold)}};
-  if (element_count(v) == 0) return;
-  if (state.dtype == Dtype::f32)
+void gated_delta_rule_update(const GatedDeltaRuleUpdateArguments& call) {
+  if (element_count(call.v) == 0) return;
+  if (call.state.dtype == Dtype::f32)
     run<float>(call);
   else
     run<Bf16>(call);

@@ -1,16 +1,17 @@
-// pack_linear_weight and unpack_linear_weight: a weight [N, K] to and from panels of 32 outputs, each a forward stream of
-// blocks of 32 k; a block is two tiles of 16 outputs, with k in groups of r (two for 16-bit elements, one for fp32). Bits
-// move, nothing is converted; a thread owns whole panels.
-#include "common/parallel.h"
-#include "common/view.h"
+// pack_linear_weight and unpack_linear_weight: a weight [N, K] to and from panels of 32 outputs, each a
+// forward stream of blocks of 32 k; a block is two tiles of 16 outputs, with k in groups of r (two for 16-bit
+// elements, one for fp32). Bits move, nothing is converted; a thread owns whole panels.
+#include "kernels/pack_linear_weight.h"
+
+#include "core/integers.h"
+#include "core/parallel.h"
+#include "core/view.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int64_t kPanel = 32;             // outputs of a panel, and k of a block
+constexpr int64_t kPanel = 32;               // outputs of a panel, and k of a block
 constexpr int64_t kGrainElements = 1 << 17;  // 60 us at 2 elements a ns: what waking a thread costs
-
-KP_INLINE int64_t blocks_of(int64_t n) { return (n + kPanel - 1) / kPanel; }
 
 // Where element (n, k) of a panel lies in its stream, r elements of k side by side.
 KP_INLINE int64_t packed_offset(int64_t n, int64_t k, int64_t r) {
@@ -26,7 +27,7 @@ void pack_panel(const View& weight, Element* panel, int64_t first_n) {
     const Element* row = from + (first_n + n) * weight.strides[0];
     const int64_t inside = first_n + n < N ? K : 0;
     for (int64_t k = 0; k < inside; ++k) panel[packed_offset(n, k, r)] = row[k * weight.strides[1]];
-    for (int64_t k = inside; k < blocks_of(K) * kPanel; ++k) panel[packed_offset(n, k, r)] = 0;
+    for (int64_t k = inside; k < round_up(K, kPanel); ++k) panel[packed_offset(n, k, r)] = 0;
   }
 }
 
@@ -42,15 +43,16 @@ void unpack_panel(const Element* panel, const View& weight, int64_t first_n) {
 // Calls body(panel number, element offset of its stream) for every panel of an [N, K] weight.
 template <class Body>
 void for_each_panel(int64_t N, int64_t K, const Body& body) {
-  const int64_t panel_elements = blocks_of(K) * kPanel * kPanel;
-  parallel_for(blocks_of(N), kGrainElements / panel_elements + 1, [&](int64_t begin, int64_t end) {
+  const int64_t panel_elements = round_up(K, kPanel) * kPanel;
+  parallel_for(divide_up(N, kPanel), kGrainElements / panel_elements + 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) body(p, p * panel_elements);
   });
 }
 
 }  // namespace
 
-void pack_linear_weight(const View& weight, const View& packed) {
+void pack_linear_weight(const PackLinearWeightArguments& call) {
+  const View &weight = call.weight, &packed = call.packed;
   for_each_panel(weight.sizes[0], weight.sizes[1], [&](int64_t p, int64_t offset) {
     if (element_size(weight.dtype) == 2)
       pack_panel(weight, static_cast<uint16_t*>(packed.data) + offset, p * kPanel);
@@ -59,7 +61,8 @@ void pack_linear_weight(const View& weight, const View& packed) {
   });
 }
 
-void unpack_linear_weight(const View& packed, const View& weight) {
+void unpack_linear_weight(const PackLinearWeightArguments& call) {
+  const View &weight = call.weight, &packed = call.packed;
   for_each_panel(weight.sizes[0], weight.sizes[1], [&](int64_t p, int64_t offset) {
     if (element_size(weight.dtype) == 2)
       unpack_panel(static_cast<const uint16_t*>(packed.data) + offset, weight, p * kPanel);

@@ -1,18 +1,19 @@
-// packed_linear: x [..., K] times a packed weight, plus bias, with fp32 sums and one rounding. bf16 takes tiles where the
-// tier has them; everything else, and every other tier, takes vectors (fp16 tiles exist on no CPU of today). Threads share
-// the panels of the weight; x is first brought into the order that its products read, once for all threads.
-#include "common/dtypes.h"
-#include "kernels/linear_tiles.h"
-#include "kernels/linear_vectors.h"
+// packed_linear: x [..., K] times a packed weight, plus bias, with fp32 sums and one rounding. bf16 takes
+// tiles where the tier has them; everything else, and every other tier, takes vectors (fp16 tiles exist on no
+// CPU of today). Threads share the panels of the weight; x is first brought into the order that its products
+// read, once for all threads.
+#include "kernels/packed_linear.h"
+
+#include "linear/linear_tiles.h"
+#include "linear/linear_vectors.h"
+#include "simd/dtypes.h"
 
 namespace kernelpair::KP_TIER {
 
-void packed_linear(const View& x, const View& packed_weight, const View& bias, const View& out) {
-  if (out.sizes[0] == 0) return;
-  if (kHasTiles && x.dtype == Dtype::bf16) return TileLinear{{x}, packed_weight, bias, out}.run();
-  with_float(x.dtype, [&](auto element) {
-    VectorLinear<decltype(element)>{{x}, packed_weight, bias, out}.run();
-  });
+void packed_linear(const PackedLinearArguments& call) {
+  if (call.out.sizes[0] == 0) return;
+  if (kHasTiles && call.x.dtype == Dtype::bf16) return TileLinear(call).run();
+  with_float(call.x.dtype, [&](auto element) { VectorLinear<decltype(element)>(call).run(); });
 }
 
 }  // namespace kernelpair::KP_TIER

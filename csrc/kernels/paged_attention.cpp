@@ -1,27 +1,31 @@
-// paged_attention: keys in pages, for the prefill engine; and for the engine of decode_attention where no request has more than
-// one row: that one reads a token with all its heads at once, which is twice as fast when reading is all there is.
-#include "common/decode_run.h"
-#include "common/prefill.h"
+// paged_attention: keys in pages, for the prefill engine; and for the engine of decode_attention where no
+// request has more than one row: that one reads a token with all its heads at once, which is twice as fast
+// when reading is all there is.
+#include "kernels/paged_attention.h"
+
+#include "attention/decode_run.h"
+#include "attention/prefill.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-struct PageKeys {
-  const View &k_cache, &v_cache, &table, &lengths, &offsets, &k_descale, &v_descale;  // descales may be absent
-  int64_t left, right;                                                                // -1: no bound
+struct PageKeys : PagedAttentionArguments {
   Dtype dtype;
 
   KP_INLINE Sequence sequence(int64_t b) const {
-    const int64_t start = index_at(offsets, b), rows = index_at(offsets, b + 1) - start, keys = index_at(lengths, b);
+    const int64_t start = index_at(cu_seqlens_q, b), rows = index_at(cu_seqlens_q, b + 1) - start,
+                  keys = index_at(cache_seqlens, b);
     const int64_t position = keys - rows;  // of row 0
-    return {start, rows, keys, left >= 0 && left < kUnbounded ? position - left : -kUnbounded,
-            right >= 0 && right < kUnbounded ? position + right + 1 : kUnbounded};
+    return {start, rows, keys,
+            window_left >= 0 && window_left < kUnbounded ? position - window_left : -kUnbounded,
+            window_right >= 0 && window_right < kUnbounded ? position + window_right + 1 : kUnbounded};
   }
 
-  void locate(int64_t b, int64_t head, int64_t first, int64_t count, const char** keys, const char** values) const {
+  void locate(int64_t b, int64_t head, int64_t first, int64_t count, const char** keys,
+              const char** values) const {
     const int64_t page = k_cache.sizes[1];
     for (int64_t j = 0, column = first / page, slot = first % page; j < count; ++column, slot = 0) {
-      const int64_t id = index_at(table, b, column);
+      const int64_t id = index_at(page_table, b, column);
       for (; slot < page && j < count; ++slot, ++j) {
         keys[j] = at(k_cache, id, slot, head);
         values[j] = at(v_cache, id, slot, head);
@@ -36,22 +40,21 @@ struct PageKeys {
   KP_INLINE float v_scale(int64_t b, int64_t head) const { return factor(v_descale, b, head); }
 };
 
-// --- one row a request ---------------------------------------------------------------------------------------------
+// --- one row a request -------------------------------------------------------------------------------------
 
 struct PagedStep {
-  const View &q, &qv, &sinks, &out;
   const PageKeys& keys;
   Scaling scaling;
-  bool latent;       // the key is its value and what follows it in memory: q goes behind qv
-  float* partials;   // [request][head][split][Dv + 1]
-  int64_t splits;
+  bool latent;                // the key is its value and what follows it in memory: q goes behind qv
+  float* partials = nullptr;  // [request][head][split][Dv + 1]
+  int64_t splits = 1;
 
-  int64_t group() const { return q.sizes[1] / keys.k_cache.sizes[2]; }
-  int64_t width() const { return q.sizes[2] + (latent ? qv.sizes[2] : 0); }
+  int64_t group() const { return keys.q.sizes[1] / keys.k_cache.sizes[2]; }
+  int64_t width() const { return keys.q.sizes[2] + (latent ? keys.qv.sizes[2] : 0); }
   int64_t value_width() const { return keys.v_cache.sizes[3]; }
   const View& key_cache() const { return latent ? keys.v_cache : keys.k_cache; }
   Partial partial(int64_t b, int64_t head, int64_t split) const {
-    float* row = partials + ((b * q.sizes[1] + head) * splits + split) * (value_width() + 1);
+    float* row = partials + ((b * keys.q.sizes[1] + head) * splits + split) * (value_width() + 1);
     return {row, row + value_width()};
   }
 };
@@ -60,17 +63,17 @@ struct PagedStep {
 template <class T>
 struct PagedItem {
   const PagedStep& step;
-  int64_t b, row;              // request, and its row of q
-  int64_t first_key;           // that the row sees
-  int64_t first_head, heads;   // kv heads
+  int64_t b, row;             // request, and its row of q
+  int64_t first_key;          // that the row sees
+  int64_t first_head, heads;  // kv heads
   int64_t split, splits;
 
   void queries(T* to, int64_t padded) const {
-    const int64_t D = step.q.sizes[2], group = step.group();
+    const int64_t D = step.keys.q.sizes[2], group = step.group();
     for (int64_t h = first_head * group; h < (first_head + heads) * group; ++h, to += padded) {
       const int64_t front = step.width() - D;
-      if (front) __builtin_memcpy(to, at(step.qv, row, h), front * sizeof(T));
-      __builtin_memcpy(to + front, at(step.q, row, h), D * sizeof(T));
+      if (front) __builtin_memcpy(to, at(step.keys.qv, row, h), front * sizeof(T));
+      __builtin_memcpy(to + front, at(step.keys.q, row, h), D * sizeof(T));
       __builtin_memset(to + front + D, 0, (padded - front - D) * sizeof(T));
     }
   }
@@ -83,19 +86,21 @@ struct PagedItem {
   void result(int64_t h, int64_t g, const float* sums, float top, float sum) const {
     const int64_t head = (first_head + h) * step.group() + g, Dv = step.value_width();
     if (splits == 1)
-      write_result(at<T>(step.out, row, head), Dv, sums, top, sum, sink_of(step.sinks, head));
+      write_result(at<T>(step.keys.out, row, head), Dv, sums, top, sum, sink_of(step.keys.sinks, head));
     else
       write_partial(step.partial(b, head, split), Dv, sums, top, sum);
   }
 };
 
-// Whether the decode engine fits: at most one row a request, keys in q's dtype, and one row of memory for all of a key.
-bool is_step(const View& q, const View& qv, const PageKeys& keys, bool& latent) {
-  const View &k = keys.k_cache, &v = keys.v_cache;
+// Whether the decode engine fits: at most one row a request, keys in q's dtype, and one row of memory for all
+// of a key.
+bool is_step(const PageKeys& keys, bool& latent) {
+  const View &k = keys.k_cache, &v = keys.v_cache, &qv = keys.qv;
   latent = qv.defined && static_cast<char*>(v.data) + v.sizes[3] * element_size(v.dtype) == k.data;
   for (int d = 0; d < 3 && latent; ++d) latent = k.sizes[d] == 1 || k.strides[d] == v.strides[d];
-  if (k.dtype != q.dtype || keys.k_descale.defined || keys.v_descale.defined || (qv.defined && !latent)) return false;
-  for (int64_t b = 0; b < keys.lengths.sizes[0]; ++b)
+  if (k.dtype != keys.q.dtype || keys.k_descale.defined || keys.v_descale.defined || (qv.defined && !latent))
+    return false;
+  for (int64_t b = 0; b < keys.cache_seqlens.sizes[0]; ++b)
     if (keys.sequence(b).rows > 1) return false;
   return true;
 }
@@ -103,7 +108,8 @@ bool is_step(const View& q, const View& qv, const PageKeys& keys, bool& latent) 
 template <class T>
 void attend_step(PagedStep step, int64_t most_splits) {
   const PageKeys& keys = step.keys;
-  const int64_t requests = keys.lengths.sizes[0], kv_heads = keys.k_cache.sizes[2], heads = step.q.sizes[1];
+  const int64_t requests = keys.cache_seqlens.sizes[0], kv_heads = keys.k_cache.sizes[2],
+                heads = keys.q.sizes[1];
   const int64_t Dv = step.value_width(), size = sizeof(T);
   const auto seen = [&](int64_t b) {
     const Sequence sequence = keys.sequence(b);
@@ -112,29 +118,43 @@ void attend_step(PagedStep step, int64_t most_splits) {
   int64_t total = 0, longest = 0;
   for (int64_t b = 0; b < requests; ++b) total += seen(b), longest = most(longest, seen(b));
   const SplitPlan plan = plan_splits(most_splits, requests, total, longest, kv_heads);
-  const int64_t part_heads = (kv_heads + plan.head_parts - 1) / plan.head_parts;
+  const int64_t part_heads = divide_up(kv_heads, plan.head_parts);
   const int64_t bytes = total * kv_heads * (step.width() + (step.latent ? 0 : Dv)) * size;
   step.splits = plan.splits;
   if (plan.splits > 1)
-    step.partials = static_cast<float*>(__builtin_malloc(requests * heads * plan.splits * (Dv + 1) * sizeof(float)));
+    step.partials =
+        static_cast<float*>(__builtin_malloc(requests * heads * plan.splits * (Dv + 1) * sizeof(float)));
 
   for_each_item(requests * plan.splits * plan.head_parts, bytes, [&](int64_t item) {
     const int64_t b = item / (plan.splits * plan.head_parts), split = item / plan.head_parts % plan.splits;
-    const int64_t first_head = item % plan.head_parts * part_heads, own = least(part_heads, kv_heads - first_head);
+    const int64_t first_head = item % plan.head_parts * part_heads,
+                  own = least(part_heads, kv_heads - first_head);
     const Sequence sequence = keys.sequence(b);
     const int64_t n = seen(b), splits = plan.splits_of(n), length = plan.split_keys(n);
     if (sequence.rows == 0 || own <= 0 || (split >= splits && split > 0)) return;
     if (n == 0) {
       for (int64_t h = first_head * step.group(); h < (first_head + own) * step.group(); ++h)
-        write_zeros(at<T>(step.out, sequence.first_row, h), Dv);
+        write_zeros(at<T>(keys.out, sequence.first_row, h), Dv);
       return;
     }
     const View& rows = step.key_cache();
-    const DecodeShape shape{own, step.group(), step.width(), Dv, rows.strides[2] * size, keys.v_cache.strides[2] * size,
-                            step.latent};
-    const PagedItem<T> source{step, b, sequence.first_row, sequence.low(0), first_head, own, split, splits};
+    const DecodeShape shape{.heads = own,
+                            .group = step.group(),
+                            .D = step.width(),
+                            .Dv = Dv,
+                            .k_head_stride = rows.strides[2] * size,
+                            .v_head_stride = keys.v_cache.strides[2] * size,
+                            .shared = step.latent};
+    const PagedItem<T> source{.step = step,
+                              .b = b,
+                              .row = sequence.first_row,
+                              .first_key = sequence.low(0),
+                              .first_head = first_head,
+                              .heads = own,
+                              .split = split,
+                              .splits = splits};
     run_item<T>(shape, step.scaling, split * length, least(n, (split + 1) * length), rows.strides[1] * size,
-                                source);
+                source);
   });
   if (plan.splits == 1) return;
 
@@ -143,29 +163,33 @@ void attend_step(PagedStep step, int64_t most_splits) {
     if (splits < 2) return;
     float* scratch = static_cast<float*>(thread_scratch(round_up(Dv, kLanes) * sizeof(float)));
     for (int64_t h = 0; h < heads; ++h)
-      merge_splits(at<T>(step.out, row, h), Dv, splits, [&](int64_t s) { return step.partial(b, h, s); },
-                   sink_of(step.sinks, h), scratch);
+      merge_splits(at<T>(keys.out, row, h), Dv, splits, [&](int64_t s) { return step.partial(b, h, s); },
+                   sink_of(keys.sinks, h), scratch);
   });
   __builtin_free(step.partials);
 }
 
 }  // namespace
 
-void paged_attention(const View& q, const View& k_cache, const View& v_cache, const View& page_table,
-                     const View& cache_seqlens, const View& cu_seqlens_q, const View& qv, const View& k_descale,
-                     const View& v_descale, const View& sinks, const View& out, double softmax_scale, int64_t window_left,
-                     int64_t window_right, double softcap, int64_t num_splits) {
-  const PrefillCall call{q, qv, out, sinks, cache_seqlens.sizes[0], k_cache.sizes[2], q.sizes[2], v_cache.sizes[3],
-                         static_cast<float>(softmax_scale), static_cast<float>(softcap)};
-  const PageKeys source{k_cache, v_cache, page_table, cache_seqlens, cu_seqlens_q, k_descale, v_descale, window_left,
-                        window_right, k_cache.dtype};
+void paged_attention(const PagedAttentionArguments& arguments) {
+  const View &q = arguments.q, &k_cache = arguments.k_cache, &v_cache = arguments.v_cache;
+  const PrefillCall call{.q = q,
+                         .qv = arguments.qv,
+                         .out = arguments.out,
+                         .sinks = arguments.sinks,
+                         .requests = arguments.cache_seqlens.sizes[0],
+                         .kv_heads = k_cache.sizes[2],
+                         .width = q.sizes[2],
+                         .value_width = v_cache.sizes[3],
+                         .scale = arguments.softmax_scale,
+                         .cap = arguments.softcap};
+  const PageKeys source{arguments, k_cache.dtype};
   bool latent = false;
   if (q.sizes[0] == 0 || q.sizes[1] == 0 || call.requests == 0) return;
-  if (!is_step(q, qv, source, latent)) return prefill(call, source);
-  with_float(q.dtype, [&](auto element) {
-    attend_step<decltype(element)>({q, qv, sinks, out, source, {call.scale, call.cap}, latent, nullptr, 1},
-                                   num_splits > 0 ? num_splits : kUnbounded);
-  });
+  if (!is_step(source, latent)) return prefill(call, source);
+  const PagedStep step{.keys = source, .scaling = {.scale = call.scale, .cap = call.cap}, .latent = latent};
+  const int64_t most_splits = arguments.num_splits > 0 ? arguments.num_splits : kUnbounded;
+  with_float(q.dtype, [&](auto element) { attend_step<decltype(element)>(step, most_splits); });
 }
 
 }  // namespace kernelpair::KP_TIER

@@ -1,12 +1,10 @@
-// _machine_peak_products, _machine_peak_read: loops that do nothing but multiply, or read, for the roofline of `kernelpair bench`.
-#include "common/operator.h"
-#include "common/parallel.h"
+// _machine_peak_products, _machine_peak_read: loops that do nothing but multiply, or read, for the roofline
+// of `kernelpair bench`.
+#include "kernels/_machine_peak.h"
+#include "core/operator.h"
+#include "core/parallel.h"
 
 namespace kernelpair {
-
-KP_KERNEL(_machine_peak_products, (const View& operands, const View& done, int64_t rounds));
-KP_KERNEL(_machine_peak_read, (const View& buffer, const View& read, int64_t rounds));
-
 namespace {
 
 constexpr int64_t kOperands = 2048, kLeastPart = 1024;  // of one thread, in elements
@@ -20,7 +18,7 @@ Tensor _machine_peak_products(const Tensor& operands_in, int64_t rounds) {
   KP_CHECK_VALUE(rounds > 0, "rounds must be above 0, got ", rounds);
   const int64_t threads = thread_count();
   Tensor done = new_tensor(&threads, 1, Dtype::i64);
-  KP_DISPATCH(_machine_peak_products)(operands, view_of("done", done), rounds);
+  kernels::_machine_peak_products({.operands = operands, .done = view_of("done", done), .rounds = rounds});
   return done;
 }
 
@@ -32,10 +30,10 @@ Tensor _machine_peak_read(const Tensor& buffer_in, int64_t rounds) {
   KP_CHECK_VALUE(buffer_in.is_contiguous(), "buffer must be contiguous");
   KP_CHECK_VALUE(rounds > 0, "rounds must be above 0, got ", rounds);
   const int64_t threads = thread_count();
-  KP_CHECK_VALUE(buffer.sizes[0] >= threads * kLeastPart, "buffer must hold ", kLeastPart, " elements for each of ", threads,
-                 " threads, got ", buffer.sizes[0]);
+  KP_CHECK_VALUE(buffer.sizes[0] >= threads * kLeastPart, "buffer must hold ", kLeastPart,
+                 " elements for each of ", threads, " threads, got ", buffer.sizes[0]);
   Tensor read = new_tensor(&threads, 1, Dtype::i64);
-  KP_DISPATCH(_machine_peak_read)(buffer, view_of("read", read), rounds);
+  kernels::_machine_peak_read({.buffer = buffer, .read = view_of("read", read), .rounds = rounds});
   return read;
 }
 

@@ -1,14 +1,13 @@
-// _tile_product: c + a b by one tile instruction in each step of 32 along k, for the test that software and hardware tiles
-// give the same bits.
-#include "common/operator.h"
+// _tile_product: c + a b by one tile instruction in each step of 32 along k, for the test that software and
+// hardware tiles give the same bits.
+#include "kernels/_tile_product.h"
+#include "core/operator.h"
 
 namespace kernelpair {
-
-KP_KERNEL(_tile_product, (const View& a, const View& b, const View& c));
-
 namespace {
 
-// a [M <= 16, 32 * steps] bf16, b [steps, 16, N <= 16, 2] bf16, c [M, N] f32, all contiguous; returns the new c.
+// a [M <= 16, 32 * steps] bf16, b [steps, 16, N <= 16, 2] bf16, c [M, N] f32, all contiguous; returns the new
+// c.
 Tensor _tile_product(const Tensor& a_in, const Tensor& b_in, const Tensor& c_in) {
   const View a = view_of("a", a_in), b = view_of("b", b_in), c = view_of("c", c_in);
   check_rank({"a", a}, 2);
@@ -20,9 +19,10 @@ Tensor _tile_product(const Tensor& a_in, const Tensor& b_in, const Tensor& c_in)
   check_dtype({"b", b}, {Dtype::bf16});
   check_dtype({"c", c}, {Dtype::f32});
   KP_CHECK_VALUE(M <= 16 && N <= 16 && M > 0 && N > 0 && steps > 0, "a and b must fit tiles");
-  KP_CHECK_VALUE(a_in.is_contiguous() && b_in.is_contiguous() && c_in.is_contiguous(), "a, b and c must be contiguous");
+  KP_CHECK_VALUE(a_in.is_contiguous() && b_in.is_contiguous() && c_in.is_contiguous(),
+                 "a, b and c must be contiguous");
   Tensor out = torch::stable::clone(c_in);
-  KP_DISPATCH(_tile_product)(a, b, view_of("out", out));
+  kernels::_tile_product({.a = a, .b = b, .c = view_of("out", out)});
   return out;
 }
 

@@ -1,16 +1,17 @@
-// _vec_function: one elementary function of the vector layer on every element of x, for the tests of its accuracy.
-#include "common/operator.h"
+// _vec_function: one elementary function of the vector layer on every element of x, for the tests of its
+// accuracy.
+#include "kernels/_vec_function.h"
+#include "core/operator.h"
 
 namespace kernelpair {
-
-KP_KERNEL(_vec_function, (const View& x, const View& out, int64_t function));
-
 namespace {
 
-constexpr const char* kFunctions[] = {"identity", "exp", "exp2", "tanh", "sigmoid", "silu", "softplus", "transpose"};
+// VecFunction.
+constexpr const char* kFunctions[] = {"identity", "exp",  "exp2",     "tanh",
+                                      "sigmoid",  "silu", "softplus", "transpose"};
 
-// x contiguous, of any float dtype (identity converts and rounds back, the others return f32). transpose swaps the
-// two dimensions of each 16 x 16 group of elements.
+// x contiguous, of any float dtype (identity converts and rounds back, the others return f32). transpose
+// swaps the two dimensions of each 16 x 16 group of elements.
 Tensor _vec_function(const std::string& function, const Tensor& x_in, bool widen) {
   const View x = view_of("x", x_in);
   check_float({"x", x});
@@ -21,7 +22,7 @@ Tensor _vec_function(const std::string& function, const Tensor& x_in, bool widen
     if (function == kFunctions[i]) number = i;
   KP_CHECK_VALUE(number >= 0, "there is no function '", function, "'");
   Tensor out = new_tensor(x.sizes, 1, widen ? Dtype::f32 : x.dtype);
-  KP_DISPATCH(_vec_function)(x, view_of("out", out), number);
+  kernels::_vec_function({.x = x, .out = view_of("out", out), .function = static_cast<VecFunction>(number)});
   return out;
 }
 

@@ -1,18 +1,12 @@
-// causal_conv1d: checks and registration of packing, whole sequences and single tokens. Contract: docs/contracts/causal_conv1d.md.
-#include "common/operator.h"
+// causal_conv1d: checks and registration of packing, whole sequences and single tokens. Contract:
+// docs/contracts/causal_conv1d.md.
+#include "kernels/causal_conv1d.h"
+#include "core/operator.h"
 
 namespace kernelpair {
-
-KP_KERNEL(causal_conv1d, (const View& x, const View& packed, int64_t width, const View& bias, const View& conv_states,
-                          const View& query_start_loc, const View& cache_indices, const View& has_initial_state,
-                          bool always_initial, bool silu_activation, bool has_pad, int64_t pad_slot, const View& y));
-KP_KERNEL(causal_conv1d_pack, (const View& weight, const View& packed, bool pack));
-
 namespace {
 
 constexpr int64_t kBlock = 32;  // channels of a packed block
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 void check_dim_and_width(int64_t dim, int64_t width) {
   KP_CHECK_VALUE(dim >= 1, "dim must be >= 1, got ", dim);
@@ -22,7 +16,7 @@ void check_dim_and_width(int64_t dim, int64_t width) {
 void check_packed(const View& packed, int64_t dim, int64_t width) {
   check_rank({"packed_weight", packed}, 4);
   check_float({"packed_weight", packed});
-  check_shape({"packed_weight", packed}, {ceil_div(dim, kBlock), ceil_div(width, 2), kBlock, 2});
+  check_shape({"packed_weight", packed}, {divide_up(dim, kBlock), divide_up(width, 2), kBlock, 2});
   int64_t dense = 1;
   for (int d = 3; d >= 0; --d) {
     KP_CHECK_VALUE(packed.sizes[d] == 1 || packed.strides[d] == dense, "packed_weight must be contiguous");
@@ -40,8 +34,9 @@ Tensor causal_conv1d_pack_weight(const Tensor& weight_in) {
   weight.dim = 2;
   KP_CHECK_VALUE(weight.sizes[0] >= 1 && weight.sizes[1] >= 2 && weight.sizes[1] <= 4,
                  "weight must have dim >= 1 and width 2, 3 or 4, got ", shape_of(weight));
-  Tensor packed = new_tensor({ceil_div(weight.sizes[0], kBlock), ceil_div(weight.sizes[1], 2), kBlock, 2}, weight.dtype);
-  KP_DISPATCH(causal_conv1d_pack)(weight, view_of("packed", packed), true);
+  Tensor packed = new_tensor({divide_up(weight.sizes[0], kBlock), divide_up(weight.sizes[1], 2), kBlock, 2},
+                             weight.dtype);
+  kernels::causal_conv1d_pack({.weight = weight, .packed = view_of("packed", packed), .pack = true});
   return packed;
 }
 
@@ -50,12 +45,13 @@ Tensor causal_conv1d_unpack_weight(const Tensor& packed_in, int64_t dim, int64_t
   check_dim_and_width(dim, width);
   check_packed(packed, dim, width);
   Tensor weight = new_tensor({dim, width}, packed.dtype);
-  KP_DISPATCH(causal_conv1d_pack)(view_of("weight", weight), packed, false);
+  kernels::causal_conv1d_pack({.weight = view_of("weight", weight), .packed = packed, .pack = false});
   return weight;
 }
 
 // What both forms share: dtypes, the weight, the bias, the layout of the state.
-void check_common(const View& x, int64_t dim, const View& packed, int64_t width, const View& bias, const View& conv_states) {
+void check_common(const View& x, int64_t dim, const View& packed, int64_t width, const View& bias,
+                  const View& conv_states) {
   check_float({"x", x});
   check_dim_and_width(dim, width);
   check_packed(packed, dim, width);
@@ -64,15 +60,15 @@ void check_common(const View& x, int64_t dim, const View& packed, int64_t width,
   if (bias.defined) check_parameter_vector({"bias", bias}, dim, x.dtype);
   if (!conv_states.defined) return;
   check_shape({"conv_states", conv_states}, {conv_states.sizes[0], dim, width - 1});
-  const bool dense = element_count(conv_states) == 0 || dim == 1 || width == 2 || conv_states.strides[1] == 1 ||
-                     conv_states.strides[2] == 1;
-  KP_CHECK_VALUE(dense, "conv_states needs stride 1 over dim or over columns, got ", conv_states.strides[1], " and ",
-                 conv_states.strides[2]);
+  const bool dense = element_count(conv_states) == 0 || dim == 1 || width == 2 ||
+                     conv_states.strides[1] == 1 || conv_states.strides[2] == 1;
+  KP_CHECK_VALUE(dense, "conv_states needs stride 1 over dim or over columns, got ", conv_states.strides[1],
+                 " and ", conv_states.strides[2]);
 }
 
 // The slots that are written: those of sequences with tokens, pads apart.
-void check_slots(const View& conv_states, const View& cache_indices, const View& query_start_loc, int64_t requests,
-                 int64_t tokens, Pad pad) {
+void check_slots(const View& conv_states, const View& cache_indices, const View& query_start_loc,
+                 int64_t requests, int64_t tokens, Pad pad) {
   const int64_t slots = conv_states.sizes[0];
   if (!cache_indices.defined) {
     KP_CHECK_VALUE(requests <= slots, "conv_states has ", slots, " slots for ", requests,
@@ -82,22 +78,26 @@ void check_slots(const View& conv_states, const View& cache_indices, const View&
   check_index_dtype({"cache_indices", cache_indices});
   check_shape({"cache_indices", cache_indices}, {requests});
   check_written_slots({"cache_indices", cache_indices}, slots, pad, [&](int64_t b) {
-    return query_start_loc.defined ? index_at(query_start_loc, b + 1) > index_at(query_start_loc, b) : tokens > 0;
+    return query_start_loc.defined ? index_at(query_start_loc, b + 1) > index_at(query_start_loc, b)
+                                   : tokens > 0;
   });
 }
 
-Tensor causal_conv1d_fwd(const Tensor& x_in, const Tensor& packed_in, int64_t width, std::optional<Tensor> bias_in,
-                         std::optional<Tensor> conv_states_in, std::optional<Tensor> query_start_loc_in,
-                         std::optional<Tensor> cache_indices_in, std::optional<Tensor> has_initial_state_in,
-                         bool silu_activation, std::optional<int64_t> pad_slot) {
-  const View x = view_of("x", x_in), packed = view_of("packed_weight", packed_in), bias = view_of("bias", bias_in);
+Tensor causal_conv1d_fwd(const Tensor& x_in, const Tensor& packed_in, int64_t width,
+                         std::optional<Tensor> bias_in, std::optional<Tensor> conv_states_in,
+                         std::optional<Tensor> query_start_loc_in, std::optional<Tensor> cache_indices_in,
+                         std::optional<Tensor> has_initial_state_in, bool silu_activation,
+                         std::optional<int64_t> pad_slot) {
+  const View x = view_of("x", x_in), packed = view_of("packed_weight", packed_in),
+             bias = view_of("bias", bias_in);
   const View conv_states = view_of("conv_states", conv_states_in);
   const View query_start_loc = view_of("query_start_loc", query_start_loc_in);
   const View cache_indices = view_of("cache_indices", cache_indices_in);
   const View has_initial_state = view_of("has_initial_state", has_initial_state_in);
   const bool varlen = query_start_loc.defined;
   KP_CHECK_VALUE(x.dim == (varlen ? 2 : 3), "x must have shape ",
-                 varlen ? "[dim, T] with query_start_loc" : "[B, dim, L] without query_start_loc", ", got ", shape_of(x));
+                 varlen ? "[dim, T] with query_start_loc" : "[B, dim, L] without query_start_loc", ", got ",
+                 shape_of(x));
   const int64_t dim = x.sizes[x.dim - 2], tokens = x.sizes[x.dim - 1];
   check_common(x, dim, packed, width, bias, conv_states);
   if (varlen) {
@@ -127,8 +127,19 @@ Tensor causal_conv1d_fwd(const Tensor& x_in, const Tensor& packed_in, int64_t wi
   const int64_t rows = dense_channels ? tokens : dim, columns = dense_channels ? dim : tokens;
   Tensor y = varlen ? new_tensor({rows, columns}, x.dtype) : new_tensor({x.sizes[0], rows, columns}, x.dtype);
   if (dense_channels) y = torch::stable::transpose(y, x.dim - 2, x.dim - 1);
-  KP_DISPATCH(causal_conv1d)(x, packed, width, bias, conv_states, query_start_loc, cache_indices, has_initial_state, false,
-                             silu_activation, pad.given, pad.slot, view_of("y", y));
+  kernels::causal_conv1d({.x = x,
+                          .packed = packed,
+                          .bias = bias,
+                          .conv_states = conv_states,
+                          .query_start_loc = query_start_loc,
+                          .cache_indices = cache_indices,
+                          .has_initial_state = has_initial_state,
+                          .y = view_of("y", y),
+                          .width = width,
+                          .silu = silu_activation,
+                          .always_initial = false,
+                          .has_pad = pad.given,
+                          .pad_slot = pad.slot});
   return y;
 }
 
@@ -140,10 +151,12 @@ View one_token(View view) {
   return view;
 }
 
-Tensor causal_conv1d_update(const Tensor& x_in, const Tensor& conv_states_in, const Tensor& packed_in, int64_t width,
-                            std::optional<Tensor> bias_in, std::optional<Tensor> cache_indices_in, bool silu_activation,
+Tensor causal_conv1d_update(const Tensor& x_in, const Tensor& conv_states_in, const Tensor& packed_in,
+                            int64_t width, std::optional<Tensor> bias_in,
+                            std::optional<Tensor> cache_indices_in, bool silu_activation,
                             std::optional<int64_t> pad_slot) {
-  const View x = view_of("x", x_in), packed = view_of("packed_weight", packed_in), bias = view_of("bias", bias_in);
+  const View x = view_of("x", x_in), packed = view_of("packed_weight", packed_in),
+             bias = view_of("bias", bias_in);
   const View conv_states = view_of("conv_states", conv_states_in);
   const View cache_indices = view_of("cache_indices", cache_indices_in);
   check_rank({"x", x}, 2);
@@ -157,8 +170,19 @@ Tensor causal_conv1d_update(const Tensor& x_in, const Tensor& conv_states_in, co
   const bool dense_rows = x.strides[0] == 1 && x.strides[1] != 1;
   Tensor y = dense_rows ? torch::stable::transpose(new_tensor({dim, requests}, x.dtype), 0, 1)
                         : new_tensor({requests, dim}, x.dtype);
-  KP_DISPATCH(causal_conv1d)(one_token(x), packed, width, bias, conv_states, View{}, cache_indices, View{}, true,
-                             silu_activation, pad.given, pad.slot, one_token(view_of("y", y)));
+  kernels::causal_conv1d({.x = one_token(x),
+                          .packed = packed,
+                          .bias = bias,
+                          .conv_states = conv_states,
+                          .query_start_loc = View{},
+                          .cache_indices = cache_indices,
+                          .has_initial_state = View{},
+                          .y = one_token(view_of("y", y)),
+                          .width = width,
+                          .silu = silu_activation,
+                          .always_initial = true,
+                          .has_pad = pad.given,
+                          .pad_slot = pad.slot});
   return y;
 }
 
@@ -169,12 +193,17 @@ KP_OPERATOR(causal_conv1d_pack_weight, "(Tensor weight) -> Tensor",
 KP_OPERATOR(causal_conv1d_unpack_weight, "(Tensor packed_weight, int dim, int width) -> Tensor",
             "packed_weight.new_empty((dim, width))");
 KP_OPERATOR(causal_conv1d_fwd,
-            "(Tensor x, Tensor packed_weight, int width, Tensor? bias, Tensor(a!)? conv_states, Tensor? query_start_loc, "
-            "Tensor? cache_indices, Tensor? has_initial_state, bool silu_activation=True, int? pad_slot=None) -> Tensor",
-            "x.new_empty(x.transpose(-1, -2).shape).transpose(-1, -2) if x.stride(-2) == 1 else x.new_empty(x.shape)");
+            "(Tensor x, Tensor packed_weight, int width, Tensor? bias, Tensor(a!)? conv_states, Tensor? "
+            "query_start_loc, "
+            "Tensor? cache_indices, Tensor? has_initial_state, bool silu_activation=True, int? "
+            "pad_slot=None) -> Tensor",
+            "x.new_empty(x.transpose(-1, -2).shape).transpose(-1, -2) if x.stride(-2) == 1 else "
+            "x.new_empty(x.shape)");
 KP_OPERATOR(causal_conv1d_update,
-            "(Tensor x, Tensor(a!) conv_states, Tensor packed_weight, int width, Tensor? bias, Tensor? cache_indices, "
+            "(Tensor x, Tensor(a!) conv_states, Tensor packed_weight, int width, Tensor? bias, Tensor? "
+            "cache_indices, "
             "bool silu_activation=True, int? pad_slot=None) -> Tensor",
-            "x.new_empty((x.shape[1], x.shape[0])).t() if x.stride(0) == 1 and x.stride(1) != 1 else x.new_empty(x.shape)");
+            "x.new_empty((x.shape[1], x.shape[0])).t() if x.stride(0) == 1 and x.stride(1) != 1 else "
+            "x.new_empty(x.shape)");
 
 }  // namespace kernelpair

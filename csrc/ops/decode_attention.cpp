@@ -1,21 +1,16 @@
 // decode_attention: checks and registration. Contract: docs/contracts/decode_attention.md.
 #include <cmath>
 
-#include "common/attention_checks.h"
-#include "common/operator.h"
-#include "common/slot_range.h"
+#include "attention/checks.h"
+#include "attention/slot_range.h"
+#include "core/operator.h"
+#include "kernels/decode_attention.h"
 
 namespace kernelpair {
-
-KP_KERNEL(decode_attention,
-          (const View& q, const View& k_cache, const View& v_cache, const View& out, const View& key, const View& value,
-           const View& loc, const View& attn_logits, const View& req_to_token, const View& req_pool_indices,
-           const View& seq_lens, const View& encoder_lens, const View& sinks, double sm_scale, double logit_cap,
-           int64_t sliding_window, bool is_cross_attn, bool shared));
-
 namespace {
 
-// v_cache is k_cache[..., :Dv]: the same first byte and equal outer strides, those of size-1 dimensions aside.
+// v_cache is k_cache[..., :Dv]: the same first byte and equal outer strides, those of size-1 dimensions
+// aside.
 bool shares_buffer(const View& k_cache, const View& v_cache) {
   for (int d = 0; d < 2; ++d) {
     if (k_cache.sizes[d] != v_cache.sizes[d]) return false;
@@ -24,8 +19,8 @@ bool shares_buffer(const View& k_cache, const View& v_cache) {
   return k_cache.data == v_cache.data && v_cache.sizes[2] <= k_cache.sizes[2];
 }
 
-void check_new_rows(const View& key, const View& value, const View& loc, const View& k_cache, const View& v_cache,
-                    int64_t batch, bool shared) {
+void check_new_rows(const View& key, const View& value, const View& loc, const View& k_cache,
+                    const View& v_cache, int64_t batch, bool shared) {
   const int64_t heads = v_cache.sizes[1];
   if (value.defined) check_shape({"value", value}, {batch, heads, v_cache.sizes[2]});
   if (!key.defined) {
@@ -49,41 +44,47 @@ void check_requests(const SlotRequests& requests, const View& req_to_token, int6
     const int64_t length = requests.length(b), offset = requests.offset(b);
     KP_CHECK_VALUE(length >= 0, name, "[", b, "] = ", length, " is negative");
     KP_CHECK_VALUE(offset >= 0, "encoder_lens[", b, "] = ", offset, " is negative");
-    KP_CHECK_INDEX(offset <= columns && length <= columns - offset, name, "[", b, "] = ", length, " behind encoder_lens ",
-                   offset, " exceeds the ", columns, " columns of req_to_token");
+    KP_CHECK_INDEX(offset <= columns && length <= columns - offset, name, "[", b, "] = ", length,
+                   " behind encoder_lens ", offset, " exceeds the ", columns, " columns of req_to_token");
     const SlotRange range = requests.range(b);
     check_table_entries({"req_to_token", req_to_token}, range.row, range.column, range.keys, slots, b);
   }
 }
 
-void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor& v_cache_in, const Tensor& out_in,
-                      const std::optional<Tensor>& key_in, const std::optional<Tensor>& value_in,
-                      const std::optional<Tensor>& loc_in, const Tensor& attn_logits_in, const Tensor& req_to_token_in,
+void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor& v_cache_in,
+                      const Tensor& out_in, const std::optional<Tensor>& key_in,
+                      const std::optional<Tensor>& value_in, const std::optional<Tensor>& loc_in,
+                      const Tensor& attn_logits_in, const Tensor& req_to_token_in,
                       const Tensor& req_pool_indices_in, const Tensor& seq_lens_in,
-                      const std::optional<Tensor>& encoder_lens_in, const std::optional<Tensor>& sinks_in, double sm_scale,
-                      double logit_cap, int64_t sliding_window, bool is_cross_attn) {
-  const View q = view_of("q", q_in), out = view_of("out", out_in), attn_logits = view_of("attn_logits", attn_logits_in);
+                      const std::optional<Tensor>& encoder_lens_in, const std::optional<Tensor>& sinks_in,
+                      double sm_scale, double logit_cap, int64_t sliding_window, bool is_cross_attn) {
+  const View q = view_of("q", q_in), out = view_of("out", out_in),
+             attn_logits = view_of("attn_logits", attn_logits_in);
   const View k_cache = view_of("k_cache", k_cache_in), v_cache = view_of("v_cache", v_cache_in);
-  const View key = view_of("key", key_in), value = view_of("value", value_in), sinks = view_of("sinks", sinks_in);
+  const View key = view_of("key", key_in), value = view_of("value", value_in),
+             sinks = view_of("sinks", sinks_in);
   const View loc = key.defined ? view_of("loc", loc_in) : View{};
-  const View req_to_token = view_of("req_to_token", req_to_token_in), seq_lens = view_of("seq_lens", seq_lens_in);
+  const View req_to_token = view_of("req_to_token", req_to_token_in),
+             seq_lens = view_of("seq_lens", seq_lens_in);
   const View req_pool_indices = view_of("req_pool_indices", req_pool_indices_in);
   const View encoder_lens = view_of("encoder_lens", encoder_lens_in);
 
-  for (Arg arg : {Arg{"q", q}, Arg{"k_cache", k_cache}, Arg{"v_cache", v_cache}, Arg{"out", out}, Arg{"key", key},
-                  Arg{"value", value}, Arg{"attn_logits", attn_logits}}) {
+  for (Arg arg : {Arg{"q", q}, Arg{"k_cache", k_cache}, Arg{"v_cache", v_cache}, Arg{"out", out},
+                  Arg{"key", key}, Arg{"value", value}, Arg{"attn_logits", attn_logits}}) {
     if (!arg.view.defined) continue;
     check_rank(arg, &arg.view == &attn_logits ? 4 : 3);
     check_dense_last_dim(arg);
   }
   check_float({"q", q});
-  check_same_dtype({"q", q}, {{"k_cache", k_cache}, {"v_cache", v_cache}, {"out", out}, {"key", key}, {"value", value}});
+  check_same_dtype(
+      {"q", q}, {{"k_cache", k_cache}, {"v_cache", v_cache}, {"out", out}, {"key", key}, {"value", value}});
   check_dtype({"attn_logits", attn_logits}, {Dtype::f32});
   const int64_t batch = q.sizes[0], heads = q.sizes[1], D = q.sizes[2];
   const int64_t slots = v_cache.sizes[0], kv_heads = v_cache.sizes[1], Dv = v_cache.sizes[2];
   check_shape({"k_cache", k_cache}, {slots, kv_heads, D});
   check_shape({"out", out}, {batch, heads, Dv});
-  KP_CHECK_VALUE(attn_logits.sizes[2] >= 1, "attn_logits must have room for one split, got shape ", shape_of(attn_logits));
+  KP_CHECK_VALUE(attn_logits.sizes[2] >= 1, "attn_logits must have room for one split, got shape ",
+                 shape_of(attn_logits));
   check_shape({"attn_logits", attn_logits}, {batch, heads, attn_logits.sizes[2], Dv + 1});
   const bool shared = shares_buffer(k_cache, v_cache);
   check_new_rows(key, value, loc, k_cache, v_cache, batch, shared);
@@ -91,30 +92,64 @@ void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor
 
   check_rank({"req_to_token", req_to_token}, 2);
   check_index_dtype({"req_to_token", req_to_token});
-  for (Arg arg : {Arg{"req_pool_indices", req_pool_indices}, Arg{"seq_lens", seq_lens}, Arg{"encoder_lens", encoder_lens}}) {
+  for (Arg arg : {Arg{"req_pool_indices", req_pool_indices}, Arg{"seq_lens", seq_lens},
+                  Arg{"encoder_lens", encoder_lens}}) {
     if (!arg.view.defined) continue;
     check_index_dtype(arg);
     check_shape(arg, {batch});
   }
   KP_CHECK_VALUE(encoder_lens.defined || !is_cross_attn, "encoder_lens is required in cross attention");
-  check_requests({req_pool_indices, seq_lens, encoder_lens, sliding_window, is_cross_attn}, req_to_token, slots);
+  check_requests({.req_pool_indices = req_pool_indices,
+                  .seq_lens = seq_lens,
+                  .encoder_lens = encoder_lens,
+                  .sliding_window = sliding_window,
+                  .is_cross_attn = is_cross_attn},
+                 req_to_token, slots);
 
-  const View none, k_written = key.defined ? k_cache : none, v_written = key.defined && !shared ? v_cache : none;
+  const View none, k_written = key.defined ? k_cache : none,
+                   v_written = key.defined && !shared ? v_cache : none;
   const View k_read = key.defined ? none : k_cache, v_read = (key.defined || shared) ? none : v_cache;
   check_disjoint({{"k_cache", k_written}, {"v_cache", v_written}, {"out", out}, {"attn_logits", attn_logits}},
-                 {{"q", q}, {"key", key}, {"value", value}, {"loc", loc}, {"k_cache", k_read}, {"v_cache", v_read},
-                  {"req_to_token", req_to_token}, {"req_pool_indices", req_pool_indices}, {"seq_lens", seq_lens},
-                  {"encoder_lens", encoder_lens}, {"sinks", sinks}});
+                 {{"q", q},
+                  {"key", key},
+                  {"value", value},
+                  {"loc", loc},
+                  {"k_cache", k_read},
+                  {"v_cache", v_read},
+                  {"req_to_token", req_to_token},
+                  {"req_pool_indices", req_pool_indices},
+                  {"seq_lens", seq_lens},
+                  {"encoder_lens", encoder_lens},
+                  {"sinks", sinks}});
   if (!shared) check_apart({"k_cache", k_cache}, {"v_cache", v_cache});
-  KP_DISPATCH(decode_attention)(q, k_cache, v_cache, out, key, value, loc, attn_logits, req_to_token, req_pool_indices,
-                                seq_lens, encoder_lens, sinks, sm_scale, logit_cap, sliding_window, is_cross_attn, shared);
+  kernels::decode_attention({.q = q,
+                             .k_cache = k_cache,
+                             .v_cache = v_cache,
+                             .out = out,
+                             .key = key,
+                             .value = value,
+                             .loc = loc,
+                             .attn_logits = attn_logits,
+                             .req_to_token = req_to_token,
+                             .req_pool_indices = req_pool_indices,
+                             .seq_lens = seq_lens,
+                             .encoder_lens = encoder_lens,
+                             .sinks = sinks,
+                             .sm_scale = static_cast<float>(sm_scale),
+                             .logit_cap = static_cast<float>(logit_cap),
+                             .sliding_window = sliding_window,
+                             .is_cross_attn = is_cross_attn,
+                             .shared = shared});
 }
 
 }  // namespace
 
 KP_OPERATOR(decode_attention,
-            "(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor(c!) out, Tensor? key, Tensor? value, Tensor? loc, "
-            "Tensor(d!) attn_logits, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, Tensor? encoder_lens, "
-            "Tensor? sinks, float sm_scale, float logit_cap=0.0, int sliding_window=0, bool is_cross_attn=False) -> ()");
+            "(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor(c!) out, Tensor? key, Tensor? value, "
+            "Tensor? loc, "
+            "Tensor(d!) attn_logits, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, Tensor? "
+            "encoder_lens, "
+            "Tensor? sinks, float sm_scale, float logit_cap=0.0, int sliding_window=0, bool "
+            "is_cross_attn=False) -> ()");
 
 }  // namespace kernelpair

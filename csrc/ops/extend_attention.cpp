@@ -2,17 +2,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/attention_checks.h"
-#include "common/operator.h"
+#include "attention/checks.h"
+#include "core/operator.h"
+#include "kernels/extend_attention.h"
 
 namespace kernelpair {
-
-KP_KERNEL(extend_attention,
-          (const View& q, const View& k, const View& v, const View& out, const View& k_cache, const View& v_cache,
-           const View& req_to_token, const View& req_pool_indices, const View& seq_lens, const View& extend_seq_lens,
-           const View& extend_start_loc, const View& encoder_lens, const View& sinks, double sm_scale, double logit_cap,
-           int64_t sliding_window, bool is_cross_attn));
-
 namespace {
 
 struct ExtendRequests {
@@ -28,7 +22,8 @@ struct ExtendRequests {
     int64_t first, last;
   };
   Columns used(int64_t b) const {
-    const int64_t rows = index_at(extends, b), prefix = index_at(lengths, b) - rows, encoder = encoder_length(b);
+    const int64_t rows = index_at(extends, b), prefix = index_at(lengths, b) - rows,
+                  encoder = encoder_length(b);
     if (rows == 0) return {0, 0};
     if (cross) return {0, encoder};
     const int64_t hidden = window > 0 && window <= prefix ? std::min(prefix - window + 1, prefix) : 0;
@@ -43,13 +38,14 @@ void check_lengths(const ExtendRequests& requests, int64_t tokens, int64_t colum
     KP_CHECK_VALUE(keys >= 0, "seq_lens[", b, "] = ", keys, " is negative");
     KP_CHECK_VALUE(rows >= 0, "extend_seq_lens[", b, "] = ", rows, " is negative");
     KP_CHECK_VALUE(encoder >= 0, "encoder_lens[", b, "] = ", encoder, " is negative");
-    KP_CHECK_VALUE(keys >= rows, "seq_lens[", b, "] = ", keys, " is less than extend_seq_lens[", b, "] = ", rows);
-    KP_CHECK_INDEX(start >= 0 && start <= tokens && rows <= tokens - start, "extend_start_loc[", b, "] = ", start,
-                   " with extend_seq_lens[", b, "] = ", rows, " is outside [0, ", tokens, ")");
+    KP_CHECK_VALUE(keys >= rows, "seq_lens[", b, "] = ", keys, " is less than extend_seq_lens[", b,
+                   "] = ", rows);
+    KP_CHECK_INDEX(start >= 0 && start <= tokens && rows <= tokens - start, "extend_start_loc[", b,
+                   "] = ", start, " with extend_seq_lens[", b, "] = ", rows, " is outside [0, ", tokens, ")");
     KP_CHECK_INDEX(encoder <= columns, "encoder_lens[", b, "] = ", encoder, " is more than the ", columns,
                    " columns of req_to_token");
-    KP_CHECK_INDEX(requests.cross || keys <= columns - encoder, "seq_lens[", b, "] = ", keys, " (behind ", encoder,
-                   " encoder slots) passes the ", columns, " columns of req_to_token");
+    KP_CHECK_INDEX(requests.cross || keys <= columns - encoder, "seq_lens[", b, "] = ", keys, " (behind ",
+                   encoder, " encoder slots) passes the ", columns, " columns of req_to_token");
   }
 }
 
@@ -62,31 +58,40 @@ void check_segments(const ExtendRequests& requests) {
     const int64_t start = index_at(requests.starts, b), rows = index_at(requests.extends, b);
     if (rows) segments.push_back({start, start + rows, b});
   }
-  std::sort(segments.begin(), segments.end(), [](const Segment& a, const Segment& b) { return a.start < b.start; });
+  std::sort(segments.begin(), segments.end(),
+            [](const Segment& a, const Segment& b) { return a.start < b.start; });
   for (size_t i = 1; i < segments.size(); ++i)
     KP_CHECK_VALUE(segments[i].start >= segments[i - 1].end, "extend_start_loc: the rows of requests ",
                    segments[i - 1].request, " and ", segments[i].request, " overlap");
 }
 
-void extend_attention(const Tensor& q_in, const std::optional<Tensor>& k_in, const std::optional<Tensor>& v_in,
-                      const Tensor& out_in, const Tensor& k_cache_in, const Tensor& v_cache_in, const Tensor& req_to_token_in,
-                      const Tensor& req_pool_indices_in, const Tensor& seq_lens_in, const Tensor& extend_seq_lens_in,
-                      const Tensor& extend_start_loc_in, const std::optional<Tensor>& encoder_lens_in,
-                      const std::optional<Tensor>& sinks_in, double sm_scale, double logit_cap, int64_t sliding_window,
-                      bool is_cross_attn) {
+void extend_attention(const Tensor& q_in, const std::optional<Tensor>& k_in,
+                      const std::optional<Tensor>& v_in, const Tensor& out_in, const Tensor& k_cache_in,
+                      const Tensor& v_cache_in, const Tensor& req_to_token_in,
+                      const Tensor& req_pool_indices_in, const Tensor& seq_lens_in,
+                      const Tensor& extend_seq_lens_in, const Tensor& extend_start_loc_in,
+                      const std::optional<Tensor>& encoder_lens_in, const std::optional<Tensor>& sinks_in,
+                      double sm_scale, double logit_cap, int64_t sliding_window, bool is_cross_attn) {
   const View q = view_of("q", q_in), out = view_of("out", out_in);
-  const View k_given = view_of("k", k_in), v_given = view_of("v", v_in);  // out may overlap neither, read or not
+  // Out may overlap neither, read or not.
+  const View k_given = view_of("k", k_in), v_given = view_of("v", v_in);
   const View k = is_cross_attn ? View{} : k_given, v = is_cross_attn ? View{} : v_given;
   const View k_cache = view_of("k_cache", k_cache_in), v_cache = view_of("v_cache", v_cache_in);
   const View table = view_of("req_to_token", req_to_token_in), sinks = view_of("sinks", sinks_in);
-  const View pools = view_of("req_pool_indices", req_pool_indices_in), lengths = view_of("seq_lens", seq_lens_in);
+  const View pools = view_of("req_pool_indices", req_pool_indices_in),
+             lengths = view_of("seq_lens", seq_lens_in);
   const View extends = view_of("extend_seq_lens", extend_seq_lens_in);
-  const View starts = view_of("extend_start_loc", extend_start_loc_in), encoders = view_of("encoder_lens", encoder_lens_in);
+  const View starts = view_of("extend_start_loc", extend_start_loc_in),
+             encoders = view_of("encoder_lens", encoder_lens_in);
 
-  KP_CHECK_VALUE(is_cross_attn || k.defined, "k is None, but only a cross-attention call works without new keys");
-  KP_CHECK_VALUE(is_cross_attn || v.defined, "v is None, but only a cross-attention call works without new keys");
-  KP_CHECK_VALUE(!is_cross_attn || encoders.defined, "encoder_lens is None, but cross attention needs the encoder's lengths");
-  for (Arg arg : {Arg{"q", q}, Arg{"out", out}, Arg{"k", k}, Arg{"v", v}, Arg{"k_cache", k_cache}, Arg{"v_cache", v_cache}}) {
+  KP_CHECK_VALUE(is_cross_attn || k.defined,
+                 "k is None, but only a cross-attention call works without new keys");
+  KP_CHECK_VALUE(is_cross_attn || v.defined,
+                 "v is None, but only a cross-attention call works without new keys");
+  KP_CHECK_VALUE(!is_cross_attn || encoders.defined,
+                 "encoder_lens is None, but cross attention needs the encoder's lengths");
+  for (Arg arg : {Arg{"q", q}, Arg{"out", out}, Arg{"k", k}, Arg{"v", v}, Arg{"k_cache", k_cache},
+                  Arg{"v_cache", v_cache}}) {
     if (!arg.view.defined) continue;
     check_rank(arg, 3);
     check_dense_last_dim(arg);
@@ -126,21 +131,48 @@ void extend_attention(const Tensor& q_in, const std::optional<Tensor>& k_in, con
   check_attention({heads, kv_heads, D, Dv, q.dtype}, sm_scale, logit_cap, sinks);
   for (int64_t b = 0; b < batch; ++b) {
     const ExtendRequests::Columns used = requests.used(b);
-    check_table_entries({"req_to_token", table}, index_at(pools, b), used.first, used.last - used.first, slots, b);
+    check_table_entries({"req_to_token", table}, index_at(pools, b), used.first, used.last - used.first,
+                        slots, b);
   }
-  check_disjoint({{"out", out}}, {{"q", q}, {"k", k_given}, {"v", v_given}, {"k_cache", k_cache}, {"v_cache", v_cache},
-                                  {"req_to_token", table}, {"req_pool_indices", pools}, {"seq_lens", lengths},
-                                  {"extend_seq_lens", extends}, {"extend_start_loc", starts}, {"encoder_lens", encoders},
+  check_disjoint({{"out", out}}, {{"q", q},
+                                  {"k", k_given},
+                                  {"v", v_given},
+                                  {"k_cache", k_cache},
+                                  {"v_cache", v_cache},
+                                  {"req_to_token", table},
+                                  {"req_pool_indices", pools},
+                                  {"seq_lens", lengths},
+                                  {"extend_seq_lens", extends},
+                                  {"extend_start_loc", starts},
+                                  {"encoder_lens", encoders},
                                   {"sinks", sinks}});
-  KP_DISPATCH(extend_attention)(q, k, v, out, k_cache, v_cache, table, pools, lengths, extends, starts, encoders, sinks,
-                                sm_scale, logit_cap, sliding_window, is_cross_attn);
+  kernels::extend_attention({.q = q,
+                             .k = k,
+                             .v = v,
+                             .out = out,
+                             .k_cache = k_cache,
+                             .v_cache = v_cache,
+                             .req_to_token = table,
+                             .req_pool_indices = pools,
+                             .seq_lens = lengths,
+                             .extend_seq_lens = extends,
+                             .extend_start_loc = starts,
+                             .encoder_lens = encoders,
+                             .sinks = sinks,
+                             .sm_scale = static_cast<float>(sm_scale),
+                             .logit_cap = static_cast<float>(logit_cap),
+                             .sliding_window = sliding_window,
+                             .is_cross_attn = is_cross_attn});
 }
 
 }  // namespace
 
-KP_OPERATOR(extend_attention,
-            "(Tensor q, Tensor? k, Tensor? v, Tensor(a!) out, Tensor k_cache, Tensor v_cache, Tensor req_to_token, "
-            "Tensor req_pool_indices, Tensor seq_lens, Tensor extend_seq_lens, Tensor extend_start_loc, Tensor? encoder_lens, "
-            "Tensor? sinks, float sm_scale, float logit_cap=0.0, int sliding_window=0, bool is_cross_attn=False) -> ()");
+KP_OPERATOR(
+    extend_attention,
+    "(Tensor q, Tensor? k, Tensor? v, Tensor(a!) out, Tensor k_cache, Tensor v_cache, Tensor req_to_token, "
+    "Tensor req_pool_indices, Tensor seq_lens, Tensor extend_seq_lens, Tensor extend_start_loc, Tensor? "
+    "encoder_lens, "
+    "Tensor? sinks, float sm_scale, float logit_cap=0.0, int sliding_window=0, bool is_cross_attn=False) -> "
+    "()");
 
 }  // namespace kernelpair

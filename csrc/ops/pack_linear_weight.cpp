@@ -1,12 +1,10 @@
-// pack_linear_weight and unpack_linear_weight: checks and registration. Contract: docs/contracts/pack_linear_weight.md.
-#include "common/operator.h"
-#include "ops/packed_weight.h"
+// pack_linear_weight and unpack_linear_weight: checks and registration. Contract:
+// docs/contracts/pack_linear_weight.md.
+#include "kernels/pack_linear_weight.h"
+#include "core/operator.h"
+#include "linear/packed_weight.h"
 
 namespace kernelpair {
-
-KP_KERNEL(pack_linear_weight, (const View& weight, const View& packed));
-KP_KERNEL(unpack_linear_weight, (const View& packed, const View& weight));
-
 namespace {
 
 Tensor pack_linear_weight(const Tensor& weight_in) {
@@ -17,7 +15,7 @@ Tensor pack_linear_weight(const Tensor& weight_in) {
   KP_CHECK_VALUE(N >= 1 && K >= 1, "weight must not be empty, got shape ", shape_of(weight));
   const auto shape = packed_weight_shape(N, K, weight.dtype);
   Tensor packed = new_tensor(shape.data(), shape.size(), weight.dtype);
-  KP_DISPATCH(pack_linear_weight)(weight, view_of("packed", packed));
+  kernels::pack_linear_weight({.weight = weight, .packed = view_of("packed", packed)});
   return packed;
 }
 
@@ -25,7 +23,7 @@ Tensor unpack_linear_weight(const Tensor& packed_weight, int64_t N, int64_t K) {
   const View packed = view_of("packed_weight", packed_weight);
   check_packed_weight({"packed_weight", packed}, N, K);
   Tensor weight = new_tensor({N, K}, packed.dtype);
-  KP_DISPATCH(unpack_linear_weight)(packed, view_of("weight", weight));
+  kernels::unpack_linear_weight({.weight = view_of("weight", weight), .packed = packed});
   return weight;
 }
 

@@ -1,11 +1,9 @@
 // packed_linear: checks and registration. Contract: docs/contracts/packed_linear.md.
-#include "common/operator.h"
-#include "ops/packed_weight.h"
+#include "kernels/packed_linear.h"
+#include "core/operator.h"
+#include "linear/packed_weight.h"
 
 namespace kernelpair {
-
-KP_KERNEL(packed_linear, (const View& x, const View& packed_weight, const View& bias, const View& out));
-
 namespace {
 
 // x as rows: more dimensions than a View holds are folded by torch, which copies only if it must.
@@ -40,7 +38,7 @@ Tensor packed_linear(const Tensor& x_in, const Tensor& packed_weight, int64_t N,
   out_rows.sizes[1] = out_rows.strides[0] = N;
   out_rows.strides[1] = 1;
   out_rows.defined = true;
-  KP_DISPATCH(packed_linear)(x, packed, bias, out_rows);
+  kernels::packed_linear({.x = x, .packed_weight = packed, .bias = bias, .out = out_rows});
   return out;
 }
 

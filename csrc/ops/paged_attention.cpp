@@ -3,16 +3,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "common/attention_checks.h"
-#include "common/operator.h"
+#include "attention/checks.h"
+#include "core/operator.h"
+#include "kernels/paged_attention.h"
 
 namespace kernelpair {
-
-KP_KERNEL(paged_attention,
-          (const View& q, const View& k_cache, const View& v_cache, const View& page_table, const View& cache_seqlens,
-           const View& cu_seqlens_q, const View& qv, const View& k_descale, const View& v_descale, const View& sinks,
-           const View& out, double softmax_scale, int64_t window_left, int64_t window_right, double softcap, int64_t num_splits));
-
 namespace {
 
 bool is_float8(Dtype dtype) { return dtype == Dtype::f8e4m3 || dtype == Dtype::f8e5m2; }
@@ -24,10 +19,11 @@ void check_descale(Arg descale, int64_t batch, int64_t kv_heads) {
 }
 
 // What the request's rows see of its sk keys, [first, last), and that every page of them exists.
-void check_pages(const View& table, int64_t b, int64_t rows, int64_t keys, int64_t page, int64_t pages, int64_t left) {
+void check_pages(const View& table, int64_t b, int64_t rows, int64_t keys, int64_t page, int64_t pages,
+                 int64_t left) {
   const int64_t columns = keys / page + (keys % page != 0);
-  KP_CHECK_INDEX(columns <= table.sizes[1], "cache_seqlens[", b, "] = ", keys, " needs ", columns, " pages of ", page,
-                 ", page_table has room for ", table.sizes[1]);
+  KP_CHECK_INDEX(columns <= table.sizes[1], "cache_seqlens[", b, "] = ", keys, " needs ", columns,
+                 " pages of ", page, ", page_table has room for ", table.sizes[1]);
   const int64_t position = keys - rows, first = left >= 0 && left < position ? position - left : 0;
   if (rows == 0 || first >= keys) return;
   check_table_entries({"page_table", table}, b, first / page, columns - first / page, pages, b);
@@ -38,14 +34,19 @@ void zero_rows(const View& out, int64_t first, int64_t last) {
   if (bytes > 0) std::memset(at(out, first), 0, bytes);
 }
 
-Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor& v_cache_in, const Tensor& page_table_in,
-                       const Tensor& cache_seqlens_in, const Tensor& cu_seqlens_q_in, const std::optional<Tensor>& qv_in,
+Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor& v_cache_in,
+                       const Tensor& page_table_in, const Tensor& cache_seqlens_in,
+                       const Tensor& cu_seqlens_q_in, const std::optional<Tensor>& qv_in,
                        const std::optional<Tensor>& k_descale_in, const std::optional<Tensor>& v_descale_in,
-                       const std::optional<Tensor>& sinks_in, std::optional<double> softmax_scale, bool causal,
-                       int64_t window_left, int64_t window_right, double softcap, int64_t num_splits) {
-  const View q = view_of("q", q_in), k_cache = view_of("k_cache", k_cache_in), v_cache = view_of("v_cache", v_cache_in);
-  const View table = view_of("page_table", page_table_in), lengths = view_of("cache_seqlens", cache_seqlens_in);
-  const View offsets = view_of("cu_seqlens_q", cu_seqlens_q_in), qv = view_of("qv", qv_in), sinks = view_of("sinks", sinks_in);
+                       const std::optional<Tensor>& sinks_in, std::optional<double> softmax_scale,
+                       bool causal, int64_t window_left, int64_t window_right, double softcap,
+                       int64_t num_splits) {
+  const View q = view_of("q", q_in), k_cache = view_of("k_cache", k_cache_in),
+             v_cache = view_of("v_cache", v_cache_in);
+  const View table = view_of("page_table", page_table_in),
+             lengths = view_of("cache_seqlens", cache_seqlens_in);
+  const View offsets = view_of("cu_seqlens_q", cu_seqlens_q_in), qv = view_of("qv", qv_in),
+             sinks = view_of("sinks", sinks_in);
   const View k_descale = view_of("k_descale", k_descale_in), v_descale = view_of("v_descale", v_descale_in);
 
   for (Arg arg : {Arg{"q", q}, Arg{"k_cache", k_cache}, Arg{"v_cache", v_cache}, Arg{"qv", qv}}) {
@@ -58,7 +59,8 @@ Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tenso
   check_same_dtype({"k_cache", k_cache}, {{"v_cache", v_cache}});
   check_same_dtype({"q", q}, {{"qv", qv}});
   const int64_t tokens = q.sizes[0], heads = q.sizes[1], D = q.sizes[2];
-  const int64_t pages = k_cache.sizes[0], page = k_cache.sizes[1], kv_heads = k_cache.sizes[2], Dv = v_cache.sizes[3];
+  const int64_t pages = k_cache.sizes[0], page = k_cache.sizes[1], kv_heads = k_cache.sizes[2],
+                Dv = v_cache.sizes[3];
   check_shape({"k_cache", k_cache}, {pages, page, kv_heads, D});
   check_shape({"v_cache", v_cache}, {pages, page, kv_heads, Dv});
   KP_CHECK_VALUE(page >= 1, "k_cache has pages of ", page, " slots");
@@ -85,8 +87,10 @@ Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tenso
 
   for (int64_t b = 0; b <= batch; ++b) {
     const int64_t offset = index_at(offsets, b);
-    KP_CHECK_VALUE(offset >= (b ? index_at(offsets, b - 1) : 0), "cu_seqlens_q[", b, "] = ", offset, " is less than the one before");
-    KP_CHECK_VALUE(offset <= tokens, "cu_seqlens_q[", b, "] = ", offset, " passes the ", tokens, " rows of q");
+    KP_CHECK_VALUE(offset >= (b ? index_at(offsets, b - 1) : 0), "cu_seqlens_q[", b, "] = ", offset,
+                   " is less than the one before");
+    KP_CHECK_VALUE(offset <= tokens, "cu_seqlens_q[", b, "] = ", offset, " passes the ", tokens,
+                   " rows of q");
   }
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t keys = index_at(lengths, b), rows = index_at(offsets, b + 1) - index_at(offsets, b);
@@ -98,17 +102,34 @@ Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tenso
   const View out = view_of("out", result);
   zero_rows(out, 0, index_at(offsets, 0));
   zero_rows(out, index_at(offsets, batch), tokens);
-  KP_DISPATCH(paged_attention)(q, k_cache, v_cache, table, lengths, offsets, qv, k_descale, v_descale, sinks, out, scale,
-                               window_left, causal ? 0 : window_right, softcap, num_splits);
+  kernels::paged_attention({.q = q,
+                            .k_cache = k_cache,
+                            .v_cache = v_cache,
+                            .page_table = table,
+                            .cache_seqlens = lengths,
+                            .cu_seqlens_q = offsets,
+                            .qv = qv,
+                            .k_descale = k_descale,
+                            .v_descale = v_descale,
+                            .sinks = sinks,
+                            .out = out,
+                            .softmax_scale = static_cast<float>(scale),
+                            .softcap = static_cast<float>(softcap),
+                            .window_left = window_left,
+                            .window_right = causal ? 0 : window_right,
+                            .num_splits = num_splits});
   return result;
 }
 
 }  // namespace
 
 KP_OPERATOR(paged_attention,
-            "(Tensor q, Tensor k_cache, Tensor v_cache, Tensor page_table, Tensor cache_seqlens, Tensor cu_seqlens_q, "
-            "Tensor? qv=None, Tensor? k_descale=None, Tensor? v_descale=None, Tensor? sinks=None, float? softmax_scale=None, "
-            "bool causal=False, int window_left=-1, int window_right=-1, float softcap=0.0, int num_splits=0) -> Tensor",
+            "(Tensor q, Tensor k_cache, Tensor v_cache, Tensor page_table, Tensor cache_seqlens, Tensor "
+            "cu_seqlens_q, "
+            "Tensor? qv=None, Tensor? k_descale=None, Tensor? v_descale=None, Tensor? sinks=None, float? "
+            "softmax_scale=None, "
+            "bool causal=False, int window_left=-1, int window_right=-1, float softcap=0.0, int "
+            "num_splits=0) -> Tensor",
             "q.new_empty((*q.shape[:2], v_cache.shape[3]))");
 
 }  // namespace kernelpair

@@ -1,11 +1,8 @@
 // store_cache: checks and registration. Contract: docs/contracts/store_cache.md.
-#include "common/operator.h"
+#include "kernels/store_cache.h"
+#include "core/operator.h"
 
 namespace kernelpair {
-
-KP_KERNEL(store_cache, (const View& k, const View& v, const View& k_cache, const View& v_cache, const View& indices,
-                        bool has_pad, int64_t pad_slot));
-
 namespace {
 
 void store_cache(const Tensor& k_in, const Tensor& v_in, const Tensor& k_cache_in, const Tensor& v_cache_in,
@@ -28,12 +25,19 @@ void store_cache(const Tensor& k_in, const Tensor& v_in, const Tensor& k_cache_i
   check_indices_in_range({"indices", indices}, slots, pad);
   check_no_duplicates({"indices", indices}, pad);
   check_disjoint({{"k_cache", k_cache}, {"v_cache", v_cache}}, {{"k", k}, {"v", v}, {"indices", indices}});
-  KP_DISPATCH(store_cache)(k, v, k_cache, v_cache, indices, pad.given, pad.slot);
+  kernels::store_cache({.k = k,
+                        .v = v,
+                        .k_cache = k_cache,
+                        .v_cache = v_cache,
+                        .indices = indices,
+                        .has_pad = pad.given,
+                        .pad_slot = pad.slot});
 }
 
 }  // namespace
 
-KP_OPERATOR(store_cache,
-            "(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor indices, int? pad_slot=None) -> ()");
+KP_OPERATOR(
+    store_cache,
+    "(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor indices, int? pad_slot=None) -> ()");
 
 }  // namespace kernelpair

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kernelpair.cli.against import Contest, contest_tiers, peers_named, prepared
-from kernelpair.cli.against_show import show_errors, show_skipped, show_summary
+from kernelpair.call.place import resolve
 from kernelpair.cli.main import EXIT_NOTHING, EXIT_OK, UsageError
-from kernelpair.cli.select import select_candidates, select_pairs, select_tiers
+from kernelpair.cli.select import provider_named, select_candidates, select_pairs, select_suite, select_tiers
+from kernelpair.contract.pair import BenchRow, Pair
 from kernelpair.environment import environment
-from kernelpair.pair import BenchRow, Pair
-from kernelpair.place import resolve
-from kernelpair.run import not_on_trial
-from kernelpair.timing import Timing, interleave
-from optimized import selected_tier, set_tier
-from optimized._library import load
-from properties.candidates import PYTHON
+from kernelpair.providers.provider import known, ready
+from kernelpair.suite import Place, Suite
+from kernelpair.timing.compare import prepared
+from kernelpair.timing.contest import TORCH, Contest, Peers, contest_tiers
+from kernelpair.timing.interleaved import Timing, interleave
+from kernelpair.timing.show import show_errors, show_skipped, show_summary
 
-EMULATED = "amx_emulated"  # a thousand times slower; timed only when asked for by name
 WIDTH = 140  # where there is no terminal
 ONLY_AGAINST = ("one_thread", "errors")
 
@@ -40,36 +38,34 @@ def bench(options: argparse.Namespace) -> int:
     cores = torch.get_num_threads()
     if options.threads and options.threads > cores:
         raise UsageError(f"--threads: there are {cores} cores, got {options.threads}")
-    with not_on_trial():
-        load()
+    place, suite = select_suite(options, built=True)
     torch.set_num_threads(options.threads or cores)
     try:
-        return _plain(options) if options.against is None else _contest(options)
+        return _plain(options, suite) if options.against is None else _contest(options, place, suite)
     finally:
         torch.set_num_threads(cores)
 
 
 def _rows(options: argparse.Namespace, pair: Pair) -> list[BenchRow]:
-    return [row for row in pair.bench if (not options.row or options.row in row.name) and (not row.series or options.series)]
+    return [row for row in pair.bench.rows if (not options.row or options.row in row.name) and (not row.series or options.series)]
 
 
-def _contest(options: argparse.Namespace) -> int:
-    select_tiers(options.tier)  # names one that is unknown or cannot run
-    pairs = select_pairs(options.pairs)
+def _contest(options: argparse.Namespace, place: Place, suite: Suite) -> int:
+    select_tiers(suite, options.tier)  # names one that is unknown or cannot run
+    pairs = select_pairs(suite, options.pairs)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    with not_on_trial():
-        peers = peers_named(options.against)
-    tiers = contest_tiers(options.tier)
-    contest = Contest(peers, [name for name, _ in tiers], options.seconds, torch.get_num_threads(), options.one_thread, console)
+    peers = peers_named(suite, options.against)
+    tiers = contest_tiers(suite, options.tier)
+    contest = Contest(place, peers, options.seconds, torch.get_num_threads(), options.one_thread, console)
     contest.speeds.skipped_tiers = {name: reason for name, reason in tiers if reason}
     show_skipped(console, contest.speeds)
     try:
         for pair in pairs:
-            if options.errors and pair.bench_case is not None:
-                show_errors(console, contest.compare_errors(pair, candidates_of(pair, tiers)))
+            if options.errors and pair.bench.case is not None:
+                show_errors(console, contest.compare_errors(pair, candidates_of(suite, pair, tiers)))
         chosen = [(pair, row) for pair in pairs for row in _rows(options, pair)]
         for pair, row in sorted(chosen, key=lambda one: bool(one[1].series)):  # the long ones last
-            contest.row(pair, row, candidates_of(pair, tiers))
+            contest.row(pair, row, candidates_of(suite, pair, tiers))
             contest.write(options.json)  # a crash of somebody's kernel ends this process
     except KeyboardInterrupt:
         contest.speeds.interrupted = True
@@ -79,25 +75,47 @@ def _contest(options: argparse.Namespace) -> int:
     if not contest.speeds.rows:
         console.print("no row fits the selection")
         return EXIT_NOTHING
-    show_summary(console, contest.speeds)
+    show_summary(console, contest.speeds, suite.machine.floors)
     return EXIT_OK
 
 
-def candidates_of(pair: Pair, tiers: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-    """The tiers of a contest, or the one candidate of a pair that is not put on trial by tier."""
-    return [(PYTHON, "")] if pair.tiers == PYTHON else tiers
+def candidates_of(suite: Suite, pair: Pair, tiers: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """Of a pair that is put on trial by tier the tiers of the contest, else its candidates."""
+    names = [candidate.name for candidate in suite.candidates(pair)]
+    return [(name, reason) for name, reason in tiers if name in names] or [(name, "") for name in names]
 
 
-def _plain(options: argparse.Namespace) -> int:
+def peers_named(suite: Suite, text: str) -> Peers:
+    """The peers of `--against A,B`, loaded into this process. UsageError for one that is unknown or cannot be used here."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UsageError("--against: name at least one peer: torch, a provider, or a provider's file .py")
+    peers = Peers(names)
+    for name in names:
+        if name == TORCH:
+            continue
+        if not name.endswith(".py") and name not in known():
+            names_known = ", ".join([TORCH, *sorted(known())])
+            raise UsageError(f"--against: unknown peer {name!r}; known are {names_known}, or give a file .py")
+        found = provider_named(suite, name)
+        reason = ready(found)
+        if reason:
+            raise UsageError(f"--against: {name} cannot be used here: {reason}")
+        found.load()
+        peers.providers[name] = found
+    return peers
+
+
+def _plain(options: argparse.Namespace, suite: Suite) -> int:
     console = Console(highlight=False)
-    tiers = select_tiers(options.tier)
+    tiers = select_tiers(suite, options.tier)
     measured: list[dict[str, Any]] = []
     try:
-        for pair in select_pairs(options.pairs):
-            names = [name for name, reason in select_candidates(pair, tiers) if not reason]
-            names = [name for name in names if name != EMULATED or EMULATED in tiers]
+        for pair in select_pairs(suite, options.pairs):
+            names = [name for name, reason in select_candidates(suite, pair, tiers) if not reason]
+            names = [name for name in names if name not in suite.machine.untimed or name in tiers]
             for row in _rows(options, pair):
-                timings = _time(pair, row, names, options.seconds)
+                timings = _time(suite, pair, row, names, options.seconds)
                 measured.append(_figures(pair, row, timings))
                 _show(console, measured[-1])
     finally:
@@ -110,15 +128,18 @@ def _plain(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _time(pair: Pair, row: BenchRow, names: list[str], seconds: float) -> dict[str, Timing]:
+def _time(suite: Suite, pair: Pair, row: BenchRow, names: list[str], seconds: float) -> dict[str, Timing]:
     arguments = resolve(row.arguments())
-    competitors: dict[str, Callable[[], object]] = dict.fromkeys(names, prepared(pair, row, arguments))
+    candidates = {candidate.name: candidate for candidate in suite.candidates(pair) if candidate.name in names}
+    competitors = {name: prepared(pair, row, arguments, candidate) for name, candidate in candidates.items()}
     competitors |= {name: prepare(arguments) for name, prepare in row.peers.items()}
-    usual = selected_tier()
-    try:
-        return interleave(competitors, seconds, lambda name: set_tier(name) if name in names and name != PYTHON else None)
-    finally:
-        set_tier(usual)
+
+    def enter(name: str) -> None:
+        if name in candidates:
+            candidates[name].enter()
+
+    with suite.machine.use(suite.machine.usual()):
+        return interleave(competitors, seconds, enter)
 
 
 def _figures(pair: Pair, row: BenchRow, timings: dict[str, Timing]) -> dict[str, Any]:

@@ -5,39 +5,53 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
-import properties
-from kernelpair.case import REJECTS
-from kernelpair.check import known_trials, read_case
+from kernelpair.cli import page
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
-from kernelpair.cli.select import PRELOAD, RESOLVE, provided, select_candidates, select_pairs, select_provider, select_tiers
+from kernelpair.cli.select import (
+    provided,
+    select_candidates,
+    select_loaded,
+    select_provider,
+    select_suite,
+    select_tiers,
+)
 from kernelpair.cli.table import remarks, show_table
+from kernelpair.contract.case import WRONG_CALL
+from kernelpair.contract.pair import Pair
 from kernelpair.environment import environment
-from kernelpair.jobs import Ended, Job, Jobs, carry_out, spread, until_interrupted
-from kernelpair.ledger import Known, LedgerError, ledger
-from kernelpair.pair import Pair
-from kernelpair.report import Result, command_for_pytest, histogram, result_of, shown, write_json, write_junit
-from kernelpair.tally import LEAST
-from properties.candidates import resolve
+from kernelpair.providers.ledger import Known, LedgerError, ledger
+from kernelpair.providers.subjects import Subjects
+from kernelpair.report import words
+from kernelpair.report.history import History
+from kernelpair.report.lines import Result, command_for_pytest, histogram, result_of, shown, write_json, write_junit
+from kernelpair.report.live import Progress
+from kernelpair.search.jobs import Ended, Job, Jobs, carry_out, spread, until_interrupted
+from kernelpair.search.tally import LEAST
+from kernelpair.suite import Place, Suite, saved_lines
+from kernelpair.trial.check import known_trials, read_case
 
 EXAMPLES = 200  # for each pair and tier where nothing else is asked for,
 SECONDS = 45.0  # and at most this long in all: a check without options ends within a minute
 PILOT = 30  # cases that measure the cost of each pair and tier before --total is spread
+ALIKE = 3  # skips for one reason that get a line each; more of them share one
 COLOURS = {"pass": "green", "fail": "red", "skip": "yellow"}
 
 
 def check(options: argparse.Namespace) -> int:
     """Run the trials and report; the exit status is that of the worst thing that happened."""
-    pairs = select_pairs(options.pairs)
+    place, suite = select_suite(options, built=True)
+    pairs, broken = select_loaded(suite, options.pairs)
     _validate(options, pairs)
-    run = _Run(options, pairs)
+    page.check_page(options)
+    run = _Run(options, place, suite, pairs, broken)
     interrupted = False
     started = time.monotonic()
     try:
@@ -59,10 +73,10 @@ def _validate(options: argparse.Namespace, pairs: list[Pair]) -> None:
             raise UsageError(f"--{name}: the folder of {path} does not exist")
         if path and Path(path).is_dir():
             raise UsageError(f"--{name}: {path} is a folder")
-    if options.relation:
+    if options.trial:
         known = {trial for pair in pairs for trial in known_trials(pair)}
-        if options.relation not in known:
-            raise UsageError(f"unknown trial {options.relation!r}; known are {', '.join(sorted(known))}")
+        if options.trial not in known:
+            raise UsageError(f"unknown trial {options.trial!r}; known are {', '.join(sorted(known))}")
 
 
 def _known(path: str | None) -> tuple[Known, ...]:
@@ -75,54 +89,56 @@ def _known(path: str | None) -> tuple[Known, ...]:
 class _Run:
     """One `kernelpair check`."""
 
-    def __init__(self, options: argparse.Namespace, pairs: list[Pair]) -> None:
-        self.options = options
+    def __init__(
+        self, options: argparse.Namespace, place: Place, suite: Suite, pairs: list[Pair], broken: Mapping[str, str]
+    ) -> None:
+        self.options, self.suite, self.resolve = options, suite, Subjects(place)
         self.console = Console(highlight=False)
         self.seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**31)
         self.pairs = {pair.name: pair for pair in pairs}
         self.jobs: list[Job] = []
         self.results: list[Result] = []
         self.errors: list[Ended] = []
-        self._running: dict[tuple[str, str], str] = {}
-        self._live: Live | None = None
-        provider = select_provider(options.provider, options.tier) if options.provider else None
+        self.progress: Progress | None = None
+        provider = select_provider(suite, options.provider, options.tier) if options.provider else None
         self.known = _known(options.known)
-        tiers = [] if provider else select_tiers(options.tier)
+        tiers = [] if provider else select_tiers(suite, options.tier)
         for pair in pairs:
-            for candidate, reason in provided(provider, pair) if provider else select_candidates(pair, tiers):
+            for candidate, reason in provided(provider, pair) if provider else select_candidates(suite, pair, tiers):
                 self._plan(pair, candidate, reason)
+        for name, says in broken.items():
+            self._ended(Ended(Job(name, ""), error=says))
 
     def _plan(self, pair: Pair, candidate: str, reason: str) -> None:
-        relation = self.options.relation
-        if not reason:
-            pair = self.pairs[pair.name] = resolve(pair.name, candidate)[0]  # of a provider: without what it does not cover
-        if not reason and relation and relation not in known_trials(pair):
-            reason = f"this pair has no trial {relation}"
+        trial = self.options.trial
+        if not reason and trial and trial not in known_trials(pair):
+            reason = f"this pair has no trial {trial}"
+        elif not reason and trial and not self.resolve(pair.name, candidate).asked_for(trial):
+            reason = f"this candidate is not asked for {trial}"
         if reason:
             self.results.append(Result(pair.name, candidate, "skip", reason))
         else:
             foreign = bool(self.options.provider)
             known = tuple((entry.group, entry.case) for entry in self.known if entry.pair == pair.name)
-            saved = () if foreign else corpus(pair.name)
+            saved = () if foreign else saved_lines(self.suite, pair.name)
             several = foreign or bool(known)
-            self.jobs.append(Job(pair.name, candidate, None, None, self.seed, relation, saved, several, known))
+            self.jobs.append(Job(pair.name, candidate, None, None, self.seed, trial, saved, several, known))
 
     def carry_out(self) -> None:
         """Run all jobs, one a core or one after another in this process."""
         self.console.print(f"seed {self.seed}; {len(self.jobs)} trials, {len(self.results)} skipped", style="dim")
-        for result in self.results:
-            self._print_line(result)
+        self._print_skipped()
         if self.options.in_process:
             self._one_after_another()
             return
         processes = min(len(os.sched_getaffinity(0)), max(len(self.jobs), 1))
-        leader = Jobs(RESOLVE, PRELOAD, processes)
+        leader = Jobs(self.resolve, self.suite.preload, processes)
         try:
-            with Live(console=self.console, refresh_per_second=5, transient=True) as self._live:
+            with Progress(self.console, len(self.jobs), self._seconds()) as self.progress:
                 jobs = self._spread(leader) if self.options.total else self._counted()
                 leader.run(jobs, self._progress, self._ended, self._seconds())
         finally:
-            self._live = None
+            self.progress = None
             leader.close()
 
     def _one_after_another(self) -> None:
@@ -133,7 +149,7 @@ class _Run:
                 if seconds is not None:
                     job = replace(job, seconds=seconds / len(jobs))
                 if not stopped():
-                    self._ended(carry_out(job, resolve, PRELOAD, True, lambda tally: None, stopped))
+                    self._ended(carry_out(job, self.resolve, self.suite.preload, True, lambda tally: None, stopped))
             if stopped():
                 raise KeyboardInterrupt
 
@@ -172,23 +188,36 @@ class _Run:
         return spread(rest, costs, max(self.options.total, len(rest))) if rest else []
 
     def _progress(self, job: Job, cases: int, seconds: float) -> None:
-        speed = cases / seconds if seconds > 0 else 0.0
-        target = f" of {job.examples}" if job.examples else ""
-        self._running[job.key] = f"{job.pair:24} {shown(job.candidate):13} {cases:>7}{target} cases  {speed:5.0f}/s  …"
-        if self._live is not None:
-            self._live.update(Text("\n".join(self._running.values()), style="dim"))
+        if self.progress is not None:
+            self.progress.update((job.pair, shown(job.candidate)), cases, seconds, job.examples)
 
     def _ended(self, ended: Ended) -> None:
-        self._running.pop(ended.job.key, None)
         if ended.error:
             self.errors.append(ended)
+            if self.progress is not None:
+                self.progress.ended((ended.job.pair, shown(ended.job.candidate)), ended.tally.cases)
             self.results.append(Result(*ended.job.key, "skip", f"harness fault: {ended.error}", ended.tally.cases))
-            says = f"harness fault: {ended.job.pair} {shown(ended.job.candidate)}: {ended.error}"
+            who = f"{ended.job.pair} {shown(ended.job.candidate)}".rstrip()
+            says = f"harness fault: {who}: {ended.error}"
             self.console.print(says, style="red", markup=False)
             return
         result = result_of(ended, self.pairs[ended.job.pair])
         self.results.append(result)
+        if self.progress is not None:
+            failures = [f"{result.pair}[{shown(result.candidate)}] {f.kind}: {f.detail}" for f in result.failures]
+            self.progress.ended((result.pair, shown(result.candidate)), result.cases, failures)
         self._print_line(result)
+
+    def _print_skipped(self) -> None:
+        """A line for each skip; of many for one reason one line."""
+        alike: dict[tuple[str, str], list[Result]] = {}
+        for result in self.results:
+            alike.setdefault((result.candidate, result.reason), []).append(result)
+        for (candidate, reason), results in alike.items():
+            if len(results) > ALIKE:
+                results = [Result(f"{len(results)} pairs", candidate, "skip", reason)]
+            for result in results:
+                self._print_line(result)
 
     def _print_line(self, result: Result) -> None:
         speed = f"{result.cases / result.seconds:5.0f}/s" if result.seconds else "     - "
@@ -211,11 +240,11 @@ class _Run:
             self.console.print(f"    unsupported: {limit}: {count}", style="dim", soft_wrap=True, markup=False)
         drawn: Counter[str] = Counter()
         for name, count in result.trials.items():
-            drawn[REJECTS.rstrip(":") if name.startswith(REJECTS) else name] += count
+            drawn[WRONG_CALL.rstrip(":") if name.startswith(WRONG_CALL) else name] += count
         trials = ", ".join(f"{name} {count}" for name, count in drawn.most_common())
         self.console.print(f"    trials: {trials}", style="dim", soft_wrap=True)
         undrawn = [name for name in known_trials(self.pairs[result.pair]) if name not in result.trials]
-        if undrawn and not self.options.relation:
+        if undrawn and not self.options.trial:
             self.console.print(f"    trials never drawn: {', '.join(undrawn)}", style="yellow", soft_wrap=True)
         if result.untaken:
             ways = ", ".join(result.untaken)
@@ -227,21 +256,22 @@ class _Run:
 
     def conclude(self, seconds: float, interrupted: bool) -> int:
         """Print failures and the summary, write the files, and choose the exit status."""
-        for result in self.results:
-            if result.verdict == "fail":
-                self._print_failure(result)
-            self._print_known(result)
-            if result.verdict == "fail" or (result.verdict == "pass" and self.options.verbose):
-                self._print_tables(result, interrupted)
+        steps = words.next_steps(self.results, self.options.html)
+        self._print_end(steps, interrupted)
         counts = {verdict: sum(result.verdict == verdict for result in self.results) for verdict in COLOURS}
         cases = sum(result.cases for result in self.results)
-        words = f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped"
+        tally = f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped"
         stopped = "interrupted: " if interrupted else ""
-        self.console.print(f"{stopped}{words}; {cases} cases in {seconds:.1f} s, seed {self.seed}", soft_wrap=True)
+        self.console.print(f"{stopped}{tally}; {cases} cases in {seconds:.1f} s, seed {self.seed}", soft_wrap=True)
+        history = History.usual(self.suite.root)
+        if history is not None and cases:
+            history.append("check", self.results)
         if self.options.json:
             write_json(Path(self.options.json), self.results, environment() | {"seed": self.seed})
         if self.options.junit:
             write_junit(Path(self.options.junit), self.results)
+        if self.options.html:
+            self._write_page(seconds, interrupted, steps, history)
         if interrupted:
             return EXIT_INTERRUPTED
         if counts["fail"]:
@@ -252,6 +282,34 @@ class _Run:
             self.console.print("nothing was tested", style="red")
             return EXIT_NOTHING
         return EXIT_OK
+
+    def _print_end(self, steps: list[str], interrupted: bool) -> None:
+        """What was proven in one sentence, the failures with the shortest case first, and what to do next."""
+        order = {id(result): place for place, result in enumerate(words.shortest_first(self.results))}
+        self.console.print()
+        self.console.print(words.proven(self.results, interrupted), style="bold", soft_wrap=True, markup=False)
+        missing = words.not_tried(self.results)
+        if missing:
+            self.console.print(missing, style="dim", soft_wrap=True, markup=False)
+        for result in sorted(self.results, key=lambda result: order.get(id(result), len(order))):
+            if result.verdict == "fail":
+                self._print_failure(result)
+            self._print_known(result)
+            if result.verdict == "fail" or (result.verdict == "pass" and self.options.verbose):
+                self._print_tables(result, interrupted)
+        for number, step in enumerate(steps):
+            self.console.print(f"{'Next: ' if not number else '      '}{step}", soft_wrap=True, markup=False)
+
+    def _write_page(self, seconds: float, interrupted: bool, steps: list[str], history: History | None) -> None:
+        sentence = words.proven(self.results, interrupted)
+        missing = words.not_tried(self.results).removeprefix("Not tried: ")
+        facts = [("not tried", missing)] if missing else []
+        facts += [("seed", str(self.seed)), ("time", f"{seconds:.1f} s")]
+        good = not interrupted and not self.errors and all(result.verdict != "fail" for result in self.results)
+        series = history.series([result.pair for result in self.results]) if history is not None else []
+        how = page.again(self.suite, self.resolve)
+        made = page.page_of("check", sentence, self.results, how, good=good, facts=facts, histories=series, next_steps=steps)
+        page.write(self.console, self.options.html, made)
 
     def _print_failure(self, result: Result) -> None:
         """One line a failure, then how to see it again."""
@@ -267,7 +325,7 @@ class _Run:
             if failure.replay and failure.replay != command:
                 command = failure.replay
                 self.console.print(f"  {failure.replay}", soft_wrap=True, markup=False)
-        test = command_for_pytest(result.pair, result.candidate)
+        test = command_for_pytest(self.suite.test, result.pair, result.candidate)
         if test:
             self.console.print(f"  {test}", soft_wrap=True, markup=False)
 
@@ -275,9 +333,9 @@ class _Run:
         """Place by place, where the pair's judge goes through several; after Ctrl-C without what takes another run."""
         if not result.tables:
             return
-        pair, candidate = resolve(result.pair, result.candidate)
-        cases = [read_case({pair.name: pair}, table.line)[1] for table in result.tables]
-        feet = [""] * len(cases) if interrupted else remarks(pair, candidate, cases, PRELOAD)
+        subject = self.resolve(result.pair, result.candidate)
+        cases = [read_case({result.pair: subject.pair}, table.line)[1] for table in result.tables]
+        feet = [""] * len(cases) if interrupted else remarks(subject, cases, self.suite.preload)
         self.console.print(f"\n{result.pair}[{shown(result.candidate)}] layer by layer", soft_wrap=True, markup=False)
         for table, foot in zip(result.tables, feet):
             show_table(self.console, table, foot)
@@ -292,9 +350,3 @@ class _Run:
             says = f"no longer fails: {result.pair} {group}: take the entry out of {self.options.known}"
             self.console.print(says, style="yellow", soft_wrap=True, markup=False)
 
-
-def corpus(pair: str) -> tuple[str, ...]:
-    """Lines of the cases that developers have saved for this pair."""
-    folder = properties.ROOT / "tests" / "corpus" / pair
-    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
-    return tuple(line for file in files for line in file.read_text().splitlines() if line.strip())

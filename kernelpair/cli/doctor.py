@@ -2,54 +2,66 @@
 
 import argparse
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from kernelpair.cli.main import EXIT_OK
+from kernelpair.cli.select import select_suite
 from kernelpair.environment import environment
-from optimized import build, selected_tier, tiers
+from kernelpair.suite import Place, Suite, Tier
 
 
 def doctor(options: argparse.Namespace) -> int:
     """Print the report; exit status 0."""
-    report = _report()
+    place, suite = select_suite(options)
+    report = _report(suite)
     if options.json:
         print(json.dumps(report, indent=2))
     else:
-        _show(report)
+        _show(report, place)
     return EXIT_OK
 
 
-def _report() -> dict[str, Any]:
-    built = {key: value for key, value in build().items() if key not in ("tiers", "best")}
-    amx = next(tier for tier in tiers() if tier.name == "amx")
-    return {
-        "environment": environment(),
-        "tiers": [asdict(tier) for tier in tiers()],
-        "selected_tier": selected_tier(),
-        "amx_permission": "granted" if amx.runnable else f"not granted: {amx.reason}",
-        "library": built,
-    }
+def _report(suite: Suite) -> dict[str, Any]:
+    return {"environment": environment(), "tiers": [_described(tier) for tier in suite.tiers()], **suite.facts()}
 
 
-def _show(report: dict[str, Any]) -> None:
+def _described(tier: Tier) -> dict[str, Any]:
+    """What the suite says of a tier, all of it where it is a dataclass."""
+    if is_dataclass(tier) and not isinstance(tier, type):
+        return asdict(tier)
+    return {"name": tier.name, "runnable": tier.runnable, "reason": tier.reason}
+
+
+def _show(report: dict[str, Any], place: Place) -> None:
     console = Console(highlight=False)
     machine = report["environment"]
     console.print(f"CPU       {machine['cpu']}, {machine['cores']} cores; {' '.join(machine['cpu_flags'])}")
     console.print(f"torch     {machine['torch']}, {machine['torch_threads']} threads; Python {machine['python']}")
-    console.print(f"library   {', '.join(f'{key} {value}' for key, value in report['library'].items())}")
-    console.print(f"AMX       permission {report['amx_permission']}")
+    console.print(f"suite     {place.module}{f' in {place.folder}' if place.folder else ''}", soft_wrap=True, markup=False)
+    for name, value in report.items():
+        if name in ("environment", "tiers"):
+            continue
+        says = ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, Mapping) else str(value)
+        console.print(f"{name.replace('_', ' '):9} {says}", soft_wrap=True, markup=False)
+    if report["tiers"]:
+        console.print(_table(report["tiers"], str(report.get("selected_tier", ""))))
+
+
+def _table(tiers: list[dict[str, Any]], selected: str) -> Table:
+    others = [key for key in tiers[0] if key not in ("name", "runnable", "reason")]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("tier", "compiled", "runs here", "why not", "flags"):
+    for heading in ("tier", "runs here", "why not", *others):
         table.add_column(heading, overflow="fold")
-    for tier in report["tiers"]:
-        name = tier["name"] + (" (in use)" if tier["name"] == report["selected_tier"] else "")
-        table.add_row(name, _yes(tier["compiled"]), _yes(tier["runnable"]), tier["reason"], tier["flags"])
-    console.print(table)
+    for tier in tiers:
+        name = tier["name"] + (" (in use)" if tier["name"] == selected else "")
+        table.add_row(name, _said(tier["runnable"]), tier["reason"], *(_said(tier[key]) for key in others))
+    return table
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def _said(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

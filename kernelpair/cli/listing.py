@@ -9,38 +9,43 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-import properties
-from kernelpair.cli.main import EXIT_OK
-from kernelpair.cli.select import provider_named, select_candidates
-from kernelpair.pair import Pair
-from kernelpair.provider import ready
-from kernelpair.trials import BUILT_IN
+from kernelpair.cli.main import EXIT_HARNESS, EXIT_OK
+from kernelpair.cli.select import provider_named, select_candidates, select_suite
+from kernelpair.contract.pair import NotFuzzed, Pair
+from kernelpair.providers.provider import ready
+from kernelpair.suite import Suite, loaded
+from kernelpair.trial.modes import BUILT_IN
 
 
 def listing(options: argparse.Namespace) -> int:
-    """Print the pairs, or what a provider covers of them; exit status 0."""
+    """Print the pairs, or what a provider covers of them; exit status 0, or 70 where a pair is broken."""
+    _, suite = select_suite(options)
     if options.provider:
-        return _cover(options)
-    described = [_describe(pair) for pair in properties.pairs().values()]
+        return _cover(options, suite)
+    pairs, broken = loaded(suite)
+    described = [_describe(suite, pair) for pair in pairs.values()]
+    status = EXIT_HARNESS if broken else EXIT_OK
     if options.json:
-        print(json.dumps({"pairs": described}, indent=2))
-        return EXIT_OK
+        print(json.dumps({"pairs": described, "broken": broken}, indent=2))
+        return status
     console = Console(highlight=False)
     for entry in described:
         _show(console, entry)
-    return EXIT_OK
+    for name, says in broken.items():
+        console.print(Text.assemble((name, "bold"), (f"  broken: {says}", "red")), soft_wrap=True, markup=False)
+    return status
 
 
-def _cover(options: argparse.Namespace) -> int:
+def _cover(options: argparse.Namespace, suite: Suite) -> int:
     """What a provider adapts, under which limits, and what it leaves out."""
-    found = provider_named(options.provider)
+    found = provider_named(suite, options.provider)
     covered: dict[str, dict[str, Any]] = {
         name: {"operator": (adapter.call.__doc__ or "").strip().split("\n")[0], "limits": list(adapter.limits),
                "silent": dict(adapter.silent)}
         for name in sorted(found.adapters)
         for adapter in [found.adapter(name)]
     }
-    left = [name for name in properties.pairs() if name not in covered]
+    left = [name for name in suite.pairs() if name not in covered]
     reason = ready(found)
     if options.json:
         print(json.dumps({"provider": found.name, "about": found.about, "usable": not reason, "reason": reason,
@@ -66,18 +71,29 @@ def _summary(path: Path) -> str:
     return " ".join(says.split("\n\n")[0].split())
 
 
-def _describe(pair: Pair) -> dict[str, Any]:
+def _describe(suite: Suite, pair: Pair) -> dict[str, Any]:
+    files = suite.files(pair)
+    candidates = select_candidates(suite, pair, ())
     return {
         "pair": pair.name,
-        "summary": _summary(properties.ROOT / pair.files["properties"]).removeprefix(f"{pair.name} on trial: "),
-        "dtypes": list(pair.dtypes),
-        "candidates": [{"name": name, "runnable": not reason, "reason": reason} for name, reason in select_candidates(pair, ())],
+        "summary": _summary(suite.root / files["properties"]).removeprefix(f"{pair.name} on trial: "),
+        "dtypes": list(pair.signature.dtypes),
+        "candidates": [{"name": name, "runnable": not reason, "reason": reason} for name, reason in candidates],
         "relations": {name: relation.says for name, relation in pair.relations.items()} | BUILT_IN,
-        "wrong_calls": list(pair.bad),
-        "edges": list(pair.edges),
-        "bench_rows": [row.name for row in pair.bench],
-        "files": dict(pair.files),
+        "wrong_calls": list(pair.wrong_calls),
+        "incomplete": _lacks(pair),
+        "edges": list(pair.coverage.edges),
+        "bench_rows": [row.name for row in pair.bench.rows],
+        "files": dict(files),
     }
+
+
+def _lacks(pair: Pair) -> str:
+    """What a pair must have and has not; empty where it is complete."""
+    if pair.wrong_calls:
+        return ""
+    why = f"; no random ones either: {pair.fuzz.why}" if isinstance(pair.fuzz, NotFuzzed) else ""
+    return f"no wrong call: what a call with wrong arguments does is not tested{why}"
 
 
 def _show(console: Console, entry: dict[str, Any]) -> None:
@@ -88,6 +104,8 @@ def _show(console: Console, entry: dict[str, Any]) -> None:
     for number, (name, says) in enumerate(entry["relations"].items()):
         console.print(f"  {'relations' if number == 0 else '':12} {name}: {says}", soft_wrap=True, markup=False)
     console.print(f"  wrong calls  {len(entry['wrong_calls'])}: {' '.join(entry['wrong_calls'])}", soft_wrap=True, markup=False)
+    if entry["incomplete"]:
+        console.print(f"  incomplete   {entry['incomplete']}", style="yellow", soft_wrap=True, markup=False)
     for number, (role, path) in enumerate(entry["files"].items()):
         console.print(f"  {'files' if number == 0 else '':12} {role}: {path}", soft_wrap=True, markup=False)
     console.print()

@@ -5,9 +5,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
-from kernelpair import wait_as_usual
+from kernelpair import __version__
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING, EXIT_HARNESS, EXIT_INTERRUPTED = 0, 1, 2, 3, 70, 130
 
@@ -62,6 +63,11 @@ def _provider(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _html(parser: argparse.ArgumentParser) -> None:
+    says = "write a page with pictures of every failure to this file (needs the extra `report`)"
+    parser.add_argument("--html", metavar="F", help=says)
+
+
 def _add_doctor(commands: Commands) -> None:
     doctor = commands.add_parser("doctor", help="CPU, tiers and why one cannot run, torch, threads, compiler and flags")
     doctor.add_argument("--json", action="store_true", help="as JSON")
@@ -91,10 +97,15 @@ def _add_check(commands: Commands) -> None:
     check.add_argument("--total", type=_positive, metavar="N", help="in all, spread so that each pair and tier takes as long")
     check.add_argument("--seconds", type=_seconds, metavar="S", help="how long in all, instead of a number of cases")
     check.add_argument("--seed", type=int, metavar="N", help="of the drawing of cases (default: a new one, which is printed)")
-    check.add_argument("--relation", metavar="NAME", help="only this trial: a relation, repeat, threads, poison")
+    check.add_argument(
+        "--trial", metavar="NAME",
+        help="only this trial: value, repeat, threads, concurrent, poison, fuzz, a relation, or wrong_call:NAME",
+    )
+    check.add_argument("--relation", dest="trial", metavar="NAME", help=argparse.SUPPRESS)  # its name before
     check.add_argument("--in-process", action="store_true", help="run kernels in this process, for a debugger; a crash ends it")
     check.add_argument("--json", metavar="F", help="write results to this file as JSON")
     check.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
+    _html(check)
     check.add_argument("-v", "--verbose", action="store_true", help="also bounds' tightness, trials and edges never hit")
 
 
@@ -110,7 +121,7 @@ def _add_replay(commands: Commands) -> None:
     )
     says = "write the (first) case as a script that needs only torch and the kernel's library"
     replay.add_argument("--script", metavar="F", help=says)
-    replay.add_argument("--save", action="store_true", help="add the case to tests/corpus/, which every check tries first")
+    replay.add_argument("--save", action="store_true", help="add it to the pair's corpus.jsonl, which every check tries first")
     _tiers(replay)
     _provider(replay)
     replay.add_argument("--in-process", action="store_true", help="run the kernel in this process, for a debugger")
@@ -130,6 +141,7 @@ def _add_mutate(commands: Commands) -> None:
     mutate.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="for each mutant at most (default 60)")
     mutate.add_argument("--seed", type=int, default=1, metavar="N", help="of the drawing of cases (default 1)")
     mutate.add_argument("--json", metavar="F", help="write all results to this file as JSON")
+    _html(mutate)
     mutate.add_argument("--markdown", metavar="F", help="write the table to this file, as the documentation shows it")
     mutate.add_argument("-v", "--verbose", action="store_true", help="also the shrunk case of each mutant")
 
@@ -141,6 +153,7 @@ def _add_findings(commands: Commands) -> None:
         description="Each finding of a page is run again: it must fail as the page says, and our own kernels must pass it.",
     )
     findings.add_argument("pages", nargs="*", metavar="PAGE", help="pages of findings; all of docs/findings if none is given")
+    _html(findings)
     findings.add_argument("-v", "--verbose", action="store_true", help="what each case shows")
 
 
@@ -156,6 +169,7 @@ def _add_premerge(commands: Commands) -> None:
     premerge.add_argument("--seconds", type=_seconds, default=40.0, metavar="S", help="for the trials in all (default 40)")
     premerge.add_argument("--seed", type=int, metavar="N", help="of the drawing of cases (default: a new one, which is printed)")
     premerge.add_argument("--markdown", metavar="F", help="write a comment for the pull request to this file")
+    _html(premerge)
     premerge.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
     premerge.add_argument("--fail-on-slowdown", action="store_true", help="a slowdown beyond noise is a failure")
 
@@ -196,11 +210,78 @@ def _add_speed(commands: Commands) -> None:
     speed.add_argument("page", metavar="PAGE", help="the page to write, such as docs/10-speed.md")
 
 
+def _add_watch(commands: Commands) -> None:
+    watch = commands.add_parser(
+        "watch",
+        help="build and try again after every saved source",
+        description="Builds, tries the failures of before and then new cases, and waits for the next saved file. The first "
+        "failure ends it; with --keep-going only Ctrl-C does.",
+    )
+    _pairs(watch)
+    _tiers(watch)
+    watch.add_argument("--seconds", type=_seconds, metavar="S", help="of trials after each change (default 20)")
+    watch.add_argument("--keep-going", action="store_true", help="wait for the next change after a failure too")
+
+
+def _count(text: str) -> float:
+    value = float(text)
+    if not 1 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of cases, such as 1e8, got {text}")
+    return value
+
+
+def _add_campaign(commands: Commands) -> None:
+    campaign = commands.add_parser(
+        "campaign",
+        help="many cases on many machines",
+        description="Shares blocks of cases out to the nodes of a Ray cluster, by the labels of what their CPUs can run; without "
+        "--address to the cores of this machine. Each block's result is a file; what is there is not run again.",
+        epilog="on each machine: ray start --address=HEAD:6379 --labels \"$(kernelpair campaign --labels)\"",
+    )
+    _pairs(campaign)
+    _tiers(campaign)
+    campaign.add_argument("--cases", type=_count, metavar="N", help="in all, such as 1e8")
+    campaign.add_argument("--hours", type=_seconds, metavar="H", help="how long, instead of a number of cases or beside it")
+    campaign.add_argument("--address", metavar="A", help="of the cluster: auto, or HOST:PORT (default: this machine alone)")
+    campaign.add_argument("--folder", default="campaign", metavar="DIR", help="where results are kept (default: campaign)")
+    campaign.add_argument("--block", type=_positive, metavar="N", help="cases of a task (default 2000)")
+    campaign.add_argument("--shared", metavar="DB", help="failing examples of all nodes: a shared folder, or redis://host:port")
+    campaign.add_argument("--seed", type=int, metavar="N", help="of the first block (default: a new one, kept in the folder)")
+    campaign.add_argument("--labels", action="store_true", help="print the labels of a node that is this machine, and do nothing")
+    campaign.add_argument("--json", metavar="F", help="write results to this file as JSON")
+    _html(campaign)
+
+
+def _add_completion(commands: Commands) -> None:
+    completion = commands.add_parser(
+        "completion",
+        help="completion of this command line for a shell",
+        description="Prints a script for the shell (needs the extra `completion`).",
+        epilog='bash: eval "$(kernelpair completion bash)"   zsh: kernelpair completion zsh > "${fpath[1]}/_kernelpair"',
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+
+
+def _add_history(commands: Commands) -> None:
+    history = commands.add_parser(
+        "history",
+        help="speeds, cases, tightness and mutants over commits",
+        description="Each check, mutate, premerge and campaign adds its figures to .kernelpair/history.sqlite, in CI only where "
+        "KERNELPAIR_HISTORY=1 asks for it. KERNELPAIR_HISTORY=0 keeps nothing; a path there is the file.",
+    )
+    _pairs(history)
+    history.add_argument("--what", choices=("rate", "cases", "tightness", "mutants", "bench"), help="only figures of this kind")
+    history.add_argument("--json", metavar="F", help="write the figures to this file as JSON")
+    _html(history)
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     top = argparse.ArgumentParser(
         prog="kernelpair", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    _suite(top, None)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     for add in (
@@ -213,9 +294,20 @@ def parser() -> argparse.ArgumentParser:
         _add_premerge,
         _add_bench,
         _add_speed,
+        _add_history,
+        _add_watch,
+        _add_campaign,
+        _add_completion,
     ):
         add(commands)
+    for command in commands.choices.values():
+        _suite(command, argparse.SUPPRESS)
     return top
+
+
+def _suite(parser: argparse.ArgumentParser, default: str | None) -> None:
+    says = "the pairs to work on (default: those of the folder one stands in, else those that are installed)"
+    parser.add_argument("--suite", metavar="MODULE[:ATTRIBUTE]", default=default, help=says)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -244,42 +336,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(options: argparse.Namespace) -> int:
     # Each command imports what it needs: `--help` answers before torch has loaded.
-    if options.command == "doctor":
-        from kernelpair.cli.doctor import doctor
-
-        return doctor(options)
-    if options.command == "list":
-        from kernelpair.cli.listing import listing
-
-        return listing(options)
-    if options.command == "check":
-        from kernelpair.cli.check import check
-
-        return check(options)
-    if options.command == "replay":
-        from kernelpair.cli.replay import replay
-
-        return replay(options)
-    if options.command == "mutate":
-        from kernelpair.cli.mutate import mutate
-
-        return mutate(options)
-    if options.command == "premerge":
-        from kernelpair.cli.premerge import premerge
-
-        return premerge(options)
-    if options.command == "findings":
-        from kernelpair.cli.findings import findings
-
-        return findings(options)
-    if options.command == "speed":
-        from kernelpair.cli.speed import speed
-
-        return speed(options)
-    wait_as_usual()
-    from kernelpair.cli.bench import bench
-
-    return bench(options)
+    module = {"list": "listing"}.get(options.command, options.command)
+    status: int = getattr(import_module(f"kernelpair.cli.{module}"), module)(options)
+    return status
 
 
 if __name__ == "__main__":

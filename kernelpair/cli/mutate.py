@@ -12,14 +12,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-import properties
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
-from kernelpair.cli.select import PRELOAD, select_pairs
+from kernelpair.cli.page import check_page
+from kernelpair.cli.pages import MOST_MUTANTS, figures_of, mutate_page
+from kernelpair.cli.select import select_candidates, select_pairs, select_suite
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.subject import Subject
 from kernelpair.environment import environment
-from kernelpair.jobs import STATE, Ended, Job, Jobs
-from mutants import Mutant, MutantError, mutants, patched
-from mutants.candidate import BUILD_FOLDER, folder_of, tier_of
-from mutants.report import (
+from kernelpair.mutation.candidate import MutantSubjects, host
+from kernelpair.mutation.mutant import Mutant, MutantError, mutants
+from kernelpair.mutation.report import (
     EQUIVALENT,
     ERROR,
     KILLED,
@@ -33,9 +35,13 @@ from mutants.report import (
     skipped,
     write_json,
 )
-from properties.candidates import PYTHON
+from kernelpair.providers.subjects import Subjects
+from kernelpair.report.exhibit import Again, Exhibit, exhibits
+from kernelpair.report.history import History
+from kernelpair.report.lines import result_of as trial_result
+from kernelpair.search.jobs import STATE, Ended, Job, Jobs
+from kernelpair.suite import Place, Suite
 
-RESOLVE = "mutants.candidate:resolve"
 SHRINK_SECONDS = 2.0  # a mutant's case is to be read, not to be kept
 LEAST_CASES = 100  # of an unmutated kernel, where its mutants were noticed sooner
 COLOURS = {KILLED: "green", SURVIVED: "bold red", ERROR: "bold red", EQUIVALENT: "yellow", SKIPPED: "yellow"}
@@ -43,10 +49,11 @@ COLOURS = {KILLED: "green", SURVIVED: "bold red", ERROR: "bold red", EQUIVALENT:
 
 def mutate(options: argparse.Namespace) -> int:
     """Try the mutants, then the kernels as they are on as many cases; the exit status is that of the worst that happened."""
-    chosen = _chosen(options)
-    folder = STATE / f"mutants-{os.getpid()}"
-    os.environ[BUILD_FOLDER] = str(folder)
-    run = _Run(options, chosen)
+    place, suite = select_suite(options, built=True)
+    chosen = _chosen(options, suite)
+    check_page(options)
+    folder = (STATE / f"mutants-{os.getpid()}").resolve()
+    run = _Run(options, place, chosen, folder)
     interrupted = False
     started = time.monotonic()
     try:
@@ -55,35 +62,38 @@ def mutate(options: argparse.Namespace) -> int:
         interrupted = True
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        del os.environ[BUILD_FOLDER]
     return run.conclude(time.monotonic() - started, interrupted)
 
 
-def _chosen(options: argparse.Namespace) -> list[Mutant]:
+def _chosen(options: argparse.Namespace, suite: Suite) -> list[Mutant]:
     for name in ("json", "markdown"):
         path = getattr(options, name)
         if path and (not Path(path).resolve().parent.is_dir() or Path(path).is_dir()):
             raise UsageError(f"--{name}: {path} is no place for a file")
-    known = mutants()
+    try:
+        known = mutants(suite)
+    except MutantError as error:
+        raise UsageError(str(error)) from None
     for name in options.mutant:
         if name not in known:
             raise UsageError(f"unknown mutant {name!r}; known are {', '.join(known)}")
-    pairs = [pair.name for pair in select_pairs(options.pairs)] if options.pairs or not options.mutant else []
+    pairs = [pair.name for pair in select_pairs(suite, options.pairs)] if options.pairs or not options.mutant else []
     chosen = [mutant for mutant in known.values() if mutant.name in options.mutant or mutant.pair in pairs]
     if not chosen:
-        raise UsageError(f"there is no mutant of {', '.join(pairs)}")
+        raise UsageError(f"there is no mutant of {', '.join(pairs)}: [[mutant]] tables in mutants.toml describe some")
     return chosen
 
 
 class _Run:
     """One `kernelpair mutate`."""
 
-    def __init__(self, options: argparse.Namespace, chosen: list[Mutant]) -> None:
-        self.options = options
+    def __init__(self, options: argparse.Namespace, place: Place, chosen: list[Mutant], folder: Path) -> None:
+        self.options, self.suite, self.resolve = options, place.load(), MutantSubjects(place, str(folder))
         self.console = Console(highlight=False)
         self.mutants = {mutant.name: mutant for mutant in chosen}
         self.results: dict[str, Result] = {}
         self.healthy: list[dict[str, Any]] = []
+        self.drawn: list[Exhibit] = []
         self._running: dict[tuple[str, str], str] = {}
         self._live: Live | None = None
 
@@ -91,7 +101,7 @@ class _Run:
         """Every mutant, one a core, then the unmutated kernels."""
         jobs = [job for mutant in self.mutants.values() for job in self._job(mutant)]
         self.console.print(f"seed {self.options.seed}; {len(jobs)} mutants, at most {self.options.seconds:g} s each", style="dim")
-        leader = Jobs(RESOLVE, PRELOAD, min(len(os.sched_getaffinity(0)), max(len(jobs), 1)))
+        leader = Jobs(self.resolve, self.suite.preload, min(len(os.sched_getaffinity(0)), max(len(jobs), 1)))
         try:
             with Live(console=self.console, refresh_per_second=5, transient=True) as self._live:
                 leader.run(jobs, self._progress, self._ended)
@@ -102,30 +112,32 @@ class _Run:
 
     def _job(self, mutant: Mutant) -> list[Job]:
         """The trial of a mutant; none if it cannot be planted here, which is its result then."""
-        tier, reason = tier_of(mutant)
+        tier = ""
+        try:
+            candidate, reason = host(self.suite, mutant)
+            tier = mutant.tier or candidate.name
+            mutant.patched(self.suite.root)  # now, not after an hour of others
+        except MutantError as error:
+            ended = Ended(Job(mutant.pair, mutant.name), error=str(error))
+            self._add(result_of(mutant, tier, ended, self.suite.pairs()[mutant.pair]))
+            return []
         if reason:
             self._add(skipped(mutant, tier, reason))
             return []
-        try:
-            patched(mutant)  # now, not after an hour of others
-        except MutantError as error:
-            ended = Ended(Job(mutant.pair, mutant.name), error=str(error))
-            self._add(result_of(mutant, tier, ended, properties.pairs()[mutant.pair]))
-            return []
         limits = {"seconds": self.options.seconds, "seed": self.options.seed, "shrink_seconds": SHRINK_SECONDS}
-        return [Job(mutant.pair, mutant.name, relation=mutant.relation, remember=False, **limits)]
+        return [Job(mutant.pair, mutant.name, trial=mutant.relation, remember=False, **limits)]
 
     def _unmutated(self) -> list[Job]:
         """Each kernel and tier that had a mutant, on as many cases as its hardest one took, drawn in the same way."""
         cases: dict[tuple[str, str, str | None], int] = defaultdict(lambda: LEAST_CASES)
         for name, result in self.results.items():
             if result.verdict in (KILLED, SURVIVED):
-                tier = PYTHON if properties.pairs()[result.pair].tiers == PYTHON else result.tier
-                key = result.pair, tier, self.mutants[name].relation
+                candidate, _ = host(self.suite, self.mutants[name])
+                key = result.pair, candidate.name, self.mutants[name].relation
                 cases[key] = max(cases[key], result.cases)
         seed = self.options.seed
         return [
-            Job(pair, tier, examples=count, seed=seed, relation=trial, remember=False)
+            Job(pair, tier, examples=count, seed=seed, trial=trial, remember=False)
             for (pair, tier, trial), count in cases.items()
         ]
 
@@ -137,8 +149,26 @@ class _Run:
     def _ended(self, ended: Ended) -> None:
         self._running.pop(ended.job.key, None)
         mutant = self.mutants[ended.job.candidate]
-        shutil.rmtree(folder_of(mutant), ignore_errors=True)
-        self._add(result_of(mutant, tier_of(mutant)[0], ended, properties.pairs()[mutant.pair]))
+        if self.options.html and ended.candidate is not None and len(self.drawn) < MOST_MUTANTS:
+            self._draw(mutant, ended, ended.candidate)
+        shutil.rmtree(self.resolve.folder_of(mutant), ignore_errors=True)
+        tier = mutant.tier or host(self.suite, mutant)[0].name
+        self._add(result_of(mutant, tier, ended, self.suite.pairs()[mutant.pair]))
+
+    def _draw(self, mutant: Mutant, ended: Ended, candidate: Candidate) -> None:
+        """How the bug looks, while its build is still there."""
+        pair = self.suite.pairs()[mutant.pair]
+        planted = Subject(pair, candidate)
+        healthy = Subjects(self.resolve.place)
+
+        def resolve(name: str, which: str) -> Subject:
+            return planted if which == mutant.name else healthy(name, which)
+
+        how = Again(resolve, self.suite.preload, lambda pair: select_candidates(self.suite, pair, ()))
+        made, _ = exhibits([trial_result(ended, pair)], how, 1)
+        for exhibit in made:
+            exhibit.title = f"{mutant.name}: {mutant.says}"
+        self.drawn += made
 
     def _add(self, result: Result) -> None:
         self.results[result.mutant] = result
@@ -184,6 +214,11 @@ class _Run:
         if self.options.markdown:
             text = markdown(results, self.options.seed, self.options.seconds, environment())
             Path(self.options.markdown).write_text(text)
+        history = History.usual(self.suite.root)
+        if history is not None and not interrupted:
+            history.append("mutate", [], figures_of(results))
+        if self.options.html:
+            mutate_page(self.console, self.options.html, results, self.drawn, len(alarms), self.options.seed)
         verdicts = {result.verdict for result in results}
         if interrupted:
             return EXIT_INTERRUPTED

@@ -3,21 +3,27 @@
 import argparse
 import os
 import random
+import shutil
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
-import properties
 from kernelpair.changes import Affected, RevisionError, affected, base_revision, changed_files
-from kernelpair.cli.against_base import Ratio, base_library, compare
-from kernelpair.cli.check import corpus
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
-from kernelpair.cli.select import PRELOAD, RESOLVE, select_candidates
-from kernelpair.jobs import STATE, Ended, Job, Jobs
-from kernelpair.report import Result, result_of, write_junit
-from optimized import best_tier
+from kernelpair.cli.page import check_page
+from kernelpair.cli.pages import premerge_page
+from kernelpair.cli.select import select_candidates, select_suite
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.pair import Pair
+from kernelpair.providers.subjects import Subjects
+from kernelpair.report.history import History
+from kernelpair.report.lines import Result, result_of, write_junit
+from kernelpair.search.jobs import STATE, Ended, Job, Jobs
+from kernelpair.sources import BuildError
+from kernelpair.suite import Place, Suite, loaded, saved_lines
+from kernelpair.timing.compare import Ratio, compare
 
 FOR_AFFECTED = 0.75  # share of the budget for the pairs that the change touches
 START_SECONDS = 1.0  # for the worker of a trial
@@ -51,23 +57,24 @@ class Premerge:
 
 def premerge(options: argparse.Namespace) -> int:
     """Try what changed, compare its speed with the base, and say so; the exit status is that of `check`."""
-    root = properties.ROOT
+    place, suite = select_suite(options, built=True)
+    check_page(options)
     for name in ("markdown", "junit"):
         path = getattr(options, name)
         if path and not Path(path).resolve().parent.is_dir():
             raise UsageError(f"--{name}: the folder of {path} does not exist")
     try:
-        base = base_revision(root, options.base)
+        base = base_revision(suite.root, options.base)
     except RevisionError as error:
         raise UsageError(f"--base: {error}") from None
     started = time.monotonic()
-    files = changed_files(root, base)
-    run = Premerge(base, files, affected(root, properties.pairs(), files))
+    files = changed_files(suite.root, base)
+    run = Premerge(base, files, affected(suite, files))
     console = Console(highlight=False)
     console.print(f"against {base[:10]}: {len(files)} files changed; affected: {', '.join(run.touched.tiers) or 'no pair'}")
     try:
-        _trials(run, options)
-        _benches(run, root)
+        _trials(run, options, place)
+        _benches(run, place)
     except KeyboardInterrupt:
         run.interrupted = True
     run.seconds = time.monotonic() - started
@@ -77,8 +84,13 @@ def premerge(options: argparse.Namespace) -> int:
         Path(options.markdown).write_text(markdown(run))
     if options.junit:
         write_junit(Path(options.junit), run.results)
+    history = History.usual(suite.root)
+    if history is not None and run.results:
+        history.append("premerge", run.results)
+    if options.html:
+        premerge_page(console, options.html, run, suite, Subjects(place), options.fail_on_slowdown)
     if os.environ.get("GITHUB_ACTIONS"):
-        print("\n".join(annotations(run)))
+        print("\n".join(annotations(run, suite)))
     return _status(run, options.fail_on_slowdown)
 
 
@@ -92,18 +104,21 @@ def _status(run: Premerge, fail_on_slowdown: bool) -> int:
     return EXIT_OK if any(result.cases for result in run.results) else EXIT_NOTHING
 
 
-def _trials(run: Premerge, options: argparse.Namespace) -> None:
+def _trials(run: Premerge, options: argparse.Namespace, place: Place) -> None:
     """Saved cases and the example database first, in each job; then new ones for as long as the job's share lasts."""
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**31)
     run.notes.append(f"seed {seed}")
     first: list[Job] = []
     rest: list[Job] = []
-    for pair in properties.pairs().values():
+    suite = place.load()
+    pairs, broken = loaded(suite)
+    run.errors += [f"{name}: {says}" for name, says in broken.items()]
+    for pair in pairs.values():
         wanted = run.touched.tiers.get(pair.name)
-        for name, reason in select_candidates(pair, ()):
+        for name, reason in select_candidates(suite, pair, ()):
             if reason:
                 continue
-            job = Job(pair.name, name, seed=seed, corpus=corpus(pair.name))
+            job = Job(pair.name, name, seed=seed, corpus=saved_lines(suite, pair.name))
             (first if wanted is not None and (not wanted or name in wanted) else rest).append(job)
     random.Random(seed).shuffle(rest)
     processes = len(os.sched_getaffinity(0))
@@ -114,35 +129,46 @@ def _trials(run: Premerge, options: argparse.Namespace) -> None:
         run.notes.append(f"{len(rest) - len(fit)} trials of pairs that are not affected left out, chosen by the seed")
     jobs = [replace(job, seconds=for_first / len(first)) for job in first]
     jobs += [replace(job, seconds=for_rest / len(fit) - START_SECONDS) for job in fit]
-    leader = Jobs(RESOLVE, PRELOAD, processes)
+    leader = Jobs(Subjects(place), suite.preload, processes)
     try:
-        leader.run(jobs, lambda job, cases, seconds: None, lambda ended: _ended(run, ended))
+        leader.run(jobs, lambda job, cases, seconds: None, lambda ended: _ended(run, suite, ended))
     finally:
         leader.close()
 
 
-def _ended(run: Premerge, ended: Ended) -> None:
+def _ended(run: Premerge, suite: Suite, ended: Ended) -> None:
     if ended.error:
         run.errors.append(f"{ended.job.pair} {ended.job.candidate}: {ended.error}")
     else:
-        run.results.append(result_of(ended, properties.pairs()[ended.job.pair]))
+        run.results.append(result_of(ended, suite.pairs()[ended.job.pair]))
 
 
-def _benches(run: Premerge, root: Path) -> None:
-    """The first bench row of each compiled kernel that the change touches, against the base's library."""
-    pairs = properties.pairs()
-    names = [name for name in sorted(run.touched.compiled) if pairs[name].bench]
+def _benches(run: Premerge, place: Place) -> None:
+    """The first bench row of each kernel that the change touches, against the base's."""
+    suite = place.load()
+    pairs = suite.pairs()
+    names = [name for name in sorted(run.touched.compiled) if pairs[name].bench.rows]
     if not names:
         return
     if len(names) > MOST_BENCHES:
         run.notes.append(f"benches of {', '.join(names[MOST_BENCHES:])} left out")
-    tier = best_tier()
+    folder = (STATE / "base").resolve()
+    shutil.rmtree(folder, ignore_errors=True)
     try:
-        library = base_library(root, run.base, [f for f in run.files if f.startswith("csrc/")], tier, (STATE / "base").resolve())
         for name in names[:MOST_BENCHES]:
-            run.ratios.append(compare(name, pairs[name].tiers if pairs[name].tiers == "python" else tier, library, BENCH_SECONDS))
+            now = _usual(suite, pairs[name])
+            then = suite.sources.at_revision(suite.root, pairs[name], now, run.base, run.files, folder)
+            run.ratios.append(compare(place, name, now, then, BENCH_SECONDS))
+    except BuildError as error:
+        run.notes.append(f"no comparison of speed: the base does not build: {error}")
     except RuntimeError as error:
         run.notes.append(f"no comparison of speed: {error}")
+
+
+def _usual(suite: Suite, pair: Pair) -> Candidate:
+    """The candidate that runs when nobody asks for one."""
+    candidates = suite.candidates(pair)
+    return next((candidate for candidate in candidates if candidate.name == suite.machine.usual()), candidates[0])
 
 
 # --- what it says ---
@@ -185,11 +211,11 @@ def markdown(run: Premerge) -> str:
     return "\n".join([*lines, "", "```", *summary(run), "```", ""])
 
 
-def annotations(run: Premerge) -> list[str]:
+def annotations(run: Premerge, suite: Suite) -> list[str]:
     """Workflow commands by which GitHub marks the files of a failing pair."""
     lines = []
     for result in run.failed:
-        files = properties.pairs()[result.pair].files
+        files = suite.files(suite.pairs()[result.pair])
         file = (run.touched.files.get(result.pair) or [files.get("kernel", files["properties"])])[0]
         for failure in result.failures[:2]:
             says = f"{result.pair}[{result.candidate}] {failure.kind}: {failure.detail}%0A{failure.replay}"

@@ -1,52 +1,55 @@
 """`kernelpair replay`: saved cases again, with everything that can be said about them."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-import properties
-from kernelpair.candidate import Candidate
-from kernelpair.case import Case, CaseError, to_line
-from kernelpair.check import check, read_case
+from kernelpair.call.runner import InProcess, Isolated
 from kernelpair.cli.findings import finding_by_id
 from kernelpair.cli.main import EXIT_FAILED, EXIT_OK, UsageError
-from kernelpair.cli.select import PRELOAD, provided, select_candidates, select_provider, select_tiers
+from kernelpair.cli.select import provided, select_candidates, select_provider, select_suite, select_tiers
 from kernelpair.cli.table import remarks, show_table
-from kernelpair.pair import Pair
-from kernelpair.picture import picture
-from kernelpair.provider import Provider
-from kernelpair.report import shown
-from kernelpair.run import InProcess, Isolated
-from kernelpair.script import write_script
-from kernelpair.verdict import Failure, Verdict
-from optimized._library import library_path
-from properties.candidates import resolve
+from kernelpair.contract.case import Case, CaseError
+from kernelpair.contract.pair import Pair
+from kernelpair.contract.subject import Subject
+from kernelpair.contract.verdict import Failure, Verdict
+from kernelpair.providers.bug_script import write_script
+from kernelpair.providers.provider import Provider
+from kernelpair.providers.subjects import Subjects
+from kernelpair.report.lines import shown
+from kernelpair.report.picture import picture
+from kernelpair.report.plane import Plane, drawn_in_text
+from kernelpair.report.recorder import Recorder
+from kernelpair.suite import Suite
+from kernelpair.trial.check import check, read_case
 
 
 def replay(options: argparse.Namespace) -> int:
     """Replay each case on each tier, or with the provider, that is asked for; 1 if any fails."""
     console = Console(highlight=False)
     torch.set_num_threads(1)
-    wanted = list(_lines(options))
+    place, suite = select_suite(options, built=True)
+    wanted = list(_lines(options, suite))
     failed, ran = False, 0
     for line, spec in wanted:
-        pair, case = _read(line)
+        pair, case = _read(suite, line)
         if options.verbose:
             console.print(picture(pair, case), soft_wrap=True, markup=False)
         if options.save:
-            console.print(f"saved in {_save(pair, line)}", soft_wrap=True, markup=False)
-        provider = select_provider(spec, options.tier) if spec else None
-        tiers = [] if provider else select_tiers(options.tier)
-        for name, reason in provided(provider, pair) if provider else select_candidates(pair, tiers):
+            console.print(f"saved in {_save(suite, pair, line)}", soft_wrap=True, markup=False)
+        provider = select_provider(suite, spec, options.tier) if spec else None
+        tiers = [] if provider else select_tiers(suite, options.tier)
+        for name, reason in provided(provider, pair) if provider else select_candidates(suite, pair, tiers):
             verdict = None
             if not reason:
-                judged, subject = resolve(pair.name, name)
-                verdict = _once(judged, subject, case, options.in_process)
+                subject = Subjects(place)(pair.name, name)
+                verdict, planes = _once(subject, case, options.in_process, suite.preload)
                 unsupported = verdict.unsupported and not verdict.calls
                 reason = f"outside of what is documented: {verdict.unsupported}" if unsupported else ""
             if verdict is None or reason:
@@ -56,16 +59,19 @@ def replay(options: argparse.Namespace) -> int:
             failed |= not verdict.passed
             ran += 1
             _show(console, pair, shown(name), verdict, options.verbose)
+            if options.verbose:
+                for plane in planes:
+                    console.print(drawn_in_text(plane), soft_wrap=True, markup=False)
             if verdict.table is not None and (options.verbose or not verdict.passed):
-                show_table(console, verdict.table, remarks(judged, subject, [case], PRELOAD)[0])
+                show_table(console, verdict.table, remarks(subject, [case], suite.preload)[0])
             if options.script and ran == 1:  # of several cases the first
-                _write(console, Path(options.script), judged, subject, verdict, provider)
+                _write(console, Path(options.script), subject, verdict, _load_line(suite, provider, name))
     if not ran:
         raise UsageError("nothing was run: no candidate that was asked for has this kernel, supports the case and runs here")
     return EXIT_FAILED if failed else EXIT_OK
 
 
-def _lines(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[str, str]]:
     """Cases given as JSON, lines of files, or ids of findings, each with the provider that it is for (or none)."""
     for argument in options.cases:
         if argument.lstrip().startswith("{"):
@@ -73,7 +79,7 @@ def _lines(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
             continue
         path = Path(argument)
         if not path.is_file():
-            finding = finding_by_id(argument)
+            finding = finding_by_id(suite, argument)
             if finding is None:
                 raise UsageError(f"{argument!r} is neither a case (JSON) nor a file nor the id of a finding")
             provider = options.provider or ("" if options.tier else finding.provider)
@@ -88,41 +94,52 @@ def _lines(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield from ((line, options.provider) for line in lines)
 
 
-def _save(pair: Pair, line: str) -> Path:
+def _save(suite: Suite, pair: Pair, line: str) -> Path:
     """Add the case to the corpus of its pair, once. Returns the file."""
-    path = properties.ROOT / "tests" / "corpus" / pair.name / "saved.json"
+    path = suite.saved(pair.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     known = path.read_text().splitlines() if path.is_file() else []
-    case = to_line(pair.name, pair.version, _read(line)[1])
+    case = pair.line(_read(suite, line)[1])
     if case not in known:
         path.write_text("\n".join([*known, case]) + "\n")
     return path
 
 
-def _write(
-    console: Console, path: Path, pair: Pair, subject: Candidate, verdict: Verdict, provider: Provider | None
-) -> None:
-    """Write the script, with the lines that load the candidate's library."""
+def _load_line(suite: Suite, provider: Provider | None, name: str) -> str:
+    """The lines of a script that load the candidate's library."""
+    load = str(getattr(provider.module, "SCRIPT", "")) if provider else suite.script
+    return load or f"# load the library of {shown(name)} here"
+
+
+def _write(console: Console, path: Path, subject: Subject, verdict: Verdict, load: str) -> None:
+    """Write the script, which begins with the lines `load`."""
     if not path.resolve().parent.is_dir():
         raise UsageError(f"--script: the folder of {path} does not exist")
-    load = getattr(provider.module, "SCRIPT", "") if provider else f'torch.ops.load_library("{library_path()}")'
     try:
-        write_script(path, pair, subject, verdict, load or f"# load the library of {shown(subject.name)} here")
+        write_script(path, subject.pair, subject.candidate, verdict, load)
     except ValueError as error:
         raise UsageError(f"--script: {error}") from None
     console.print(f"wrote {path}", soft_wrap=True, markup=False)
 
 
-def _read(line: str) -> tuple[Pair, Case]:
+def _read(suite: Suite, line: str) -> tuple[Pair, Case]:
     try:
-        return read_case(properties.pairs(), line)
+        return read_case(suite.pairs(), line)
     except CaseError as error:
         raise UsageError(str(error)) from None
 
 
-def _once(pair: Pair, subject: Candidate, case: Case, in_process: bool) -> Verdict:
-    with InProcess(subject) if in_process else Isolated(subject, preload=PRELOAD) as runner:
-        return check(pair, subject, case, runner)
+def _once(subject: Subject, case: Case, in_process: bool, preload: Sequence[str]) -> tuple[Verdict, list[Plane]]:
+    """The verdict, and the outputs that are wrong as planes."""
+    kept: list[Recorder] = []
+
+    def recorder(*arguments: Any) -> Recorder:
+        kept.append(Recorder(*arguments))
+        return kept[-1]
+
+    with InProcess(subject.candidate) if in_process else Isolated(subject.candidate, preload=preload) as runner:
+        verdict = check(subject, case, runner, session_type=recorder)
+    return verdict, [plane for plane in kept[0].planes.values() if plane.wrong]
 
 
 def _show(console: Console, pair: Pair, name: str, verdict: Verdict, verbose: bool) -> None:

@@ -1,71 +1,102 @@
-"""Which pairs and tiers a command line means."""
+"""Which suite, pairs and candidates a command line means."""
 
+import argparse
 import os
 from collections.abc import Sequence
 
-import properties
 from kernelpair.cli.main import UsageError
-from kernelpair.pair import Pair
-from kernelpair.provider import PREFIX, Provider, ProviderError, provider, ready
-from properties.candidates import PYTHON, names, tier_named
+from kernelpair.contract.pair import Pair
+from kernelpair.providers.provider import PREFIX, Provider, ProviderError, provider, ready
+from kernelpair.sources import BuildError
+from kernelpair.suite import REFERENCE, Place, Suite, SuiteError, find, loaded
 
 ENVIRONMENT_TIER = "KERNELPAIR_TIER"
-RESOLVE = "properties.candidates:resolve"
-PRELOAD = ("properties.candidates",)
 
 
-def select_pairs(wanted: Sequence[str]) -> list[Pair]:
-    """The pairs of these names, all if there is none. UsageError lists the known ones."""
-    known = properties.pairs()
+def select_suite(options: argparse.Namespace, *, built: bool = False) -> tuple[Place, Suite]:
+    """The suite that is meant, its kernels brought up to date with `built`. UsageError if there is none, or it does not build."""
+    try:
+        place = find(options.suite)
+        suite = place.load()
+        if getattr(options, "in_process", False):
+            os.environ.update({name: value for name, value in suite.on_trial.items() if name not in os.environ})
+        if built:
+            suite.sources.bring_up_to_date(suite.root)
+    except SuiteError as error:
+        raise UsageError(str(error)) from None
+    except BuildError as error:
+        raise UsageError(f"the kernels do not build: {error}") from None
+    return place, suite
+
+
+def select_pairs(suite: Suite, wanted: Sequence[str]) -> list[Pair]:
+    """The pairs of these names, all if there is none. UsageError lists the known ones, and names one that is broken."""
+    found, broken = select_loaded(suite, wanted)
+    if broken:
+        raise UsageError("; ".join(f"pair {name} is broken: {says}" for name, says in broken.items()))
+    return found
+
+
+def select_loaded(suite: Suite, wanted: Sequence[str]) -> tuple[list[Pair], dict[str, str]]:
+    """The same, and of each pair that is broken what is wrong with it: the others can do without it."""
+    known = suite.pairs()
     for name in wanted:
         if name not in known:
             raise UsageError(f"unknown pair {name!r}; known are {', '.join(known)}")
-    return [known[name] for name in known if not wanted or name in wanted]
+    found, broken = loaded(suite, wanted)
+    return list(found.values()), broken
 
 
-def select_tiers(wanted: Sequence[str]) -> list[str]:
-    """The tiers asked for by option or environment; none means all. UsageError for one that is unknown or cannot run."""
+def select_tiers(suite: Suite, wanted: Sequence[str]) -> list[str]:
+    """The candidates asked for by option or environment, tiers most often; none means all. UsageError for a tier that cannot
+    run here, and for a name that is neither a tier nor a candidate of any pair."""
     chosen = list(wanted) or [tier for tier in [os.environ.get(ENVIRONMENT_TIER)] if tier]
+    tiers = {tier.name: tier for tier in suite.tiers()}
     for name in chosen:
-        if name == PYTHON:
+        if name in tiers:
+            if not tiers[name].runnable:
+                raise UsageError(f"tier {name} cannot run here: {tiers[name].reason}")
             continue
-        try:
-            tier = tier_named(name)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        if not tier.runnable:
-            raise UsageError(f"tier {name} cannot run here: {tier.reason}")
+        if name == REFERENCE:
+            continue
+        others = {candidate.name for pair in loaded(suite)[0].values() for candidate in suite.candidates(pair)}
+        if name not in others:
+            raise UsageError(f"unknown tier {name!r}; known are {', '.join(tiers or sorted(others))}")
     return chosen
 
 
-def select_candidates(pair: Pair, tiers: Sequence[str]) -> list[tuple[str, str]]:
-    """Candidate and, where it cannot run here, the reason. A pair that is not put on trial by tier has just one."""
-    if pair.tiers == PYTHON:
-        return [(PYTHON, "")]
-    found = [(name, tier_named(name)) for name in names(pair) if not tiers or name in tiers]
-    return [(name, "" if tier.runnable else tier.reason) for name, tier in found]
+def select_candidates(suite: Suite, pair: Pair, chosen: Sequence[str]) -> list[tuple[str, str]]:
+    """Candidate and, where it cannot run here, the reason. One that is not named as a tier is there whatever tiers are chosen,
+    unless another one of the pair is; the reference only where it is asked for."""
+    tiers = {tier.name: tier for tier in suite.tiers()}
+    if REFERENCE in chosen:
+        return [(REFERENCE, "")]
+    names = [candidate.name for candidate in suite.candidates(pair)]
+    if chosen:
+        names = [name for name in names if name in chosen] or [name for name in names if name not in tiers]
+    return [(name, "" if name not in tiers or tiers[name].runnable else tiers[name].reason) for name in names]
 
 
-def select_provider(spec: str, tiers: Sequence[str]) -> Provider:
+def select_provider(suite: Suite, spec: str, tiers: Sequence[str]) -> Provider:
     """The provider asked for. UsageError if there is none, if it cannot be used here, or if a tier is asked for as well."""
     if tiers:
         raise UsageError("--tier chooses among our own kernels and --provider names somebody else's: give one of them")
-    found = provider_named(spec)
+    found = provider_named(suite, spec)
     reason = ready(found)
     if reason:
         raise UsageError(f"provider {spec} cannot be used here: {reason}")
     return found
 
 
-def provider_named(spec: str) -> Provider:
+def provider_named(suite: Suite, spec: str) -> Provider:
     """The provider of this name or file, whether it can be used here or not. UsageError if there is none."""
     try:
         found = provider(spec)
     except ProviderError as error:
         raise UsageError(str(error)) from None
     for pair in found.adapters:
-        if pair not in properties.pairs():
-            raise UsageError(f"provider {spec} adapts {pair!r}, which is no pair; known are {', '.join(properties.pairs())}")
+        if pair not in suite.pairs():
+            raise UsageError(f"provider {spec} adapts {pair!r}, which is no pair; known are {', '.join(suite.pairs())}")
     return found
 
 

@@ -1,18 +1,18 @@
 """A case that runs through several places, layer by layer of a model, say: one line a place, and what is said at the foot."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
 
-from kernelpair.candidate import Candidate
-from kernelpair.case import Case
-from kernelpair.pair import Pair
-from kernelpair.run import START_SECONDS, HarnessError, Isolated
-from kernelpair.verdict import Table
-from kernelpair.worker import Request
+from kernelpair.call.runner import START_SECONDS, HarnessError, Isolated
+from kernelpair.call.worker import Request
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Stepwise
+from kernelpair.contract.subject import Subject
+from kernelpair.contract.verdict import Table
 
 FIRST = "first beyond the bound"
 
@@ -42,13 +42,14 @@ def _number(ratio: float) -> str:
     return f"{ratio:.3g}" if math.isfinite(ratio) else "inf"
 
 
-def remarks(pair: Pair, candidate: Candidate, cases: Iterable[Case], preload: tuple[str, ...]) -> list[str]:
-    """What the pair says of each case beside its judgement (`Pair.remark`), from a process of the candidate's own; empty where
-    it says nothing, and the reason where it cannot."""
+def remarks(subject: Subject, cases: Iterable[Case], preload: Sequence[str]) -> list[str]:
+    """What the pair says of each case beside its judgement (`Stepwise.remark`), from a process of the candidate's own; empty
+    where it says nothing, and the reason where it cannot."""
     wanted = list(cases)
-    if not pair.remark or not wanted:
+    way = subject.pair.truth
+    if not isinstance(way, Stepwise) or not way.remark or not wanted:
         return [""] * len(wanted)
-    speaker = replace(candidate, entry=pair.remark, ran="", paths="")
+    speaker = replace(subject.candidate, entry=way.remark, ran="", paths="")
     found = []
     with Isolated(speaker, preload=preload, hang_seconds=START_SECONDS) as runner:
         for case in wanted:

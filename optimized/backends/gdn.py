@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from optimized.backends.common import lengths, row_counts
-from optimized.gdn_attention_core import GdnMetadata, gdn_attention_core
-from serving import ForwardBatch, GdnLayer, StatePool, check_batch
+from optimized.gdn_attention_core import gdn_attention_core
+from serving import DECODE_MODES, ForwardBatch, GdnLayer, GdnMetadata, StatePool, check_batch
 
 PAD_SLOT = -1
 
@@ -50,24 +50,14 @@ class GdnBackend:
         self, mixed_qkv: Tensor, a: Tensor, b: Tensor, layer: GdnLayer, batch: ForwardBatch, save_kv_cache: bool = True
     ) -> Tensor:
         """Outputs [tokens, num_v_heads, head_v_dim]; without save_kv_cache the states stay as they were."""
-        return self._forward(mixed_qkv, a, b, layer, batch, save_kv_cache, batch.num_decodes)
-
-    def forward_decode(
-        self, mixed_qkv: Tensor, a: Tensor, b: Tensor, layer: GdnLayer, batch: ForwardBatch, save_kv_cache: bool = True
-    ) -> Tensor:
-        """The same for one token a request."""
-        return self._forward(mixed_qkv, a, b, layer, batch, save_kv_cache, batch.rows)
-
-    def _forward(
-        self, mixed_qkv: Tensor, a: Tensor, b: Tensor, layer: GdnLayer, batch: ForwardBatch, save: bool, decodes: int
-    ) -> Tensor:
+        decodes = batch.rows if batch.mode in DECODE_MODES else batch.num_decodes
         _, rows = row_counts(batch)
         for name, value in (("mixed_qkv", mixed_qkv), ("a", a), ("b", b)):
             if len(value) != rows:
                 raise ValueError(f"{name} must have {rows} rows in layer {layer.layer_id}, got {len(value)}")
         pool, indices = self.pools[layer.layer_id], self._indices
         conv, ssm = pool.conv, pool.ssm
-        if not save:
+        if not save_kv_cache:
             kept = indices[: batch.size].long()
             conv, ssm = conv[kept], ssm[kept]
             indices = torch.cat([torch.arange(batch.size), indices[batch.size :].long()])
@@ -90,3 +80,5 @@ class GdnBackend:
             use_qk_l2norm=layer.use_qk_l2norm, eps=layer.eps,
         )
         return out
+
+    forward_decode = forward_extend  # the mode says which requests decode

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from optimized.causal_conv1d import PackedConvWeight
 from optimized.packed_linear import LAYOUTS, PackedWeight, packed_linear
+from serving.checks import check_linear
 
 CONV_WIDTHS = (2, 3, 4)
 
@@ -44,14 +45,7 @@ class Linear:
 
     def load(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take over weight [out_features, in_features] and, where given, bias. ValueError, TypeError; nothing changes then."""
-        if list(weight.shape) != [self.out_features, self.in_features]:
-            raise ValueError(f"weight must have shape {[self.out_features, self.in_features]}, got {list(weight.shape)}")
-        if weight.dtype != self.dtype:
-            raise TypeError(f"weight has dtype {weight.dtype}, expected {self.dtype}")
-        if bias is not None and self.bias is None:
-            raise ValueError("bias is given to a layer without one")
-        if bias is not None and list(bias.shape) != [self.out_features]:
-            raise ValueError(f"bias must have shape {[self.out_features]}, got {list(bias.shape)}")
+        check_linear(weight, bias, (self.out_features, self.in_features), self.dtype, self.bias is not None)
         self.packed = PackedWeight.pack(weight)
         if bias is not None:
             self.bias = bias.clone()

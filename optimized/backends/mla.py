@@ -4,27 +4,21 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from optimized.attention_metadata import AttentionMetadata, MetadataBuffers, build_attention_metadata
+from optimized.attention_metadata import MetadataBuffers, build_attention_metadata
 from optimized.backends.common import check_all, check_call, store
 from optimized.mla_decode import mla_decode, mla_decode_workspace_size
 from optimized.workspace import Workspace
-from serving import AttentionLayer, ForwardBatch, KVPool, check_layers
+from serving import AttentionLayer, AttentionMetadata, DecodesOnly, ForwardBatch, KVPool, check_layers
 from serving.config import MLA_PAGES
 
 
-class MlaBackend:
+class MlaBackend(DecodesOnly):
     """One token a request over rows [latent | rope]; q is [rows, heads, latent + rope]. The workspace is shared by all layers."""
 
     def __init__(
-        self,
-        layers: Sequence[AttentionLayer],
-        pools: Mapping[int, KVPool],
-        req_to_token: Tensor,
-        *,
-        page_size: int = 64,
-        max_bs: int = 0,
-        max_context_len: int = 0,
-    ) -> None:
+        self, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], req_to_token: Tensor, *, page_size: int = 64,
+        max_bs: int = 0, max_context_len: int = 0,
+    ) -> None:  # fmt: skip
         if page_size not in MLA_PAGES:
             raise ValueError(f"page_size {page_size} is none of {', '.join(map(str, MLA_PAGES))}")
         check_layers("mla", layers, pools, page_size)
@@ -53,27 +47,10 @@ class MlaBackend:
             self.capture(batch.mode, batch.padded_size)
         self.meta = self._buffers.replay(batch.mode, batch.padded_size, *given)
 
-    def forward_extend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
-        save_kv_cache: bool = True,
-    ) -> Tensor:
-        """Raises ValueError: choose another backend for the prefill."""
-        raise ValueError("forward_extend: the mla backend decodes only")
-
     def forward_decode(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,
         save_kv_cache: bool = True,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Attention [rows, heads, latent] of one token a request."""
         if self.meta is None:
             raise ValueError("batch: prepare it first")

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor
 
 from optimized.attention_metadata import (
-    AttentionMetadata,
     MetadataBuffers,
     MultiStepMetadata,
     build_attention_metadata,
 )
 from optimized.backends.common import LARGEST, check_all, check_call, store
 from optimized.paged_attention import paged_attention
-from serving import AttentionLayer, ForwardBatch, KVPool, check_layers
+from serving import AttentionLayer, AttentionMetadata, ForwardBatch, KVPool, check_chunked, check_layers
 
 
 class PagedBackend:
@@ -24,21 +23,12 @@ class PagedBackend:
     """
 
     def __init__(
-        self,
-        layers: Sequence[AttentionLayer],
-        pools: Mapping[int, KVPool],
-        req_to_token: Tensor,
-        *,
-        page_size: int = 1,
-        attn_chunk_size: int | None = None,
-        max_bs: int = 0,
-        max_context_len: int = 0,
-        max_encoder_len: int = 0,
+        self, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], req_to_token: Tensor, *, page_size: int = 1,
+        attn_chunk_size: int | None = None, max_bs: int = 0, max_context_len: int = 0, max_encoder_len: int = 0,
         num_draft_tokens: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_layers("paged", layers, pools, page_size)
-        if any(layer.local for layer in layers) and attn_chunk_size is None:
-            raise ValueError("attn_chunk_size must be given for layers of chunked local attention")
+        check_chunked(layers, attn_chunk_size)
         self.pools, self.req_to_token, self.page_size = pools, req_to_token, page_size
         self.attn_chunk_size, self.max_bs, self.num_draft_tokens = attn_chunk_size, max_bs, num_draft_tokens
         self.slots = min((len(pool.k) for pool in pools.values()), default=0)
@@ -81,32 +71,10 @@ class PagedBackend:
             self.meta = self._buffers.replay(batch.mode, batch.padded_size, *given)
 
     def forward_extend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,
         save_kv_cache: bool = True,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Attention [tokens, heads, v_head_dim] of all new tokens, whose keys are in the pool before they are read."""
-        return self._forward(q, k, v, layer, batch, save_kv_cache)
-
-    def forward_decode(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
-        save_kv_cache: bool = True,
-    ) -> Tensor:
-        """The same for one token a request."""
-        return self._forward(q, k, v, layer, batch, save_kv_cache)
-
-    def _forward(
-        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch, save_kv_cache: bool
-    ) -> Tensor:
         if self.meta is None:
             raise ValueError("batch: prepare it first")
         _, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
@@ -120,6 +88,8 @@ class PagedBackend:
             k_descale=k_descale, v_descale=v_descale, sinks=layer.sinks, softmax_scale=layer.sm_scale,
             causal=not layer.is_cross, window_left=layer.sliding_window, softcap=layer.logit_cap,
         )
+
+    forward_decode = forward_extend  # one token a request is no case of its own
 
     def _keys(self, layer: AttentionLayer, meta: AttentionMetadata) -> tuple[Tensor, Tensor, Tensor]:
         """Page table, lengths and query offsets of what this layer attends."""

@@ -18,12 +18,7 @@ class SlotBackend:
     """Self, cross and latent attention over slots. Replayed steps read lengths and rows from static buffers of their size."""
 
     def __init__(
-        self,
-        layers: Sequence[AttentionLayer],
-        pools: Mapping[int, KVPool],
-        req_to_token: Tensor,
-        *,
-        max_bs: int = 0,
+        self, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], req_to_token: Tensor, *, max_bs: int = 0
     ) -> None:
         check_layers("slot", layers, pools)
         self.pools, self.req_to_token, self.max_bs = pools, req_to_token, max_bs
@@ -57,14 +52,9 @@ class SlotBackend:
         return {name: buffer if given[name] is not None else None for name, buffer in static.items()}
 
     def forward_extend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,
         save_kv_cache: bool = True,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Attention [tokens, heads, v_head_dim] of all new tokens; the new keys are read from k and v, not from the pool."""
         _, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
         pool, meta = self.pools[layer.layer_id], self._given
@@ -84,14 +74,9 @@ class SlotBackend:
         return out
 
     def forward_decode(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,
         save_kv_cache: bool = True,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Attention [rows, heads, v_head_dim] of one token a request, whose key is in the pool before it is read."""
         live, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
         pool, meta = self.pools[layer.layer_id], self._given

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelpair.provider import Unsupported, adapts, fitted, other_layouts
-from properties.providers import _vllm_attention as attention
-from properties.providers import _vllm_layers as layers
-from properties.store_cache import StoreCacheCase
+from kernelpair.providers.provider import Unsupported, adapts, fitted, other_layouts
+from properties.providers.vllm_cpu import attention as attention
+from properties.providers.vllm_cpu import layers as layers
+from properties.store_cache.cases import StoreCacheCase
 from reference.causal_conv1d import causal_conv1d_unpack_weight
 from reference.pack_linear_weight import unpack_linear_weight
 

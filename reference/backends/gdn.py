@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from reference.backends.common import new_lengths, padded, tokens_with_pads, total_lengths
-from reference.gdn_attention_core import GdnMetadata, gdn_attention_core
-from serving import ForwardBatch, GdnLayer, StatePool, check_batch
+from reference.gdn_attention_core import gdn_attention_core
+from serving import DECODE_MODES, ForwardBatch, GdnLayer, GdnMetadata, StatePool, check_batch
 
 PAD = -1
 
@@ -38,17 +38,7 @@ class GdnBackend:
         self, mixed_qkv: Tensor, a: Tensor, b: Tensor, layer: GdnLayer, batch: ForwardBatch, save_kv_cache: bool = True
     ) -> Tensor:
         """Outputs [tokens, num_v_heads, head_v_dim]; without save_kv_cache the states stay as they were."""
-        return self._forward(mixed_qkv, a, b, layer, batch, save_kv_cache, batch.num_decodes)
-
-    def forward_decode(
-        self, mixed_qkv: Tensor, a: Tensor, b: Tensor, layer: GdnLayer, batch: ForwardBatch, save_kv_cache: bool = True
-    ) -> Tensor:
-        """The same for one token a request."""
-        return self._forward(mixed_qkv, a, b, layer, batch, save_kv_cache, batch.size)
-
-    def _forward(
-        self, mixed_qkv: Tensor, a: Tensor, b: Tensor, layer: GdnLayer, batch: ForwardBatch, save: bool, decodes: int
-    ) -> Tensor:
+        decodes = batch.size if batch.mode in DECODE_MODES else batch.num_decodes
         rows = tokens_with_pads(batch)
         for name, value in (("mixed_qkv", mixed_qkv), ("a", a), ("b", b)):
             if len(value) != rows:
@@ -68,7 +58,7 @@ class GdnBackend:
             pad_slot=PAD,
         )
         out = mixed_qkv.new_zeros(live, layer.num_v_heads, layer.head_v_dim)
-        conv, ssm = (pool.conv, pool.ssm) if save else (pool.conv.clone(), pool.ssm.clone())
+        conv, ssm = (pool.conv, pool.ssm) if save_kv_cache else (pool.conv.clone(), pool.ssm.clone())
         gdn_attention_core(
             mixed_qkv[:live], a[:live], b[:live], out, conv, ssm, layer.conv_weight, layer.conv_bias, layer.A_log, layer.dt_bias,
             metadata, num_k_heads=layer.num_k_heads, head_k_dim=layer.head_k_dim, num_v_heads=layer.num_v_heads,
@@ -76,3 +66,5 @@ class GdnBackend:
             use_qk_l2norm=layer.use_qk_l2norm, eps=layer.eps,
         )
         return padded(out, rows)
+
+    forward_decode = forward_extend  # the mode says which requests decode

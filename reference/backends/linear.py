@@ -5,6 +5,7 @@ from torch import Tensor
 
 from reference.causal_conv1d import WIDTHS, PackedConvWeight
 from reference.packed_linear import PackedWeight, packed_linear
+from serving.checks import check_linear
 
 FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
@@ -32,12 +33,7 @@ class Linear:
 
     def load(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take over weight [out_features, in_features] and, where given, bias. ValueError, TypeError; nothing changes then."""
-        if list(weight.shape) != [self.out_features, self.in_features]:
-            raise ValueError(f"weight must have shape {[self.out_features, self.in_features]}, got {list(weight.shape)}")
-        if weight.dtype != self.dtype:
-            raise TypeError(f"weight has dtype {weight.dtype}, expected {self.dtype}")
-        if bias is not None and (self.bias is None or list(bias.shape) != [self.out_features]):
-            raise ValueError(f"bias must have shape {[self.out_features]} in a layer with a bias, got {list(bias.shape)}")
+        check_linear(weight, bias, (self.out_features, self.in_features), self.dtype, self.bias is not None)
         packed = make_linear_dispatch(weight)
         assert isinstance(packed, PackedWeight)
         self.packed = packed

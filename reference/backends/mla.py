@@ -5,25 +5,19 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from reference.attention_metadata import AttentionMetadata, build_attention_metadata
+from reference.attention_metadata import build_attention_metadata
 from reference.backends.common import check_lengths, padded, store, tokens_with_pads
 from reference.mla_decode import PAGE_SIZES, mla_decode, mla_decode_workspace_size
-from serving import AttentionLayer, ForwardBatch, KVPool, check_keys, check_layers, check_queries
+from serving import AttentionLayer, AttentionMetadata, DecodesOnly, ForwardBatch, KVPool, check_keys, check_layers, check_queries
 
 
-class MlaBackend:
+class MlaBackend(DecodesOnly):
     """One token a request over rows [latent | rope]; q is [rows, heads, latent + rope]."""
 
     def __init__(
-        self,
-        layers: Sequence[AttentionLayer],
-        pools: Mapping[int, KVPool],
-        req_to_token: Tensor,
-        *,
-        page_size: int = 64,
-        max_bs: int = 0,
-        max_context_len: int = 0,
-    ) -> None:
+        self, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], req_to_token: Tensor, *, page_size: int = 64,
+        max_bs: int = 0, max_context_len: int = 0,
+    ) -> None:  # fmt: skip
         if page_size not in PAGE_SIZES:
             raise ValueError(f"page_size {page_size} is none of {', '.join(map(str, PAGE_SIZES))}")
         check_layers("mla", layers, pools, page_size)
@@ -43,27 +37,10 @@ class MlaBackend:
             batch.mode, batch.seq_lens, batch.req_pool_indices, table, page_size=self.page_size
         )
 
-    def forward_extend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
-        save_kv_cache: bool = True,
-    ) -> Tensor:
-        """Raises ValueError: choose another backend for the prefill."""
-        raise ValueError("forward_extend: the mla backend decodes only")
-
     def forward_decode(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,
         save_kv_cache: bool = True,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Attention [rows, heads, latent] of one token a request."""
         if self.meta is None:
             raise ValueError("batch: prepare it first")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from reference.attention_metadata import AttentionMetadata, build_attention_metadata
+from reference.attention_metadata import build_attention_metadata
 from reference.backends.common import (
     FLOAT8_LIMIT,
     check_lengths,
@@ -16,28 +16,28 @@ from reference.backends.common import (
     tokens_with_pads,
 )
 from reference.paged_attention import paged_attention
-from serving import AttentionLayer, ForwardBatch, KVPool, check_keys, check_layers, check_queries
+from serving import (
+    AttentionLayer,
+    AttentionMetadata,
+    ForwardBatch,
+    KVPool,
+    check_chunked,
+    check_keys,
+    check_layers,
+    check_queries,
+)
 
 
 class PagedBackend:
     """Self, cross and chunked local attention over pages; the metadata is built anew for each batch."""
 
     def __init__(
-        self,
-        layers: Sequence[AttentionLayer],
-        pools: Mapping[int, KVPool],
-        req_to_token: Tensor,
-        *,
-        page_size: int = 1,
-        attn_chunk_size: int | None = None,
-        max_bs: int = 0,
-        max_context_len: int = 0,
-        max_encoder_len: int = 0,
+        self, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], req_to_token: Tensor, *, page_size: int = 1,
+        attn_chunk_size: int | None = None, max_bs: int = 0, max_context_len: int = 0, max_encoder_len: int = 0,
         num_draft_tokens: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_layers("paged", layers, pools, page_size)
-        if any(layer.local for layer in layers) and attn_chunk_size is None:
-            raise ValueError("attn_chunk_size must be given for layers of chunked local attention")
+        check_chunked(layers, attn_chunk_size)
         self.pools, self.req_to_token, self.page_size = pools, req_to_token, page_size
         self.attn_chunk_size, self.max_bs, self.num_draft_tokens = attn_chunk_size, max_bs, num_draft_tokens
         self.meta: AttentionMetadata | None = None
@@ -57,32 +57,10 @@ class PagedBackend:
         )
 
     def forward_extend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,
         save_kv_cache: bool = True,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Attention [tokens, heads, v_head_dim] of all new tokens, whose keys are in the pool before they are read."""
-        return self._forward(q, k, v, layer, batch, save_kv_cache)
-
-    def forward_decode(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
-        save_kv_cache: bool = True,
-    ) -> Tensor:
-        """The same for one token a request."""
-        return self._forward(q, k, v, layer, batch, save_kv_cache)
-
-    def _forward(
-        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch, save_kv_cache: bool
-    ) -> Tensor:
         meta = self.meta
         if meta is None:
             raise ValueError("batch: prepare it first")
@@ -106,6 +84,8 @@ class PagedBackend:
             softmax_scale=layer.sm_scale, causal=not layer.is_cross, window_left=layer.sliding_window, softcap=layer.logit_cap,
         )
         return padded(out, len(q))
+
+    forward_decode = forward_extend  # one token a request is no case of its own
 
 
 def _keys_of(layer: AttentionLayer, meta: AttentionMetadata) -> tuple[Tensor, Tensor, Tensor]:

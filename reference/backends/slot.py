@@ -36,14 +36,9 @@ class SlotBackend:
             raise ValueError(f"padded_size {batch.padded_size} is more than max_bs {self.max_bs}")
 
     def forward_extend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,
         save_kv_cache: bool = True,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Attention [tokens, heads, v_head_dim] of all new tokens; the new keys are read from k and v, not from the pool."""
         self._check(q, k, v, layer, batch, save_kv_cache)
         new, pool = new_lengths(batch), self.pools[layer.layer_id]
@@ -61,14 +56,9 @@ class SlotBackend:
         return padded(out, len(q))
 
     def forward_decode(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,
         save_kv_cache: bool = True,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Attention [rows, heads, v_head_dim] of one token a request, whose key is in the pool before it is read."""
         self._check(q, k, v, layer, batch, save_kv_cache)
         pool = self.pools[layer.layer_id]

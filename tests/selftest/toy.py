@@ -13,11 +13,12 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.candidate import Candidate
-from kernelpair.case import Case
-from kernelpair.layout import DENSE_LAST
-from kernelpair.pair import Bad, Bound, Inputs, Outputs, Pair
-from kernelpair.values import permutation, poison, uniform
+from kernelpair.call.layout import DENSE_LAST
+from kernelpair.call.values import permutation, poison, uniform
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Bound, Cases, Coverage, Inputs, NotFuzzed, Outputs, Pair, Signature, Within, WrongCall
+from kernelpair.contract.subject import Subject
 
 SOURCE = Path(__file__).with_name("bad_kernels.cpp")
 ROUNDOFF = 2.0**-24
@@ -131,7 +132,7 @@ LAYOUTS = {"x": DENSE_LAST[:2], "out": DENSE_LAST[:2]}
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> ToyCase:
+def strategy(draw: st.DrawFn) -> ToyCase:
     layout = draw(st.dictionaries(st.sampled_from(("x", "out")), st.sampled_from(LAYOUTS["x"])))
     return ToyCase(
         seed=draw(st.integers(0, 2**31)),
@@ -171,17 +172,24 @@ def _far_slot(case: ToyCase, given: Inputs) -> Inputs | None:
 
 PAIR = Pair(
     name="toy",
-    version=1,
-    case=ToyCase,
-    cases=cases(),
-    inputs=inputs,
     reference=reference,
     optimized=good,
-    bound=bound,
-    mutates={"out": written},
-    layouts=LAYOUTS,
-    bad={"slot_too_large": Bad(_far_slot, IndexError, "slots")},
-    edges={"no rows": lambda case: case.rows == 0},
+    cases=Cases(
+        type=ToyCase,
+        version=1,
+        strategy=strategy(),
+        inputs=inputs,
+    ),
+    signature=Signature(
+        written={"out": written},
+        layouts=LAYOUTS,
+    ),
+    truth=Within(bound),
+    wrong_calls={"slot_too_large": WrongCall(_far_slot, IndexError, "slots")},
+    fuzz=NotFuzzed("its reference checks slots alone"),
+    coverage=Coverage(
+        edges={"no rows": lambda case: case.rows == 0},
+    ),
 )
 
 FAULTS = {
@@ -209,7 +217,12 @@ FAULTS = {
     "other_error": {"exception"},
     "moves_argument": {"layout"},
 }
-"""Bad kernel -> the kinds of failure that it may be reported as."""
+"""WrongCall kernel -> the kinds of failure that it may be reported as."""
+
+
+def toy_subject(name: str) -> Subject:
+    """A kernel of this module on trial."""
+    return Subject(PAIR, toy_candidate(name))
 
 
 def toy_candidate(name: str) -> Candidate:

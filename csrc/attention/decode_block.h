@@ -1,0 +1,121 @@
+// What the two products of a decode step share: the shape of an item, a block of keys, and the online softmax
+// between them.
+//
+// An item is one request, one run of its keys (a split) and one run of its kv heads. It goes through its keys
+// in blocks, every head inside, so that memory is read forward, token after token. Scores are kept with a key
+// in each row:
+//
+//   scores [key][column]   column = kv head * columns a head + query head of the group
+//
+// so the softmax runs down the keys, sixteen heads in a vector, with no step across lanes and no mask: keys
+// that do not exist are rows that are not visited. Rows of the last tile past the keys become weights of 0.
+#pragma once
+
+#include "core/integers.h"
+#include "core/view.h"
+#include "simd/vec_math.h"
+#include "simd/vec_memory.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+constexpr int64_t kMostBlockKeys = 128;
+constexpr int64_t kTileKeys = 16;
+constexpr int64_t kPairTileKeys = 32;  // keys of a tile of weights whose values are interleaved in pairs
+
+struct DecodeShape {
+  int64_t heads;          // kv heads of the item
+  int64_t group;          // query heads of each
+  int64_t D, Dv;          // widths of a key and of a value
+  int64_t k_head_stride;  // bytes from one kv head of a key to the next
+  int64_t v_head_stride;
+  bool shared;  // the value is the first part of its key
+};
+
+// Up to kMostBlockKeys keys: the addresses of their rows at the item's first kv head.
+struct KeyBlock {
+  int64_t keys;
+  const char* k[kMostBlockKeys];
+  const char* v[kMostBlockKeys];
+  const KeyBlock* ahead;  // the next block, to be prefetched meanwhile, or null
+};
+
+// Fetches rows [first, last) of the next block towards the second-level cache.
+KP_INLINE void prefetch_rows(const char* const* rows, int64_t first, int64_t last, int64_t offset,
+                             int64_t bytes) {
+  for (int64_t j = first; j < last; ++j)
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows[j] + offset + i, 0, 2);
+}
+
+// How scores become exponents of 2: z = score * scale, or cap * tanh(score * scale / cap); the exponent is z
+// * log2(e).
+struct Scaling {
+  static constexpr float kLog2E = 1.44269504088896341f;
+  float scale;
+  float cap;  // 0: none
+  float factor() const { return cap > 0 ? kLog2E : scale * kLog2E; }
+};
+
+// The running softmax of `columns` heads (a multiple of 16): the largest score (capped and scaled if there is
+// a cap, else raw), the sum of the weights relative to it, and what the last block multiplied older weights
+// with.
+struct OnlineSoftmax {
+  float* top;
+  float* sum;
+  float* rescale;
+  int64_t columns;
+
+  void start() {
+    for (int64_t c = 0; c < columns; c += kLanes) {
+      store(top + c, splat(-__builtin_inff()));
+      store(sum + c, zero());
+    }
+  }
+
+  // Scores of `keys` rows become weights in place, rows up to `padded` become 0. True if a maximum rose.
+  KP_NOINLINE bool step(float* scores, int64_t keys, int64_t padded, const Scaling& scaling) {
+    bool rose = false;
+    if (scaling.cap > 0) apply_cap(scores, keys, scaling);
+    const F32x16 factor = splat(scaling.factor());
+    for (int64_t c = 0; c < columns; c += kLanes) {
+      float* column = scores + c;
+      const F32x16 before = load(top + c);
+      F32x16 high = before;
+      for (int64_t j = 0; j < keys; ++j) high = max(high, load(column + j * columns));
+      F32x16 total = load(sum + c);
+      if (any(less(before, high))) {
+        const F32x16 shrink = exp2((before - high) * factor);
+        store(rescale + c, shrink);
+        store(top + c, high);
+        total = total * shrink;
+        rose = true;
+      } else {
+        store(rescale + c, splat(1));
+      }
+      for (int64_t j = 0; j < keys; ++j) {
+        // The largest score gives exactly 1.
+        const F32x16 weight = exp2((load(column + j * columns) - high) * factor);
+        store(column + j * columns, weight);
+        total = total + weight;
+      }
+      for (int64_t j = keys; j < padded; ++j) store(column + j * columns, zero());
+      store(sum + c, total);
+    }
+    return rose;
+  }
+
+ private:
+  KP_NOINLINE void apply_cap(float* scores, int64_t keys, const Scaling& scaling) {
+    const F32x16 cap = splat(scaling.cap), scale = splat(scaling.scale);
+    for (int64_t i = 0; i < keys * columns; i += kLanes)
+      store(scores + i, cap * tanh(load(scores + i) * scale / cap));
+  }
+};
+
+// A run of floats multiplied by one factor.
+KP_INLINE void scale_floats(float* x, int64_t n, float factor) {
+  for (int64_t i = 0; i < n; i += kLanes) store(x + i, load(x + i) * splat(factor));
+}
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER

@@ -1,0 +1,303 @@
+// The two products of a decode step on bf16 tiles. Cache rows go into the tiles as they lie in memory:
+//
+//   scores   S^T = K Q^T: sixteen keys are the rows of A, the queries of one kv head in pairs of d the
+//            columns of B.
+//   values   O = P V: sixteen rows of V are B, so that a pair of neighbouring d stands where the instruction
+//            expects a pair of keys. A therefore holds each weight twice, in the low half of a dword for even
+//            d, in the high half (a row further down) for odd d. The other half is 0. Those rows would be
+//            padding anyway for up to 8 heads.
+//
+// From kPairedHeads heads that share a kv head on, the doubled products cost more than interleaving V in
+// pairs of keys once a block, with sixteen heads in the rows of A. Which rows are taken in place and which
+// are copied: row_tiles.h.
+#pragma once
+
+#include "attention/row_tiles.h"
+#include "core/path.h"
+#include "core/scratch.h"
+#include "simd/transpose.h"
+#include "tiles/dot_pairs.h"
+#include "tiles/tile_block.h"
+#include "tiles/tile_pack.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+// Dot products: a padded row costs as much as any other.
+constexpr int64_t kPairedHeads = kHasDotProducts ? 1 : 32;
+constexpr int64_t kExpandedHeads = 8;  // heads of an A tile whose weights stand in it twice
+
+KP_PATH(decode_tiles_paired);
+KP_PATH(decode_tiles_expanded);
+
+// Calls body(std::integral_constant<int, n>) for an n of 1..kMost.
+template <int kMost, class Body>
+KP_INLINE void with_count(int64_t n, const Body& body) {
+  for_each_tile<kMost>([&](auto i) KP_LAMBDA_INLINE {
+    if (n == i + 1) body(std::integral_constant<int, i + 1>());
+  });
+}
+
+struct DecodeTiles {
+  using Element = Bf16;
+  static constexpr bool kPrefetchInOrder = false;  // the hardware does better with rows in order
+
+  DecodeShape shape;
+  int64_t depths, value_depths;  // tiles across a key and a value
+  bool paired;
+  int64_t row_heads, row_groups;  // query heads of one A tile of weights, and tiles for a group
+  int64_t rows;                   // rows of such a tile
+  int64_t columns;                // score columns of a kv head
+  int64_t query_stride;           // bytes from row to row of a packed query tile
+  Bf16 *queries, *weights, *pairs, *k_copy, *v_copy, *zeros;
+  float* sums;
+  RowTiles tiles;  // of the keys or the values of the head in hand
+
+  DecodeTiles(const DecodeShape& s, BumpAllocator& allocator) : shape(s) {
+    depths = divide_up(s.D, kDepth);
+    value_depths = divide_up(s.Dv, kDepth);
+    paired = s.group >= kPairedHeads;
+    row_heads = paired ? 16 : least(s.group, kExpandedHeads);
+    row_groups = divide_up(s.group, row_heads);
+    rows = paired ? 16 : 2 * row_heads;
+    columns = s.group <= 16 ? s.group : round_up(s.group, 16);
+    query_stride = 64;
+    while (query_stride >= 8 * columns) query_stride /= 2;  // rows that never cross a cache line
+    queries = allocator.take<Bf16>(s.heads * query_tiles() * query_tile());
+    weights = allocator.take<Bf16>(kMostBlockKeys / kTileKeys * s.heads * row_groups * rows * kDepth);
+    sums = allocator.take<float>(s.heads * row_groups * value_depths * sum_tile());
+    k_copy = allocator.take<Bf16>(kMostBlockKeys * depths * kDepth);
+    v_copy = allocator.take<Bf16>(kMostBlockKeys * value_depths * kDepth);
+    pairs = allocator.take<Bf16>(paired ? kMostBlockKeys * value_depths * kDepth : 0);
+    zeros = allocator.take<Bf16>(value_depths * kDepth);
+  }
+
+  int64_t column_tiles() const { return divide_up(columns, 16); }
+  int64_t query_tiles() const { return depths * column_tiles(); }
+  int64_t query_tile() const { return 16 * query_stride / 2; }
+  int64_t sum_tile() const { return rows * 16 * (paired ? 2 : 1); }  // floats of 32 columns of the result
+  int64_t key_step() const { return paired ? kPairTileKeys : kTileKeys; }
+  int64_t query_width() const { return depths * kDepth; }
+
+  // Queries [heads * group][query_width], zero past D.
+  KP_NOINLINE void set_queries(const Bf16* q) {
+    for (int64_t h = 0; h < shape.heads; ++h)
+      for (int64_t g = 0; g < columns; ++g) {
+        const Bf16* row = g < shape.group ? q + (h * shape.group + g) * query_width() : nullptr;
+        for (int64_t d = 0; d < depths; ++d) {
+          char* tile =
+              reinterpret_cast<char*>(queries + ((h * column_tiles() + g / 16) * depths + d) * query_tile());
+          for (int64_t p = 0; p < 16; ++p)
+            if (row)
+              __builtin_memcpy(tile + p * query_stride + g % 16 * 4, row + d * kDepth + 2 * p, 4);
+            else
+              __builtin_memset(tile + p * query_stride + g % 16 * 4, 0, 4);
+        }
+      }
+    __builtin_memset(weights, 0, kMostBlockKeys / kTileKeys * shape.heads * row_groups * rows * 64);
+    __builtin_memset(zeros, 0, value_depths * 64);
+  }
+
+  // --- scores ----------------------------------------------------------------------------------------------
+
+  KP_NOINLINE void scores(const KeyBlock& block, float* to, int64_t score_stride) {
+    const TileShape tile{16, static_cast<int>(least(columns, 16))};
+    TileScope scope(tile);
+    const int64_t count = divide_up(block.keys, 16), blocks = column_tiles(), step = blocks == 1 ? 4 : 2;
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      const int64_t offset = h * shape.k_head_stride;
+      tiles.find(block.keys, block.k, offset, shape.D, k_copy);
+      const Bf16* q = queries + h * query_tiles() * query_tile();
+      for (int64_t t = 0; t < count; t += step) {
+        if (block.ahead)
+          prefetch_rows(block.ahead->k, t * 16, least((t + step) * 16, block.ahead->keys), offset,
+                        shape.D * 2);
+        float* corner = to + h * columns + t * 16 * score_stride;
+        if (blocks == 1) score_column(tile, t, least(count - t, 4), q, corner, score_stride);
+        for (int64_t c = 0; blocks > 1 && c < blocks; c += 2)
+          score_square(tile, t, least(count - t, 2), q + c * depths * query_tile(), least(blocks - c, 2),
+                       corner + c * 16, score_stride);
+      }
+    }
+  }
+
+  // Up to four tiles of keys by one of heads.
+  KP_NOINLINE void score_column(TileShape tile, int64_t t, int64_t count, const Bf16* q, float* to,
+                                int64_t score_stride) {
+    with_count<4>(count, [&](auto down) {
+      block_product<down, 1>(tile, key_tiles(t), query_places(q), depths, nullptr,
+                             {to, 16 * score_stride, 16, score_stride * 4});
+    });
+  }
+
+  // One or two tiles of keys by one or two of heads.
+  KP_NOINLINE void score_square(TileShape tile, int64_t t, int64_t down, const Bf16* q, int64_t across,
+                                float* to, int64_t score_stride) {
+    with_count<2>(down, [&](auto down) {
+      with_count<2>(across, [&](auto across) {
+        block_product<down, across>(tile, key_tiles(t), query_places(q), depths, nullptr,
+                                    {to, 16 * score_stride, 16, score_stride * 4});
+      });
+    });
+  }
+
+  // Operands of a block: tiles of keys from tile t on, tiles of packed queries.
+  auto key_tiles(int64_t t) const {
+    return [=, this](int64_t i, int64_t d)
+               KP_LAMBDA_INLINE { return TilePlace{tiles.start[t + i] + d * 64, tiles.stride[t + i]}; };
+  }
+  auto query_places(const Bf16* q) const {
+    return [=, this](int64_t j, int64_t d)
+               KP_LAMBDA_INLINE { return TilePlace{q + (j * depths + d) * query_tile(), query_stride}; };
+  }
+
+  // --- values ----------------------------------------------------------------------------------------------
+
+  // weights [key][score_stride], zero from block.keys to a multiple of key_step(). Adds their products with V
+  // to the sums.
+  KP_NOINLINE void accumulate(const KeyBlock& block, const float* from, int64_t score_stride, bool first) {
+    const int64_t steps = divide_up(block.keys, key_step());
+    if (paired)
+      mark(paths::decode_tiles_paired), pack_paired_weights(from, score_stride, steps);
+    else if constexpr (kPairedHeads > 1)
+      mark(paths::decode_tiles_expanded), pack_expanded_weights(from, score_stride, steps);
+    const TileShape tile{static_cast<int>(rows), 16};
+    TileScope scope(tile);
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      if (paired)
+        interleave_values(block, h, steps);
+      else
+        find_value_tiles(block, h);
+      if (block.ahead && !shape.shared)
+        prefetch_rows(block.ahead->v, 0, block.ahead->keys, h * shape.v_head_stride, shape.Dv * 2);
+      const Bf16* a = weights + h * row_groups * rows * kDepth;
+      for (int64_t g = 0; g < row_groups; g += 2) {
+        float* c = sums + (h * row_groups + g) * value_depths * sum_tile();
+        const Bf16* p = a + g * rows * kDepth;
+        const int64_t down = least(row_groups - g, 2), across = down == 2 ? 2 : 4;
+        if (paired)
+          for (int64_t d = 0; d < value_depths; ++d) pair_product(tile, p, down, d, steps, c, first);
+        else
+          for (int64_t d = 0; d < value_depths; d += across)
+            value_product(tile, p, down, d, least(value_depths - d, across), steps, c, first);
+      }
+    }
+  }
+
+  int64_t weight_step() const { return shape.heads * row_groups * rows * kDepth; }
+
+  DenseTiles weight_tiles(const Bf16* p) const { return {p, rows * kDepth * 2, weight_step() * 2}; }
+
+  // One tile of weights by up to four of values, or two by up to two.
+  KP_NOINLINE void value_product(TileShape tile, const Bf16* p, int64_t down, int64_t d, int64_t across,
+                                 int64_t steps, float* c, bool first) {
+    const BlockSums to{c + d * sum_tile(), value_depths * sum_tile(), sum_tile()};
+    const auto v = [=, this](int64_t j, int64_t s)
+                       KP_LAMBDA_INLINE { return TilePlace{tiles.start[s] + (d + j) * 64, tiles.stride[s]}; };
+    const BlockSums* from = first ? nullptr : &to;
+    if (down == 1)
+      with_count<4>(across, [&](auto n) { block_product<1, n>(tile, weight_tiles(p), v, steps, from, to); });
+    else
+      with_count<2>(across, [&](auto n) { block_product<2, n>(tile, weight_tiles(p), v, steps, from, to); });
+  }
+
+  // One or two tiles of sixteen heads by the two tiles of sixteen columns that 32 columns of interleaved
+  // values make.
+  KP_NOINLINE void pair_product(TileShape tile, const Bf16* p, int64_t down, int64_t d, int64_t steps,
+                                float* c, bool first) {
+    const BlockSums to{c + d * sum_tile(), value_depths * sum_tile()};
+    const DenseTiles v{pairs + d * 2 * kTileHalves, kTileHalves * 2, value_depths * 4 * kTileHalves};
+    with_count<2>(down, [&](auto n) {
+      block_product<n, 2>(tile, weight_tiles(p), v, steps, first ? nullptr : &to, to);
+    });
+  }
+
+  // Sixteen keys by sixteen columns of scores to rows of weights: [key step][kv head][tile of the
+  // group][row][key].
+  KP_NOINLINE void pack_expanded_weights(const float* from, int64_t score_stride, int64_t steps) {
+    for (int64_t s = 0; s < steps; ++s)
+      for (int64_t c = 0; c < shape.heads * columns; c += 16) {
+        I32x16 bits[16];
+        for (int j = 0; j < 16; ++j) bits[j] = bf16_bits(load(from + (s * 16 + j) * score_stride + c));
+        transpose(bits);
+        for (int i = 0; i < 16; ++i) {
+          const int64_t h = (c + i) / columns, g = (c + i) % columns;
+          if (h >= shape.heads || g >= shape.group) continue;
+          Bf16* tile = weights + s * weight_step() + (h * row_groups + g / row_heads) * rows * kDepth;
+          store_dwords(tile + g % row_heads * kDepth, bits[i]);
+          store_dwords(tile + (row_heads + g % row_heads) * kDepth, shift_left<16>(bits[i]));
+        }
+      }
+  }
+
+  // As above with 32 keys in a row, each weight once.
+  KP_NOINLINE void pack_paired_weights(const float* from, int64_t score_stride, int64_t steps) {
+    for (int64_t s = 0; s < 2 * steps; ++s)
+      for (int64_t h = 0; h < shape.heads; ++h)
+        for (int64_t g = 0; g < shape.group; g += 16) {
+          I32x16 bits[16];
+          for (int j = 0; j < 16; ++j)
+            bits[j] = as_int(load(from + (s * 16 + j) * score_stride + h * columns + g));
+          transpose(bits);
+          Bf16* tile =
+              weights + s / 2 * weight_step() + (h * row_groups + g / 16) * rows * kDepth + s % 2 * 16;
+          for (int i = 0; i < 16; ++i) store(tile + i * kDepth, as_float(bits[i]));
+        }
+  }
+
+  KP_NOINLINE void find_value_tiles(const KeyBlock& block, int64_t h) {
+    if (shape.shared && shape.heads == 1) return;  // the tiles of the scores are still there
+    tiles.find(block.keys, block.v, h * shape.v_head_stride, shape.Dv, v_copy);
+  }
+
+  // V of one head in pairs of keys: [32 keys][16 columns][pair][column][2].
+  KP_NOINLINE void interleave_values(const KeyBlock& block, int64_t h, int64_t steps) {
+    find_value_tiles(block, h);
+    for (int64_t s = 0; s < steps; ++s)
+      for (int64_t p = 0; p < 16; ++p) {
+        const int64_t key = s * 32 + 2 * p, tile = key / 16;
+        const bool there = tile * 16 < block.keys;  // the second tile of a step may not exist
+        const char* row =
+            there ? tiles.start[tile] + key % 16 * tiles.stride[tile] : reinterpret_cast<char*>(zeros);
+        const char* next = there ? row + tiles.stride[tile] : row;
+        Bf16* to = pairs + s * value_depths * 2 * kTileHalves + p * kDepth;
+        for (int64_t d = 0; d < value_depths * 2; ++d, to += kTileHalves)
+          store_dwords(to, load_u16(row + d * 32) | shift_left<16>(load_u16(next + d * 32)));
+      }
+  }
+
+  // --- results ---------------------------------------------------------------------------------------------
+
+  // Multiplies the sums of every head with its entry of `factors` [columns of all heads].
+  KP_NOINLINE void rescale(const float* factors) {
+    for (int64_t h = 0; h < shape.heads; ++h)
+      for (int64_t g = 0; g < shape.group; ++g) {
+        const float factor = factors[h * columns + g];
+        if (factor == 1) continue;
+        float* row = sum_row(h, g);
+        for (int64_t d = 0; d < value_depths; ++d, row += sum_tile()) {
+          scale_floats(row, 16, factor);
+          scale_floats(row + second_half(), 16, factor);
+        }
+      }
+  }
+
+  float* sum_row(int64_t h, int64_t g) const {
+    return sums + (h * row_groups + g / row_heads) * value_depths * sum_tile() + g % row_heads * 16;
+  }
+  int64_t second_half() const { return paired ? 256 : row_heads * 16; }  // odd columns, or columns 16 to 31
+
+  // The sums of one query head in the order of its columns, round_up(Dv, 32) of them.
+  void read(int64_t h, int64_t g, float* to) const {
+    const float* row = sum_row(h, g);
+    for (int64_t d = 0; d < value_depths; ++d, row += sum_tile(), to += kDepth) {
+      F32x16 low = load(row), high = load(row + second_half());
+      if (!paired) interleave(low, high);
+      store(to, low);
+      store(to + 16, high);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER

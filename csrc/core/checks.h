@@ -1,0 +1,82 @@
+// Argument checks of the operators, and how their errors reach Python.
+//
+// The stable ABI turns every C++ exception into RuntimeError. So a check throws a message that starts with a
+// marker, `ValueError: store_cache: indices[3] = 9 is outside [0, 8)`, and the Python face raises the class
+// that it names. Every check runs before the first write.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+#include "core/view.h"
+
+namespace kernelpair {
+
+enum class ErrorKind { type, value, index };
+
+// What a check throws; the operator's name joins at its boundary (operator.h).
+struct ArgumentError : std::runtime_error {
+  ErrorKind kind;
+  ArgumentError(ErrorKind error_kind, const std::string& message)
+      : std::runtime_error(message), kind(error_kind) {}
+};
+
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream stream;
+  (stream << ... << parts);
+  return stream.str();
+}
+
+// The text in quotes. JSON needs no escapes beyond these two: what is quoted are our own ASCII literals.
+std::string json_string(const std::string& text);
+
+[[noreturn]] void fail(ErrorKind kind, const std::string& message);
+
+// KP_CHECK_VALUE(Dv > 0, "v must not be empty, got width ", Dv): the message is only built when the check
+// fails.
+#define KP_CHECK_AS(kind, condition, ...) \
+  (__builtin_expect(!!(condition), 1) ? void(0) : ::kernelpair::fail(kind, ::kernelpair::concat(__VA_ARGS__)))
+#define KP_CHECK_TYPE(condition, ...) KP_CHECK_AS(::kernelpair::ErrorKind::type, condition, __VA_ARGS__)
+#define KP_CHECK_VALUE(condition, ...) KP_CHECK_AS(::kernelpair::ErrorKind::value, condition, __VA_ARGS__)
+#define KP_CHECK_INDEX(condition, ...) KP_CHECK_AS(::kernelpair::ErrorKind::index, condition, __VA_ARGS__)
+
+// A view with the name of its argument, for messages: check_rank({"k", k}, 3).
+struct Arg {
+  const char* name;
+  const View& view;
+};
+
+const char* name_of(Dtype dtype);
+std::string shape_of(const View& view);
+
+void check_rank(Arg arg, int rank);
+void check_shape(Arg arg, std::initializer_list<int64_t> shape);
+void check_dense_last_dim(Arg arg);                                    // any stride where the size is 0 or 1
+void check_dtype(Arg arg, std::initializer_list<Dtype> dtypes);        // one of these
+void check_same_dtype(Arg first, std::initializer_list<Arg> others);   // absent ones are left out
+void check_float(Arg arg);                                             // bf16, f16, f32
+void check_index_dtype(Arg arg);                                       // i32, i64
+void check_parameter_vector(Arg arg, int64_t size, Dtype call_dtype);  // [size], the call's dtype or f32
+
+// 0 <= index < size for every entry of a vector but the pads; IndexError names the entry and the value.
+struct Pad {
+  bool given = false;
+  int64_t slot = 0;
+};
+void check_indices_in_range(Arg indices, int64_t size, Pad pad = {});
+void check_no_duplicates(Arg indices, Pad pad = {});
+// Both, for the entries i with live(i) alone; the others are never interpreted.
+void check_written_slots(Arg indices, int64_t slots, Pad pad, const std::function<bool(int64_t)>& live);
+// [B + 1]: from 0 or above, never falling, up to `tokens` or below.
+void check_offsets(Arg offsets, int64_t tokens);
+void check_positive(const char* name, double value);  // and finite
+
+// No mutated argument may share a byte with itself, with another mutated one or with one that is read.
+void check_disjoint(std::initializer_list<Arg> mutated, std::initializer_list<Arg> read);
+void check_apart(Arg a, Arg b);  // the same for two arguments that are only read
+
+}  // namespace kernelpair

@@ -1,0 +1,58 @@
+// How an operator reaches its kernel. A kernel takes one struct of arguments, declared with it in
+// csrc/kernels/<stem>.h:
+//
+//   struct StoreCacheArguments {           // views are references: leaving one out does not compile
+//     const View &k, &v;
+//     bool has_pad;
+//   };
+//   KP_KERNEL(store_cache, StoreCacheArguments);   // inside namespace kernelpair
+//
+// The operator calls the kernel of the selected tier, which is then the last one that ran:
+//
+//   kernels::store_cache({.k = k, .v = v, .has_pad = false});
+//
+// The definition stands in csrc/kernels/<stem>.cpp: void store_cache(const StoreCacheArguments& call), in
+// namespace kernelpair::KP_TIER. A definition for other arguments is an error of the linker.
+#pragma once
+
+#include "core/view.h"
+
+#ifdef KP_TIER
+
+#define KP_KERNEL(name, Arguments)       \
+  namespace KP_TIER {                    \
+  void name(const Arguments& arguments); \
+  }                                      \
+  static_assert(true)
+
+#else
+
+#include "core/tier.h"
+
+namespace kernelpair {
+
+template <class Arguments>
+struct Kernel {
+  void (*of_tier[kTierCount])(const Arguments&);  // null where the tier is not compiled
+  void operator()(const Arguments& arguments) const { of_tier[static_cast<int>(begin_kernel())](arguments); }
+};
+
+}  // namespace kernelpair
+
+#define KP_KERNEL(name, Arguments)                                                                       \
+  KP_TIERS(KP_DECLARE_IN_TIER, name, Arguments)                                                          \
+  namespace kernels {                                                                                    \
+  constexpr ::kernelpair::Kernel<Arguments> name = {{KP_TIERS(KP_ADDRESS_IN_TIER, ::kernelpair, name)}}; \
+  }                                                                                                      \
+  static_assert(true)
+
+#define KP_DECLARE_IN_TIER(tier, compiled, products, flags, features, name, Arguments) \
+  namespace tier {                                                                     \
+  void name(const Arguments& arguments);                                               \
+  }
+#define KP_ADDRESS_IN_TIER(tier, compiled, products, flags, features, scope, name) \
+  KP_IF_COMPILED_##compiled(&scope::tier::name),
+#define KP_IF_COMPILED_0(address) nullptr
+#define KP_IF_COMPILED_1(address) address
+
+#endif

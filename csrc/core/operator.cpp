@@ -1,0 +1,148 @@
+#include "core/operator.h"
+
+#include <vector>
+
+namespace kernelpair {
+namespace {
+
+using torch::headeronly::ScalarType;
+
+Dtype dtype_of(const char* name, const Tensor& tensor) {
+  switch (const ScalarType type = tensor.scalar_type()) {
+    case ScalarType::BFloat16: return Dtype::bf16;
+    case ScalarType::Half: return Dtype::f16;
+    case ScalarType::Float: return Dtype::f32;
+    case ScalarType::Byte: return Dtype::u8;
+    case ScalarType::Float8_e4m3fn: return Dtype::f8e4m3;
+    case ScalarType::Float8_e5m2: return Dtype::f8e5m2;
+    case ScalarType::Int: return Dtype::i32;
+    case ScalarType::Long: return Dtype::i64;
+    case ScalarType::Bool: return Dtype::b8;
+    default: fail(ErrorKind::type, concat(name, " has dtype ", torch::headeronly::toString(type)));
+  }
+}
+
+ScalarType scalar_type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::bf16: return ScalarType::BFloat16;
+    case Dtype::f16: return ScalarType::Half;
+    case Dtype::f32: return ScalarType::Float;
+    case Dtype::u8: return ScalarType::Byte;
+    case Dtype::f8e4m3: return ScalarType::Float8_e4m3fn;
+    case Dtype::f8e5m2: return ScalarType::Float8_e5m2;
+    case Dtype::i32: return ScalarType::Int;
+    case Dtype::i64: return ScalarType::Long;
+    case Dtype::b8: return ScalarType::Bool;
+  }
+  return ScalarType::Undefined;
+}
+
+struct NamedOperator {
+  std::string name, schema, fake;
+};
+
+std::vector<NamedOperator>& operators() {
+  static auto* const all = new std::vector<NamedOperator>;
+  return *all;
+}
+
+const char* marker(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::type: return "TypeError";
+    case ErrorKind::index: return "IndexError";
+    default: return "ValueError";
+  }
+}
+
+}  // namespace
+
+View view_of(const char* name, const Tensor& tensor) {
+  View view;
+  view.dtype = dtype_of(name, tensor);
+  const auto sizes = tensor.sizes();
+  KP_CHECK_VALUE(sizes.size() <= kMaxRank, name, " has ", sizes.size(), " dimensions, at most ", kMaxRank,
+                 " are known");
+  KP_CHECK_VALUE(tensor.is_cpu(), name, " is not on the CPU");
+  view.dim = static_cast<int32_t>(sizes.size());
+  const auto strides = tensor.strides();
+  for (int d = 0; d < view.dim; ++d) {
+    view.sizes[d] = sizes[d];
+    view.strides[d] = strides[d];
+  }
+  view.data = tensor.data_ptr();
+  view.defined = true;
+  return view;
+}
+
+View view_of(const char* name, const std::optional<Tensor>& tensor) {
+  return tensor.has_value() ? view_of(name, *tensor) : View{};
+}
+
+// Not torch::stable::empty, which looks its operator up by name at each call: 0.7 us of a small one.
+Tensor new_tensor(const int64_t* sizes, size_t dim, Dtype dtype) {
+  std::vector<int64_t> strides(dim);  // packed_linear's result has any rank
+  int64_t step = 1;
+  bool overflows = false;
+  for (size_t d = dim; d-- > 0;) {
+    strides[d] = step;
+    overflows |= __builtin_mul_overflow(step, sizes[d] ? sizes[d] : 1, &step);
+  }
+  if (overflows) return torch::stable::empty({sizes, dim}, scalar_type_of(dtype));  // which says so
+  AtenTensorHandle handle;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(dim), sizes, strides.data(),
+                                                         static_cast<int32_t>(scalar_type_of(dtype)),
+                                                         aoti_torch_device_type_cpu(), 0, &handle));
+  return Tensor(handle);
+}
+
+Tensor new_tensor(std::initializer_list<int64_t> sizes, Dtype dtype) {
+  return new_tensor(sizes.begin(), sizes.size(), dtype);
+}
+
+void call_named(const char* name, BoxedFunction boxed, StableIValue* stack, uint64_t inputs,
+                uint64_t outputs) {
+  try {
+    boxed(stack, inputs, outputs);
+  } catch (const ArgumentError& error) {
+    const bool internal = name[0] == '_';
+    throw std::runtime_error(
+        concat(marker(error.kind), ": ", internal ? "" : name, internal ? "" : ": ", error.what()));
+  }
+}
+
+OperatorRecord::OperatorRecord(const char* name, const char* schema, const char* fake) {
+  operators().push_back({name, schema, fake});
+}
+
+// The operators of the library itself. They take no tensor, so they are registered for every backend at once.
+namespace {
+
+std::string _tiers() { return describe_tiers(); }
+
+std::string _operators() {
+  std::string list;
+  for (const NamedOperator& op : operators())
+    if (op.name[0] != '_')
+      list += concat(list.empty() ? "" : ", ", "{\"name\": ", json_string(op.name),
+                     ", \"schema\": ", json_string(op.schema), ", \"fake\": ", json_string(op.fake), "}");
+  return "[" + list + "]";
+}
+
+void _set_tier(const std::string& name) { select_tier(name); }
+
+std::string _selected_tier() { return name_of(selected_tier()); }
+
+std::string _last_tier() { return last_tier(); }
+
+void _forget_last_tier() { forget_last_tier(); }
+
+}  // namespace
+
+KP_OPERATOR_FOR(CompositeExplicitAutograd, _tiers, "() -> str");
+KP_OPERATOR_FOR(CompositeExplicitAutograd, _operators, "() -> str");
+KP_OPERATOR_FOR(CompositeExplicitAutograd, _set_tier, "(str name) -> ()");
+KP_OPERATOR_FOR(CompositeExplicitAutograd, _selected_tier, "() -> str");
+KP_OPERATOR_FOR(CompositeExplicitAutograd, _last_tier, "() -> str");
+KP_OPERATOR_FOR(CompositeExplicitAutograd, _forget_last_tier, "() -> ()");
+
+}  // namespace kernelpair

@@ -1,0 +1,52 @@
+#include "core/parallel.h"
+
+#include <torch/csrc/stable/ops.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+namespace kernelpair {
+namespace {
+
+// On trial every loop is cut into as many ranges as there are threads, and these begin together: what ranges
+// do to each other then shows in small batches too, which otherwise one thread would have done before the
+// next one wakes.
+const bool on_trial = std::getenv("KERNELPAIR_SPLIT_LOOPS") != nullptr;
+constexpr int kPatience = 200;  // looks at the others, each of which lets another thread of this core go on
+
+struct Together {
+  LoopBody body;
+  void* context;
+  int64_t expected;
+  std::atomic<int64_t> arrived{0};
+};
+
+void begin_together(int64_t begin, int64_t end, void* context) {
+  auto* loop = static_cast<Together*>(context);
+  loop->arrived.fetch_add(1);
+  for (int look = 0; look < kPatience && loop->arrived.load(std::memory_order_relaxed) < loop->expected;
+       ++look)
+    std::this_thread::yield();
+  loop->body(begin, end, loop->context);
+}
+
+}  // namespace
+
+bool loops_are_split() { return on_trial; }
+
+int thread_count() { return static_cast<int>(torch::stable::get_num_threads()); }
+
+void run_parallel(int64_t n, int64_t grain, LoopBody body, void* context) {
+  if (n <= 0) return;
+  if (on_trial && n > 1 && thread_count() > 1) {
+    const int64_t threads = thread_count(), length = divide_up(n, threads);
+    Together loop{body, context, divide_up(n, length)};
+    STABLE_TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, n, 1, begin_together, &loop));
+    return;
+  }
+  if (n <= grain) return body(0, n, context);
+  STABLE_TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, n, grain, body, context));
+}
+
+}  // namespace kernelpair

@@ -1,0 +1,40 @@
+#include "core/path.h"
+
+#include <set>
+#include <string>
+
+#include "core/operator.h"
+
+// The linker's names for the ends of the section; weak, for a library whose kernels mark nothing has none.
+extern "C" __attribute__((weak, visibility("hidden"))) kernelpair::Path __start_kp_paths[];
+extern "C" __attribute__((weak, visibility("hidden"))) kernelpair::Path __stop_kp_paths[];
+
+namespace kernelpair {
+namespace {
+
+template <class Wanted>
+std::string names_of_paths(const Wanted& wanted) {
+  std::set<std::string> names;  // a header's record stands in each kernel that includes it
+  for (Path* path = __start_kp_paths; path != __stop_kp_paths; ++path)
+    if (wanted(*path)) names.insert(path->name);
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ",") + name;
+  return list;
+}
+
+// Names with commas between them: all that a tier has, or those taken since they were last asked for, which
+// are forgotten.
+std::string _paths(const std::string& tier) {
+  return names_of_paths([&](const Path& path) { return tier == path.tier; });
+}
+
+std::string _taken_paths() {
+  return names_of_paths([](Path& path) { return path.taken.exchange(false); });
+}
+
+}  // namespace
+
+KP_OPERATOR_FOR(CompositeExplicitAutograd, _paths, "(str tier) -> str");
+KP_OPERATOR_FOR(CompositeExplicitAutograd, _taken_paths, "() -> str");
+
+}  // namespace kernelpair

@@ -1,0 +1,36 @@
+// Ways that kernels take, and which of them were taken since the last time that somebody asked: a run of the
+// harness can then say what of the kernels' code no case has reached. A mark that is set already costs one
+// load.
+//
+//   KP_PATH(store_dense);      // in the kernel's anonymous namespace: a record, which the library finds
+//   mark(paths::store_dense);  // where the way goes
+//
+// The compiler drops a record that its tier never marks, so that the library knows which tier has which ways.
+#pragma once
+
+#include <atomic>
+
+#include "core/view.h"
+
+namespace kernelpair {
+
+struct alignas(32) Path {  // records lie side by side in a section of their own: path.cpp walks them
+  const char* name;
+  const char* tier;
+  std::atomic<bool> taken;
+};
+
+KP_INLINE void mark(Path& path) {
+  if (!path.taken.load(std::memory_order_relaxed)) path.taken.store(true, std::memory_order_relaxed);
+}
+
+}  // namespace kernelpair
+
+#define KP_QUOTED(text) #text
+#define KP_NAME_OF_TIER(tier) KP_QUOTED(tier)
+#define KP_PATH(name)                                                                          \
+  namespace paths {                                                                            \
+  [[maybe_unused]]                                                                             \
+  __attribute__((section("kp_paths"))) Path name = {#name, KP_NAME_OF_TIER(KP_TIER), {false}}; \
+  }                                                                                            \
+  static_assert(true)

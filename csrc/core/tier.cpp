@@ -1,0 +1,177 @@
+#include "core/tier.h"
+
+#include <atomic>
+#include <cstdlib>
+
+#include "build_info.h"
+#include "core/checks.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace kernelpair {
+namespace {
+
+// How a tier multiplies bf16: like other numbers; two products at a time (VDPBF16PS); in tiles, of hardware
+// or of software.
+enum class Products { none, dots, tile_registers, soft_tiles };
+
+struct TierInfo {
+  const char* name;
+  bool compiled;
+  Products products;
+  const char* products_name;
+  const char* flags;
+};
+
+#define KP_INFO(name, compiled, products, flags, features) \
+  {#name, compiled, Products::products, #products, flags},
+constexpr TierInfo kTiers[] = {KP_TIERS(KP_INFO)};
+#undef KP_INFO
+
+const TierInfo& info(Tier tier) { return kTiers[static_cast<int>(tier)]; }
+
+// The kernel grants the tile registers to a process only on request; the grant survives fork, not exec.
+bool tile_permission() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr int kArchRequestXcompPermission = 0x1023, kXfeatureTileData = 18;
+  return syscall(SYS_arch_prctl, kArchRequestXcompPermission, kXfeatureTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+// What the flags of the tier let the compiler use, and this CPU has not: "avx512f, avx512bw".
+std::string lacking(Tier tier) {
+  std::string names;
+  switch (tier) {
+#define KP_FEATURE(feature) \
+  if (!__builtin_cpu_supports(feature)) names += (names.empty() ? "" : ", ") + std::string(feature);
+#define KP_CASE(name, compiled, products, flags, features) \
+  case Tier::name: features break;
+    KP_TIERS(KP_CASE)
+#undef KP_CASE
+#undef KP_FEATURE
+    case Tier::count: break;
+  }
+  return names;
+}
+
+std::string find_obstacle(Tier tier) {
+  if (!info(tier).compiled) return "not compiled into this library";
+  const std::string features = lacking(tier);
+  if (!features.empty()) return "this CPU lacks " + features;
+  if (info(tier).products == Products::tile_registers && !tile_permission())
+    return "the operating system refuses the AMX tile registers";
+  return "";
+}
+
+// Empty if the tier can run here, else why not. Asked once a tier: the answer does not change while a process
+// lives.
+const std::string& obstacle(Tier tier) {
+  static const auto* const obstacles = [] {
+    auto* all = new std::string[kTierCount];
+    for (int i = 0; i < kTierCount; ++i) all[i] = find_obstacle(static_cast<Tier>(i));
+    return all;
+  }();
+  return obstacles[static_cast<int>(tier)];
+}
+
+std::string names_of_tiers() {
+  std::string names;
+  for (const TierInfo& tier : kTiers) names += (names.empty() ? "" : ", ") + std::string(tier.name);
+  return names;
+}
+
+Tier tier_named(const std::string& name, const char* source) {
+  for (int i = 0; i < kTierCount; ++i) {
+    if (name != kTiers[i].name) continue;
+    const std::string& why = obstacle(static_cast<Tier>(i));
+    KP_CHECK_VALUE(why.empty(), source, "tier '", name, "' cannot run here: ", why);
+    return static_cast<Tier>(i);
+  }
+  fail(ErrorKind::value, concat(source, "there is no tier '", name, "'; the tiers are ", names_of_tiers()));
+}
+
+// VDPBF16PS does twice the work of an FMA in the same time on AMD's CPUs, and half of it on Intel's.
+bool dot_products_pay() {
+#if defined(__x86_64__)
+  return !__builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
+// Tiles in software run only when asked for.
+bool pays(Tier tier) {
+  const Products products = info(tier).products;
+  return products != Products::soft_tiles && (products != Products::dots || dot_products_pay());
+}
+
+// The last of the list, which goes from what any CPU has to what few have. The first runs everywhere, where
+// it is compiled.
+Tier best_tier() {
+  int best = kTierCount - 1;
+  while (best > 0 && !(pays(static_cast<Tier>(best)) && obstacle(static_cast<Tier>(best)).empty())) --best;
+  return static_cast<Tier>(best);
+}
+
+constexpr int kNone = -1;
+std::atomic<int> selected{kNone};
+std::atomic<int> last{kNone};
+
+Tier initial_tier() {
+  const char* forced = std::getenv("KERNELPAIR_TIER");
+  if (forced && *forced) return tier_named(forced, "KERNELPAIR_TIER: ");
+  const Tier best = best_tier();
+  KP_CHECK_VALUE(obstacle(best).empty(), "no tier of this library runs here unasked: set KERNELPAIR_TIER");
+  return best;
+}
+
+}  // namespace
+
+const char* name_of(Tier tier) { return info(tier).name; }
+
+Tier selected_tier() {
+  int tier = selected.load(std::memory_order_relaxed);
+  if (tier == kNone) {
+    tier = static_cast<int>(initial_tier());
+    selected.store(tier, std::memory_order_relaxed);
+  }
+  return static_cast<Tier>(tier);
+}
+
+Tier begin_kernel() {
+  const Tier tier = selected_tier();
+  last.store(static_cast<int>(tier), std::memory_order_relaxed);
+  return tier;
+}
+
+void select_tier(const std::string& name) { selected.store(static_cast<int>(tier_named(name, ""))); }
+
+std::string last_tier() {
+  const int tier = last.load();
+  return tier == kNone ? "" : kTiers[tier].name;
+}
+
+void forget_last_tier() { last.store(kNone); }
+
+std::string describe_tiers() {
+  std::string tiers;
+  for (int i = 0; i < kTierCount; ++i) {
+    const std::string& why = obstacle(static_cast<Tier>(i));
+    tiers += concat(i ? ", " : "", "{\"name\": ", json_string(kTiers[i].name),
+                    ", \"compiled\": ", kTiers[i].compiled ? "true" : "false",
+                    ", \"runnable\": ", why.empty() ? "true" : "false", ", \"reason\": ", json_string(why),
+                    ", \"products\": ", json_string(kTiers[i].products_name),
+                    ", \"flags\": ", json_string(kTiers[i].flags), "}");
+  }
+  return concat("{\"tiers\": [", tiers, "], \"best\": ", json_string(name_of(best_tier())),
+                ", \"compiler\": ", json_string(KP_COMPILER),
+                ", \"build_type\": ", json_string(KP_BUILD_TYPE),
+                ", \"build_directory\": ", json_string(KP_BUILD_DIRECTORY), "}");
+}
+
+}  // namespace kernelpair

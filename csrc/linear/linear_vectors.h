@@ -1,0 +1,260 @@
+// packed_linear on vectors, for every dtype and tier: x in fp32, row blocks against panels of 32 outputs.
+//
+// | number         | value      | why                                                                  |
+// |----------------|------------|----------------------------------------------------------------------|
+// | kRowBlock      | 12 / 3 / 1 | sums of two half panels fill registers: 24 of 32, 12 of 16, 8 of 16  |
+// | kWidenedBlocks | 6          | 192 k of a panel in fp32 (24 KiB), of a row block (9 KiB) stay in L1 |
+// | kGroupRows     | 96         | rows that share one widening of the weights (3% of their products)   |
+// | kDeepBlocks    | 32         | 1024 k of a group of rows (384 KiB) stay in L2; sums wait            |
+// | kRunPanels     | 64         | ... for as many panels at a time: waiting sums of 768 KiB a thread   |
+// | kStreamAhead   | 16 KiB     | one row block: how far the weight stream is prefetched               |
+// | kChunkRows     | 1024       | bounds the fp32 copy of x at 4 KiB of memory for each k              |
+//
+// A single row block needs no widened copy: it reads the packed weights once, from memory to registers.
+// Several row blocks prefetch the weights of the next 192 k into L2 while they multiply.
+#pragma once
+
+#include "core/parallel.h"
+#include "core/scratch.h"
+#include "kernels/packed_linear.h"
+#include "linear/parts.h"
+#include "simd/pairs.h"
+#include "simd/transpose.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+constexpr int kRowBlock = kVectorBytes == 64 ? 12 : kVectorBytes == 32 ? 3 : 1;
+constexpr int64_t kWidenedBlocks = 6, kGroupRows = 96, kDeepBlocks = 32, kRunPanels = 64, kChunkRows = 1024;
+
+KP_PATH(linear_vectors_few);
+KP_PATH(linear_vectors_many);
+KP_PATH(linear_vectors_slices);
+
+template <int N>
+struct Count {
+  static constexpr int value = N;
+};
+
+// Calls body(Count<R>) with the smallest row block that holds `rows`.
+template <class Body>
+KP_INLINE void with_row_block(int64_t rows, const Body& body) {
+  if (rows <= 1) return body(Count<1>{});
+  if constexpr (kRowBlock >= 2)
+    if (rows <= 2) return body(Count<2>{});
+  if constexpr (kRowBlock > 4)
+    if (rows <= 4) return body(Count<4>{});
+  if constexpr (kRowBlock > 8)
+    if (rows <= 8) return body(Count<8>{});
+  body(Count<kRowBlock>{});
+}
+
+// Sixteen outputs at two neighbouring k, from a packed tile: pairs of 16-bit elements stand side by side,
+// floats in rows.
+template <class T>
+KP_INLINE void load_outputs(const T* tile, int pair, F32x16& even, F32x16& odd) {
+  if constexpr (sizeof(T) == 2)
+    load_split(tile + kPair * pair, even, odd);
+  else
+    load_pair(tile + kPair * pair, even, odd);
+}
+
+// What to prefetch beside a product: `step` bytes further on for each pair of k.
+struct Ahead {
+  const char* at;
+  int64_t step;
+};
+
+// The stream of the weights themselves, into L1; or a share of the next slice, into L2.
+template <bool kStream>
+KP_INLINE void prefetch(Ahead& ahead) {
+  __builtin_prefetch(ahead.at, 0, kStream ? 3 : 2);
+  if constexpr (kStream)
+    for (int64_t line = 64; line < ahead.step; line += 64) __builtin_prefetch(ahead.at + line, 0, 3);
+  ahead.at += ahead.step;
+}
+
+// sums += x w over `blocks` blocks of 32 k; x holds kRows values for each k.
+template <int kRows, bool kStream, class T>
+KP_INLINE void accumulate(const float* x, const T* weights, int64_t blocks, Ahead ahead,
+                          F32x16 (&sums)[kRows][2]) {
+  for (int64_t b = 0; b < blocks; ++b, weights += kBlockElements)
+    for (int pair = 0; pair < kBlockK / 2; ++pair, x += 2 * kRows) {
+      prefetch<kStream>(ahead);
+      F32x16 even[2], odd[2];
+      load_outputs(weights, pair, even[0], odd[0]);
+      load_outputs(weights + kBlockElements / 2, pair, even[1], odd[1]);
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+        const F32x16 first = splat(x[r]), second = splat(x[kRows + r]);
+        sums[r][0] = fma(second, odd[0], fma(first, even[0], sums[r][0]));
+        sums[r][1] = fma(second, odd[1], fma(first, even[1], sums[r][1]));
+      }
+    }
+}
+
+// One block of rows of x as [k][kRows] in fp32, k padded to whole blocks with 0.
+template <int kRows, class T>
+void pack_row_block(const Rows& x, int64_t first, int64_t live, float* to) {
+  const int64_t K = x.columns(), stride = x.column_stride();
+  const T* rows[kRows];
+  for (int r = 0; r < live; ++r) rows[r] = x.row<T>(first + r);
+  for (int64_t k = 0; k < round_up(K, kBlockK); k += kLanes) {
+    const int lanes = lanes_left(K - k < 0 ? 0 : K - k);
+    F32x16 lines[16] = {};
+    for (int r = 0; r < live; ++r) lines[r] = load_columns(rows[r], stride, k, lanes);
+    if constexpr (kRows == 1) {
+      store(to + k, lines[0]);
+    } else {
+      transpose(lines);
+      for (int i = 0; i < kLanes; ++i) store(to + (k + i) * kRows, lines[i], kRows);
+    }
+  }
+}
+
+// A run of rows that are multiplied with one panel after another, and the block they end with.
+template <class T>
+struct VectorLinear {
+  const Rows x;
+  const View &packed, &bias, &out;
+  int64_t N = out.sizes[1];
+  int64_t blocks = packed.sizes[1];  // blocks of 32 k in a panel
+  int64_t block_floats = kRowBlock * blocks * kBlockK;
+
+  explicit VectorLinear(const PackedLinearArguments& call)
+      : x{call.x}, packed(call.packed_weight), bias(call.bias), out(call.out) {}
+
+  KP_INLINE const T* panel(int64_t p) const {
+    return static_cast<const T*>(packed.data) + p * blocks * kBlockElements;
+  }
+  KP_INLINE T* out_at(int64_t row, int64_t p) const {
+    return static_cast<T*>(out.data) + row * N + p * kPanelColumns;
+  }
+
+  void pack_rows(int64_t first, int64_t rows, float* to) const {
+    parallel_for(divide_up(rows, kRowBlock), (1 << 18) / block_floats + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        const int64_t live = rows - b * kRowBlock < kRowBlock ? rows - b * kRowBlock : kRowBlock;
+        with_row_block(live, [&](auto count) {
+          pack_row_block<decltype(count)::value, T>(x, first + b * kRowBlock, live, to + b * block_floats);
+        });
+      }
+    });
+  }
+
+  // One row block: products over the whole of k stay in registers.
+  void multiply_one(const float* x_block, int64_t first, int64_t live, int64_t p) const {
+    with_row_block(live, [&](auto count) {
+      constexpr int kRows = decltype(count)::value;
+      F32x16 sums[kRows][2] = {};
+      const Ahead stream{reinterpret_cast<const char*>(panel(p)) + kStreamAhead,
+                         2 * kPanelColumns * (int64_t)sizeof(T)};
+      accumulate<kRows, true>(x_block, panel(p), blocks, stream, sums);
+      finish<kRows>(sums, first, live, p);
+    });
+  }
+
+  // Blocks `from` to `end` of one panel, against up to kGroupRows rows. A slice of the panel is widened once
+  // for all of them; the sums of the group wait in `kept` until k is through.
+  void multiply_group(const float* x_blocks, int64_t first, int64_t rows, int64_t p, int64_t from,
+                      int64_t end, float* widened, float* kept) const {
+    for (; from < end; from += kWidenedBlocks) {
+      const int64_t count = end - from < kWidenedBlocks ? end - from : kWidenedBlocks;
+      const T* packed_slice = panel(p) + from * kBlockElements;
+      const float* weights = widen(packed_slice, count, widened);
+      const int64_t share = 2 * kPanelColumns * sizeof(T) / divide_up(rows, kRowBlock) + 1;
+      Ahead ahead{reinterpret_cast<const char*>(packed_slice + count * kBlockElements), share};
+      for (int64_t r = 0; r < rows; r += kRowBlock) {
+        multiply_slice(x_blocks + r * blocks * kBlockK, from, count, weights, ahead, kept + r * kPanelColumns,
+                       first + r, rows - r, p);
+        ahead.at += share * count * kBlockK / 2;
+      }
+    }
+  }
+
+  static const float* widen(const float* weights, int64_t, float*) { return weights; }
+
+  template <class Narrow>
+  static const float* widen(const Narrow* weights, int64_t count, float* to) {
+    for (int64_t tile = 0; tile < 2 * count; ++tile, weights += kBlockElements / 2)
+      for (int pair = 0; pair < kBlockK / 2; ++pair) {
+        F32x16 even, odd;
+        load_outputs(weights, pair, even, odd);
+        store(to + tile * kBlockElements / 2 + 32 * pair, even);
+        store(to + tile * kBlockElements / 2 + 32 * pair + 16, odd);
+      }
+    return to;
+  }
+
+  void multiply_slice(const float* x_block, int64_t from, int64_t count, const float* weights, Ahead ahead,
+                      float* kept, int64_t first, int64_t rows_left, int64_t p) const {
+    const int64_t live = rows_left < kRowBlock ? rows_left : kRowBlock;
+    with_row_block(live, [&](auto rows) {
+      constexpr int kRows = decltype(rows)::value;
+      F32x16 sums[kRows][2] = {};
+      for (int r = 0; from > 0 && r < kRows; ++r) {
+        sums[r][0] = load(kept + r * kPanelColumns);
+        sums[r][1] = load(kept + r * kPanelColumns + kLanes);
+      }
+      accumulate<kRows, false>(x_block + from * kBlockK * kRows, weights, count, ahead, sums);
+      if (from + count == blocks) return finish<kRows>(sums, first, live, p);
+      for (int r = 0; r < kRows; ++r) {
+        store(kept + r * kPanelColumns, sums[r][0]);
+        store(kept + r * kPanelColumns + kLanes, sums[r][1]);
+      }
+    });
+  }
+
+  template <int kRows>
+  KP_INLINE void finish(const F32x16 (&sums)[kRows][2], int64_t first, int64_t live, int64_t p) const {
+    const PanelBias panel_bias(bias, p * kPanelColumns, N);
+    for (int r = 0; r < live; ++r)
+      store_row(out_at(first + r, p), sums[r][0], sums[r][1], panel_bias, N - p * kPanelColumns);
+  }
+
+  // A group of rows against up to kRunPanels panels, a deep slice of k after the other.
+  void multiply_run(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end,
+                    float* widened, float* kept) const {
+    for (int64_t from = 0; from < blocks; from += kDeepBlocks) {
+      const int64_t until = blocks - from < kDeepBlocks ? blocks : from + kDeepBlocks;
+      for (int64_t p = begin; p < end; ++p)
+        multiply_group(x_blocks, first, rows, p, from, until, widened,
+                       kept + (p - begin) * kGroupRows * kPanelColumns);
+    }
+  }
+
+  void multiply_panels(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
+    mark(rows <= kRowBlock      ? paths::linear_vectors_few
+         : blocks > kDeepBlocks ? paths::linear_vectors_slices
+                                : paths::linear_vectors_many);
+    if (rows <= kRowBlock) {
+      for (int64_t p = begin; p < end; ++p) multiply_one(x_blocks, first, rows, p);
+      return;
+    }
+    const int64_t run = end - begin < kRunPanels ? end - begin : kRunPanels;
+    auto* widened = static_cast<float*>(
+        thread_scratch(4 * (kWidenedBlocks * kBlockElements + run * kGroupRows * kPanelColumns)));
+    float* kept = widened + kWidenedBlocks * kBlockElements;
+    for (int64_t group = 0; group < rows; group += kGroupRows) {
+      const int64_t group_rows = rows - group < kGroupRows ? rows - group : kGroupRows;
+      for (int64_t p = begin; p < end; p += run)
+        multiply_run(x_blocks + group * blocks * kBlockK, first + group, group_rows, p,
+                     p + run < end ? p + run : end, widened, kept);
+    }
+  }
+
+  void run() const {
+    const int64_t M = out.sizes[0], panels = packed.sizes[0];
+    const int64_t chunk = M < kChunkRows ? M : kChunkRows;
+    auto* x_blocks = static_cast<float*>(call_scratch(4 * divide_up(chunk, kRowBlock) * block_floats));
+    for (int64_t first = 0; first < M; first += chunk) {
+      const int64_t rows = M - first < chunk ? M - first : chunk;
+      pack_rows(first, rows, x_blocks);
+      parallel_for(panels, panel_grain(rows, blocks * kBlockK),
+                   [&](int64_t begin, int64_t end) { multiply_panels(x_blocks, first, rows, begin, end); });
+    }
+  }
+};
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER

@@ -1,0 +1,80 @@
+// What both forms of packed_linear (tiles, vectors) share: rows of x of any strides, the bias of a panel, the
+// rounding store.
+#pragma once
+
+#include "core/integers.h"
+#include "core/path.h"
+#include "simd/dtypes.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+constexpr int64_t kPanelColumns = 32;  // outputs of a panel of the packed weight
+constexpr int64_t kBlockK = 32;        // k of one block of a panel
+constexpr int64_t kBlockElements = kPanelColumns * kBlockK;
+// Bytes that a weight stream is prefetched ahead when few rows wait for it.
+constexpr int64_t kStreamAhead = 16 << 10;
+
+// The rows of a tensor [..., K] in order, whatever the strides of its outer dimensions.
+struct Rows {
+  const View& x;
+
+  KP_INLINE int64_t columns() const { return x.sizes[x.dim - 1]; }
+  KP_INLINE int64_t column_stride() const { return x.strides[x.dim - 1]; }
+
+  template <class T>
+  KP_INLINE const T* row(int64_t m) const {
+    int64_t offset = 0;
+    for (int d = x.dim - 2; d >= 0; --d) {
+      offset += m % x.sizes[d] * x.strides[d];
+      m /= x.sizes[d];
+    }
+    return static_cast<const T*>(x.data) + offset;
+  }
+};
+
+// Elements k .. k + lanes of a row, columns `stride` apart; nothing past them is read.
+template <class T>
+KP_INLINE F32x16 load_columns(const T* row, int64_t stride, int64_t k, int lanes) {
+  if (stride == 1) return load(row + k, lanes);
+  T gathered[kLanes] = {};
+  for (int lane = 0; lane < lanes; ++lane) gathered[lane] = row[(k + lane) * stride];
+  return load(gathered);
+}
+
+// The bias of the 32 columns from `first_n`, in fp32; 0 without a bias and past its end.
+struct PanelBias {
+  F32x16 half[2];
+
+  KP_INLINE PanelBias(const View& bias, int64_t first_n, int64_t N) {
+    float values[kPanelColumns] = {};
+    for (int64_t n = 0; bias.defined && n < kPanelColumns && first_n + n < N; ++n)
+      values[n] = load_one(bias.dtype, at(bias, first_n + n));
+    half[0] = load(values);
+    half[1] = load(values + kLanes);
+  }
+};
+
+// One row of a panel: bias added in fp32, rounded once; `columns` of the 32 exist.
+template <class T>
+KP_INLINE void store_row(T* out, F32x16 low, F32x16 high, const PanelBias& bias, int64_t columns) {
+  low = low + bias.half[0];
+  high = high + bias.half[1];
+  if (columns >= kPanelColumns) {
+    store(out, low);
+    store(out + kLanes, high);
+    return;
+  }
+  store(out, low, lanes_left(columns));
+  if (columns > kLanes) store(out + kLanes, high, lanes_left(columns - kLanes));
+}
+
+// Panels a thread takes at least: 60 us of work at 40 multiply-adds a ns, what waking a thread costs; a panel
+// costs at least the reading of its weights, as much as eight rows of products.
+KP_INLINE int64_t panel_grain(int64_t rows, int64_t K) {
+  const int64_t work = kPanelColumns * K * (rows + 8);
+  return (int64_t{1} << 22) / work + 1;
+}
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER

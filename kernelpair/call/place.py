@@ -1,0 +1,222 @@
+"""Place the logical arguments of a case into guarded shared memory, in the layouts that the case asks for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kernelpair.call.layout import EXPANDED, FUSED, LAYOUTS, Layout, reach
+from kernelpair.call.memory import CANARY, PAGE, Arena, Block, Placed
+from kernelpair.call.values import poison_word
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Alias, Inputs, Pair
+
+GAPS = 1 << 28  # elements of a buffer from which it is only filled and compared where rows are
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows with wide gaps between them: their number, the distance of one to the next, and the reach of each, in elements."""
+
+    count: int
+    step: int
+    reach: int
+
+    def pages(self, start: int, width: int) -> list[tuple[int, int]]:
+        """The pages of each row, the first of which begins at byte `start`."""
+        begins = [start + row * self.step * width for row in range(self.count)]
+        return [(begin // PAGE * PAGE, -(-(begin + self.reach * width) // PAGE) * PAGE) for begin in begins]
+
+
+@dataclass
+class Buffer:
+    """Memory of one argument, or of two fused ones, with what it held before the call."""
+
+    block: Block
+    arguments: list[str]
+    pieces: list[tuple[int, int]]
+    """The pages that hold anything: those of the block, or, of a layout with wide gaps, those of each row."""
+    before: bytes = b""
+    resident: list[tuple[int, int]] = field(default_factory=list)
+    """Of a block with gaps, the stretches that took memory before the call."""
+
+    @property
+    def has_gaps(self) -> bool:
+        return len(self.pieces) > 1
+
+    def content(self, arena: Arena) -> bytes:
+        """A copy of all pieces, one behind the other. Bytes, because small arrays take ten times as long to compare."""
+        return b"".join([arena.read(first, last) for first, last in self.pieces])
+
+    def keep(self, arena: Arena) -> None:
+        """Remember what a call may not change."""
+        self.before = self.content(arena)
+        if self.has_gaps:
+            self.resident = arena.resident(self.block.first, self.block.last)
+
+
+@dataclass
+class Placement:
+    """All arguments of a call, placed."""
+
+    arguments: dict[str, Any]
+    """Name -> Placed for a tensor, or the plain value."""
+    logical: Inputs
+    """The same values as contiguous tensors, aliases resolved: what the reference is given."""
+    buffers: list[Buffer]
+    guards: list[int]
+
+    def restore(self, arena: Arena) -> None:
+        """Give every byte the value that it had before the call."""
+        for buffer in self.buffers:
+            done = 0
+            for first, last in buffer.pieces:
+                arena.write(first, buffer.before[done : done + last - first])
+                done += last - first
+
+
+def settle(pair: Pair, case: Case, inputs: Inputs, keep_strides: bool = False) -> Inputs:
+    """Logical inputs with the case's index dtypes and expanded (stride 0) arguments; aliases stay as they are.
+
+    With `keep_strides` (wrong calls) a tensor that is not contiguous is placed with just its strides.
+    """
+    settled = dict(inputs)
+    for name, value in inputs.items():
+        if not isinstance(value, Tensor):
+            continue
+        if name in pair.signature.indices and value.dtype in (torch.int32, torch.int64):
+            value = value.to(torch.int32 if name in case.int32 else torch.int64)
+        if case.layout.get(name) == EXPANDED and value.dim() and value.shape[0] > 1:
+            repeated = value[:1].expand(value.shape)
+            value = repeated.contiguous() if value.is_contiguous() else repeated  # its layout gives it stride 0
+        settled[name] = value if keep_strides else value.contiguous()
+    return settled
+
+
+def resolve(inputs: Mapping[str, Any]) -> Inputs:
+    """Replace each Alias by its view."""
+    return {
+        name: value.view(inputs[value.of]) if isinstance(value, Alias) else value for name, value in inputs.items()
+    }
+
+
+def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena, beside: bool = False) -> Placement:
+    """Lay out settled `inputs` in `arena`, which is emptied first unless they go `beside` earlier ones. Raises OutOfMemory."""
+    if not beside:
+        arena.reset()
+    placement = Placement(dict(inputs), resolve(inputs), [], [] if beside else [0])
+    partners = dict(pair.signature.fused)
+    done: set[str] = set()
+    for name in sorted(inputs, key=lambda name: case.layout.get(name) != FUSED):  # the first of two halves takes the other along
+        value = inputs[name]
+        if not isinstance(value, Tensor) or name in done:
+            continue
+        partner = partners.get(name)
+        if partner is not None and case.layout.get(name) == FUSED and _can_fuse(value, inputs.get(partner)):
+            _place_fused(case, arena, placement, name, partner)
+            done.add(partner)
+        elif value.is_contiguous():
+            _place_one(case, arena, placement, name, LAYOUTS[_layout_name(case, name)](value.shape))
+        else:
+            span = reach(value.shape, value.stride())
+            _place_one(case, arena, placement, name, Layout(tuple(value.stride()), 0, span))
+    for name, value in inputs.items():
+        if isinstance(value, Alias):
+            placement.arguments[name] = _view(arena, placement.arguments[value.of], value)
+    for buffer in placement.buffers:
+        buffer.keep(arena)
+    return placement
+
+
+def _layout_name(case: Case, name: str) -> str:
+    name = case.layout.get(name, "dense")
+    if name not in LAYOUTS and name != FUSED:
+        raise ValueError(f"unknown layout {name!r}; known are {', '.join(LAYOUTS)} and {FUSED}")
+    return "dense" if name == FUSED else name
+
+
+def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout: Layout) -> None:
+    value = placement.logical[name]
+    rows = Rows(value.shape[0], layout.strides[0], reach(value.shape[1:], layout.strides[1:])) if layout.total > GAPS else None
+    block = _fill(case, arena, placement, value.dtype, layout.total, [name], rows)
+    _write(arena, placement, name, block.start, layout.strides, layout.offset)
+
+
+def _can_fuse(first: Tensor, second: object) -> bool:
+    return (
+        isinstance(second, Tensor)
+        and first.is_contiguous()
+        and second.is_contiguous()  # a wrong call's strides are to be seen as they are
+        and first.dtype == second.dtype
+        and first.dim() >= 2
+        and first.shape[:-1] == second.shape[:-1]
+    )
+
+
+def _place_fused(case: Case, arena: Arena, placement: Placement, name: str, partner: str) -> None:
+    """Both in one buffer, their rows in turn: the k and v halves of a joint projection or cache."""
+    first, second = placement.logical[name], placement.logical[partner]
+    joint = (*first.shape[:-1], first.shape[-1] + second.shape[-1])
+    layout = LAYOUTS["dense"](joint)
+    block = _fill(case, arena, placement, first.dtype, layout.total, [name, partner])
+    _write(arena, placement, name, block.start, layout.strides, 0)
+    _write(arena, placement, partner, block.start, layout.strides, first.shape[-1])
+
+
+def _fill(
+    case: Case, arena: Arena, placement: Placement, dtype: torch.dtype, elements: int, names: list[str], rows: Rows | None = None
+) -> Block:
+    """A block whose buffer holds poison, with canaries in the rest of its pages; with `rows` only the pages of these."""
+    block = arena.allocate(elements * dtype.itemsize, case.guard)
+    for first, last in ((block.first, block.start), (block.start + block.nbytes, block.last)):
+        arena.write(first, CANARY * (last - first))
+    word = poison_word(case.poison, dtype)
+    pieces = [(block.first, block.last)] if rows is None else rows.pages(block.start, dtype.itemsize)
+    for first, last in pieces:
+        begin, end = max(first, block.start), min(last, block.start + block.nbytes)
+        arena.fill(begin, (end - begin) // dtype.itemsize, word)
+    placement.buffers.append(Buffer(block, names, pieces))
+    placement.guards.append(block.last)
+    return block
+
+
+def _write(
+    arena: Arena, placement: Placement, name: str, start: int, strides: tuple[int, ...], offset: int
+) -> None:
+    value = placement.logical[name]
+    placed = Placed(value.dtype, start + offset * value.element_size(), tuple(value.shape), strides)
+    if value.numel():
+        if value.is_contiguous() and 0 not in strides:
+            arena.view(placed).copy_(value)
+        else:
+            span = reach(value.shape, strides)
+            source = value if value.stride() == strides else value[:1]
+            arena.tensor(placed.dtype, placed.start, (span,), (1,)).copy_(source.as_strided((span,), (1,)))
+    placement.arguments[name] = placed
+
+
+def _view(arena: Arena, base: Placed, alias: Alias) -> Placed:
+    view = alias.view(arena.view(base))
+    start = int(view.storage_offset()) * view.element_size()
+    return Placed(view.dtype, start, tuple(view.shape), tuple(view.stride()))
+
+
+def element_mask(buffer: Buffer, placed: Placed, mask: Tensor | bool) -> npt.NDArray[np.bool_]:
+    """Bytes of a buffer's content that belong to the elements of `placed` for which `mask` holds."""
+    width = placed.dtype.itemsize
+    allowed = torch.zeros(sum(last - first for first, last in buffer.pieces), dtype=torch.bool)
+    sizes, steps = (*placed.sizes, width), (*(stride * width for stride in placed.strides), 1)
+    wanted = torch.as_tensor(mask).expand(placed.sizes).unsqueeze(-1).expand(sizes)
+    if not buffer.has_gaps:
+        allowed.as_strided(sizes, steps, placed.start - buffer.block.first).copy_(wanted)
+        return allowed.numpy()
+    done = 0
+    for row, (begin, end) in zip(range(placed.sizes[0]), buffer.pieces):  # together they would be as large as the gaps
+        first = done + placed.start + row * steps[0] - begin
+        allowed.as_strided(sizes[1:], steps[1:], first).copy_(wanted[row])
+        done += end - begin
+    return allowed.numpy()

@@ -1,0 +1,228 @@
+"""The process that runs a candidate: it maps the judge's arena, arms the guard pages, makes the call and says what came back."""
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from threading import Barrier
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.layout import reach
+from kernelpair.call.memory import Arena, Placed
+from kernelpair.contract.candidate import Candidate
+
+PLAIN = (bool, int, float, str, tuple, list, type(None))  # what a call may return beside tensors
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call: arguments by name, pages to guard, and where in the arena results may go."""
+
+    arguments: Mapping[str, Any]
+    guards: list[int]
+    results_at: int
+    results: tuple[str, ...]
+    threads: int
+    also: Sequence[Mapping[str, Any]] = ()
+    """Arguments of further calls, made at the same time from Python threads of their own."""
+
+
+@dataclass
+class Returned:
+    """A result tensor: a contiguous copy in the arena, and how the original lay in memory."""
+
+    copy: Placed
+    strides: tuple[int, ...]
+    aliases: str = ""
+    """The argument whose memory it shares, which no contract allows."""
+
+
+@dataclass
+class Outcome:
+    """What came back from a call.
+
+    `status` is ok, exception, crash, hang or harness (the worker itself failed); `error` and `message` describe the others.
+    """
+
+    status: str
+    error: str = ""
+    message: str = ""
+    bases: tuple[str, ...] = ()
+    """Names of the exception's classes, so that a subclass counts."""
+    results: dict[str, Any] = field(default_factory=dict)
+    """Name -> Returned, or a plain value."""
+    moved: tuple[str, ...] = ()
+    """Arguments whose sizes, strides or data pointer the call changed."""
+    ran: str | None = None
+    paths: tuple[str, ...] = ()
+    """The ways through the candidate's code that the call took, as far as it tells."""
+    others: list["Outcome"] = field(default_factory=list)
+    """Of the calls in `Request.also`."""
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """An exception of the candidate, as an answer."""
+
+    error: BaseException
+
+
+def serve(connection: Connection, descriptor: Any, capacity: int, candidate: Candidate, stderr_path: str) -> None:
+    """Answer requests until the judge hangs up. Runs in the worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log = os.open(stderr_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(log, 2)
+    os.dup2(log, 1)
+    try:
+        caller = Caller(candidate, Arena(descriptor.detach(), capacity))
+        connection.send(None)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the judge reports it
+        connection.send(Outcome("harness", type(error).__name__, f"the candidate does not load: {error}"))
+        return
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        connection.send(caller.call(request, guarded=True))
+
+
+class Caller:
+    """Makes calls of one candidate in this process."""
+
+    def __init__(self, candidate: Candidate, arena: Arena) -> None:
+        self.arena = arena
+        candidate.enter_for_trial()
+        self.function: Callable[..., Any] = candidate.load()
+        self.observe = candidate.observer()
+        self.survey = candidate.surveyor()
+        self.threads = 0
+        self.guards: list[int] = []
+
+    def call(self, request: Request, *, guarded: bool) -> Outcome:
+        """Build the views, call, and collect. An exception of the candidate is an outcome; a signal is the judge's to see."""
+        if request.threads != self.threads:
+            torch.set_num_threads(request.threads)
+            self.threads = request.threads
+        calls = [{name: self._view(value) for name, value in given.items()} for given in (request.arguments, *request.also)]
+        shapes = [{name: _shape(value) for name, value in call.items() if isinstance(value, Tensor)} for call in calls]
+        self.observe(True)
+        if guarded:
+            self._arm(request)
+        answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
+        outcomes = self._outcomes(request, answers, calls)
+        for outcome, call, before in zip(outcomes, calls, shapes):
+            outcome.moved = tuple(name for name, shape in before.items() if shape != _shape(call[name]))
+            outcome.ran = self.observe(False)
+        return replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()))
+
+    def _arm(self, request: Request) -> None:
+        """Guard the request's pages, and no others. They stay guarded: the next call often has the same."""
+        if request.guards != self.guards:
+            self.arena.unprotect()
+            self.arena.reserve(request.results_at)
+            self.arena.protect(request.guards)
+            self.guards = request.guards
+
+    def _answer(self, call: Mapping[str, Any]) -> Any:
+        """What the candidate returns or raises."""
+        try:
+            return self.function(**call)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is judged by its class
+            return _Raised(error)
+
+    def _together(self, calls: list[dict[str, Any]], threads: int) -> list[Any]:
+        """All calls at once; torch's number of threads is each Python thread's own."""
+        start = Barrier(len(calls))
+
+        def run(call: dict[str, Any]) -> Any:
+            torch.set_num_threads(threads)
+            start.wait()
+            return self._answer(call)
+
+        with ThreadPoolExecutor(len(calls)) as pool:
+            return list(pool.map(run, calls))
+
+    def _outcomes(self, request: Request, answers: list[Any], calls: list[dict[str, Any]]) -> list[Outcome]:
+        outcomes, at = [], request.results_at
+        for answer, call in zip(answers, calls):
+            error = answer.error if isinstance(answer, _Raised) else None
+            if error is None:
+                try:
+                    results, at = self._collect(request, answer, call, at)
+                    outcomes.append(Outcome("ok", results=results))
+                except Exception as unfit:  # noqa: BLE001 - what was returned does not fit the contract
+                    error = unfit
+            if error is not None:
+                bases = tuple(base.__name__ for base in type(error).__mro__)
+                outcomes.append(Outcome("exception", type(error).__name__, str(error), bases))
+        return outcomes
+
+    def _view(self, value: Any) -> Any:
+        return self.arena.view(value) if isinstance(value, Placed) else value
+
+    def _collect(self, request: Request, result: Any, arguments: Mapping[str, Any], at: int) -> tuple[dict[str, Any], int]:
+        """The results, tensors copied into the arena from `at` on, and where the next one may go."""
+        collected: dict[str, Any] = {}
+        for name, value in named_results(result, request.results).items():
+            if not isinstance(value, Tensor):
+                if not isinstance(value, PLAIN):
+                    raise TypeError(f"result {name} is a {type(value).__name__}, not a tensor or a plain value")
+                collected[name] = value
+                continue
+            strides = tuple(value.stride())
+            at = -(-at // 64) * 64
+            if at + value.numel() * value.element_size() > self.arena.capacity:
+                raise MemoryError(f"result {name} of shape {list(value.shape)} does not fit into the arena")
+            sizes = tuple(value.shape)
+            copy = Placed(value.dtype, at, sizes, tuple(torch.empty(sizes, device="meta").stride()))
+            self.arena.view(copy).copy_(value)
+            collected[name] = Returned(copy, strides, _aliased(value, arguments))
+            at += value.numel() * value.element_size()
+        return collected, at
+
+
+def named_results(result: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """The results of a call by name: of None, one value, a tuple, or a mapping."""
+    if result is None:
+        return {}
+    if isinstance(result, Mapping):
+        return dict(result)
+    values = result if isinstance(result, tuple) else (result,)
+    if len(values) != len(names):
+        raise TypeError(f"the call returned {len(values)} values, the contract names {len(names)}: {', '.join(names)}")
+    return dict(zip(names, values))
+
+
+def _shape(tensor: Tensor) -> tuple[Any, ...]:
+    return (tensor.data_ptr(), tensor.shape, tensor.stride())
+
+
+def _aliased(value: Tensor, arguments: Mapping[str, Any]) -> str:
+    """The argument whose elements the result begins among; of one that lies elsewhere in the arena, the first argument."""
+    tensors = {name: tensor for name, tensor in arguments.items() if isinstance(tensor, Tensor) and tensor.numel()}
+    address = value.untyped_storage().data_ptr()
+    sharing = {name: tensor for name, tensor in tensors.items() if tensor.untyped_storage().data_ptr() == address}
+    if not value.numel() or not sharing:
+        return ""
+    for name, tensor in sharing.items():
+        span = reach(tensor.shape, tensor.stride()) * tensor.element_size()
+        if 0 <= value.data_ptr() - tensor.data_ptr() < span:
+            return name
+    return next(iter(sharing))
+
+
+def stderr_tail(path: str, lines: int = 3) -> str:
+    """The last lines that a dead worker wrote; of a sanitizer's report, which ends in many frames, the line that says what."""
+    try:
+        with open(path, errors="replace") as log:
+            written = [line.strip() for line in log.read().splitlines() if line.strip()]
+    except OSError:
+        return ""
+    says = [line for line in written if "runtime error: " in line or "ERROR: AddressSanitizer: " in line]
+    return " | ".join(says[:1] or written[-lines:])

@@ -1,0 +1,65 @@
+"""The page of a run (`--html`): what every command that has results says about itself, and the failures run again for it."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from kernelpair.cli.main import UsageError
+from kernelpair.cli.select import select_candidates
+from kernelpair.environment import environment
+from kernelpair.providers.provider import PREFIX, provider
+from kernelpair.report.exhibit import Again, exhibits
+from kernelpair.report.html import SHOWN_GROUPS, Page, Section, Series, missing, write_page
+from kernelpair.report.lines import Result
+from kernelpair.suite import Resolve, Suite
+
+
+def check_page(options: argparse.Namespace) -> None:
+    """Raises UsageError where `--html` cannot be followed: better before an hour of trials than after it."""
+    path = options.html
+    if not path:
+        return
+    if missing():
+        raise UsageError(f"--html {path}: {missing()}")
+    if not Path(path).resolve().parent.is_dir() or Path(path).is_dir():
+        raise UsageError(f"--html {path}: no file can be written there; name one in a folder that exists")
+
+
+def again(suite: Suite, resolve: Resolve) -> Again:
+    """How to run the failures of a command again."""
+
+    def load(candidate: str) -> str:
+        if candidate.startswith(PREFIX):
+            return str(getattr(provider(candidate.removeprefix(PREFIX)).module, "SCRIPT", ""))
+        return suite.script
+
+    return Again(resolve, suite.preload, lambda pair: select_candidates(suite, pair, ()), load)
+
+
+def page_of(
+    command: str,
+    sentence: str,
+    results: Sequence[Result],
+    how: Again,
+    *,
+    good: bool,
+    facts: Sequence[tuple[str, str]] = (),
+    sections: Sequence[Section] = (),
+    histories: Sequence[Series] = (),
+    next_steps: Sequence[str] = (),
+) -> Page:
+    """The page of a run, its shortest failures run again."""
+    shown, groups = exhibits(results, how, SHOWN_GROUPS)
+    machine = environment()
+    about = [("machine", f"{machine['cpu']}, {machine['cores']} cores"), ("torch", str(machine["torch"]))]
+    title = f"kernelpair {command} · {os.path.basename(os.getcwd())}"
+    return Page(title, sentence, good, [*facts, *about], shown, groups, results, sections, histories, list(next_steps))
+
+
+def write(console: Console, path: str, page: Page) -> None:
+    """Write the page and say where it is."""
+    write_page(Path(path), page)
+    console.print(f"wrote {path}", soft_wrap=True, markup=False)

@@ -1,0 +1,104 @@
+"""A case: everything that a trial needs to be run again, as plain values on one line of JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+WRONG_CALL = "wrong_call:"  # a trial by this prefix expects an error instead of a result
+FORMERLY = "rejects:"  # that prefix in lines saved before it had this name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What every case says; a pair's own case adds its lengths, sizes and flags.
+
+    The values of tensors are drawn from `seed` and the argument's name alone (`kernelpair.call.values`), so a case with another
+    layout or another dtype of indices holds the same numbers.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
+
+    seed: int = 0
+    dtype: str = "float32"
+    layout: Mapping[str, str] = field(default_factory=dict)
+    """Argument -> layout (`kernelpair.call.layout.LAYOUTS`); the others are dense."""
+    int32: tuple[str, ...] = ()
+    """The index arguments given as int32; the others are int64."""
+    poison: Literal["nan", "outlier"] = "nan"
+    """What lies in every byte that must not be read, and in outputs and scratch before the call."""
+    guard: Literal["end", "start"] = "end"
+    """Which end of each buffer touches a page that faults when it is touched."""
+    trial: str = "value"
+    """`value`, a relation of the pair, `repeat`, `threads`, or `wrong_call:<name>`."""
+
+
+CaseT = TypeVar("CaseT", bound=Case)
+
+
+class CaseError(ValueError):
+    """A line that is no case of this version: the message says what is wrong with it."""
+
+
+@cache
+def _adapter(case_type: type[Case]) -> TypeAdapter[Any]:
+    return TypeAdapter(case_type)
+
+
+@cache
+def _defaults(case_type: type[Case]) -> dict[str, Any]:
+    """Field -> its default, in the order of the fields."""
+    return {
+        spec.name: spec.default if spec.default_factory is MISSING else spec.default_factory() for spec in fields(case_type)
+    }
+
+
+def to_line(pair: str, version: int, case: Case) -> str:
+    """One line of JSON, the same for equal cases; fields at their defaults are left out."""
+    values: dict[str, Any] = {"pair": pair, "v": version}
+    for name, default in _defaults(type(case)).items():  # type: ignore[arg-type]
+        value = getattr(case, name)
+        if value != default:
+            values[name] = dict(sorted(value.items())) if isinstance(value, Mapping) else value
+    return json.dumps(values, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "__dataclass_fields__"):
+        return {spec.name: getattr(value, spec.name) for spec in fields(value)}
+    raise TypeError(f"a case holds plain values only, got {type(value).__name__}")
+
+
+def pair_of_line(line: str) -> tuple[str, int, dict[str, Any]]:
+    """The pair's name, the schema version and the remaining fields of a line. Raises CaseError."""
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of more digits than Python reads
+        raise CaseError(f"not a line of JSON ({error}): {line[:80]!r}") from None
+    if not isinstance(values, dict) or not isinstance(values.get("pair"), str):
+        raise CaseError(f'a case is a JSON object with a "pair": {line[:80]!r}')
+    name, version = values.pop("pair"), values.pop("v", None)
+    if type(version) is not int:
+        raise CaseError(f'the case of {name} lacks its schema version "v"')
+    return name, version, values
+
+
+def from_values(case_type: type[CaseT], pair: str, expected: int, version: int, values: dict[str, Any]) -> CaseT:
+    """The case of these fields. Raises CaseError, naming the field, where they do not fit the type or the version."""
+    if version != expected:
+        raise CaseError(f"the case of {pair} has schema version {version}, this build reads version {expected}")
+    if str(values.get("trial", "")).startswith(FORMERLY):
+        values = values | {"trial": WRONG_CALL + values["trial"].removeprefix(FORMERLY)}
+    adapter: TypeAdapter[CaseT] = _adapter(case_type)  # type: ignore[arg-type]
+    try:
+        case = adapter.validate_json(json.dumps(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the case"
+        raise CaseError(f"{pair}: {where}: {first['msg']} (got {first['input']!r})") from None
+    return case

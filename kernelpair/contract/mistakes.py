@@ -1,0 +1,109 @@
+"""Mistakes in a pair, found when the pair is made: each is told by name, with the file and line where it was made."""
+
+import dataclasses
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelpair.call.layout import FUSED, LAYOUTS
+
+if TYPE_CHECKING:
+    from kernelpair.contract.pair import Pair, Signature
+
+ENGINE = Path(__file__).resolve().parents[1]
+MACHINERY = (dataclasses.__file__, importlib.__file__)  # frames between a pair's own lines and ours
+
+
+class PairError(ValueError):
+    """A pair names something that does not exist; the message says what, and where the pair was made."""
+
+
+def refuse_mistakes(pair: "Pair") -> None:
+    """PairError where the pair names an argument, a dtype, a layout or a field that does not exist."""
+    mistakes = list(mistakes_in(pair))
+    if mistakes:
+        raise PairError(f"{_made_at()}: pair {pair.name}: {'; '.join(mistakes)}")
+
+
+def mistakes_in(pair: "Pair", known: Sequence[str] | None = None) -> Iterator[str]:
+    """What the pair names and does not exist, in words.
+
+    `known` are the arguments there are; without it those of the reference, of which nothing is known where it takes `**kwargs`.
+    """
+    import torch
+
+    signature = pair.signature
+    known = parameters(pair.reference) if known is None else known
+    if known is not None:
+        for what, names in arguments_named(signature).items():
+            for name in names:
+                if name not in known:
+                    yield f"Signature.{what} names {name!r}, which is no argument; the arguments are {', '.join(known)}"
+    for name in signature.dtypes:
+        if not isinstance(getattr(torch, name, None), torch.dtype):
+            yield f"Signature.dtypes names {name!r}, which is no dtype of torch"
+    for argument, layouts in signature.layouts.items():
+        for name in layouts:
+            if name not in LAYOUTS and name != FUSED:
+                yield f"Signature.layouts[{argument!r}] names {name!r}, which is no layout; the layouts are {', '.join(LAYOUTS)}"
+    case, there = pair.cases.type.__name__, [spec.name for spec in dataclasses.fields(pair.cases.type)]
+    for name in pair.cases.constant:
+        if name not in there:
+            yield f"Cases.constant names {name!r}, which is no field of {case}; its fields are {', '.join(there)}"
+
+
+def arguments_named(signature: "Signature") -> dict[str, list[str]]:
+    """Field of the signature -> the arguments that it names."""
+    return {
+        "written": list(signature.written),
+        "scratch": list(signature.scratch),
+        "indices": list(signature.indices),
+        "layouts": list(signature.layouts),
+        "fused": [name for both in signature.fused for name in both],
+    }
+
+
+def parameters(function: Callable[..., Any]) -> list[str] | None:
+    """The names that a function takes; None where it takes any."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin says nothing of its parameters
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in found):
+        return None
+    return [parameter.name for parameter in found]
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """File and line of a function, for a message; its name where it has neither."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
+
+
+def told(error: Exception) -> str:
+    """An error of somebody's module on one line, with the last place outside of the engine that it came from."""
+    if isinstance(error, PairError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if _is_theirs(frame.filename)] or list(frames[-1:])
+    file, line = (theirs[-1].filename, theirs[-1].lineno) if theirs else ("", None)
+    if isinstance(error, SyntaxError) and error.filename:
+        file, line = error.filename, error.lineno
+    says = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}"
+    return f"{file}:{line}: {says}" if file else says
+
+
+def _is_theirs(file: str) -> bool:
+    return not file.startswith("<") and ENGINE not in Path(file).parents and file not in MACHINERY
+
+
+def _made_at() -> str:
+    """The place outside of the engine that made the pair."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and not _is_theirs(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,39 @@
+"""What is put on trial: a candidate under a pair's contract, with what belongs to the candidate and not to the contract."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.case import WRONG_CALL
+from kernelpair.contract.pair import NotFuzzed, Pair
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A pair and a candidate, and what is known of the candidate alone."""
+
+    pair: Pair
+    candidate: Candidate
+    limits: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
+    """A documented limit -> does this case lie outside of it. Such cases are counted, not judged."""
+    fit: Callable[[Any], Any] = lambda case: case
+    """A case outside of the limits -> one like it within them, which is tried in its place."""
+    skipped_trials: Collection[str] = ()
+    """Trials that it is not asked for: relations, built-in ones, `WRONG_CALLS`."""
+    foreign: bool = False
+    """Somebody else's kernel: it may say `Unsupported`, and no tier is asked for."""
+
+    def unsupported(self, case: Any) -> str:
+        """The documented limit that keeps the candidate from this case; empty if there is none."""
+        return next((says for says, outside in self.limits.items() if outside(case)), "")
+
+    def asked_for(self, trial: str) -> bool:
+        """Whether the candidate is asked for a trial of this name."""
+        if trial.startswith(WRONG_CALL):
+            return WRONG_CALLS not in self.skipped_trials
+        return trial not in self.skipped_trials and (trial != "fuzz" or not isinstance(self.pair.fuzz, NotFuzzed))
+
+
+WRONG_CALLS = "wrong_calls"
+"""In `Subject.skipped_trials`: all wrong calls of the pair."""

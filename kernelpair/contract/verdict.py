@@ -1,0 +1,122 @@
+"""What a trial ends with: nothing to say, or failures, each of one kind."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+KINDS = {
+    "value": "an element is further from the truth than its bound",
+    "nonfinite": "NaN or infinity where the truth is finite",
+    "unwritten": "an element that the contract writes still holds what it held before",
+    "untouched": "a byte outside the written region of a mutated argument changed",
+    "input_changed": "an argument that is only read changed",
+    "layout": "a result or an argument has other sizes, strides, dtype or memory than the contract says",
+    "nondeterministic": "the same call gave other bits",
+    "relation": "two calls that the contract relates disagree",
+    "crash": "the process died of a signal or left",
+    "hang": "the call did not come back",
+    "exception": "an exception instead of a result, or another one than the contract's",
+    "missing_error": "a result where the contract demands an error",
+    "wrong_tier": "another tier ran than the one on trial",
+    "vacuous": "the bound is so loose over a whole run that it proves nothing",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One element that differs."""
+
+    index: tuple[int, ...]
+    expected: float | int | bool
+    got: float | int | bool
+    bound: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One thing that went wrong."""
+
+    kind: str
+    tensor: str
+    detail: str
+    differences: tuple[Difference, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown kind of failure {self.kind!r}; known are {', '.join(KINDS)}")
+
+
+@dataclass
+class Tightness:
+    """How close one output came to its bound in one call."""
+
+    largest: float
+    """max |error| / bound"""
+    looseness: float
+    """median bound / root mean square of the output"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One place of a case that runs through several, such as a layer of a model."""
+
+    place: str
+    says: str
+    """What lies there."""
+    ratios: Mapping[str, float]
+    """Each kind of part that it has -> largest |error| / bound."""
+    beyond: str = ""
+    """The first part that is beyond its bound, and by how much; empty where all is well."""
+
+    def merged(self, other: "Row") -> "Row":
+        """The larger ratios of both; a kind of part that only one of them came to is that one's."""
+        kinds = dict.fromkeys([*self.ratios, *other.ratios])
+        ratios = {kind: max(row.ratios.get(kind, 0.0) for row in (self, other)) for kind in kinds}
+        return Row(self.place, self.says, ratios, self.beyond or other.beyond)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The places of a case in the order in which it runs through them, each judged alone."""
+
+    title: str
+    rows: tuple[Row, ...]
+    line: str = ""
+    """The case; of several, one of them."""
+
+    def merged(self, other: "Table") -> "Table":
+        """The larger ratios of two cases that run through the same places, with the line of the first."""
+        rows = tuple(ours.merged(theirs) for ours, theirs in zip(self.rows, other.rows, strict=True))
+        return Table(self.title, rows, self.line)
+
+
+class Judged(NamedTuple):
+    """What `Stepwise.judge` says of a case."""
+
+    failures: Sequence[Failure]
+    tightness: dict[str, Tightness]
+    table: Table | None = None
+
+
+@dataclass
+class Verdict:
+    """The outcome of one case."""
+
+    case: Any
+    line: str
+    failures: list[Failure] = field(default_factory=list)
+    tightness: dict[str, Tightness] = field(default_factory=dict)
+    table: Table | None = None
+    """Place by place, where the pair's judge goes through several."""
+    calls: int = 0
+    paths: set[str] = field(default_factory=set)
+    """The ways through the candidate's code that its calls took."""
+    unsupported: str = ""
+    """The documented limit that kept a call from being made; the trial ended there."""
+    noticed_by: str = "value"
+    """The trial that saw the first failure; `value` where the judgement of its first call did."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures

@@ -1,0 +1,59 @@
+"""The ledger of known failures: a TOML file that keeps CI quiet about what is known, and says when it is known no longer.
+
+    [[known]]
+    group = "value out: window cuts"       # as `kernelpair check` prints it
+    case = '{"pair":"extend_attention","v":1,...}'
+    reason = "rows outside of the window keep the last block's weights"
+    link = "https://..."                   # optional
+"""
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from kernelpair.contract.case import CaseError, pair_of_line
+
+
+class LedgerError(ValueError):
+    """The file is no ledger; the message says where and why."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """One known failure."""
+
+    group: str
+    case: str
+    reason: str
+    link: str = ""
+
+    @property
+    def pair(self) -> str:
+        return pair_of_line(self.case)[0]
+
+
+def ledger(path: Path) -> tuple[Known, ...]:
+    """The entries of a file. Raises LedgerError."""
+    try:
+        document = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise LedgerError(f"{path}: {error}") from None
+    entries = document.pop("known", [])
+    if document or not isinstance(entries, list):
+        raise LedgerError(f"{path}: expected [[known]] tables alone, got {', '.join(document) or 'known'}")
+    return tuple(_entry(path, number, entry) for number, entry in enumerate(entries, 1))
+
+
+def _entry(path: Path, number: int, entry: object) -> Known:
+    names = [spec.name for spec in fields(Known)]
+    if not isinstance(entry, dict) or not set(entry) <= set(names) or not all(isinstance(v, str) for v in entry.values()):
+        raise LedgerError(f"{path}: entry {number} must have texts named {', '.join(names)}")
+    missing = [name for name in ("group", "case", "reason") if not entry.get(name)]
+    if missing:
+        raise LedgerError(f"{path}: entry {number} lacks {', '.join(missing)}")
+    try:
+        known = Known(**entry)
+        known.pair  # noqa: B018 - the case must name one
+    except CaseError as error:
+        raise LedgerError(f"{path}: entry {number}: case: {error}") from None
+    return known

@@ -1,0 +1,205 @@
+"""Somebody else's kernels on trial: a provider is a module of adapters, functions that call a foreign kernel by our contract.
+
+    from kernelpair.providers.provider import adapts
+
+    NAME = "mine"                             # how reports call it; by default the module's name
+
+    def prepare():                            # optional: load the library; runs once in the worker
+        torch.ops.load_library(...)           # load(), also optional, is what a bench calls instead
+
+    @adapts("gdn_gating", limits={"only bfloat16": lambda case: case.dtype != "bfloat16"})
+    def gdn_gating(A_log, a, b, dt_bias, softplus_beta=1.0, softplus_threshold=20.0):
+        return torch.ops.mine.gating(a, b, A_log, dt_bias)
+
+It is found as a file (`path/to/mine.py`) or by name, through the entry point group `kernelpair.providers`.
+"""
+
+import importlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kernelpair.contract.candidate import Candidate, module_of_file
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Pair
+from kernelpair.contract.subject import WRONG_CALLS, Subject
+from kernelpair.trial.modes import BUILT_IN
+
+GROUP = "kernelpair.providers"
+PREFIX = "provider:"  # of a candidate's name: what follows is what `--provider` was given
+SKIPPED_TRIALS = ("concurrent", "fuzz", WRONG_CALLS)
+Limits = Mapping[str, Callable[[Any], bool]]
+Calls = Mapping[str, Callable[[], object]]
+
+
+class ProviderError(ValueError):
+    """There is no such provider, or it cannot be used here; the message says what to do."""
+
+
+class Unsupported(Exception):
+    """Raised by an adapter for a call outside of documented limits that only the arguments show, not the case. It is counted as
+    unsupported; a relation may hand over arguments of its own."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One foreign kernel under one of our contracts.
+
+    `call` takes the reference's arguments as keywords, mutates what the contract mutates and returns what it returns.
+    """
+
+    pair: str
+    call: Callable[..., Any]
+    limits: Limits = field(default_factory=dict)
+    """What is documented about the kernel -> does this case lie outside of it. Such cases are counted, not judged."""
+    fit: Callable[[Any], Any] = lambda case: case
+    """A case outside of the limits -> one like it within them."""
+    silent: Mapping[str, str] = field(default_factory=dict)
+    """Relations and built-in trials that say nothing about this kernel -> the reason."""
+    timed: Callable[[Mapping[str, Any]], Calls] | None = None
+    """Arguments of a bench row -> each way to do its work, by name: calls with everything prepared that an engine prepares once
+    (packed weights, the cache in the kernel's own format). None: the adapter itself is timed."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.call(*arguments, **named)
+
+
+def adapts(
+    pair: str,
+    *,
+    limits: Limits | None = None,
+    fit: Callable[[Any], Any] = lambda case: case,
+    silent: Mapping[str, str] | None = None,
+    timed: Callable[[Mapping[str, Any]], Calls] | None = None,
+) -> Callable[[Callable[..., Any]], Adapter]:
+    """Mark a function as the adapter of `pair` (a name from `kernelpair list`)."""
+
+    def mark(call: Callable[..., Any]) -> Adapter:
+        return Adapter(pair, call, limits or {}, fit, silent or {}, timed)
+
+    return mark
+
+
+def fitted(case: Any, dtypes: Iterable[str] = (), layouts: Mapping[str, Iterable[str]] | None = None,
+           int32: Iterable[str] | None = None, **fields: Any) -> Any:
+    """The case with other fields: a dtype out of `dtypes`, of its layouts those that `layouts` lists, index dtypes as `int32`."""
+    dtypes = tuple(dtypes)
+    if dtypes and case.dtype not in dtypes:
+        fields["dtype"] = dtypes[case.seed % len(dtypes)]
+    if layouts is not None:
+        fields["layout"] = {name: kind for name, kind in case.layout.items() if kind in tuple(layouts.get(name, ()))}
+    if int32 is not None:
+        fields["int32"] = tuple(int32)
+    return replace(case, **fields)
+
+
+def other_layouts(allowed: Mapping[str, Iterable[str]]) -> Callable[[Case], bool]:
+    """A limit: the case has an argument in a layout that is neither dense nor among those allowed for it."""
+    return lambda case: any(
+        kind != "dense" and kind not in tuple(allowed.get(name, ())) for name, kind in case.layout.items()
+    )
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A loaded provider module."""
+
+    spec: str
+    place: str
+    """Where its module is: a dotted name, or the path of a file."""
+    name: str
+    about: str
+    adapters: Mapping[str, str]
+    """Pair -> the attribute of the module that adapts it."""
+    module: ModuleType
+
+    def adapter(self, pair: str) -> Adapter:
+        found: Adapter = getattr(self.module, self.adapters[pair])
+        return found
+
+    def calls(self, pair: str, given: Mapping[str, Any]) -> Calls:
+        """What `kernelpair bench --against` times for a row of the pair. Raises Unsupported where there is nothing."""
+        if pair not in self.adapters:
+            raise Unsupported("has no such kernel")
+        adapter = self.adapter(pair)
+        return adapter.timed(given) if adapter.timed is not None else {"": lambda: adapter.call(**given)}
+
+    def load(self) -> None:
+        """Make this process ready for timing: the module's `load()`, or its `prepare()` if there is none."""
+        for name in ("load", "prepare"):
+            ready_it = getattr(self.module, name, None)
+            if callable(ready_it):
+                ready_it()
+                return
+
+    def subject(self, pair: Pair) -> Subject:
+        """This provider's kernel as it is put on trial under the pair's contract.
+
+        It is not asked for wrong calls: a contract names the error that each must raise, and a foreign kernel has promised no
+        such error. Nor for calls from several Python threads at once: engines run one forward pass at a time.
+        """
+        adapter = self.adapter(pair.name)
+        unknown = set(adapter.silent) - set(pair.relations) - set(BUILT_IN)
+        if unknown:
+            raise ProviderError(f"{self.name}: {pair.name} has no trial {', '.join(sorted(unknown))}")
+        prepare = f"{self.place}:prepare" if callable(getattr(self.module, "prepare", None)) else ""
+        entry = f"{self.place}:{self.adapters[pair.name]}"
+        candidate = Candidate(PREFIX + self.spec, entry, f"{__name__}:enter" if prepare else "")
+        skipped = (*SKIPPED_TRIALS, *adapter.silent)
+        return Subject(pair, candidate, adapter.limits, adapter.fit, skipped, foreign=True)
+
+
+def enter(name: str) -> None:
+    """Load the provider's library in the process that runs it."""
+    module = _module(_place(name.removeprefix(PREFIX)))
+    module.prepare()
+
+
+def provider(spec: str) -> Provider:
+    """The provider of this name or file. Raises ProviderError."""
+    place = _place(spec)
+    try:
+        module = _module(place)
+    except Exception as error:  # it is somebody else's module: whatever it raises is theirs to see
+        raise ProviderError(f"provider {spec} does not import: {type(error).__name__}: {error}") from error
+    adapters: dict[str, str] = {}
+    for attribute, value in vars(module).items():
+        if isinstance(value, Adapter):
+            if value.pair in adapters:
+                raise ProviderError(f"provider {spec} adapts {value.pair} twice: {adapters[value.pair]} and {attribute}")
+            adapters[value.pair] = attribute
+    if not adapters:
+        raise ProviderError(f"provider {spec} adapts nothing: mark functions with kernelpair.providers.provider.adapts(<pair>)")
+    about = (module.__doc__ or "").strip().split("\n")[0]
+    name = getattr(module, "NAME", place.rpartition(".")[2] if not place.endswith(".py") else Path(place).stem)
+    return Provider(spec, place, name, about, adapters, module)
+
+
+def ready(found: Provider) -> str:
+    """Why the provider cannot be used on this machine, or empty: what its `missing()` says."""
+    missing = getattr(found.module, "missing", None)
+    return str(missing()) if callable(missing) else ""
+
+
+def known() -> dict[str, str]:
+    """Name -> module of every installed provider."""
+    return {entry.name: entry.value for entry in metadata.entry_points(group=GROUP)}
+
+
+def _place(spec: str) -> str:
+    if spec.endswith(".py"):
+        if not Path(spec).is_file():
+            raise ProviderError(f"there is no provider file {spec}")
+        return os.path.abspath(spec)
+    names = known()
+    if spec not in names:
+        raise ProviderError(f"unknown provider {spec!r}; known are {', '.join(sorted(names)) or 'none'}, or give a file .py")
+    return names[spec]
+
+
+def _module(place: str) -> ModuleType:
+    return module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)

@@ -1,0 +1,171 @@
+"""What a run found, for people and for machines: lines, JSON, JUnit."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+from xml.etree import ElementTree
+
+from kernelpair.contract.pair import Pair
+from kernelpair.contract.verdict import Table, Verdict
+from kernelpair.providers.provider import PREFIX
+from kernelpair.search.coverage import cells
+from kernelpair.search.jobs import Ended
+from kernelpair.search.tally import Shrinking
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass
+class FailureReport:
+    """One failure as `--json` writes it."""
+
+    kind: str
+    case: str
+    replay: str
+    detail: str
+    group: str = ""
+    """The cause, where the search went on after it: kind, tensor, and the flags and edges without which the case passes."""
+    found: str = ""
+    """The case as it was drawn, before it was shrunk; empty for a saved one."""
+    shrunk: int = 0
+    """Failing cases on the way from there to the smallest."""
+
+
+@dataclass
+class Result:
+    """One pair and candidate as `--json` writes it."""
+
+    pair: str
+    candidate: str
+    verdict: str
+    reason: str = ""
+    cases: int = 0
+    seconds: float = 0.0
+    failures: list[FailureReport] = field(default_factory=list)
+    tightness: dict[str, float] = field(default_factory=dict)
+    """Output -> largest error / bound over the run."""
+    ratios: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Output and dtype -> exponent k -> calls whose largest error / bound was at most 2^k and above 2^(k-1)."""
+    uncovered: list[str] = field(default_factory=list)
+    """Named edges that no case hit."""
+    edges: dict[str, int] = field(default_factory=dict)
+    """Named edge -> cases that hit it."""
+    crossed: dict[str, int] = field(default_factory=dict)
+    """`dtype argument layout` -> cases that had both."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Field of the case -> the largest size drawn."""
+    looseness: dict[str, float] = field(default_factory=dict)
+    """Output -> median over the run of the median bound over the output's size."""
+    unhit: list[str] = field(default_factory=list)
+    """Cells of the case space (`kernelpair.search.coverage`) that no case hit."""
+    untaken: list[str] = field(default_factory=list)
+    """Ways through the candidate's code (`Coverage.paths`) that no case took."""
+    trials: dict[str, int] = field(default_factory=dict)
+    unsupported: dict[str, int] = field(default_factory=dict)
+    """Documented limit -> cases drawn outside of it; none of them was judged."""
+    known: dict[str, str] = field(default_factory=dict)
+    """Group of the ledger -> its case; they fail as they did."""
+    mended: list[str] = field(default_factory=list)
+    """Groups of the ledger that fail no longer."""
+    tables: list[Table] = field(default_factory=list)
+    """Place by place: of each failing case that has such a table, or else the largest ratios over all cases of the run."""
+
+
+def shown(candidate: str) -> str:
+    """A candidate's name for people: of a provider, what `--provider` was given."""
+    return candidate.removeprefix(PREFIX)
+
+
+def replay_command(line: str, candidate: str) -> str:
+    """What to type to see a case again."""
+    option = "--provider" if candidate.startswith(PREFIX) else "--tier"
+    return f"kernelpair replay {shlex.quote(line)} {option} {shlex.quote(shown(candidate))}"
+
+
+def command_for_pytest(test: str, pair: str, candidate: str) -> str:
+    """What to type to run the whole trial under pytest; empty for a provider's kernel, and where the suite names no test."""
+    if not test or candidate.startswith(PREFIX):
+        return ""
+    return f"pytest {shlex.quote(test.format(pair=pair, candidate=candidate))}"
+
+
+def failures_of(verdict: Verdict, candidate: str, group: str = "", trail: Shrinking | None = None) -> list[FailureReport]:
+    """A verdict's failures with the command that replays them."""
+    command = replay_command(verdict.line, candidate)
+    found, tried = (trail.found, trail.tried) if trail is not None else ("", 0)
+    return [
+        FailureReport(
+            failure.kind, verdict.line, command, f"{failure.tensor}: {failure.detail}".removeprefix(": "), group, found, tried
+        )
+        for failure in verdict.failures
+    ]
+
+
+def result_of(ended: Ended, pair: Pair) -> Result:
+    """The report of a job that ended."""
+    tally = ended.tally
+    failures = [
+        report
+        for label, verdict in tally.failures.items()
+        for report in failures_of(
+            verdict, ended.job.candidate, label if ended.job.several else "", tally.shrinking.get(label)
+        )
+    ]
+    failures += [FailureReport(f.kind, "", "", f"{f.tensor}: {f.detail}") for f in tally.vacuous]
+    return Result(
+        pair=ended.job.pair,
+        candidate=ended.job.candidate,
+        verdict="fail" if failures else "pass" if tally.cases else "skip",
+        reason="" if tally.cases else "no case was tried",  # all of them unsupported, or no time
+        cases=tally.cases,
+        seconds=round(tally.seconds, 3),
+        failures=failures,
+        tightness={name: round(value, 4) for name, value in sorted(tally.largest.items())},
+        ratios={name: dict(sorted(counts.items())) for name, counts in sorted(tally.ratios.items())},
+        edges={name: tally.edges[name] for name in pair.coverage.edges},
+        crossed=dict(sorted(tally.crossed.items())),
+        sizes=dict(sorted(tally.sizes.items())),
+        looseness={name: float(f"{median(values):.3g}") for name, values in sorted(tally.looseness.items())},
+        untaken=[name for name in pair.coverage.paths(ended.job.candidate) if not tally.paths[name]],
+        unhit=[name for name in cells(pair) if not tally.cells[name]],
+        uncovered=[name for name in pair.coverage.edges if not tally.edges[name]],
+        trials=dict(tally.trials.most_common()),
+        unsupported=dict(tally.unsupported.most_common()),
+        known={label: verdict.line for label, verdict in tally.known.items()},
+        mended=list(tally.mended),
+        tables=[verdict.table for verdict in tally.failures.values() if verdict.table] or list(tally.tables.values()),
+    )
+
+
+def histogram(ratios: dict[int, int], least: int) -> str:
+    """A bar for each power of two from `least` to 0, for a terminal."""
+    most = max(ratios.values(), default=1)
+    heights = [ratios.get(power, 0) for power in range(least, 1)]
+    return "".join(BARS[-(-count * (len(BARS) - 1) // most)] for count in heights)
+
+
+def write_json(path: Path, results: Sequence[Result], environment: dict[str, Any]) -> None:
+    """{"results": […], "environment": {…}}"""
+    document = {"results": [asdict(result) for result in results], "environment": environment}
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def write_junit(path: Path, results: Sequence[Result]) -> None:
+    """One test case for each pair and candidate, as CI systems read it."""
+    suite = ElementTree.Element("testsuite", name="kernelpair", tests=str(len(results)))
+    for verdict, attribute in (("fail", "failures"), ("skip", "skipped")):
+        suite.set(attribute, str(sum(result.verdict == verdict for result in results)))
+    for result in results:
+        entry = ElementTree.SubElement(
+            suite, "testcase", classname=result.pair, name=shown(result.candidate), time=f"{result.seconds:.3f}"
+        )
+        if result.verdict == "skip":
+            ElementTree.SubElement(entry, "skipped", message=result.reason)
+        for failure in result.failures:
+            node = ElementTree.SubElement(entry, "failure", type=failure.kind, message=failure.detail)
+            node.text = failure.replay
+    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)

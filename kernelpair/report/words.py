@@ -1,0 +1,81 @@
+"""What a run comes to, in sentences: what was proven, what was not tried, and what to do next."""
+
+from collections.abc import Sequence
+
+from kernelpair.report.lines import Result, shown
+
+FEW = 4  # names that a sentence lists; of more it says how many
+
+
+def proven(results: Sequence[Result], interrupted: bool = False) -> str:
+    """One sentence: what failed, or on how many cases nothing did; of which pairs, on what."""
+    failed = [result for result in results if result.verdict == "fail"]
+    passed = [result for result in results if result.verdict == "pass"]
+    early = " when it was interrupted" if interrupted else ""
+    if failed:
+        where = _several([f"{result.pair}[{shown(result.candidate)}]" for result in failed], "trials")
+        rest = f"; {_count(len(passed), 'other trial')} found nothing in {_cases(passed)}" if passed else ""
+        return f"Failed{early}: {where}{rest}."
+    if not passed:
+        return f"Nothing was tested{early}."
+    pairs = _several(_distinct(result.pair for result in passed), "pairs")
+    candidates = _several(_distinct(shown(result.candidate) for result in passed), "candidates")
+    return f"No failure{early} in {_cases(passed)} of {pairs} on {candidates}."
+
+
+def not_tried(results: Sequence[Result]) -> str:
+    """One sentence: what was skipped, by its reason; empty where nothing was."""
+    reasons: dict[str, list[Result]] = {}
+    for result in results:
+        if result.verdict == "skip":
+            reasons.setdefault(result.reason, []).append(result)
+    if not reasons:
+        return ""
+    parts = []
+    for reason, skipped in reasons.items():
+        candidates = _distinct(shown(result.candidate) for result in skipped)
+        every = len(_distinct(result.pair for result in skipped)) > 1
+        names = candidates if every else [f"{result.pair}[{shown(result.candidate)}]" for result in skipped]
+        parts.append(f"{_several(names, 'trials')} ({reason})")
+    return f"Not tried: {'; '.join(parts)}."
+
+
+def shortest_first(results: Sequence[Result]) -> list[Result]:
+    """The results that failed: those with the shortest case first, since it is the quickest to understand."""
+    failed = [result for result in results if result.verdict == "fail"]
+    return sorted(failed, key=lambda result: min((len(failure.case) or 2**31 for failure in result.failures), default=2**31))
+
+
+def next_steps(results: Sequence[Result], page: str | None = None) -> list[str]:
+    """What to do now: about the first failure, or, where there is none, that nothing needs doing."""
+    failed = shortest_first(results)
+    if not failed:
+        if not any(result.verdict == "pass" for result in results):
+            return ["see what this machine can run: kernelpair doctor"]
+        return ["nothing needs doing. More cases make it surer: kernelpair check --seconds 600"]
+    first = next((failure for result in failed for failure in result.failures if failure.replay), None)
+    if first is None:
+        return ["sharpen the bound, or draw cases with power (docs/6-how-bounds-are-derived.md)"]
+    steps = ["see every difference of the first: its replay with -v"]
+    if not page:
+        steps.append("see pictures of all of them: the same check with --html report.html")
+    return [*steps, "after the fix, keep the case for good: the replay with --save"]
+
+
+def _cases(results: Sequence[Result]) -> str:
+    return _count(sum(result.cases for result in results), "case")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _distinct(names: object) -> list[str]:
+    return list(dict.fromkeys(names))  # type: ignore[call-overload]
+
+
+def _several(names: Sequence[str], what: str) -> str:
+    """The names, or, of many, how many there are and the first of them."""
+    if len(names) > FEW + 1:
+        return f"{len(names)} {what} ({', '.join(names[:FEW - 1])} …)"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

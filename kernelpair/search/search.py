@@ -1,0 +1,343 @@
+"""Hypothesis draws cases, `check` tries them, failures are shrunk."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase, MultiplexedDatabase
+
+from kernelpair.call.runner import HarnessError, Runner
+from kernelpair.contract.case import WRONG_CALL, Case
+from kernelpair.contract.subject import WRONG_CALLS, Subject
+from kernelpair.contract.verdict import Verdict
+from kernelpair.search.groups import Groups, group_of
+from kernelpair.search.hypothesis_internals import draws_of_the_seed
+from kernelpair.search.tally import First, Shrinking, Tally
+from kernelpair.trial.check import Journal, check
+from kernelpair.trial.session import Session
+
+ROUND = 2000  # cases that one Hypothesis run draws; a long run is many rounds, so that its memory stays small
+SHRINK_SECONDS = 20.0  # budget for making one run's failures small
+LEAST_ATTEMPTS = 50  # cases drawn, if none of them is supported, before the time may end a run that has tried nothing
+PATIENCE_SECONDS = 180.0  # the same while the case has more of something than a shrunk one may (`Cases.sizes`)
+# How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
+TRIALS = ("value",) * 4 + ("repeat", "threads", "concurrent", "poison") + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz",)
+
+
+class Caught(Exception):
+    """A case failed. One subclass a kind, so that Hypothesis keeps failures of different kinds apart."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        super().__init__("; ".join(failure.detail for failure in verdict.failures))
+
+
+class _Stop(KeyboardInterrupt):
+    """Time is up. Hypothesis lets an interrupt pass at once, without taking the case for a failing one."""
+
+
+_caught: dict[str, type[Caught]] = {}
+
+
+def caught(verdict: Verdict) -> Caught:
+    """The exception for a failing verdict; its class is that of the first failure's kind."""
+    kind = verdict.failures[0].kind
+    if kind not in _caught:
+        _caught[kind] = type(kind, (Caught,), {"__module__": "kernelpair"})
+    return _caught[kind](verdict)
+
+
+def trials(subject: Subject, trial: str | None = None) -> Any:
+    """A strategy of the pair's cases with their trial drawn, or all of one trial."""
+    names = _trial_names(subject)
+
+    @st.composite
+    def draw_trial(draw: st.DrawFn) -> Case:
+        case: Case = draw(subject.pair.cases.strategy)
+        if trial is not None:
+            return replace(case, trial=trial)
+        # Scattered, because Hypothesis repeats small and recent numbers: each trial gets its share, and 0 is `value`.
+        drawn = draw(st.integers(0, 2**16 - 1), label="trial") * 40503 % 2**16
+        return replace(case, trial=names[drawn * len(names) >> 16])
+
+    return draw_trial()
+
+
+def _trial_names(subject: Subject) -> list[str]:
+    """Trials by weight, `value` first: as many entries for a group as TRIALS gives it, shared out among its members."""
+    members = {
+        "relation": sorted(filter(subject.asked_for, subject.pair.relations)),
+        WRONG_CALLS: [name for name in (WRONG_CALL + wrong for wrong in subject.pair.wrong_calls) if subject.asked_for(name)],
+    }
+    share = max(*map(len, members.values()), 1)
+    names: list[str] = []
+    for group in TRIALS:
+        several = members.get(group, [group] if subject.asked_for(group) else [])
+        names += [several[i * len(several) // share] for i in range(share)] if several else []
+    return names
+
+
+def strategy_for(subject: Subject, trial: str | None = None) -> Any:
+    """Cases within the candidate's budget of work."""
+    drawn = trials(subject, trial)
+    return drawn.filter(subject.pair.cases.small) if subject.candidate.slow else drawn
+
+
+class Search:
+    """One subject on trial: draws, checks, shrinks, counts."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        runner: Runner,
+        *,
+        journal: Journal | None = None,
+        progress: Callable[[Tally], None] = lambda tally: None,
+        stopped: Callable[[], bool] = lambda: False,
+        trial: str | None = None,
+        several: bool = False,
+        shrink_seconds: float = SHRINK_SECONDS,
+        session_type: type[Session] = Session,
+    ) -> None:
+        """With `several` the search goes on after a failure, to other defects of the same kernel."""
+        self.subject, self.pair, self.runner = subject, subject.pair, runner
+        self.groups = Groups(self.pair) if several else None
+        self.tally = Tally()
+        self.journal = journal
+        self.progress = progress
+        self.stopped = stopped
+        self.strategy = strategy_for(subject, trial)
+        self._shrink_seconds, self._session_type = shrink_seconds, session_type
+        self._started = time.monotonic()
+        self._deadline: float | None = None
+        self._shrink_until: float | None = None
+        self._failing: dict[str, Verdict] = {}
+        self._trails: dict[str, Shrinking] = {}
+        self._answers: dict[str, bool] = {}
+        self._attempts = self._drawn = 0
+        self._fault: HarnessError | None = None
+
+    def replay(self, cases: Sequence[Case]) -> None:
+        """Try saved cases first, one by one; a failing one is kept as it is."""
+        for case in cases:
+            verdict = self._verdict(case)
+            if not verdict.passed:
+                self._take_up(verdict)
+
+    def recall(self, known: Mapping[str, Case]) -> None:
+        """Try the cases of a ledger: their groups are known failures, as long as they fail."""
+        assert self.groups is not None, "a ledger needs a search for several defects"
+        for label, case in known.items():
+            verdict = self._verdict(case)
+            if verdict.passed:
+                self.tally.mended.append(label)
+            else:
+                self.tally.known[label] = verdict
+                self.groups.add(group_of(self.pair, verdict, self._plain_attempt, self.groups.observed))
+
+    def run(self, examples: int | None, seconds: float | None, seed: int, database: Path | None, shared: str = "") -> Tally:
+        """Draw until `examples` cases or `seconds` are used up, a failure is found and shrunk, or the run is stopped.
+
+        With neither limit the run goes on until it is stopped. `database` is the folder of failing examples; the pair and the
+        candidate have a folder of their own in it. `shared` is one of several machines: a folder, or redis://host:port.
+        """
+        self.runner.start()
+        self._started = time.monotonic()
+        self._deadline = None if seconds is None else self._started + seconds
+        store = self._store(database, shared)
+        done = 0
+        while (examples is None or done < examples) and not self._over() and self._searching():
+            size = ROUND if examples is None else min(ROUND, examples - done)
+            drawn, failed = self._drawn, len(self.tally.failures)
+            self._round(size, seed + done, store if done == 0 else None)
+            done += size if len(self.tally.failures) == failed else max(self._drawn - drawn, 1)
+            self._shrink_until = None
+        self.tally.seconds = time.monotonic() - self._started
+        self.tally.judge_bounds(self.pair)
+        self.progress(self.tally)
+        return self.tally
+
+    def _round(self, size: int, seed: int, store: ExampleDatabase | None) -> None:
+        @settings(
+            max_examples=size,
+            database=store,
+            deadline=None,
+            derandomize=False,
+            print_blob=False,
+            report_multiple_bugs=True,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
+        )
+        @hypothesis.seed(seed)  # inside of the settings: outside it would switch the database off
+        @hypothesis.given(self.strategy)
+        def attempt(case: Case) -> None:
+            self._attempt(case)
+
+        try:
+            with draws_of_the_seed():
+                attempt()
+        except (_Stop, Caught, BaseExceptionGroup, hypothesis.errors.Flaky) as error:
+            self._keep(error)
+
+    def _store(self, database: Path | None, shared: str) -> ExampleDatabase | None:
+        """Failing examples of this machine, and beside them those of all machines."""
+        if database is None:
+            return None
+        own = DirectoryBasedExampleDatabase(database / self._folder)
+        if not shared:
+            return own
+        if shared.startswith(("redis://", "rediss://")):
+            from hypothesis.extra.redis import RedisExampleDatabase
+            from redis import Redis
+
+            prefix = f"kernelpair:{self._folder}:".encode()
+            other: ExampleDatabase = RedisExampleDatabase(Redis.from_url(shared), key_prefix=prefix)
+        else:
+            other = DirectoryBasedExampleDatabase(Path(shared) / self._folder)
+        return MultiplexedDatabase(own, other)
+
+    @property
+    def _folder(self) -> str:
+        return f"{self.pair.name}-{self.subject.candidate.name.replace('/', '_')}"
+
+    def _searching(self) -> bool:
+        return self.tally.passed if self.groups is None else self.groups.room
+
+    def _attempt(self, case: Case) -> None:
+        self._attempts += 1
+        limit = self.subject.unsupported(case)
+        if limit:
+            self.tally.unsupported[limit] += 1
+            case = self.subject.fit(case)
+            if self.subject.unsupported(case):
+                return
+        self._drawn += 1
+        if self.groups is not None:
+            self.groups.note(case)
+        verdict = self._remembered_or_new(case)
+        if not verdict.passed and not self._explained(verdict):
+            # The one place that raises: Hypothesis tells failures apart by the line that raised them.
+            raise caught(verdict)
+
+    def _remembered_or_new(self, case: Case) -> Verdict:
+        """The verdict on a case. A failing case keeps its verdict, so that a flaky kernel does not confuse shrinking. Raises
+        _Stop once the time, or after a failure the time for shrinking, is over."""
+        if self._failing and self._line(case) in self._failing:
+            return self._failing[self._line(case)]
+        if self._over():
+            raise _Stop
+        try:
+            verdict = self._verdict(case)
+        except HarnessError as error:
+            self._begin_shrinking()
+            self._fault = error
+            raise
+        if not verdict.passed:
+            if self._explained(verdict):
+                return verdict
+            self._begin_shrinking()
+            self._failing[self._line(case)] = verdict
+            self._trails.setdefault(verdict.failures[0].kind, Shrinking(verdict.line)).tried += 1
+        return verdict
+
+    def _line(self, case: Case) -> str:
+        return self.pair.line(case)
+
+    def _explained(self, verdict: Verdict) -> bool:
+        """Is this a failure of a group that is known; each is asked once."""
+        if self.groups is None:
+            return False
+        if verdict.line not in self._answers:
+            self._answers[verdict.line] = self.groups.explains(verdict, self._plain_attempt)
+        return self._answers[verdict.line]
+
+    def _plain_attempt(self, case: Case) -> Verdict | None:
+        """The verdict on a case that nobody drew; None where it cannot be tried."""
+        try:
+            return None if self.subject.unsupported(case) else check(self.subject, case, self.runner, self.journal)
+        except Exception:  # noqa: BLE001 - with a field at its default the case may be none of the contract
+            return None
+
+    def _begin_shrinking(self) -> None:
+        if self._shrink_until is None:
+            self._shrink_until = time.monotonic() + self._shrink_seconds
+
+    def _verdict(self, case: Case) -> Verdict:
+        try:
+            verdict = check(self.subject, case, self.runner, self.journal, self._session_type)
+        except Exception as error:
+            says = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
+            raise HarnessError(f"{says}; the case was {self._line(case)}") from error
+        self.tally.add(self.pair, verdict)
+        self.tally.seconds = time.monotonic() - self._started
+        if self.tally.first is None and not verdict.passed:
+            kind = verdict.failures[0].kind
+            self.tally.first = First(kind, verdict.noticed_by, self.tally.cases, self.tally.seconds)
+        self.progress(self.tally)
+        return verdict
+
+    def _keep(self, error: BaseException) -> None:
+        """The shrunk failures: those that Hypothesis reports, or, where it had to stop, the shortest that were seen."""
+        leaves = _leaves(error)
+        reported = [leaf.verdict for leaf in leaves if isinstance(leaf, Caught)]
+        seen = sorted(self._failing.values(), key=lambda verdict: len(verdict.line))
+        if self.groups is not None:
+            seen = [] if reported else seen[:1]  # the others are on the way to the reported one, or come up again
+            self._failing, self._answers = {}, {}
+        for verdict in [*reported, *seen]:
+            if self.groups is not None or verdict.failures[0].kind not in self.tally.failures:
+                self._take_up(self._reduced(verdict))
+        self._trails = {}
+        faults = [leaf for leaf in leaves if not isinstance(leaf, (_Stop, Caught, hypothesis.errors.Flaky))]
+        if faults:
+            raise faults[0]
+        if self._fault is not None and isinstance(error, _Stop):
+            raise self._fault
+
+    def _reduced(self, verdict: Verdict) -> Verdict:
+        """Smaller still, by what the pair knows to leave out of a case, as long as the failure stays of its kind."""
+        started, kind = time.monotonic(), verdict.failures[0].kind
+        smaller = iter(self.pair.cases.simpler(verdict.case))
+        while (case := next(smaller, None)) is not None and not self.stopped():
+            large = any(measured(verdict.case) > most for most, measured in self.pair.cases.sizes.values())
+            if time.monotonic() > started + (PATIENCE_SECONDS if large else SHRINK_SECONDS):
+                break
+            tried = self._plain_attempt(case)
+            if tried is not None and not tried.passed and tried.failures[0].kind == kind:
+                verdict, smaller = tried, iter(self.pair.cases.simpler(case))
+        return verdict
+
+    def _take_up(self, verdict: Verdict) -> None:
+        """Note a failure: of a kind, or of a group that was not known."""
+        trail = self._trails.get(verdict.failures[0].kind)
+        if self.groups is None:
+            self.tally.failures.setdefault(verdict.failures[0].kind, verdict)
+            if trail is not None:
+                self.tally.shrinking.setdefault(verdict.failures[0].kind, trail)
+        elif self.groups.room and not self.groups.explains(verdict, self._plain_attempt):
+            group = group_of(self.pair, verdict, self._plain_attempt, self.groups.observed)
+            wider = self.groups.add(group)
+            if wider is not None:
+                self.tally.failures = {name: v for name, v in self.tally.failures.items() if name not in wider}
+                self.tally.failures[group.label] = group.verdict
+                if trail is not None:
+                    self.tally.shrinking[group.label] = trail
+
+    def _over(self) -> bool:
+        until = self._deadline if self._shrink_until is None else self._shrink_until
+        begun = self.tally.cases > 0 or self._attempts > LEAST_ATTEMPTS
+        return self.stopped() or (until is not None and begun and time.monotonic() > until)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for child in error.exceptions for leaf in _leaves(child)]
+    return [error]
+
+
+

@@ -1,0 +1,122 @@
+"""The sources of a suite's kernels: what they depend on, how they are built, how another version of them is made."""
+
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelpair.contract.candidate import Candidate, elsewhere
+
+if TYPE_CHECKING:
+    from kernelpair.contract.pair import Pair
+    from kernelpair.mutation.mutant import Mutant
+
+NATIVE = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".inc", ".S", ".s", ".asm", ".rs", ".f90", ".zig")
+STATE = (".kernelpair/", ".hypothesis/")  # the engine's own, of a repository that does not ignore them
+LEFT_OUT = ("__pycache__", "build", "dist", "node_modules")  # of a copy, where git cannot say what belongs to the sources
+
+
+class BuildError(RuntimeError):
+    """A build failed; the message holds its first error."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What the engine asks about files. The defaults serve a repository whose kernels a few commands build."""
+
+    build: Sequence[str] = ()
+    """Commands that bring everything compiled up to date, run in the suite's folder, or in a copy of it."""
+    everything: Sequence[str] = ("pyproject.toml",)
+    """Files, and folders with a slash at the end, that touch every pair alike."""
+    include_folders: Sequence[str] = (".", "include", "src")
+    """Where an #include "..." is looked for, beside the folder of the file that has it."""
+
+    def bring_up_to_date(self, folder: Path) -> None:
+        """Build in `folder`. Raises BuildError."""
+        for command in self.build:
+            run(shlex.split(command), folder)
+
+    def is_native(self, file: str) -> bool:
+        """Is the file compiled, so that the speed of what it touches may change?"""
+        return Path(file).suffix in NATIVE
+
+    def tiers_touched(self, files: Collection[str]) -> set[str]:
+        """The tiers that these files of one pair can touch; empty for all."""
+        return set()
+
+    def plant(self, root: Path, pair: "Pair", candidate: Candidate, mutant: "Mutant", folder: Path) -> Candidate:
+        """The candidate with the mutant's bug in it, built in `folder`. Raises BuildError or MutantError."""
+        texts = mutant.patched(root)
+        copy_sources(root, folder)
+        for file, text in texts.items():
+            (folder / file).write_text(text)
+        self.bring_up_to_date(folder)
+        return elsewhere(candidate, root, folder)
+
+    def at_revision(
+        self, root: Path, pair: "Pair", candidate: Candidate, revision: str, changed: Sequence[str], folder: Path
+    ) -> Candidate:
+        """The candidate as it was at a revision of git, built in `folder`. Raises BuildError."""
+        if not (folder / ".complete").exists():
+            unpack_revision(root, revision, folder)
+            self.bring_up_to_date(folder)
+            (folder / ".complete").touch()
+        return elsewhere(candidate, root, folder)
+
+
+def run(command: Sequence[str], folder: Path) -> str:
+    """What the command prints. Raises BuildError with its first error."""
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BuildError(f"{command[0]}: {error}") from None
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        raise BuildError(next((line for line in lines if "error" in line.lower()), lines[-1]))
+    return done.stdout
+
+
+def unpack_revision(root: Path, revision: str, folder: Path, *paths: str) -> None:
+    """The files of `root` as they were at a revision, in `folder`, which is emptied first. Raises BuildError."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    done = subprocess.run(["git", "-C", str(root), "archive", revision, *paths], capture_output=True, check=False)
+    if done.returncode:
+        raise BuildError(done.stderr.decode(errors="replace").strip() or f"git has no revision {revision}")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
+        tar.extractall(folder, filter="data")
+
+
+def copy_sources(root: Path, folder: Path) -> None:
+    """What git tracks or would track of `root`, in `folder`, which is emptied first; without git all but hidden folders."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for file in source_files(root):
+        target = folder / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / file, target)
+
+
+def source_files(root: Path) -> list[Path]:
+    """Paths relative to `root`."""
+    listed = subprocess.run(
+        ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True, check=False
+    )
+    if listed.returncode == 0 and listed.stdout:
+        names = [Path(name) for name in listed.stdout.decode().split("\0") if name and not name.startswith(STATE)]
+        return [name for name in names if (root / name).is_file()]
+    found = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if _holds_sources(Path(folder, name)))
+        found += [Path(folder, name).relative_to(root) for name in sorted(files)]
+    return found
+
+
+def _holds_sources(folder: Path) -> bool:
+    """No hidden folder, no results of a build, no environment of Python."""
+    return not folder.name.startswith(".") and folder.name not in LEFT_OUT and not (folder / "pyvenv.cfg").exists()

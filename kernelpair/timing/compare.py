@@ -1,0 +1,108 @@
+"""Benches of a kernel as it is against the kernel of the base: two processes, sample by sample in turns."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+from kernelpair.call.place import resolve
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.pair import BenchRow, Inputs, Pair
+from kernelpair.suite import Place
+from kernelpair.timing.interleaved import repeats_of, sample
+
+SAMPLES = (7, 60)  # of each side, at least and at most
+NOISE = 0.05  # a ratio below 1.05 is noise whatever the quartiles say
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time now over time at the base, of one row: the median of the samples' ratios, and their quartiles."""
+
+    pair: str
+    row: str
+    median: float
+    low: float
+    high: float
+
+    @property
+    def slower(self) -> bool:
+        """Three of four samples are slower, and by more than noise."""
+        return self.low > 1.0 and self.median > 1.0 + NOISE
+
+
+def compare(place: Place, pair: str, now: Candidate, then: Candidate, seconds: float) -> Ratio:
+    """Time the pair's first bench row with both versions. Raises RuntimeError where one of them cannot run it."""
+    context = get_context("spawn")
+    sides = []
+    for version in (now, then):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_side, args=(theirs, place, pair, version), daemon=True)
+        process.start()
+        theirs.close()
+        sides.append((ours, process))
+    try:
+        row, row_then = [_answer(connection) for connection, _ in sides]
+        if row != row_then:
+            raise RuntimeError(f"the base's first row of {pair} is another one: {row_then}")
+        ratios: list[float] = []
+        until = time.monotonic() + seconds
+        while len(ratios) < SAMPLES[0] or (len(ratios) < SAMPLES[1] and time.monotonic() < until):
+            if len(ratios) % 2:  # who goes first changes, so that neither profits
+                base, ours_now = _ask(sides[1][0]), _ask(sides[0][0])
+            else:
+                ours_now, base = _ask(sides[0][0]), _ask(sides[1][0])
+            ratios.append(ours_now / base)
+    finally:
+        for connection, process in sides:
+            connection.close()
+            process.join(2)
+            process.kill()
+    ordered = sorted(ratios)
+    quarter = len(ordered) // 4
+    return Ratio(pair, str(row), statistics.median(ordered), ordered[quarter], ordered[-1 - quarter])
+
+
+def _ask(connection: Connection) -> float:
+    connection.send(True)
+    return float(_answer(connection))
+
+
+def _answer(connection: Connection) -> Any:
+    try:
+        answer = connection.recv()
+    except EOFError:
+        raise RuntimeError("a bench process died") from None
+    if isinstance(answer, Exception):
+        raise RuntimeError(str(answer))
+    return answer
+
+
+def _side(connection: Connection, place: Place, pair: str, candidate: Candidate) -> None:
+    """One version's process: prepares the row, then times a sample whenever it is asked."""
+    try:
+        candidate.enter()  # before the suite is there: it may come from a copy
+        found = place.load().pairs()[pair]
+        arguments = resolve(found.bench.rows[0].arguments())
+        call = prepared(found, found.bench.rows[0], arguments, candidate)
+        repeats = repeats_of(call)
+        connection.send(found.bench.rows[0].name)
+        while True:
+            connection.recv()
+            connection.send(sample(call, repeats))
+    except EOFError:
+        return
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other side says it
+        connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def prepared(pair: Pair, row: BenchRow, given: Inputs, candidate: Candidate) -> Callable[[], object]:
+    """What is timed of the suite's own side."""
+    prepare = row.prepare or pair.bench.prepare
+    if prepare is not None:
+        return prepare(given)
+    function = candidate.load()
+    return lambda: function(**given)

@@ -1,0 +1,221 @@
+"""`kernelpair bench --against`: our kernels and others' on the same rows, in turns, beside what the machine allows."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite, log2
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from kernelpair.call.place import resolve as resolve_aliases
+from kernelpair.call.runner import Isolated
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.pair import BenchRow, Inputs, Pair
+from kernelpair.environment import environment
+from kernelpair.providers.provider import PREFIX, Provider, Unsupported
+from kernelpair.providers.subjects import Subjects
+from kernelpair.suite import Place, Suite
+from kernelpair.timing.compare import prepared
+from kernelpair.timing.interleaved import interleave
+from kernelpair.timing.show import show_row
+from kernelpair.timing.speeds import Errors, Row, Speeds, Timed, conclude, started, timed, write
+from kernelpair.trial.check import check
+
+TORCH = "torch"
+MOST_READ = 1 << 28  # bytes of the largest buffer that is read for the roofline: far beyond any cache
+ONE_THREAD = "one thread"
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """A call that takes its turns, the candidate that has to be made ready for it, and its number of threads."""
+
+    call: Callable[[], object]
+    candidate: Candidate | None
+    threads: int
+
+
+@dataclass
+class Peers:
+    """The others of `--against`, loaded."""
+
+    names: list[str]
+    providers: dict[str, Provider] = field(default_factory=dict)
+
+    def calls(self, pair: Pair, row: BenchRow, given: Inputs) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
+        """What is timed for a row, by name, and peer -> why it does not do the row."""
+        found: dict[str, Callable[[], object]] = {}
+        refused = {}
+        for name in self.names:
+            try:
+                for way, call in self._ways(name, pair, row, given):
+                    call()
+                    found[way] = call
+            except Unsupported as reason:
+                refused[name] = str(reason)
+            except Exception as error:  # noqa: BLE001 - whatever another's kernel raises is its answer
+                refused[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else 'no message'}"
+        return found, refused
+
+    def _ways(self, name: str, pair: Pair, row: BenchRow, given: Inputs) -> Iterator[tuple[str, Callable[[], object]]]:
+        if name == TORCH:
+            if TORCH not in row.peers:
+                raise Unsupported("has no equivalent")
+            yield TORCH, row.peers[TORCH](given)
+            return
+        provider = self.providers[name]
+        for way, call in provider.calls(pair.name, given).items():
+            yield f"{provider.name} {way}".strip(), call
+
+
+@dataclass
+class Contest:
+    """One run: rows come in, results are kept, shown, and written after each."""
+
+    place: Place
+    peers: Peers
+    seconds: float
+    threads: int
+    one_thread: bool
+    console: Console
+    suite: Suite = field(init=False)
+    speeds: Speeds = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.suite = self.place.load()
+        self.speeds = Speeds(environment(), self.threads, self.seconds, list(self.peers.names))
+        for name, provider in self.peers.providers.items():
+            version = getattr(provider.module, "version", None)
+            if callable(version):
+                self.speeds.versions[name] = str(version())
+
+    def row(self, pair: Pair, row: BenchRow, candidates: Sequence[tuple[str, str]]) -> None:
+        """Time a row on each candidate's tier that can run, and keep what the others cannot."""
+        names = [name for name, reason in candidates if not reason]
+        skipped = [started(row, pair.name, name, reason) for name, reason in candidates if reason]
+        results = self._timed(pair, row, names) if names else []
+        for result in (*skipped, *results):
+            conclude(result, row.floor, self.threads, self.suite.machine.floors)
+            self.speeds.rows.append(result)
+            show_row(self.console, result, self.suite.machine.floors)
+
+    def _timed(self, pair: Pair, row: BenchRow, names: Sequence[str]) -> list[Row]:
+        given = resolve_aliases(row.arguments())
+        found, refused = self.peers.calls(pair, row, given)
+        competitors = {name: Competitor(call, None, self.threads) for name, call in found.items()}
+        if row.floor is not None and row.floor.over in row.peers:
+            competitors.setdefault(row.floor.over, Competitor(row.peers[row.floor.over](given), None, self.threads))
+        candidates = {candidate.name: candidate for candidate in self.suite.candidates(pair)}
+        for name in names:
+            candidate = candidates[name]
+            with self.suite.machine.use(name):  # what is prepared may depend on it
+                competitors[name] = Competitor(prepared(pair, row, given, candidate), candidate, self.threads)
+                for kin, prepare in row.kin.items():
+                    competitors[f"{kin} [{name}]"] = Competitor(prepare(given), candidate, self.threads)
+            if self.one_thread and self.threads > 1:
+                competitors[f"{name} {ONE_THREAD}"] = replace(competitors[name], threads=1)
+        times = self._interleaved(competitors)
+        alone: dict[str, Timed] = {}
+        for name in (*names, *found) if row.alone else ():
+            alone |= self._interleaved({name: competitors[name]})
+        results = []
+        for name in names:
+            result = started(row, pair.name, name)
+            result.ours, result.one_thread = times[name], times.get(f"{name} {ONE_THREAD}")
+            result.peers, result.unsupported = [times[peer] for peer in found], refused
+            result.others = [replace(times[f"{kin} [{name}]"], name=kin) for kin in row.kin]
+            result.others += [times[other] for other in row.peers if other in times and other not in found]
+            result.alone = [alone[other] for other in (name, *found) if other in alone]
+            self._limit(result, given)
+            results.append(result)
+        return results
+
+    def _interleaved(self, competitors: Mapping[str, Competitor]) -> dict[str, Timed]:
+        def enter(name: str) -> None:
+            torch.set_num_threads(competitors[name].threads)
+            candidate = competitors[name].candidate
+            if candidate is not None:
+                candidate.enter()
+
+        try:
+            with self.suite.machine.use(self.suite.machine.usual()):
+                calls = {name: competitor.call for name, competitor in competitors.items()}
+                return {name: timed(name, timing) for name, timing in interleave(calls, self.seconds, enter).items()}
+        finally:
+            torch.set_num_threads(self.threads)
+
+    def _limit(self, result: Row, given: Inputs) -> None:
+        """What the roofline allows; peaks are measured when they are first needed."""
+        tier = self.suite.machine.peak(result.tier, given)
+        rates = {}
+        if result.flops:
+            rates["products"] = result.flops, self._product_rate(tier)
+        if result.bytes:
+            rates["reading"] = result.bytes, self._read_rate(tier, result.bytes)
+        seconds = {by: work / rate for by, (work, rate) in rates.items() if rate}
+        if seconds:
+            result.limited_by = max(seconds, key=lambda by: seconds[by])
+            result.limit = seconds[result.limited_by] * 1e3
+
+    def _product_rate(self, tier: str) -> float:
+        rates = self.speeds.product_rates
+        if tier not in rates:
+            rate = self.suite.machine.product_rate(tier)
+            if not rate:
+                return 0.0
+            rates[tier] = rate
+        return rates[tier]
+
+    def _read_rate(self, tier: str, nbytes: float) -> float:
+        """With a buffer of the power of two next to `nbytes`."""
+        rates = self.speeds.read_rates.get(tier, {})
+        size = min(2 ** round(log2(max(nbytes, 1))), MOST_READ)
+        if size not in rates:
+            rate = self.suite.machine.read_rate(tier, size)
+            if not rate:
+                return 0.0
+            rates = self.speeds.read_rates.setdefault(tier, {})
+            rates[size] = rate
+        return rates[size]
+
+    def compare_errors(self, pair: Pair, candidates: Sequence[tuple[str, str]]) -> Errors:
+        """Judge the pair's `Bench.case`, which it has, on each tier and with each provider: the same data, the same bound."""
+        assert pair.bench.case is not None
+        result = Errors(pair.name, pair.line(pair.bench.case))
+        named = [(name, name) for name, reason in candidates if not reason]
+        for name, provider in self.peers.providers.items():
+            if pair.name in provider.adapters:
+                named.append((provider.name, PREFIX + name))
+            else:
+                result.unsupported[provider.name] = "has no such kernel"
+        for name, candidate in named:
+            subject = Subjects(self.place)(pair.name, candidate)
+            with Isolated(subject.candidate, preload=self.suite.preload) as runner:
+                verdict = check(subject, pair.bench.case, runner)
+            if verdict.unsupported:
+                result.unsupported[name] = verdict.unsupported
+                continue
+            ratios = [tightness.largest for tightness in verdict.tightness.values()]
+            ratios += [worst.ratio for failure in verdict.failures for worst in failure.differences if isfinite(worst.ratio)]
+            if ratios:
+                result.largest[name] = max(ratios)
+            if not verdict.passed:
+                result.failed[name] = f"{verdict.failures[0].kind}: {verdict.failures[0].detail}"
+        self.speeds.errors.append(result)
+        return result
+
+    def write(self, path: str | None) -> None:
+        if path:
+            write(self.speeds, Path(path))
+
+
+def contest_tiers(suite: Suite, asked: Sequence[str]) -> list[tuple[str, str]]:
+    """Tiers of a contest with the reason why one cannot run: those asked for, else those that the suite names, and if none of
+    these runs here also the usual one."""
+    known_tiers = {tier.name: tier for tier in suite.tiers()}
+    wanted = list(asked) or list(suite.machine.contest) or [name for name, tier in known_tiers.items() if tier.runnable]
+    wanted = [name for name in wanted if name in known_tiers]
+    if known_tiers and not asked and not any(known_tiers[name].runnable for name in wanted):
+        wanted.insert(0, suite.machine.usual())
+    return [(name, "" if known_tiers[name].runnable else known_tiers[name].reason) for name in wanted]

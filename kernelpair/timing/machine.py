@@ -1,0 +1,65 @@
+"""What the timing of a suite's kernels needs to know, and what its page of speeds says."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Floors:
+    """What the floors of bench rows are claims about."""
+
+    tier: str = ""
+    """Of every row that is measured on it; empty: no row claims anything."""
+    threads: int = 0
+    mean: float = 0.0
+    """That the geometric mean of the counted rows is to reach; 0 where nothing is claimed."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the page of speeds says beside its figures."""
+
+    title: str = "# Speed"
+    command: str = "kernelpair bench --against torch --json speed.json"
+    remake: str = "kernelpair speed speed.json speed.md"
+    series: Mapping[str, str] = field(default_factory=dict)
+    """Series -> the title of its plot."""
+    bounds: str = "The bound is the contract's."
+    memory: str = ""
+    """Above the table of what each pair says of its memory."""
+    end: str = ""
+    """The last line."""
+
+
+class Machine:
+    """The defaults are those of a suite without tiers and without measured peaks."""
+
+    floors: Floors = Floors()
+    page: Page = Page()
+    untimed: Collection[str] = ()
+    """Candidates that `bench` times only when they are asked for by name."""
+    contest: Sequence[str] = ()
+    """Tiers that `bench --against` times unless others are named; empty: all that run here."""
+
+    def usual(self) -> str:
+        """The tier in which kernels run when nobody asks for one."""
+        return ""
+
+    @contextmanager
+    def use(self, tier: str) -> Iterator[None]:
+        """Run the kernels of this process in a tier; afterwards as before."""
+        yield
+
+    def peak(self, tier: str, given: Mapping[str, Any]) -> str:
+        """The tier whose peaks limit a call with these arguments."""
+        return tier
+
+    def product_rate(self, tier: str) -> float:
+        """Operations a second from registers; 0 where it is not known."""
+        return 0.0
+
+    def read_rate(self, tier: str, nbytes: int) -> float:
+        """Bytes a second from a buffer of this size; 0 where it is not known."""
+        return 0.0

@@ -1,0 +1,199 @@
+"""Speeds as `kernelpair bench --against` writes them: rows with their competitors, and what follows from them."""
+
+import json
+from dataclasses import field
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from kernelpair.contract.pair import PEERS, BenchRow, Floor
+from kernelpair.timing.interleaved import Timing
+from kernelpair.timing.machine import Floors
+
+FORMAT = 1  # of the file; another one is refused
+STRICT = ConfigDict(extra="forbid")
+
+
+class SpeedError(ValueError):
+    """A file that does not hold speeds; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Timed:
+    """One competitor of a row."""
+
+    name: str
+    milliseconds: float
+    """Median of the samples."""
+    quartiles: tuple[float, float]
+    samples: int
+
+    @property
+    def spread(self) -> float:
+        """Distance of the quartiles, as a fraction of the median."""
+        return (self.quartiles[1] - self.quartiles[0]) / self.milliseconds
+
+
+def timed(name: str, timing: Timing) -> Timed:
+    """In milliseconds."""
+    return Timed(name, timing.median * 1e3, (timing.low * 1e3, timing.high * 1e3), timing.samples)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Goal:
+    """A row's floor, and where this run stands."""
+
+    says: str
+    now: float
+    """The ratio that it is about, or microseconds."""
+    reached: bool
+    claimed: bool
+    """Whether this is the tier and the number of threads that the floor is about; elsewhere it is no claim."""
+
+
+@dataclass(config=STRICT)
+class Row:
+    """One bench row on one tier."""
+
+    pair: str
+    row: str
+    tier: str
+    skipped: str = ""
+    """Why it was not timed on this tier; then there is nothing below."""
+    series: str = ""
+    size: int = 0
+    counts: bool = False
+    flops: float = 0.0
+    bytes: float = 0.0
+    ours: Timed | None = None
+    one_thread: Timed | None = None
+    peers: list[Timed] = field(default_factory=list)
+    """Those of `--against` that do the row, each of their ways to do it."""
+    others: list[Timed] = field(default_factory=list)
+    """What floors are also measured by: a memcpy, another of our kernels on the same tier."""
+    unsupported: dict[str, str] = field(default_factory=dict)
+    """Peer -> why it does not do the row."""
+    alone: list[Timed] = field(default_factory=list)
+    """Each competitor once more, without the others in turns: weights stay in the cache. Ours comes first."""
+    limit: float = 0.0
+    """Milliseconds that the roofline allows; 0 where nothing is known of the row's work."""
+    limited_by: str = ""
+    """`products` or `reading`."""
+    best_peer: str = ""
+    ratio: float | None = None
+    """The best peer's time over ours."""
+    ratio_alone: float | None = None
+    fraction: float | None = None
+    """Of the roofline: its time over ours."""
+    floor: str = ""
+    goal: Goal | None = None
+
+
+@dataclass(config=STRICT)
+class Errors:
+    """Errors of one pair's `Bench.case`, by candidate."""
+
+    pair: str
+    case: str
+    largest: dict[str, float] = field(default_factory=dict)
+    """Candidate (a tier or a peer) -> its largest error over the bound."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Candidate -> its first failure, where it has one."""
+    unsupported: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(config=STRICT)
+class Speeds:
+    """A whole run."""
+
+    environment: dict[str, Any]
+    threads: int
+    seconds: float
+    against: list[str]
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of the peers, where they tell."""
+    skipped_tiers: dict[str, str] = field(default_factory=dict)
+    product_rates: dict[str, float] = field(default_factory=dict)
+    """Tier -> operations a second from registers."""
+    read_rates: dict[str, dict[int, float]] = field(default_factory=dict)
+    """Tier -> buffer in bytes -> bytes a second."""
+    rows: list[Row] = field(default_factory=list)
+    errors: list[Errors] = field(default_factory=list)
+    interrupted: bool = False
+    """Rows are missing, for somebody ended the run."""
+    format: int = FORMAT
+
+    def mean(self, tier: str) -> tuple[float, int, int] | None:
+        """Geometric mean of the ratios of a tier's counted rows, how many have one, and how many are counted."""
+        counted = [row for row in self.rows if row.counts and row.tier == tier and not row.skipped]
+        ratios = [row.ratio for row in counted if row.ratio]
+        if not ratios:
+            return None
+        return exp(sum(map(log, ratios)) / len(ratios)), len(ratios), len(counted)
+
+
+_ADAPTER = TypeAdapter(Speeds)
+
+
+def conclude(row: Row, floor: Floor | None, threads: int, floors: Floors) -> None:
+    """Fill in what follows from the times: ratios, the fraction of the roofline, where the floor stands."""
+    row.floor = str(floor) if floor else ""
+    if row.ours is None:
+        return
+    if row.peers:
+        best = min(row.peers, key=lambda peer: peer.milliseconds)
+        row.best_peer, row.ratio = best.name, best.milliseconds / row.ours.milliseconds
+    names = {peer.name for peer in row.peers}
+    alone = [peer.milliseconds for peer in row.alone if peer.name in names]
+    own = [one.milliseconds for one in row.alone if one.name == row.ours.name]
+    if alone and own:
+        row.ratio_alone = min(alone) / own[0]
+    if row.limit:
+        row.fraction = row.limit / row.ours.milliseconds
+    row.goal = _goal(row, floor, row.tier == floors.tier and threads == floors.threads)
+
+
+def _goal(row: Row, floor: Floor | None, claimed: bool) -> Goal | None:
+    if floor is None or row.ours is None:
+        return None
+    if floor.microseconds:
+        now = row.ours.milliseconds * 1e3
+        return Goal(str(floor), now, now <= floor.microseconds, claimed)
+    over = [row.ratio] if floor.over == PEERS else [
+        other.milliseconds / row.ours.milliseconds for other in (*row.others, *row.peers) if other.name == floor.over
+    ]
+    if not over or over[0] is None:
+        return None
+    return Goal(str(floor), over[0], over[0] >= floor.ratio, claimed)
+
+
+def started(row: BenchRow, pair: str, tier: str, skipped: str = "") -> Row:
+    """An empty result of a bench row."""
+    return Row(
+        pair, row.name, tier, skipped, row.series, row.size, row.counts, row.flops, row.bytes,
+        floor=str(row.floor) if row.floor else "",
+    )
+
+
+def write(speeds: Speeds, path: Path) -> None:
+    """As JSON."""
+    path.write_text(json.dumps(_ADAPTER.dump_python(speeds, mode="json"), indent=1) + "\n")
+
+
+def read(path: Path) -> Speeds:
+    """What `write` wrote. Raises SpeedError."""
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise SpeedError(f"cannot read {path}: {error}") from None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        found = values.get("format", "none") if isinstance(values, dict) else "none"
+        raise SpeedError(f"{path} has format {found}, this build reads {FORMAT}: write it with `kernelpair bench --against`")
+    try:
+        return _ADAPTER.validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SpeedError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

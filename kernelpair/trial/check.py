@@ -1,0 +1,120 @@
+"""The whole loop for one case: place, run reference and candidate, judge."""
+
+import os
+import resource
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from pathlib import Path
+
+from torch import Tensor
+
+from kernelpair.call.layout import FUSED
+from kernelpair.call.memory import PAGE
+from kernelpair.call.runner import Runner
+from kernelpair.contract.case import WRONG_CALL, Case, CaseError, from_values, pair_of_line
+from kernelpair.contract.pair import Inputs, NotFuzzed, Pair
+from kernelpair.contract.subject import Subject
+from kernelpair.contract.verdict import Verdict
+from kernelpair.trial.modes import BUILT_IN, hold_trial
+from kernelpair.trial.session import Abandoned, Session
+
+BUILD_BYTES = 1 << 30  # that building a saved case may take: far above what any strategy draws, far below a small machine
+
+
+class Journal:
+    """The line of the case that is running, on disk before its first call: it survives whatever the case does."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+
+    def note(self, line: str) -> None:
+        """Write the line over the last one."""
+        data = line.encode() + b"\n"
+        os.pwrite(self._file, data, 0)
+        os.ftruncate(self._file, len(data))
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def check(
+    subject: Subject,
+    case: Case,
+    runner: Runner,
+    journal: Journal | None = None,
+    session_type: Callable[[Subject, Case, Runner], Session] = Session,
+) -> Verdict:
+    """Put the subject on trial on one case. Raises HarnessError where the harness, the pair or the reference is at fault."""
+    session = session_type(subject, case, runner)
+    if journal is not None:
+        journal.note(session.verdict.line)
+    with suppress(Abandoned):
+        hold_trial(session)
+    return session.verdict
+
+
+def known_trials(pair: Pair) -> list[str]:
+    """Every trial that a case of the pair may name."""
+    built_in = [name for name in BUILT_IN if name != "fuzz" or not isinstance(pair.fuzz, NotFuzzed)]
+    return ["value", *built_in, *pair.relations, *(WRONG_CALL + name for name in pair.wrong_calls)]
+
+
+def read_case(pairs: Mapping[str, Pair], line: str) -> tuple[Pair, Case]:
+    """The pair and the case of a line of JSON. Raises CaseError, saying what does not fit."""
+    name, version, values = pair_of_line(line)
+    if name not in pairs:
+        raise CaseError(f"unknown pair {name!r}; known are {', '.join(sorted(pairs))}")
+    pair = pairs[name]
+    case = from_values(pair.cases.type, name, pair.cases.version, version, values)
+    if case.trial not in known_trials(pair):
+        raise CaseError(f"{name}: trial: unknown trial {case.trial!r}; known are {', '.join(known_trials(pair))}")
+    if pair.signature.dtypes and case.dtype not in pair.signature.dtypes:
+        raise CaseError(f"{name}: dtype: unknown dtype {case.dtype!r}; known are {', '.join(pair.signature.dtypes)}")
+    try:
+        with _limited_memory(BUILD_BYTES):
+            inputs = pair.cases.inputs(case)
+    except Exception as error:
+        raise CaseError(f"{name}: this case cannot be built ({_own_fields(case)}): {error or type(error).__name__}") from error
+    _check_placement(pair, case, inputs)
+    return pair, case
+
+
+def _check_placement(pair: Pair, case: Case, inputs: Inputs) -> None:
+    """Raises CaseError for a layout or an index dtype that the contract does not know, and for tensors that are too large."""
+    for argument, layout in case.layout.items():
+        known = ["dense", *pair.signature.layouts.get(argument, ()), *([FUSED] if argument in dict(pair.signature.fused) else [])]
+        # A pair of several operators knows more arguments than one call has.
+        if argument not in inputs and argument not in pair.signature.layouts:
+            raise CaseError(f"{pair.name}: layout: no argument {argument!r}; the arguments are {', '.join(inputs)}")
+        if layout not in known:
+            raise CaseError(f"{pair.name}: layout.{argument}: unknown layout {layout!r}; known are {', '.join(known)}")
+    for argument in case.int32:
+        if argument not in pair.signature.indices:
+            known = list(pair.signature.indices)
+            raise CaseError(f"{pair.name}: int32: no index argument {argument!r}; known are {', '.join(known) or 'none'}")
+    size = sum(value.numel() * value.element_size() for value in inputs.values() if isinstance(value, Tensor))
+    if size > BUILD_BYTES:
+        raise CaseError(f"{pair.name}: this case takes {size >> 20} MiB ({_own_fields(case)})")
+
+
+def _own_fields(case: Case) -> str:
+    """Sizes and flags of the case that are not at their defaults, for a message."""
+    common = {spec.name for spec in fields(Case)}
+    shown = [spec.name for spec in fields(case) if spec.name not in common and getattr(case, spec.name) != spec.default]
+    return ", ".join(f"{name} = {getattr(case, name)!r}" for name in shown) or "all sizes at their defaults"
+
+
+@contextmanager
+def _limited_memory(nbytes: int) -> Iterator[None]:
+    """Let the block allocate no more than about `nbytes`: a size out of all proportion is an error, not the machine's end."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
+    ceiling = min(limit for limit in (used + nbytes, soft, hard) if limit != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_AS, (ceiling, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

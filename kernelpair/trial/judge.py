@@ -1,0 +1,234 @@
+"""Pure functions that compare what a call left behind with what the contract says. Every condition is one that NaN fails."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernelpair.call.memory import Arena, Placed
+from kernelpair.call.place import Buffer, Placement, element_mask
+from kernelpair.contract.pair import RoundedOnce
+from kernelpair.contract.verdict import Difference, Failure, Tightness
+
+SHOWN = 12  # differing elements kept for the table of `replay -v`
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What is compared: an output, the truth (float64) and the bound. `mask` limits it to the elements that the contract writes;
+    `before` is what the tensor held, so that an element which was not written is told from one that is wrong."""
+
+    name: str
+    got: Tensor
+    truth: Tensor
+    bound: Tensor | RoundedOnce | None
+    """None: compared as bits; RoundedOnce: as values (the sign of a zero sum is nobody's contract)."""
+    mask: Tensor | None = None
+    before: Tensor | None = None
+    note: str = ""
+
+    @cached_property
+    def rounded(self) -> Tensor:
+        """The truth in the output's dtype."""
+        return self.truth.to(self.got.dtype)
+
+    @cached_property
+    def wide(self) -> Tensor:
+        """The output in float64."""
+        return self.got.to(torch.float64)
+
+    @cached_property
+    def error(self) -> Tensor:
+        """Element by element, how far the output is from the truth."""
+        return (self.wide - self.truth).abs_()
+
+    def right(self) -> Tensor:
+        """Element by element, whether it is right, or not to be judged."""
+        if isinstance(self.bound, RoundedOnce):
+            good = _equal_values(self.got, self.rounded)
+        elif self.bound is None:
+            # A truth that went through float64 has lost the payload of a NaN.
+            equal = _equal_bits if self.truth.dtype == self.got.dtype else _equal_but_payloads
+            good = equal(self.got, self.rounded)
+        else:
+            good = (self.error <= self.bound) & (self.error < math.inf)
+            good |= self.wide == self.truth
+        return good if self.mask is None else good | ~self.mask
+
+    def kinds(self, good: Tensor) -> dict[str, Tensor]:
+        """Kind of failure -> the elements that are not good and wrong in that way: each in one of them."""
+        bad, truth = ~good, self.truth if isinstance(self.bound, Tensor) else self.rounded
+        stale = bad & _equal_bits(self.got, self.before) if self.before is not None else torch.zeros_like(bad)
+        floating = self.got.dtype.is_floating_point and self.got.element_size() > 1
+        strange = bad & ~stale & (~self.got.isfinite() & truth.isfinite()) if floating else torch.zeros_like(bad)
+        return {"unwritten": stale, "nonfinite": strange, "value": bad & ~stale & ~strange}
+
+
+def values(
+    name: str,
+    got: Tensor,
+    truth: Tensor,
+    bound: Tensor | RoundedOnce | None,
+    mask: Tensor | None = None,
+    before: Tensor | None = None,
+) -> tuple[list[Failure], Tightness | None]:
+    """Failures of an output, and how near it came to its bound; the arguments are those of `Compared`."""
+    compared = Compared(name, got, truth, bound, mask, before)
+    return judged(compared), tightness_of(compared)
+
+
+def judged(compared: Compared) -> list[Failure]:
+    """One failure for each kind that some element has."""
+    good = compared.right()
+    if bool(good.all()):
+        return []
+    got, truth, bound = compared.got, compared.truth, compared.bound
+    if isinstance(bound, Tensor):
+        ratio = compared.error / bound
+    else:
+        truth = compared.rounded
+        bound = torch.zeros((), dtype=torch.float64).expand(good.shape)
+        ratio = torch.full(good.shape, math.inf)
+    failures = []
+    for kind, where in compared.kinds(good).items():
+        count = int(where.sum())
+        if count:
+            shown = _differences(got, truth, bound, ratio, where)
+            failures.append(Failure(kind, compared.name, _say(kind, count, got.numel(), shown[0]), shown))
+    return failures
+
+
+def tightness_of(compared: Compared) -> Tightness | None:
+    """How near the output came to its bound, where it has one."""
+    if not isinstance(compared.bound, Tensor):
+        return None
+    return _tightness(compared.error, compared.bound, compared.truth, compared.mask)
+
+
+def _tightness(error: Tensor, bound: Tensor, truth: Tensor, mask: Tensor | None) -> Tightness | None:
+    if mask is not None:
+        error, bound, truth = error[mask], bound[mask], truth[mask]
+    size = float(truth.square().mean().sqrt()) if truth.numel() else 0.0
+    if not size > 0.0 or not math.isfinite(size):
+        return None
+    ratio = (error / bound).nan_to_num_(0.0, math.inf)
+    return Tightness(float(ratio.max()), float(bound.median()) / size)
+
+
+def _equal_values(got: Tensor, expected: Tensor) -> Tensor:
+    """Element by element, equal numbers; NaN equals NaN."""
+    return (got == expected) | (got.isnan() & expected.isnan())
+
+
+def _equal_but_payloads(got: Tensor, expected: Tensor) -> Tensor:
+    """Element by element, the same bits, or NaN of any payload."""
+    same = _equal_bits(got, expected)
+    return same | (got.isnan() & expected.isnan()) if got.dtype.is_floating_point else same
+
+
+def _equal_bits(got: Tensor, expected: Tensor) -> Tensor:
+    """Element by element, the same bits."""
+    if not got.dtype.is_floating_point:
+        return got == expected
+    if got.element_size() == 1:
+        return got.view(torch.uint8) == expected.view(torch.uint8)
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[got.element_size()]
+    return got.view(integer) == expected.view(integer)
+
+
+def same_bits(got: Tensor, expected: Tensor) -> bool:
+    """Bit for bit, NaN payloads included."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return False
+    if not got.numel():
+        return True
+    return bool(torch.equal(got.contiguous().flatten().view(torch.uint8), expected.contiguous().flatten().view(torch.uint8)))
+
+
+def _differences(got: Tensor, truth: Tensor, bound: Tensor, ratio: Tensor, mask: Tensor) -> tuple[Difference, ...]:
+    """The worst elements of the mask, worst first."""
+    where = mask.nonzero()
+    order = ratio[mask].nan_to_num(math.inf).argsort(descending=True, stable=True)[:SHOWN]
+    return tuple(
+        Difference(tuple(i), _number(truth[tuple(i)]), _number(got[tuple(i)]), float(bound[tuple(i)]), float(ratio[tuple(i)]))
+        for i in where[order].tolist()
+    )
+
+
+def _number(element: Tensor) -> float | int | bool:
+    value = element.item() if element.dtype.itemsize > 1 or not element.dtype.is_floating_point else float(element.float())
+    return value
+
+
+def _say(kind: str, count: int, total: int, worst: Difference) -> str:
+    index = list(worst.index)
+    if kind == "unwritten":
+        return f"{count} of {total} elements keep their old content, the first {index}"
+    if kind == "nonfinite":
+        return f"{count} of {total} elements are not finite, the first {index}: {worst.got} for {worst.expected:.6g}"
+    tail = f", bound {worst.bound:.3g}, ratio {worst.ratio:.3g}" if worst.bound else ", must be equal"
+    return f"{count} of {total} elements differ, the worst {index}: {worst.got:.6g} for {worst.expected:.6g}{tail}"
+
+
+def memory(placement: Placement, arena: Arena, masks: Mapping[str, Tensor | bool], scratch: tuple[str, ...]) -> list[Failure]:
+    """Bytes that may not change: inputs, the unwritten part of mutated arguments, and what lies around every buffer."""
+    failures = []
+    owners = _owners(placement)
+    for buffer in placement.buffers:
+        if buffer.has_gaps and arena.resident(buffer.block.first, buffer.block.last) != buffer.resident:
+            kind = "untouched" if any(name in masks or name in scratch for name in owners[id(buffer)]) else "input_changed"
+            what = " and ".join(buffer.arguments)
+            failures.append(Failure(kind, buffer.arguments[0], f"memory between the rows of {what} was written or read"))
+        after = buffer.content(arena)
+        if after == buffer.before:
+            continue
+        changed = np.frombuffer(after, np.uint8) != np.frombuffer(buffer.before, np.uint8)
+        names = [name for name in owners[id(buffer)] if name in masks or name in scratch]
+        for name in names:
+            changed &= ~element_mask(buffer, placement.arguments[name], masks.get(name, True))
+        if changed.any():
+            failures.append(_trespass(buffer, placement, changed, bool(names)))
+    return failures
+
+
+def _owners(placement: Placement) -> dict[int, list[str]]:
+    """Buffer -> the tensor arguments that lie in it, aliases included."""
+    owners: dict[int, list[str]] = {id(buffer): [] for buffer in placement.buffers}
+    for name, placed in placement.arguments.items():
+        if isinstance(placed, Placed):
+            for buffer in placement.buffers:
+                if name in buffer.arguments or buffer.block.first <= placed.start < buffer.block.last:
+                    owners[id(buffer)].append(name)
+                    break
+    return owners
+
+
+def _trespass(buffer: Buffer, placement: Placement, changed: Any, mutated: bool) -> Failure:
+    where = np.flatnonzero(changed)
+    name = buffer.arguments[0]
+    kind = "untouched" if mutated else "input_changed"
+    what = " and ".join(buffer.arguments)
+    if buffer.has_gaps:
+        return Failure(kind, name, f"{len(where)} bytes around the rows of {what} changed that must not")
+    left = buffer.block.start - buffer.block.first
+    first = int(where[0]) - left
+    side = "left of" if first < 0 else "right of" if first >= buffer.block.nbytes else "inside"
+    width = placement.arguments[name].dtype.itemsize
+    position = first if first < 0 else first - buffer.block.nbytes if first >= buffer.block.nbytes else first // width
+    unit = "byte" if side != "inside" else "element"
+    detail = f"{len(where)} bytes of {what} changed that must not, the first {side} the buffer ({unit} {position})"
+    return Failure(kind, name, detail)
+
+
+def result_shape(name: str, sizes: tuple[int, ...], dtype: torch.dtype, truth: Tensor, expected: torch.dtype) -> list[Failure]:
+    """The result has the shape and dtype that the contract says."""
+    if tuple(truth.shape) != sizes:
+        return [Failure("layout", name, f"shape {list(sizes)}, expected {list(truth.shape)}")]
+    if dtype != expected:
+        return [Failure("layout", name, f"dtype {dtype}, expected {expected}")]
+    return []

@@ -1,0 +1,217 @@
+"""The trials: what is done with a case, and what must hold. Those that every pair has are here; relations are the pairs' own."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.place import Placement
+from kernelpair.call.runner import HarnessError
+from kernelpair.call.values import permutation
+from kernelpair.call.worker import Outcome
+from kernelpair.contract.case import WRONG_CALL, Case
+from kernelpair.contract.pair import Inputs, Outputs, WrongCall, named_in
+from kernelpair.contract.verdict import Failure
+from kernelpair.trial import judge
+from kernelpair.trial.fuzz import made_wrong
+from kernelpair.trial.purity import unchanged
+from kernelpair.trial.session import THREADS, Session
+
+CALLERS = 3  # Python threads of a `concurrent` trial
+WRONG_CALLS = 4  # of one `wrong_call` trial: together they cost about as much as two judged calls
+CONTRACT_ERRORS = (TypeError, ValueError, IndexError)
+BUILT_IN = {
+    "repeat": "the same call twice gives the same bits",
+    "threads": "any number of threads up to twice the cores stays within the bound",
+    "concurrent": "calls from several Python threads at once give the bits of one alone",
+    "fuzz": "a call made wrong at random raises TypeError, ValueError or IndexError where the reference does; nothing changes",
+    "poison": "other content in unused bytes, scratch and fresh outputs, and the guard page on the other side: the same bits",
+}
+
+
+def thread_counts(cores: int, seed: int) -> list[int]:
+    """Of 1 .. 2 cores, but for the THREADS that every call has: all if they are few, else the ends, the middle, one by chance."""
+    most = max(2 * cores, 3)
+    few = range(1, most + 1) if most <= 4 else {1, 3, cores, most, 1 + seed % most}
+    return sorted(set(few) - {THREADS})
+
+
+def hold_trial(session: Session) -> None:
+    """Carry out the case's trial."""
+    name = session.case.trial
+    if name.startswith(WRONG_CALL):
+        _make_wrong_calls(session, name.removeprefix(WRONG_CALL))
+        return
+    if name == "fuzz":
+        _fuzz(session)
+        return
+    session.run_first()
+    if session.verdict.passed:
+        session.verdict.noticed_by = name
+    if name in BUILT_IN:
+        VARIED[name](session)
+    elif name != "value":
+        relation = session.pair.relations[name]
+        if relation.applies(session.case) and session.verdict.passed:  # wrong results need not be arguments of anything
+            relation.holds(session.case, session)
+
+
+def _repeat(session: Session) -> None:
+    _same_again(session, session.case, BUILT_IN["repeat"])
+
+
+def _poison(session: Session) -> None:
+    other = replace(
+        session.case,
+        poison="outlier" if session.case.poison == "nan" else "nan",
+        guard="start" if session.case.guard == "end" else "end",
+    )
+    _same_again(session, other, BUILT_IN["poison"])
+
+
+def _same_again(session: Session, case: Case, says: str) -> None:
+    _expect_first(session, case, session.run(case, judged=False).outputs, says)
+
+
+def _expect_first(session: Session, case: Case, outputs: Outputs, says: str) -> None:
+    """The first call's bits, wherever the contract writes."""
+    for name, value in outputs.items():
+        first = session.first.outputs.get(name)  # None if the contract has no such result, which the first call was told
+        if isinstance(value, Tensor) and isinstance(first, Tensor) and name not in session.pair.signature.scratch:
+            if judge.same_bits(value, first):
+                continue
+            if name in session.pair.signature.written and value.shape == first.shape:
+                mask = session.pair.signature.written[name](case, session.inputs_of(case))
+                keep = torch.as_tensor(mask).expand(value.shape)
+                value, first = value[keep], first[keep]
+            session.expect_same(name, value, first, says, "nondeterministic")
+
+
+def _threads(session: Session) -> None:
+    for threads in thread_counts(os.cpu_count() or 1, session.case.seed):
+        session.run(threads=threads, note=f"{threads} threads")
+
+
+def _concurrent(session: Session) -> None:
+    """The same call from several Python threads at once, each with memory of its own."""
+    placements = [session.place(beside=i > 0) for i in range(CALLERS)]
+    outcome = session.call(placements[0], others=placements[1:])
+    for placement, each in zip(placements, [outcome, *outcome.others]):
+        outputs = session.outputs_of(placement, each, f"one of {CALLERS} calls at once")
+        _expect_first(session, session.case, outputs, BUILT_IN["concurrent"])
+
+
+def _make_wrong_calls(session: Session, name: str) -> None:
+    """Make up to WRONG_CALLS wrong calls: first `name`, then others of the pair in an order that the case's seed gives.
+
+    One trial makes several, because a pair has dozens of them and many need a case of a certain kind: with one a trial, some
+    would not be made in thousands of cases. The first that fails becomes the trial of the verdict's case and ends this one.
+    """
+    others = [other for other in session.pair.wrong_calls if other != name]
+    order = permutation(session.case.seed, "wrong calls", len(others)).tolist()
+    given = session.pair.cases.inputs(session.case)
+    tried = 0
+    for which in (name, *(others[i] for i in order)):
+        with unchanged(session.pair.name, f"wrong call {which}", {"inputs": given}):
+            wrong = session.pair.wrong_calls[which].make(session.case, dict(given))
+        if wrong is None:
+            continue
+        _make_wrong_call(session, which, wrong)
+        tried += 1
+        if not session.verdict.passed:
+            session.blame(replace(session.case, trial=WRONG_CALL + which))
+        if tried == WRONG_CALLS or not session.verdict.passed:
+            return
+    if not tried:
+        session.run_first()
+
+
+def _make_wrong_call(session: Session, name: str, wrong: Inputs) -> None:
+    """A wrong call: both sides refuse with the contract's class, name the argument, and change nothing."""
+    wrong_call = session.pair.wrong_calls[name]
+    placement = session.place(wrong)
+    _reference_refuses(session, placement, wrong_call, name)
+    outcome = session.call(placement)
+    _judge_refusal(session, outcome, [wrong_call.error], wrong_call.names, name)
+    session.record(session.changed(placement), name)
+
+
+def _judge_refusal(
+    session: Session, outcome: Outcome, errors: Sequence[type[Exception]], names: Sequence[str], says: str
+) -> None:
+    """A wrong call must end in one of `errors`, with one of `names` in its message."""
+    wanted = " or ".join(error.__name__ for error in errors)
+    wanted += f" naming {' or '.join(names) if len(names) < 4 else 'an argument'}"
+    if outcome.status == "ok":
+        session.record([Failure("missing_error", names[0], f"{says}: a result instead of {wanted}")])
+    elif outcome.status != "exception":
+        session.record([Failure(outcome.status, names[0], f"{says}: {outcome.message}")])
+    elif not {error.__name__ for error in errors} & set(outcome.bases) or not named_in(outcome.message, names):
+        detail = f"{says}: {outcome.error}({outcome.message!r}) instead of {wanted}"
+        session.record([Failure("exception", names[0], detail)])
+
+
+def _fuzz(session: Session) -> None:
+    """A random wrong call. Where the reference accepts it, it only must not crash or write where it may not."""
+    given = session.pair.cases.inputs(session.case)
+    names = sorted(session.pair.fuzzed(session.case, given))
+    if not names:
+        session.run_first()
+        return
+    wrong, says = made_wrong(session.case.seed, given, names)
+    try:
+        placement = session.place(wrong)
+    except (RuntimeError, IndexError, TypeError, ValueError, AttributeError):  # an alias of what is no such tensor any more
+        session.run_first()
+        return
+    session.verdict.noticed_by = session.case.trial
+    refused = _refusal(session, placement, says)
+    if refused is None:
+        session.restore(placement)
+    elif session.changed(placement):
+        raise HarnessError(f"the reference of {session.pair.name} refuses {says} after it has written")
+    outcome = session.call(placement)
+    if outcome.status in ("crash", "hang"):
+        session.record([Failure(outcome.status, "", f"{says}: {outcome.message}")])
+        return
+    if refused is None:
+        signature = session.pair.signature
+        session.record(session.changed(placement, signature.written if outcome.status == "ok" else (), signature.scratch), says)
+        return
+    _judge_refusal(session, outcome, CONTRACT_ERRORS, tuple(wrong), says)
+    session.record(session.changed(placement), says)
+
+
+def _refusal(session: Session, placement: Placement, says: str) -> Exception | None:
+    """What the reference raises on a wrong call, None if it accepts it."""
+    try:
+        session.ask_reference(placement)
+    except CONTRACT_ERRORS as refused:
+        return refused
+    except Exception as other:
+        raise HarnessError(f"the reference of {session.pair.name} answers {says} with {other!r}") from other
+    return None
+
+
+def _reference_refuses(session: Session, placement: Placement, wrong_call: WrongCall, name: str) -> None:
+    who, wanted = f"the reference of {session.pair.name}", wrong_call.error.__name__
+    try:
+        session.ask_reference(placement)
+    except wrong_call.error as refused:
+        if wrong_call.named_in(str(refused)):
+            return
+        raise HarnessError(f"{who} refuses {name} without naming {' or '.join(wrong_call.names)}: {refused}") from refused
+    except Exception as other:
+        raise HarnessError(f"{who} answers {name} with {other!r}, not {wanted}") from other
+    raise HarnessError(f"{who} accepts {name}, the contract demands {wanted}")
+
+
+VARIED: Mapping[str, Callable[[Session], None]] = {
+    "repeat": _repeat,
+    "poison": _poison,
+    "threads": _threads,
+    "concurrent": _concurrent,
+}
+"""Trials that make the first call again in another way."""

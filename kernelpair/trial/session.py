@@ -1,0 +1,325 @@
+"""The calls of one case, each judged against the truth, and what relations find out about them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.memory import Placed
+from kernelpair.call.place import Placement, place, resolve, settle
+from kernelpair.call.runner import HarnessError, Runner
+from kernelpair.call.worker import Outcome, Request, Returned
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Bound, Inputs, Outputs, Stepwise, Within
+from kernelpair.contract.subject import Subject
+from kernelpair.contract.verdict import Failure, Verdict
+from kernelpair.trial import judge
+from kernelpair.trial.purity import unchanged
+from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, Masks, refuse_unknown_outputs, truth_of
+
+THREADS = 2  # of a call, unless the trial varies them
+
+
+class Abandoned(Exception):
+    """The call failed in a way that leaves nothing to compare; the failure is recorded."""
+
+
+@dataclass
+class Result:
+    """A judged call."""
+
+    outputs: Outputs
+    truth: Outputs
+    bound: Bound
+
+    def bound_of(self, name: str) -> Tensor:
+        """The bound of each element of an output as a tensor: 0 where it is exact."""
+        bound = self.bound.get(name)
+        return bound if isinstance(bound, Tensor) else torch.zeros_like(self.truth[name], dtype=torch.float64)
+
+
+class Session:
+    """Makes and judges the calls of one case. Relations use `first`, `run`, `expect_close` and `expect_same`."""
+
+    def __init__(self, subject: Subject, case: Case, runner: Runner) -> None:
+        self.subject = subject
+        self.pair = subject.pair
+        self.case = case
+        self.runner = runner
+        self.verdict = Verdict(case, self.pair.line(case))
+        self.first: Result
+        self._drawn: list[tuple[Case, Inputs]] = []
+        self._expected: Expected | None = None
+        self._own: tuple[int, Inputs, Placement] | None = None
+        self._passed: Outputs | None = None
+
+    def run_first(self) -> Result:
+        """Run and judge the case itself: the call that everything later is compared with."""
+        self.first = self.run()
+        return self.first
+
+    def run(
+        self, case: Case | None = None, inputs: Inputs | None = None, threads: int = THREADS, note: str = "", judged: bool = True
+    ) -> Result:
+        """Place, run and judge another case of the pair, or the same one with other logical inputs.
+
+        Failures are recorded with `note`. Raises Abandoned where the candidate gave no result. With `judged=False` neither
+        truth nor bound is evaluated.
+        """
+        case = case or self.case
+        self.verdict.unsupported = self.subject.unsupported(case)
+        if self.verdict.unsupported:
+            raise Abandoned
+        known = inputs is None and case is self.case
+        settled, placement = self._placed_again() if known else self._placed(case, inputs)
+        way = self.pair.truth if judged else None
+        expected = NOTHING_EXPECTED if way is None or isinstance(way, Stepwise) else self._expect(case, settled, known)
+        truth, bound = expected.truth, expected.bound
+        outcome = self.call(placement, threads)
+        masks = self.masks(case, placement)
+        outputs = self.judge_call(case, placement, masks, outcome, truth, note)
+        if isinstance(way, Stepwise):
+            with unchanged(self.pair.name, "judge", {"inputs": settled, "outputs": outputs}):
+                judged_run = way.judge(case, settled, outputs)
+            self.verdict.failures[:0] = judged_run.failures  # the first, for they say why where no kernel came to run
+            self.verdict.tightness = judged_run.tightness
+            if judged_run.table is not None:
+                self.verdict.table = replace(judged_run.table, line=self.verdict.line)
+        elif way is not None and not (known and self._passed is not None and _same(outputs, self._passed)):
+            self._judge_values(placement, masks, outputs, truth, bound, note)
+            if isinstance(way, Within) and way.aggregate is not None:
+                with unchanged(self.pair.name, "aggregate", {"inputs": expected.inputs, "truth": truth, "outputs": outputs}):
+                    wrong = way.aggregate(case, expected.inputs, truth, outputs)
+                self.record([Failure("value", name, says) for name, says in wrong], note)
+            if known and self.verdict.passed:
+                self._passed = outputs
+        return Result(outputs, truth, bound)
+
+    def place(self, wrong: Inputs | None = None, *, beside: bool = False) -> Placement:
+        """Place the case's inputs, or wrong ones with just the strides that they have; `beside` earlier ones, or alone."""
+        given = self.inputs_of(self.case) if wrong is None else wrong
+        settled = settle(self.pair, self.case, given, keep_strides=wrong is not None)
+        return place(self.pair, self.case, settled, self.runner.arena, beside)
+
+    def restore(self, placement: Placement) -> None:
+        """Give every byte of what was placed the value that it had before the call."""
+        placement.restore(self.runner.arena)
+
+    def changed(self, placement: Placement, written: Iterable[str] = (), scratch: Iterable[str] = ()) -> list[Failure]:
+        """What a call changed, but for all of these arguments."""
+        return judge.memory(placement, self.runner.arena, dict.fromkeys(written, True), tuple(scratch))
+
+    def ask_reference(self, placement: Placement) -> None:
+        """Call the reference on what was placed, in the arguments' own dtypes. Raises whatever it raises."""
+        view = self.runner.arena.view
+        self.pair.reference(
+            **{name: view(value) if isinstance(value, Placed) else value for name, value in placement.arguments.items()}
+        )
+
+    def _placed(self, case: Case, inputs: Inputs | None) -> tuple[Inputs, Placement]:
+        settled = settle(self.pair, case, self.inputs_of(case) if inputs is None else inputs)
+        return settled, place(self.pair, case, settled, self.runner.arena)
+
+    def _placed_again(self) -> tuple[Inputs, Placement]:
+        """The session's own case, placed once: a further call finds every byte as the first did."""
+        arena = self.runner.arena
+        if self._own is not None and self._own[0] == arena.resets:  # nothing else was placed in between
+            self._own[2].restore(arena)
+        else:
+            settled, placement = self._placed(self.case, None)
+            self._own = arena.resets, settled, placement
+        return self._own[1:]
+
+    def _expect(self, case: Case, settled: Inputs, known: bool) -> Expected:
+        """Truth and bound of a call; of the session's own case they are evaluated once."""
+        if known and self._expected is not None:
+            return self._expected
+        truth, inputs = truth_of(self.pair, settled)
+        way = self.pair.truth
+        bound: Bound = {}
+        if isinstance(way, Within):
+            with unchanged(self.pair.name, "bound", {"inputs": inputs, "truth": truth}):
+                bound = way.bound(case, inputs, truth)
+            refuse_unknown_outputs(self.pair.name, way, bound, truth)
+        expected = Expected(truth, inputs, bound)
+        if known:
+            self._expected = expected
+        return expected
+
+    def inputs(self) -> Inputs:
+        """The case's logical inputs as the first call had them: expanded arguments repeated, aliases resolved."""
+        return resolve(settle(self.pair, self.case, self.inputs_of(self.case)))
+
+    def inputs_of(self, case: Case) -> Inputs:
+        """The pair's inputs of a case, made once: nothing writes to them."""
+        for known, inputs in self._drawn:
+            if known is case:
+                return inputs
+        self._drawn.append((case, self.pair.cases.inputs(case)))
+        return self._drawn[-1][1]
+
+    def witness(self, compared: judge.Compared) -> None:
+        """Called with everything that is compared; the session that draws it keeps it (`report.recorder`)."""
+
+    def expect_close(self, name: str, got: Tensor, expected: Tensor, tolerance: Tensor, says: str) -> None:
+        """Record a failed relation unless |got - expected| <= tolerance everywhere."""
+        compared = judge.Compared(name, got, expected.to(torch.float64), tolerance, note=says)
+        self.witness(compared)
+        self._relate(judge.judged(compared), says)
+
+    def expect_same(self, name: str, got: Tensor, expected: Tensor, says: str, kind: str = "relation") -> None:
+        """Record a failed relation unless both hold the same bits."""
+        self.witness(judge.Compared(name, got, expected, None, note=says))
+        if not judge.same_bits(got, expected):
+            count = int((got != expected).sum()) if got.shape == expected.shape else got.numel()
+            self.verdict.failures.append(Failure(kind, name, f"{says}: {count} of {got.numel()} elements differ in their bits"))
+
+    def expect(self, holds: bool, name: str, says: str) -> None:
+        """Record a failed relation unless `holds`."""
+        if not holds:
+            self.verdict.failures.append(Failure("relation", name, says))
+
+    def _relate(self, failures: list[Failure], says: str) -> None:
+        for failure in failures:
+            self.verdict.failures.append(replace(failure, kind="relation", detail=f"{says}: {failure.detail}"))
+
+    def call(self, placement: Placement, threads: int = THREADS, others: Sequence[Placement] = ()) -> Outcome:
+        """Call the candidate on what was placed; on `others` too, from Python threads of their own at the same time."""
+        self.verdict.calls += 1 + len(others)
+        guards = [page for each in (placement, *others) for page in each.guards]
+        also = [other.arguments for other in others]
+        request = Request(placement.arguments, guards, self.runner.arena.used, tuple(self.pair.signature.results), threads, also)
+        outcome = self.runner.run(request)
+        if outcome.status == "harness":
+            raise HarnessError(outcome.message)
+        self.verdict.paths.update(outcome.paths)
+        return outcome
+
+    def outputs_of(self, placement: Placement, outcome: Outcome, note: str) -> Outputs:
+        """The outputs of a further call of the case itself; all but their values is judged. Raises Abandoned."""
+        return self.judge_call(self.case, placement, self.masks(self.case, placement), outcome, self.first.truth, note)
+
+    def judge_call(
+        self, case: Case, placement: Placement, masks: Masks, outcome: Outcome, truth: Outputs, note: str
+    ) -> Outputs:
+        """Everything but values: that it came back, what it left alone, what ran."""
+        if outcome.status != "ok":
+            kind = outcome.status
+            if outcome.error == "Unsupported" and self.subject.foreign:
+                self.verdict.unsupported = outcome.message
+                self.verdict.calls -= 1
+                raise Abandoned
+            detail = outcome.message if kind != "exception" else f"{outcome.error}: {outcome.message}"
+            self.record([Failure(kind, "", detail)], note)
+            raise Abandoned
+        self.record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.signature.scratch)), note)
+        for name in outcome.moved:
+            self.record([Failure("layout", name, "the call changed the argument's sizes, strides or data pointer")], note)
+        idle = outcome.ran == "" and self.pair.cases.idle(case)
+        name = self.subject.candidate.name
+        by_tier = self.pair.tiers == "each" and not self.subject.foreign
+        if by_tier and outcome.ran is not None and outcome.ran != name and not idle:
+            self.record([Failure("wrong_tier", "", f"{outcome.ran or 'no kernel'} ran instead of {name}")], note)
+        return self._outputs(case, placement, outcome, truth, note)
+
+    def masks(self, case: Case, placement: Placement) -> Masks:
+        """What the contract writes of the placed arguments."""
+        return {
+            name: mask(case, placement.logical)
+            for name, mask in self.pair.signature.written.items()
+            if isinstance(placement.arguments.get(name), Placed)
+        }
+
+    def _outputs(self, case: Case, placement: Placement, outcome: Outcome, truth: Outputs, note: str) -> Outputs:
+        arena = self.runner.arena
+        outputs: Outputs = {}
+        for name in self.pair.signature.written:
+            placed = placement.arguments.get(name)
+            if isinstance(placed, Placed):
+                outputs[name] = arena.view(placed).clone(memory_format=torch.contiguous_format)
+        for name, returned in outcome.results.items():
+            if name in self.pair.signature.written or (truth and name not in truth):
+                self.record([Failure("layout", name, "a result where the contract has none")], note)
+            elif isinstance(returned, Returned):
+                self._judge_result(case, name, returned, truth, note)
+                outputs[name] = arena.view(returned.copy).clone()
+            else:
+                outputs[name] = returned
+        return outputs
+
+    def _judge_result(self, case: Case, name: str, returned: Returned, truth: Outputs, note: str) -> None:
+        sizes = returned.copy.sizes
+        legal = self.pair.signature.result_layout or (lambda case, name, sizes, strides: _is_contiguous(sizes, strides))
+        if not legal(case, name, sizes, returned.strides):
+            self.record([Failure("layout", name, f"strides {list(returned.strides)} for sizes {list(sizes)}")], note)
+        if returned.aliases:
+            self.record([Failure("layout", name, f"the result shares memory with {returned.aliases}")], note)
+        expected = truth.get(name)
+        if isinstance(expected, Tensor):
+            dtype = self._result_dtype(case, name, expected)
+            wrong = judge.result_shape(name, sizes, returned.copy.dtype, expected, dtype)
+            self.record(wrong, note)
+            if wrong:
+                raise Abandoned
+
+    def _result_dtype(self, case: Case, name: str, truth: Tensor) -> torch.dtype:
+        if self.pair.signature.result_dtype is not None:
+            return self.pair.signature.result_dtype(case, name)
+        floating = truth.dtype.is_floating_point and not self.pair.exact
+        return getattr(torch, case.dtype) if floating else truth.dtype
+
+    def _judge_values(
+        self, placement: Placement, masks: Masks, outputs: Outputs, truth: Outputs, bound: Bound, note: str
+    ) -> None:
+        for name, expected in truth.items():
+            if name in self.pair.signature.scratch:
+                continue
+            if name not in outputs:
+                self.record([Failure("layout", name, "the call returned no such result")], note)
+            elif isinstance(expected, Tensor) != isinstance(outputs[name], Tensor):
+                self.record([Failure("layout", name, f"a {_type(outputs[name])}, expected a {_type(expected)}")], note)
+            elif not isinstance(expected, Tensor):
+                if outputs[name] != expected:
+                    self.record([Failure("value", name, f"{outputs[name]!r}, expected {expected!r}")], note)
+            else:
+                mask = masks.get(name)
+                mask = mask.expand(expected.shape) if isinstance(mask, Tensor) else None
+                before = placement.logical[name] if name in self.pair.signature.written else None
+                compared = judge.Compared(name, outputs[name], expected, bound.get(name), mask, before, note)
+                self.witness(compared)
+                failures, tightness = judge.judged(compared), judge.tightness_of(compared)
+                self.record(failures, note)
+                if tightness is not None and not failures:
+                    self.verdict.tightness[name] = tightness
+
+    def blame(self, case: Case) -> None:
+        """Make `case`, which fails alone, the verdict's."""
+        self.verdict.case, self.verdict.noticed_by = case, case.trial
+        self.verdict.line = self.pair.line(case)
+
+    def record(self, failures: list[Failure], note: str = "") -> None:
+        """Add failures to the verdict, each with the note in front."""
+        for failure in failures:
+            self.verdict.failures.append(replace(failure, detail=f"{note}: {failure.detail}") if note else failure)
+
+
+def _same(outputs: Outputs, judged: Outputs) -> bool:
+    """Bit for bit what was judged before."""
+    return outputs.keys() == judged.keys() and all(
+        judge.same_bits(value, judged[name]) if isinstance(value, Tensor) else value == judged[name]
+        for name, value in outputs.items()
+    )
+
+
+def _type(value: object) -> str:
+    return "tensor" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _is_contiguous(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    step = 1
+    for size, stride in zip(reversed(sizes), reversed(strides)):
+        if size > 1 and stride != step:
+            return False
+        step *= max(size, 1)
+    return True

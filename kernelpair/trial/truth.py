@@ -1,0 +1,68 @@
+"""What the contract expects of a call: the reference's outputs in float64, and how far from them a candidate may be."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.place import resolve
+from kernelpair.call.runner import HarnessError
+from kernelpair.call.worker import named_results
+from kernelpair.contract.mistakes import place_of
+from kernelpair.contract.pair import Bound, Inputs, Outputs, Pair, Within
+from kernelpair.trial.purity import unchanged
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the contract says of a call: its outputs in float64, their bound, and the inputs in float64 as they were."""
+
+    truth: Outputs
+    inputs: Inputs
+    bound: Bound
+
+
+Masks = Mapping[str, Tensor | bool]
+"""Mutated argument -> the elements that the contract writes."""
+NOTHING_EXPECTED = Expected({}, {}, {})
+
+
+def widen(value: Any) -> Any:
+    """Float tensors exactly in float64, other tensors cloned."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.to(torch.float64) if value.dtype.is_floating_point and value.dtype != torch.float64 else value.clone()
+
+
+def truth_of(pair: Pair, settled: Inputs) -> tuple[Outputs, Inputs]:
+    """The reference's mutated arguments and results, in float64; and the widened inputs as they were."""
+
+    def fresh() -> Inputs:
+        copies = {
+            name: (value.clone() if pair.exact else widen(value)) if isinstance(value, Tensor) else value
+            for name, value in settled.items()
+        }
+        return resolve(copies)
+
+    arguments = fresh()
+    kept = dict(arguments)
+    for name in (*pair.signature.written, *pair.signature.scratch):
+        if isinstance(arguments.get(name), Tensor):
+            kept[name] = arguments[name].clone()
+    with unchanged(pair.name, "reference", arguments, (*pair.signature.written, *pair.signature.scratch)):
+        result = pair.reference(**arguments)
+    truth: Outputs = {name: arguments[name] for name in pair.signature.written if isinstance(arguments.get(name), Tensor)}
+    truth |= named_results(result, tuple(pair.signature.results))
+    return truth, kept
+
+
+def refuse_unknown_outputs(pair: str, way: Within, bound: Bound, truth: Outputs) -> None:
+    """HarnessError where a bound is given for what is no output: it would judge nothing."""
+    unknown = [name for name in bound if name not in truth]
+    if unknown:
+        raise HarnessError(
+            f"{place_of(way.bound)}: pair {pair}: a bound for {', '.join(unknown)}, which is no output; "
+            f"the outputs of this call are {', '.join(truth) or 'none'}"
+        )

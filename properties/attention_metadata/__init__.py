@@ -1,0 +1,41 @@
+"""attention_metadata on trial: the eager builder, and static buffers replayed over a sequence of batches. All integers."""
+
+from kernelpair.contract.pair import Cases, Coverage, Exact, Pair, Signature
+from properties.attention_metadata.bench import BENCH
+from properties.attention_metadata.cases import (
+    EDGES,
+    INDICES,
+    LAYOUTS,
+    MetadataCase,
+    inputs,
+    optimized_metadata,
+    reference_metadata,
+    strategy,
+)
+from properties.attention_metadata.relations import RELATIONS
+from properties.attention_metadata.wrong_calls import WRONG_CALLS
+
+PAIR = Pair(
+    name="attention_metadata",
+    reference=reference_metadata,
+    optimized=optimized_metadata,
+    cases=Cases(
+        type=MetadataCase,
+        version=1,
+        strategy=strategy(),
+        inputs=inputs,
+    ),
+    signature=Signature(
+        dtypes=(),
+        indices=INDICES,
+        layouts=LAYOUTS,
+    ),
+    truth=Exact(),
+    relations=RELATIONS,
+    wrong_calls=WRONG_CALLS,
+    fuzz=lambda case, inputs: () if case.static else inputs.keys() - {"steps", "static"},
+    coverage=Coverage(
+        edges=EDGES,
+    ),
+    bench=BENCH,
+)

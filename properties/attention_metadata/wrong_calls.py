@@ -1,0 +1,167 @@
+"""attention_metadata: calls that both sides refuse."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernelpair.contract.pair import Inputs, WrongCall
+from properties.attention_metadata.cases import (
+    EXTEND_MODES,
+    INDICES,
+    STATIC_MODES,
+    MetadataCase,
+    base_of,
+    keys_of,
+    static_of,
+)
+from properties.shared.wrong_calls import Make, changed, one_entry, setting
+
+
+def _eager(case: MetadataCase) -> bool:
+    return not case.static
+
+
+def _last(name: str, value: Callable[[Inputs], int]) -> Make:
+    """A wrong last entry of an eager call's argument."""
+    return one_entry(name, lambda case, given: (-1, value(given)) if case.requests and not case.static else None)
+
+
+def _mode(mode: object) -> Callable[[MetadataCase, Inputs], Inputs | None]:
+    """Another mode for every step; the steps of a draft name none."""
+    return lambda case, given: (
+        None if case.draft_steps else given | {"steps": tuple((mode, *step[1:]) for step in given["steps"])}
+    )
+
+
+def _slot(slot: Callable[[int, int], int], least: int) -> Callable[[MetadataCase, Inputs], Inputs | None]:
+    """The last page start of a request is wrong; `least` is the page size from which that can be."""
+
+    def make(case: MetadataCase, given: Inputs) -> Inputs | None:
+        keys = [keys_of(case, case.batches[0], r) for r in case.batches[0].requests]
+        found = [b for b, length in enumerate(keys) if length]
+        if case.static or not found or case.page_size < least:
+            return None
+        request, page = case.requests[found[-1]], case.page_size
+        wrong = given["req_to_token"].clone()
+        at = base_of(case, request) + (keys[found[-1]] - 1) // page * page
+        value = slot(int(wrong[request.row, at]), page)
+        if value >= 2**31 and "req_to_token" in case.int32:
+            return None
+        wrong[request.row, at] = value
+        return given | {"req_to_token": wrong}
+
+    return make
+
+
+def _no_extend(case: MetadataCase, given: Inputs) -> Inputs | None:
+    return None if case.static or case.batches[0].mode not in EXTEND_MODES else given | {"extend_seq_lens": None}
+
+
+def _too_many(case: MetadataCase, given: Inputs) -> Inputs:
+    """Two requests of 2^30 tokens each, in a table of one entry and stride 0."""
+    dtype = torch.int32 if "req_to_token" in case.int32 else torch.int64
+    return given | {
+        "steps": (("decode", 2, 2, False),),
+        "seq_lens": torch.tensor([2**30, 2**30]),
+        "req_pool_indices": torch.tensor([0, 0]),
+        "req_to_token": torch.zeros(1, 1, dtype=dtype).expand(1, 2**30),
+        "extend_seq_lens": None,
+        "encoder_lens": None,
+        "static": None,
+    }
+
+
+def _static(
+    change: Callable[[Inputs, dict[str, Any]], object], needs: Callable[[MetadataCase], bool] = lambda case: True
+) -> Callable[[MetadataCase, Inputs], Inputs | None]:
+    """A replay of one batch in buffers that do not fit; `change` edits the limits and may return other arguments."""
+
+    def make(case: MetadataCase, given: Inputs) -> Inputs | None:
+        mode, live, _, encoder = given["steps"][0]
+        if case.static or mode not in STATIC_MODES or not live or not needs(case):
+            return None
+        limits = static_of(case)
+        wrong = change(given, limits)
+        steps = {"steps": ((mode, live, live, encoder),), "static": limits}
+        return given | steps | (wrong if isinstance(wrong, dict) else {})
+
+    return make
+
+
+def _has_encoder(case: MetadataCase) -> bool:
+    return case.batches[0].encoder and max(r.encoder for r in case.requests) > 0
+
+
+def _bs_one_less(given: Inputs, limits: dict[str, Any]) -> dict[str, Any]:
+    mode, live, _, encoder = given["steps"][0]
+    return {"steps": ((mode, live, live - 1, encoder),)}
+
+
+def _keys_left(case: MetadataCase) -> bool:
+    return any(keys_of(case, case.batches[0], r) for r in case.requests)
+
+
+def _columns(given: Inputs) -> int:
+    return int(given["req_to_token"].shape[1])
+
+
+_TABLE = ("seq_lens", "encoder_lens", "req_to_token")
+WRONG_CALLS = {
+    "mode_unknown": WrongCall(_mode("prefill"), ValueError, "mode"),
+    "mode_none": WrongCall(_mode(None), TypeError, "mode"),
+    "page_zero": WrongCall(setting(page_size=0), ValueError, "page_size"),
+    "page_float": WrongCall(setting(page_size=1.0), TypeError, "page_size"),
+    "drafts_negative": WrongCall(setting(num_draft_tokens=-1), ValueError, "num_draft_tokens"),
+    "step_negative": WrongCall(
+        lambda case, given: None if case.draft_steps else given | {"speculative_step_id": -1}, ValueError, "speculative_step_id"
+    ),
+    "chunk_zero": WrongCall(setting(attn_chunk_size=0), ValueError, "attn_chunk_size"),
+    "chunk_no_multiple": WrongCall(setting(attn_chunk_size=5, page_size=2), ValueError, "attn_chunk_size"),
+    "extend_missing": WrongCall(_no_extend, ValueError, "extend_seq_lens"),
+    "extend_more_than_total": WrongCall(
+        _last("extend_seq_lens", lambda given: int(given["seq_lens"][-1]) + 1), ValueError, "extend_seq_lens"
+    ),
+    "extend_negative": WrongCall(_last("extend_seq_lens", lambda given: -1), ValueError, "extend_seq_lens"),
+    "length_negative": WrongCall(_last("seq_lens", lambda given: -1), ValueError, ("seq_lens", "extend_seq_lens")),
+    "length_beyond_table": WrongCall(_last("seq_lens", lambda given: _columns(given) + 1), IndexError, "seq_lens"),
+    "encoder_negative": WrongCall(_last("encoder_lens", lambda given: -1), ValueError, "encoder_lens"),
+    "encoder_beyond_table": WrongCall(_last("encoder_lens", lambda given: _columns(given) + 1), IndexError, _TABLE),
+    "row_negative": WrongCall(_last("req_pool_indices", lambda given: -1), IndexError, "req_pool_indices"),
+    "row_too_large": WrongCall(
+        _last("req_pool_indices", lambda given: len(given["req_to_token"])), IndexError, "req_pool_indices"
+    ),
+    "page_start": WrongCall(_slot(lambda slot, page: slot + 1 if slot + 1 < 2**31 else slot - 1, 2), ValueError, "req_to_token"),
+    "slot_negative": WrongCall(_slot(lambda slot, page: -page, 1), IndexError, "req_to_token"),
+    "slot_beyond_int32": WrongCall(_slot(lambda slot, page: 2**31 * page, 1), IndexError, "req_to_token"),
+    "totals": WrongCall(_too_many, ValueError, "seq_lens"),
+    "table_rank": changed("req_to_token", lambda t: t[None], ValueError, when=_eager),
+    "lengths_rank": changed("seq_lens", lambda t: t[None], ValueError, when=_eager),
+    "lengths_none": WrongCall(lambda case, given: None if case.static else given | {"seq_lens": None}, TypeError, "seq_lens"),
+    **{
+        f"{name}_size": changed(name, lambda t: t.new_zeros(len(t) + 1), ValueError, "seq_lens", when=_eager)
+        for name in ("req_pool_indices", "extend_seq_lens", "encoder_lens")
+    },
+    **{f"{name}_float": changed(name, lambda t: t.float(), TypeError, when=_eager) for name in INDICES},
+    **{f"{name}_uint8": changed(name, lambda t: t.to(torch.uint8), TypeError, when=_eager) for name in INDICES},
+    "bs_beyond_max": WrongCall(_static(lambda given, limits: limits.update(max_bs=given["steps"][0][1] - 1)), ValueError, "bs"),
+    "bs_below_live": WrongCall(_static(_bs_one_less), ValueError, ("bs", "seq_lens")),
+    "never_captured": WrongCall(_static(lambda given, limits: limits.update(capture="never")), ValueError, "captured"),
+    "topk": WrongCall(_static(lambda given, limits: limits.update(draft_steps=2, topk=2)), ValueError, "topk"),
+    "static_extend": WrongCall(
+        _static(lambda given, limits: {"steps": tuple(("extend", *step[1:]) for step in given["steps"])}), ValueError, "mode"
+    ),
+    "context_too_long": WrongCall(
+        _static(lambda given, limits: limits.update(max_context_len=0), _keys_left), IndexError, "seq_lens"
+    ),
+    "encoder_too_long": WrongCall(
+        _static(lambda given, limits: limits.update(max_encoder_len=max(int(given["encoder_lens"].max()) - 1, 0)),
+                lambda case: _has_encoder(case) and max(r.encoder for r in case.requests) > 1), IndexError, "encoder_lens"
+    ),
+    "encoder_without_buffers": WrongCall(
+        _static(lambda given, limits: limits.update(max_encoder_len=0), _has_encoder), ValueError, "encoder_lens"
+    ),
+}  # fmt: skip
+
+
+# --- bench ---

@@ -1,0 +1,47 @@
+"""causal_conv1d on trial: packing, whole sequences (batched or end to end), and single tokens, as one pair of five forms."""
+
+from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
+from properties.causal_conv1d.bench import BENCH
+from properties.causal_conv1d.bound import bound
+from properties.causal_conv1d.cases import (
+    ARGUMENT_LAYOUTS,
+    EDGES,
+    INDICES,
+    ConvCase,
+    apply_optimized,
+    apply_reference,
+    inputs,
+    result_layout,
+    strategy,
+    written,
+)
+from properties.causal_conv1d.relations import RELATIONS
+from properties.causal_conv1d.wrong_calls import WRONG_CALLS
+from properties.shared.strategies import kernel_paths
+
+PAIR = Pair(
+    name="causal_conv1d",
+    reference=apply_reference,
+    optimized=apply_optimized,
+    cases=Cases(
+        type=ConvCase,
+        version=1,
+        strategy=strategy(),
+        inputs=inputs,
+    ),
+    signature=Signature(
+        written={"conv_states": written},
+        result_layout=result_layout,
+        indices=INDICES,
+        layouts=ARGUMENT_LAYOUTS,
+    ),
+    truth=Within(bound, sharp=lambda case: case.exact or case.dtype == "float32"),
+    relations=RELATIONS,
+    wrong_calls=WRONG_CALLS,
+    fuzz=lambda case, inputs: inputs.keys() - {"form", "dim", "width"},
+    coverage=Coverage(
+        edges=EDGES,
+        paths=kernel_paths("conv_"),
+    ),
+    bench=BENCH,
+)

@@ -1,0 +1,299 @@
+"""causal_conv1d: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import optimized.causal_conv1d
+import reference.causal_conv1d
+from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, LAYOUTS, TURNED
+from kernelpair.call.values import generator, permutation, poison, small_integers, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.causal_conv1d.batch import requests
+from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
+from serving import PackedConvWeight
+
+FORMS = ("update", "batched", "varlen", "pack", "varlen", "varlen")  # varlen has the most corners
+DIMS = (1, *around(16, 32, 64, 96), 160)  # around a vector, a packed block, two and three of them
+LENGTHS = (1, 2, 3, 4, 5, 0, *around(32, 64), 129, 515)  # around the history, tiles of 8 tokens and a buffer of 512
+MOST_ELEMENTS = 40_000  # of x: beyond it lengths are cut to 5, which keeps the reference under 2 ms
+SCALES = (1.0, 1e-3, 1e2)
+PAD = -7
+NOBODY = -(2**20)  # the index of an empty sequence: never interpreted
+STATE_LAYOUTS = (*TURNED, *DENSE_LAST)  # SD: channels dense; DS: columns dense
+MATRIX_LAYOUTS = (*TURNED, *DENSE_LAST, "transposed", "strided", "expanded")
+ARGUMENT_LAYOUTS = {
+    "x": MATRIX_LAYOUTS,
+    "weight": MATRIX_LAYOUTS,
+    "conv_states": STATE_LAYOUTS,
+    "packed_weight": ("offset",),
+    "bias": ANY_STRIDES,
+    "query_start_loc": ANY_STRIDES,
+    "cache_indices": ANY_STRIDES,
+    "has_initial_state": ANY_STRIDES,
+}
+INDICES = ("query_start_loc", "cache_indices")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvCase(Case):
+    """Requests of some lengths over `dim` channels; `pack` moves a weight and nothing else."""
+
+    form: str = "update"
+    dim: int = 1
+    width: int = 2
+    lengths: tuple[int, ...] = (1,)
+    """Of the requests: all 1 in an update, all equal in a batch."""
+    before: int = 0
+    after: int = 0
+    """Uncovered tokens of the varlen form."""
+    states: bool = True
+    indexed: bool = False
+    """cache_indices are given (permuted); else request b has slot b."""
+    initial: str = "none"
+    """has_initial_state: none, no, some, all."""
+    pads: tuple[int, ...] = ()
+    pad_in_range: bool = False
+    spare: int = 0
+    """Slots that nobody uses; they hold poison."""
+    bias: str = "none"
+    """none, call (the call's dtype), float32."""
+    silu: bool = False
+    scale: float = 1.0
+    exact: bool = False
+    """Small integers, no SiLU: every sum is exact, and nothing may differ from the truth."""
+    single_row: bool = False
+    """pack: the weight has shape [dim, 1, w]."""
+
+
+@cache
+@st.composite
+def _requests(draw: st.DrawFn, form: str, dim: int) -> dict[str, Any]:
+    """Lengths, slots, pads and initial states."""
+    count = draw(any_of(1, 2, 0, 3, 11), label="requests")
+    length = draw(any_of(*LENGTHS), label="length")
+    if form == "varlen":
+        lengths = tuple(draw(any_of(*LENGTHS)) for _ in range(count))
+    else:
+        lengths = (1 if form == "update" else length,) * count
+    if dim * sum(lengths) > MOST_ELEMENTS:
+        lengths = tuple(min(length, 5) for length in lengths)
+    states = form == "update" or draw(between(0, 4)) > 0
+    indexed = states and draw(either, label="indexed")
+    pads = draw(any_of("none", "some", "all")) if indexed else "none"
+    spare = draw(between(0, 3), label="spare")
+    return {
+        "lengths": lengths,
+        "states": states,
+        "indexed": indexed,
+        "initial": draw(any_of("none", "some", "all", "no")) if states and form != "update" else "none",
+        "pads": {"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[pads],
+        "pad_in_range": pads != "none" and spare > 0 and draw(either),
+        "spare": spare,
+        "before": draw(any_of(0, 0, 3)) if form == "varlen" else 0,
+        "after": draw(any_of(0, 0, 2)) if form == "varlen" else 0,
+    }
+
+
+FIELDS = together({"dtype": float_dtypes, **common(ARGUMENT_LAYOUTS, INDICES)})
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> ConvCase:
+    """Any call that the contract allows."""
+    fields = draw(FIELDS)
+    form = draw(any_of(*FORMS), label="form")
+    dim, width = draw(any_of(*DIMS), label="dim"), draw(any_of(2, 3, 4), label="width")
+    if form == "pack":
+        return ConvCase(**fields, form=form, dim=dim, width=width, single_row=draw(either))
+    exact = draw(between(0, 3)) == 3
+    return ConvCase(
+        **fields,
+        form=form,
+        dim=dim,
+        width=width,
+        **draw(_requests(form, dim)),
+        bias=draw(any_of("none", "call", "float32"), label="bias"),
+        silu=not exact and draw(any_of(False, True, True)),
+        scale=1.0 if exact else draw(any_of(*SCALES), label="scale"),
+        exact=exact,
+    )
+
+
+def _numbers(case: ConvCase, name: str, shape: tuple[int, ...], scale: float = 1.0) -> Tensor:
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    if case.exact:
+        return small_integers(case.seed, name, shape, dtype)
+    return uniform(case.seed, name, shape, dtype, scale)
+
+
+def pad_slot(case: ConvCase) -> int | None:
+    """A number outside the pool, or its last slot."""
+    if not case.pads:
+        return None
+    return len(case.lengths) + case.spare - 1 if case.pad_in_range else PAD
+
+
+def _tokens(case: ConvCase) -> Tensor:
+    """x, with poison where nobody may look: pads and uncovered tokens."""
+    count, total = len(case.lengths), case.before + sum(case.lengths) + case.after
+    shape = {"batched": (count, case.dim, case.lengths[0] if count else 4), "varlen": (case.dim, total)}
+    x = _numbers(case, "x", shape.get(case.form, (count, case.dim)), case.scale)
+    if case.layout.get("x") == "expanded":
+        return x
+    hidden = poison(case.poison, (1,), x.dtype)
+    starts = [case.before + sum(case.lengths[:b]) for b in range(count)]
+    for b in case.pads:
+        (x[:, starts[b] : starts[b] + case.lengths[b]] if case.form == "varlen" else x[b]).copy_(hidden)
+    if case.form == "varlen":
+        x[:, : case.before] = hidden
+        x[:, case.before + sum(case.lengths) :] = hidden
+    return x
+
+
+def _state_arguments(case: ConvCase) -> Inputs:
+    """States whose slots hold numbers where a request has a history, poison elsewhere; and which slot is whose."""
+    if not case.states:
+        return {"conv_states": None, "cache_indices": None, "has_initial_state": None}
+    count, dtype = len(case.lengths), getattr(torch, case.dtype)
+    slots = max(count + case.spare, 1)
+    order = permutation(case.seed, "slots", slots - case.pad_in_range)[:count] if case.indexed else torch.arange(count)
+    flags = {"all": torch.ones(count, dtype=torch.bool), "no": torch.zeros(count, dtype=torch.bool)}
+    drawn = torch.from_numpy(generator(case.seed, "initial").integers(0, 2, count).astype(bool))
+    initial = None if case.initial == "none" else flags.get(case.initial, drawn)
+    states = poison(case.poison, (slots, case.dim, case.width - 1), dtype)
+    history = _numbers(case, "history", (count, case.dim, case.width - 1), case.scale)
+    indices = order.clone()
+    for b, length in enumerate(case.lengths):
+        if b in case.pads:
+            indices[b] = pad_slot(case) or PAD
+        elif length == 0:
+            indices[b] = NOBODY
+        elif case.form == "update" or (initial is not None and initial[b]):
+            states[order[b]] = history[b]
+    given = {"conv_states": states, "cache_indices": indices if case.indexed else None}
+    return given | ({} if case.form == "update" else {"has_initial_state": initial})
+
+
+def _bias(case: ConvCase) -> Tensor:
+    """In the call's dtype or float32; exact sums get a fraction that 16 bits lose, and that a sum of 0 shows."""
+    bias = _numbers(case, "bias", (case.dim,), case.scale)
+    if case.bias == "float32":
+        bias = bias.float() + (2.0**-12 if case.exact else 0.0)
+    return bias
+
+
+def inputs(case: ConvCase) -> Inputs:
+    """The arguments of the case's form, the weight packed by the reference."""
+    weight = _numbers(case, "weight", (case.dim, case.width))
+    if case.form == "pack":
+        return {"form": "pack", "weight": weight[:, None] if case.single_row else weight}
+    starts = [case.before + sum(case.lengths[:b]) for b in range(len(case.lengths) + 1)]
+    bias = None if case.bias == "none" else _bias(case)
+    return {
+        "form": case.form,
+        "x": _tokens(case),
+        "packed_weight": reference.causal_conv1d.causal_conv1d_pack_weight(weight),
+        "dim": case.dim,
+        "width": case.width,
+        "bias": bias,
+        **_state_arguments(case),
+        **({"query_start_loc": torch.tensor(starts)} if case.form == "varlen" else {}),
+        "silu_activation": case.silu,
+        "pad_slot": pad_slot(case),
+    }
+
+
+def _apply(kernels: Any, form: str, **given: Any) -> Any:
+    """Call the operator of a form; a `plain` packed weight is handed over without its object (a wrong call)."""
+    if form == "pack":
+        packed = kernels.causal_conv1d_pack_weight(given["weight"])
+        dim, width = given["weight"].shape[0], given["weight"].shape[-1]
+        return {"packed": packed, "unpacked": kernels.causal_conv1d_unpack_weight(packed, dim, width)}
+    packed, dim, width = given.pop("packed_weight"), given.pop("dim"), given.pop("width")
+    if form == "unpack":
+        return {"unpacked": kernels.causal_conv1d_unpack_weight(packed, dim, width)}
+    if not given.pop("plain", False):
+        packed = PackedConvWeight(packed, kernels.LAYOUT, dim, width)
+    if form == "update":
+        return kernels.causal_conv1d_update(packed=packed, **given)
+    return kernels.causal_conv1d_fwd(packed=packed, **{"query_start_loc": None, **given})
+
+
+def apply_reference(form: str, **given: Any) -> Any:
+    """The reference of any form."""
+    return _apply(reference.causal_conv1d, form, **given)
+
+
+def apply_optimized(form: str, **given: Any) -> Any:
+    """The compiled kernels of any form."""
+    return _apply(optimized.causal_conv1d, form, **given)
+
+
+def written(case: ConvCase, given: Inputs) -> Tensor | bool:
+    """Slots of requests with tokens, pads apart."""
+    if given.get("conv_states") is None:
+        return False
+    mask = torch.zeros(len(given["conv_states"]), 1, 1, dtype=torch.bool)
+    mask[[request.slot for request in requests(given) if request.live]] = True
+    return mask
+
+
+def result_layout(case: ConvCase, name: str, sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Dense where x is: over channels (any strides elsewhere), else contiguous."""
+    wanted = list(torch.empty(sizes, device="meta").stride())
+    if name == "out":
+        x = LAYOUTS[case.layout.get("x", "dense")](sizes).strides
+        channels, others = (1, 0) if case.form == "update" else (len(sizes) - 2, len(sizes) - 1)
+        dense_channels = x[channels] == 1 or (case.form == "update" and x[others] != 1)
+        order = [*range(len(sizes) - 2), *((others, channels) if dense_channels else (channels, others))]
+        exchanged = torch.empty([sizes[d] for d in order], device="meta").stride()
+        for position, d in enumerate(order):
+            wanted[d] = exchanged[position]
+    return 0 in sizes or all(size == 1 or stride == want for size, stride, want in zip(sizes, strides, wanted))
+
+
+def _says(**wanted: Any) -> Callable[[Any], bool]:
+    return lambda case: all(getattr(case, name) == value for name, value in wanted.items())
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    **{f"form {form}": _says(form=form) for form in dict.fromkeys(FORMS)},
+    **{f"width {width}": _says(width=width) for width in (2, 3, 4)},
+    **{f"dtype {dtype}": _says(dtype=dtype) for dtype in ("float32", "bfloat16", "float16")},
+    "no requests": lambda case: case.form != "pack" and not case.lengths,
+    "no tokens": lambda case: case.form == "batched" and bool(case.lengths) and case.lengths[0] == 0,
+    "an empty sequence among others": lambda case: 0 in case.lengths and any(case.lengths),
+    "shorter than the history": lambda case: any(0 < length < case.width - 1 for length in case.lengths),
+    "uncovered tokens before": lambda case: case.before > 0,
+    "uncovered tokens after": lambda case: case.after > 0,
+    "no states": lambda case: not case.states,
+    "states without has_initial_state": lambda case: (
+        case.form in ("batched", "varlen") and case.states and case.initial == "none"
+    ),
+    "some initial states": lambda case: case.initial == "some",
+    "permuted slots": lambda case: case.indexed and len(case.lengths) > 1,
+    "default slots": lambda case: case.states and not case.indexed,
+    "more slots than requests": lambda case: case.spare > 0,
+    "all requests are pads": lambda case: 0 < len(case.lengths) == len(case.pads),
+    "some requests are pads": lambda case: 0 < len(case.pads) < len(case.lengths),
+    "pad is a slot in range": lambda case: case.pad_in_range,
+    "SD states": lambda case: case.layout.get("conv_states") == "turned",
+    "SD states, padded slots": lambda case: case.layout.get("conv_states") in TURNED[1:],
+    "DS states": lambda case: case.form != "pack" and case.layout.get("conv_states", "dense") == "dense",
+    "DS states, padded slots": lambda case: case.layout.get("conv_states") in ("padded", "sliced"),
+    "channels dense": lambda case: case.layout.get("x") in TURNED and case.form != "update",
+    "neither dimension of x dense": lambda case: case.layout.get("x") == "strided" and case.dim > 1,
+    "packed weight at an odd offset": lambda case: case.layout.get("packed_weight") == "offset",
+    "a partial block of channels": lambda case: case.dim % 32 > 0,
+    "bias in float32 beside 16-bit x": lambda case: case.bias == "float32" and case.dtype != "float32",
+    "SiLU": lambda case: case.silu,
+    "exact sums": lambda case: case.exact,
+    "weight [dim, 1, w]": lambda case: case.single_row,
+}

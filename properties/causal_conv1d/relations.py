@@ -1,0 +1,220 @@
+"""What must hold of causal_conv1d beyond equality with its reference."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.values import permutation
+from kernelpair.contract.pair import Inputs, Relation
+from kernelpair.trial.session import Result, Session
+from properties.causal_conv1d.batch import as_varlen, pick, requests, varlen
+
+NAN = float("nan")
+
+
+def _plain(case: Any) -> Any:
+    return replace(case, layout={})
+
+
+def _tolerance(session: Session) -> Tensor:
+    """Both sides are within one bound of the truth."""
+    first = session.first
+    found = first.bound.get("out")
+    return 2 * found if isinstance(found, Tensor) else torch.zeros_like(first.truth["out"])
+
+
+def _same_requests(session: Session, given: Inputs, again: Result, other: Inputs, rows: list[int], says: str) -> None:
+    """Request rows[i] of the first call gives what request i of another call gives."""
+    before, after, tolerance = requests(given), requests(other), _tolerance(session)
+    for i, row in enumerate(rows):
+        got, first = after[i].of(again.outputs["out"]), before[row].of(session.first.outputs["out"])
+        allowed = before[row].of(tolerance)
+        if got.dim() == first.dim():
+            session.expect_close("out", got, first, allowed, f"{says}, request {row}")
+
+
+def _same_state(session: Session, again: Result, rows: list[int], says: str, slots: Tensor | None = None) -> None:
+    """The slots of these requests hold the same bits; slots[i] is where slot i went."""
+    if "conv_states" not in session.first.outputs:
+        return
+    for request in requests(session.inputs()):
+        if request.live and request.row in rows:
+            moved = request.slot if slots is None else int(slots[request.slot])
+            got, first = again.outputs["conv_states"][moved], session.first.outputs["conv_states"][request.slot]
+            session.expect_same("conv_states", got, first, says)
+
+
+def _all_rows(given: Inputs) -> list[int]:
+    return [request.row for request in requests(given)]
+
+
+def _permuted(case: Any, session: Session) -> None:
+    given = session.inputs()
+    rows = permutation(case.seed, "order", len(_all_rows(given))).tolist()
+    other = pick(given, rows)
+    again = session.run(_plain(case), other, judged=False)
+    _same_requests(session, given, again, other, rows, "requests in another order")
+    _same_state(session, again, rows, "requests in another order")
+
+
+def _alone(case: Any, session: Session) -> None:
+    given = session.inputs()
+    rows = [case.seed % len(_all_rows(given))]
+    other = pick(given, rows)
+    again = session.run(_plain(case), other, judged=False)
+    _same_requests(session, given, again, other, rows, "a request alone")
+    _same_state(session, again, rows, "a request alone")
+
+
+def _renamed(case: Any, session: Session) -> None:
+    given = session.inputs()
+    states = given["conv_states"]
+    to = permutation(case.seed, "rename", len(states))
+    moved = torch.empty_like(states)
+    moved[to] = states
+    slots = [int(to[r.slot]) if r.live else given["pad_slot"] if given["pad_slot"] is not None else -1 for r in requests(given)]
+    pad = {"pad_slot": -7} if given["pad_slot"] is not None else {}
+    slots = [-7 if pad and not r.live and r.end > r.start else slot for r, slot in zip(requests(given), slots)]
+    other = given | {"conv_states": moved, "cache_indices": torch.tensor(slots, dtype=torch.int64)} | pad
+    again = session.run(_plain(case), other, judged=False)
+    rows = _all_rows(given)
+    _same_requests(session, given, again, other, rows, "slots renamed")
+    _same_state(session, again, rows, "slots renamed", to)
+
+
+def _other_layout(case: Any, session: Session) -> None:
+    """Dense or turned, whichever the case is not, of the state and of x."""
+    given = session.inputs()
+    layout = {name: "turned" for name in ("x", "conv_states") if case.layout.get(name, "dense") == "dense"}
+    again = session.run(replace(case, layout=layout, int32=() if case.int32 else case_indices(given)), given, judged=False)
+    rows = _all_rows(given)
+    _same_requests(session, given, again, given, rows, "another layout and index dtype")
+    _same_state(session, again, rows, "another layout and index dtype")
+
+
+def case_indices(given: Inputs) -> tuple[str, ...]:
+    """The index arguments that a call has."""
+    return tuple(name for name in ("query_start_loc", "cache_indices") if given.get(name) is not None)
+
+
+def _batched_is_varlen(case: Any, session: Session) -> None:
+    given = session.inputs()
+    other = as_varlen(given)
+    again = session.run(replace(_plain(case), form="varlen"), other, judged=False)
+    _same_requests(session, given, again, other, _all_rows(given), "the batch end to end")
+    _same_state(session, again, _all_rows(given), "the batch end to end")
+
+
+def _in_two_calls(case: Any, session: Session, cuts: list[int], last: str, says: str) -> None:
+    """The first cuts[b] tokens of request b, then the rest from the state they leave."""
+    given = session.inputs()
+    batch = requests(given)
+    tokens = [request.of(given["x"]) for request in batch]
+    slots = {"cache_indices": torch.tensor([request.slot for request in batch], dtype=torch.int64)}
+    head = given | slots | varlen(given, [part[:, :cut] for part, cut in zip(tokens, cuts)])
+    first = session.run(replace(_plain(case), form="varlen"), head, judged=False)
+    states = first.outputs["conv_states"]
+    initial = given["has_initial_state"]
+    carried = [cut > 0 or (initial is not None and bool(initial[b])) for b, cut in enumerate(cuts)]
+    if last == "varlen":
+        tail = head | varlen(given, [part[:, cut:] for part, cut in zip(tokens, cuts)])
+        tail |= {"conv_states": states, "has_initial_state": torch.tensor(carried)}
+        rows = _all_rows(given)
+    else:
+        rows = [request.row for request in batch if request.end > request.start]
+        for row in rows:
+            if batch[row].live and not carried[row]:
+                states[batch[row].slot] = 0
+        tail = {name: value for name, value in given.items() if name not in ("has_initial_state", "query_start_loc")}
+        x = torch.stack([tokens[row][:, -1] for row in rows])
+        tail |= {"form": "update", "x": x, "conv_states": states, "cache_indices": slots["cache_indices"][rows]}
+    second = session.run(replace(_plain(case), form=last), tail, judged=False)
+    tolerance, whole = _tolerance(session), session.first.outputs["out"]
+    for i, row in enumerate(rows):
+        got = requests(tail)[i].of(second.outputs["out"]).reshape(given["dim"], -1)
+        joined = torch.cat([requests(head)[row].of(first.outputs["out"]), got], dim=1)
+        session.expect_close("out", joined, batch[row].of(whole), batch[row].of(tolerance), f"{says}, request {row}")
+    _same_state(session, second, rows, says)
+
+
+def _split(case: Any, session: Session) -> None:
+    cuts = [(case.seed + b) % (r.end - r.start + 1) for b, r in enumerate(requests(session.inputs()))]
+    _in_two_calls(case, session, cuts, "varlen", "in two pieces")
+
+
+def _last_token_by_update(case: Any, session: Session) -> None:
+    cuts = [max(r.end - r.start - 1, 0) for r in requests(session.inputs())]
+    if any(r.end > r.start for r in requests(session.inputs())):
+        _in_two_calls(case, session, cuts, "update", "the last token by update")
+
+
+def _poisoned_neighbour(case: Any, session: Session) -> None:
+    """One request's tokens and state become NaN: the others do not notice."""
+    given = session.inputs()
+    live = [request for request in requests(given) if request.live]
+    if len(live) < 2 or case.layout.get("x") == "expanded":
+        return
+    victim = live[case.seed % len(live)]
+    victim.of(given["x"]).fill_(NAN)
+    if given["conv_states"] is not None:
+        given["conv_states"][victim.slot] = NAN
+    again = session.run(_plain(case), given, judged=False)
+    rows = [request.row for request in requests(given) if request.row != victim.row]
+    whole = {request.row: request for request in requests(given)}
+    tolerance = _tolerance(session)
+    for row in rows:
+        got, first = whole[row].of(again.outputs["out"]), whole[row].of(session.first.outputs["out"])
+        session.expect_close("out", got, first, whole[row].of(tolerance), "a neighbour of NaN")
+    _same_state(session, again, rows, "a neighbour of NaN")
+
+
+def _poisoned_channel(case: Any, session: Session) -> None:
+    """One channel of x becomes NaN: the others do not notice."""
+    given = session.inputs()
+    channel = case.seed % case.dim
+    axis = 1 if case.form != "varlen" else 0
+    given["x"].select(axis, channel).fill_(NAN)
+    again = session.run(_plain(case), given, judged=False)
+    others = [c for c in range(case.dim) if c != channel]
+    got, first, index = again.outputs["out"], session.first.outputs["out"], torch.tensor(others)
+    tolerance = _tolerance(session).index_select(axis, index)
+    session.expect_close("out", got.index_select(axis, index), first.index_select(axis, index), tolerance, "beside a NaN channel")
+
+
+def _impulse(case: Any, session: Session) -> None:
+    """A single 1 reads back the weight, newest tap first."""
+    given = session.inputs()
+    at, length = case.seed % 9, case.seed % 9 + case.width
+    x = torch.zeros(case.dim, length, dtype=given["x"].dtype)
+    x[:, at] = 1
+    weight = given["packed_weight"].transpose(1, 2).reshape(-1, given["packed_weight"].shape[1] * 2)[: case.dim, : case.width]
+    none = {"bias": None, "conv_states": None, "cache_indices": None, "has_initial_state": None, "pad_slot": None}
+    plain = replace(_plain(case), form="varlen", silu=False)
+    again = session.run(plain, given | varlen(given, [x]) | none | {"silu_activation": False}, judged=False)
+    session.expect_same("out", again.outputs["out"][:, at:] + 0.0, weight.flip(1) + 0.0, "the impulse response")
+
+
+def _has_requests(case: Any) -> bool:
+    return case.form != "pack" and bool(case.lengths)
+
+
+def _is_forward(case: Any) -> bool:
+    return case.form in ("batched", "varlen") and bool(case.lengths)
+
+
+RELATIONS = {
+    "permute": Relation(_permuted, "permuting the requests permutes the results", _has_requests),
+    "alone": Relation(_alone, "a request gives the same alone and in company", _has_requests),
+    "rename": Relation(_renamed, "which slot is whose does not matter", lambda case: _has_requests(case) and case.states),
+    "layout": Relation(_other_layout, "SD = DS, channels or tokens dense, int32 or int64: the same", _has_requests),
+    "batched_varlen": Relation(
+        _batched_is_varlen, "a batch equals its sequences end to end", lambda c: c.form == "batched" and bool(c.lengths)
+    ),
+    "split": Relation(_split, "a sequence equals its two pieces, state carried over", lambda c: _is_forward(c) and c.states),
+    "step": Relation(_last_token_by_update, "the last token may come by update", lambda c: _is_forward(c) and c.states),
+    "isolation": Relation(_poisoned_neighbour, "NaN of one request stays there", _has_requests),
+    "channels": Relation(_poisoned_channel, "NaN of one channel stays there", lambda c: _has_requests(c) and c.dim > 1),
+    "impulse": Relation(_impulse, "an impulse reads back the flipped weight, bit for bit", _is_forward),
+}

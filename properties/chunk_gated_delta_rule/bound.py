@@ -1,0 +1,102 @@
+"""chunk_gated_delta_rule: how far a result may be from the truth."""
+
+import torch
+from torch import Tensor
+
+from kernelpair.contract.pair import Inputs, Outputs
+from properties.chunk_gated_delta_rule.cases import ChunkCase
+from properties.shared.delta_rule_bound import BF16_STORE, UNIT, Rule, Walk, walk
+
+
+def averaged(columns: int) -> float:
+    """What of the root sum of squares of all roundings' sizes the error of a head may be, in units of u.
+
+    A written value passes through at most four rounded copies (right side, inverse, itself, M), each off by u / sqrt(3) in the
+    mean square: 2 / sqrt(3) = 1.15. Columns are rounded independently, so the norm of n of them strays from that by 1 / sqrt(n)
+    of it; 1.5 leaves room for sums of few tokens.
+    """
+    return max(1.5, 1.15 * (1 + columns**-0.5))
+
+
+# --- bounds ---
+
+
+def _as_kv(case: ChunkCase, state: Tensor) -> Tensor:
+    return state if case.state_layout == "kv" else state.transpose(-1, -2)
+
+
+def _start(case: ChunkCase, given: Inputs) -> Tensor:
+    """[N, HV, K, V]: where each sequence's state starts."""
+    start = torch.zeros(len(case.lengths), case.heads, case.K, case.V, dtype=torch.float64)
+    for n in case.warm:
+        if case.form == "functional":
+            start[n] = _as_kv(case, given["initial_state"][n])
+        elif n in case.live:
+            start[n] = _as_kv(case, given["state"][given["state_indices"][n]])
+    return start
+
+
+_last: list[tuple[Inputs, Walk]] = []  # bound and aggregate of one call need the same walk
+
+
+def _walk(case: ChunkCase, given: Inputs) -> Walk:
+    if not (_last and _last[0][0] is given):
+        scale = case.K**-0.5 if case.scale is None else case.scale
+        spans = [span if n in case.live else (span[0], span[0]) for n, span in enumerate(case.spans)]
+        q, k, v, g, beta = (given[name] for name in ("q", "k", "v", "g", "beta"))
+        rule = Rule(case.dtype, case.l2norm, case.eps, scale)
+        _last[:] = [(given, walk(q, k, v, g, beta, _start(case, given), spans, rule))]
+    return _last[0][1]
+
+
+def bound(case: ChunkCase, given: Inputs, truth: Outputs) -> dict[str, Tensor]:
+    """Per element; of a state each element may take its whole column's bound, the column's own is in `aggregate`."""
+    found = _walk(case, given)
+    if case.form == "functional":
+        return {"out": found.out, "final_state": _state_bound(case, found.state, truth["final_state"])}
+    whole = torch.zeros_like(truth["state"])
+    live = list(case.live)
+    slots = given["state_indices"][live].long()
+    whole[slots] = _state_bound(case, found.state[live], truth["state"][slots])
+    return {"out": found.out, "state": whole}
+
+
+def _state_bound(case: ChunkCase, columns: Tensor, state: Tensor) -> Tensor:
+    each = columns[..., None, :] if case.state_layout == "kv" else columns[..., None]
+    moved = torch.tensor([n not in case.live for n in range(len(each))], dtype=torch.bool) if case.form == "functional" else None
+    each = each.expand(state.shape) + (BF16_STORE * state.abs() if case.state == "bfloat16" else 0)
+    return each if moved is None else each.masked_fill(moved[:, None, None, None], 0)
+
+
+def aggregate(case: ChunkCase, given: Inputs, truth: Outputs, outputs: Outputs) -> list[tuple[str, str]]:
+    """State columns as 2-norms; for 16-bit inputs also the errors of a whole sequence and head."""
+    found = _walk(case, given)
+    failures = []
+    for n in case.live:
+        begin, end = case.spans[n]
+        name, row = ("final_state", n) if case.form == "functional" else ("state", int(given["state_indices"][n]))
+        state = _as_kv(case, truth[name][row])
+        state_error = _as_kv(case, outputs[name][row]).double() - state
+        stored = BF16_STORE if case.state == "bfloat16" else 0.0
+        allowed = found.state[n] + stored * state.norm(dim=-2)
+        failures += _exceeds(name, f"2-norms of columns of sequence {n}", state_error.norm(dim=-2), allowed)
+        if case.dtype == "float32":
+            continue
+        u = UNIT[case.dtype]
+        whole = averaged(case.V) * u * found.state_carried[n].norm(dim=-1) + found.state_exact[n].norm(dim=-1)
+        whole += stored * state.norm(dim=(-2, -1))
+        failures += _exceeds(name, f"sequence {n}, norm of each head's error", state_error.norm(dim=(-2, -1)), whole)
+        out = truth["out"][begin:end]
+        parts = (out, found.out_size[begin:end], found.out_carried[begin:end] * case.K**-0.5)
+        squares = sum((part.square().sum(dim=(0, 2)) for part in parts), torch.zeros(case.heads, dtype=torch.float64))
+        allowed = averaged(case.V) * u * squares.sqrt() + found.out_exact[begin:end].norm(dim=(0, 2))
+        out_error = (outputs["out"][begin:end].double() - out).norm(dim=(0, 2))
+        failures += _exceeds("out", f"sequence {n}, norm of each head's error", out_error, allowed)
+    return failures
+
+
+def _exceeds(name: str, what: str, error: Tensor, allowed: Tensor) -> list[tuple[str, str]]:
+    if bool((error <= allowed).all()):
+        return []
+    worst = (error / allowed).nan_to_num(torch.inf).flatten().argmax()
+    return [(name, f"{what}: {float(error.flatten()[worst]):.3g}, allowed {float(allowed.flatten()[worst]):.3g}")]

@@ -1,0 +1,312 @@
+"""Cases of chunk_gated_delta_rule: sequences, states and gates as plain data, and the tensors that they stand for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
+from kernelpair.call.values import permutation, poison, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from optimized import operator
+from properties.shared.delta_rule_bound import UNIT
+from properties.shared.strategies import around, choices, common, together
+from reference import chunk_gated_delta_rule as reference
+
+CHUNK = 64
+LENGTHS = (0, 1, 2, *around(16, 32, 64, 128), 192)
+SHORT = (1, 2, 5, 16, 17, 0)  # of sequences among several, for speed
+WIDTHS = (16, 32, 33, 64, 96, 128)  # K and V; whole tiles, a ragged one, several
+SMALL_WIDTHS = (16, 32, 33, 20, 1)
+MOST_WORK = 64 * 128 * 128  # tokens x heads x K x V of a case, to keep the float64 token loops short
+MOST_EMULATED = 48  # chunks x heads x 32-blocks of K and of V: 20 ms of software tiles
+DECAYS = (0.05, 0.0, 1.0, 30.0)  # largest |g| of a token
+PAD = -3
+
+LAYOUTS = {
+    "q": READ_ONLY,
+    "k": READ_ONLY,
+    "v": READ_ONLY,
+    "g": (*ANY_STRIDES, EXPANDED),
+    "beta": (*ANY_STRIDES, EXPANDED),
+    "initial_state": READ_ONLY,
+    "state": DENSE_LAST,
+    "state_indices": ANY_STRIDES,
+    "has_initial_state": ANY_STRIDES,
+    "cu_seqlens": ANY_STRIDES,
+}
+FUSED = (("q", "k"),)
+INDICES = ("state_indices", "cu_seqlens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkCase(Case):
+    """Sequences of the given lengths, in the functional form or on a pool of states."""
+
+    form: Literal["functional", "pool"] = "functional"
+    lengths: tuple[int, ...] = (1,)
+    before: int = 0
+    """Tokens ahead of the first sequence; no sequence covers them."""
+    after: int = 0
+    key_heads: int = 1
+    group: int = 1
+    """Value heads of each key head."""
+    K: int = 16
+    V: int = 16
+    state_layout: Literal["kv", "vk"] = "kv"
+    state: Literal["none", "float32", "bfloat16"] = "float32"
+    """Initial state (functional; none: zeros) or pool."""
+    flags: bool = True
+    """The pool's has_initial_state is given; otherwise all sequences start from zeros."""
+    cold: tuple[int, ...] = ()
+    """Sequences whose flag is False: their slots hold poison."""
+    pads: tuple[int, ...] = ()
+    pad_in_range: bool = False
+    """The pad is a slot that exists instead of a negative number."""
+    spare: int = 0
+    beta_float32: bool = False
+    beta: Literal["mixed", "zero", "one"] = "mixed"
+    decay: float = 0.05
+    l2norm: bool = True
+    eps: float = 1e-6
+    scale: float | None = None
+    keys: Literal["random", "parallel", "tiny"] = "random"
+    size: float = 1.0
+    """Of values and states."""
+
+    @property
+    def heads(self) -> int:
+        return self.key_heads * self.group
+
+    @property
+    def tokens(self) -> int:
+        return self.before + sum(self.lengths) + self.after
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        return list(pairwise(accumulate(self.lengths, initial=self.before)))
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """Sequences that do something."""
+        pads = self.pads if self.form == "pool" else ()
+        return tuple(n for n, length in enumerate(self.lengths) if length and n not in pads)
+
+    @property
+    def warm(self) -> tuple[int, ...]:
+        """Sequences that start from a given state."""
+        if self.form == "functional":
+            return tuple(range(len(self.lengths))) if self.state != "none" else ()
+        return tuple(n for n in range(len(self.lengths)) if self.flags and n not in self.cold)
+
+    @property
+    def slots(self) -> int:
+        return len(self.lengths) + self.spare + 1
+
+    @property
+    def pad_slot(self) -> int | None:
+        if not self.pads:
+            return None
+        return self.slots - 1 if self.pad_in_range else PAD
+
+
+SHAPES = {
+    "batch": ("one", "one", "none", "four", "five"),
+    "length": (1, *LENGTHS[:-6], *LENGTHS),
+    "second": SHORT,
+    "third": SHORT,
+    "long_first": (0, 0, 33, 64, 65),
+    "group": (1, 2, 3),
+    "key_heads": (1, 2),
+    "K": SMALL_WIDTHS + WIDTHS,
+    "V": SMALL_WIDTHS + WIDTHS,
+}
+STATES = {
+    "form": ("functional", "pool"),
+    "state": ("float32", "bfloat16", "none"),
+    "pads": ("none", "none", "some", "all"),
+    "cold": ("none", "some", "all"),
+    "flags": (True, True, True, False),
+    "pad_in_range": (False, True),
+    "spare": (0, 1, 2),
+}
+NUMBERS = {
+    "dtype": ("float32", "bfloat16", "float16"),
+    "before": (0, 0, 1, 3),
+    "after": (0, 0, 2),
+    "state_layout": ("kv", "vk"),
+    "beta_float32": (False, True),
+    "beta": ("mixed", "mixed", "zero", "one"),
+    "decay": DECAYS,
+    "l2norm": (True, True, False),
+    "eps": (1e-6, 1e-6, 0.1),
+    "scale": (None, None, 0.7),
+    "keys": ("random", "random", "parallel", "tiny"),
+    "size": (1.0, 1e-3, 100.0),
+}
+
+
+def _shapes(drawn: dict[str, Any]) -> dict[str, Any]:
+    """Lengths, heads and widths within the budget of work: many sequences are short, and long ones narrow."""
+    first = drawn["long_first"] or drawn["second"]
+    several = (first, drawn["second"], drawn["third"], drawn["second"], drawn["third"])
+    lengths = {"one": (drawn["length"],), "none": (), "four": several[:4], "five": several}[drawn["batch"]]
+    group, key_heads, K, V = (drawn[name] for name in ("group", "key_heads", "K", "V"))
+    if sum(lengths) * group * key_heads * K * V > MOST_WORK:
+        K, V = min(K, 33), min(V, 32)
+    return {"lengths": lengths, "key_heads": key_heads, "group": group, "K": K, "V": V}
+
+
+def _states_of(drawn: dict[str, Any], count: int) -> dict[str, Any]:
+    if drawn["form"] == "functional":
+        return {"form": "functional", "state": drawn["state"]}
+    some = {"none": (), "some": tuple(range(1, count, 2)), "all": tuple(range(count))}
+    pads = some[drawn["pads"]]
+    return {
+        "form": "pool",
+        "state": drawn["state"] if drawn["state"] != "none" else "float32",
+        "flags": drawn["flags"],
+        "cold": some[drawn["cold"]],
+        "pads": pads,
+        "pad_in_range": bool(pads) and drawn["pad_in_range"],
+        "spare": drawn["spare"],
+    }
+
+
+FIELDS = st.tuples(choices(SHAPES), choices(STATES), choices(NUMBERS), together(common(LAYOUTS, INDICES, FUSED)))
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> ChunkCase:
+    """Any sequences, states, gates and layouts that the contract allows, within the budget of work."""
+    shapes_code, states_code, numbers, fields = draw(FIELDS, label="shapes, states, numbers, layouts")
+    shapes = _shapes(shapes_code)
+    return ChunkCase(**shapes, **_states_of(states_code, len(shapes["lengths"])), **numbers, **fields)
+
+
+def _keys(case: ChunkCase, name: str, dtype: torch.dtype) -> Tensor:
+    """Rows of norm at most 1, so that beta |k|^2 <= 1 with and without normalisation; 1e-3 of that if tiny."""
+    size = (1e-3 if case.keys == "tiny" else 1.0) * case.K**-0.5
+    shape = (case.tokens, case.key_heads, case.K)
+    drawn = uniform(case.seed, name, shape, scale=size)
+    if case.keys == "parallel" and name == "k":
+        drawn = 0.1 * drawn + 0.9 * uniform(case.seed, "direction", shape[1:], scale=size)
+    return drawn.to(dtype)
+
+
+def _gates(case: ChunkCase, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    shape = (case.tokens, case.heads)
+    g = -case.decay * (0.5 + 0.5 * uniform(case.seed, "g", shape).abs())
+    beta = {"zero": torch.zeros(shape), "one": torch.ones(shape), "mixed": uniform(case.seed, "beta", shape).abs()}[case.beta]
+    return g, beta.to(torch.float32 if case.beta_float32 else dtype)
+
+
+def _states(case: ChunkCase, count: int) -> Tensor:
+    inner = (case.K, case.V) if case.state_layout == "kv" else (case.V, case.K)
+    dtype = torch.bfloat16 if case.state == "bfloat16" else torch.float32
+    drawn = uniform(case.seed, "state", (count, case.heads, case.K, case.V), scale=case.size)
+    drawn = drawn if case.state_layout == "kv" else drawn.transpose(2, 3)
+    return drawn.reshape(count, case.heads, *inner).to(dtype).contiguous()
+
+
+def inputs(case: ChunkCase) -> Inputs:
+    """Arguments of `chunk_gated_delta_rule`, or of its pool form: states nobody may read are poison."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    g, beta = _gates(case, dtype)
+    given: Inputs = {
+        "q": _keys(case, "q", dtype),
+        "k": _keys(case, "k", dtype),
+        "v": uniform(case.seed, "v", (case.tokens, case.heads, case.V), dtype, case.size),
+        "g": g,
+        "beta": beta,
+    }
+    offsets = torch.tensor(list(accumulate(case.lengths, initial=case.before)))
+    common_last = {"cu_seqlens": offsets, "state_layout": case.state_layout, "use_qk_l2norm": case.l2norm, "eps": case.eps,
+                   "scale": case.scale}  # fmt: skip
+    if case.form == "functional":
+        state = None if case.state == "none" else _states(case, len(case.lengths))
+        return given | {"initial_state": state} | common_last
+    indices = permutation(case.seed, "slots", case.slots - 1)[: len(case.lengths)]
+    values = _states(case, case.slots)
+    state = poison(case.poison, tuple(values.shape), values.dtype)
+    for n in case.warm:
+        state[indices[n]] = values[indices[n]]
+    indices[list(case.pads)] = case.pad_slot if case.pad_slot is not None else PAD
+    flags = torch.tensor([n not in case.cold for n in range(len(case.lengths))], dtype=torch.bool) if case.flags else None
+    pool = {"state": state, "state_indices": indices, "has_initial_state": flags}
+    return given | pool | common_last | {"pad_slot": case.pad_slot}
+
+
+def written(case: ChunkCase, given: Inputs) -> Tensor | bool:
+    """Slots of sequences that do something."""
+    if "state" not in given:
+        return True
+    mask = torch.zeros(len(given["state"]), 1, 1, 1, dtype=torch.bool)
+    mask[given["state_indices"][list(case.live)].long()] = True
+    return mask
+
+
+def small_enough(case: ChunkCase) -> bool:
+    """For the emulated tier."""
+    chunks = sum(-(-length // CHUNK) for length in case.lengths)
+    return chunks * case.heads * -(-case.K // 32) * -(-case.V // 32) <= MOST_EMULATED
+
+
+def call_reference(**given: object) -> object:
+    """The form that the arguments belong to."""
+    if "state" in given:
+        return reference.chunk_gated_delta_rule_pool(**given)  # type: ignore[arg-type]
+    return reference.chunk_gated_delta_rule(**given)  # type: ignore[arg-type]
+
+
+def call_optimized(**given: object) -> object:
+    """The same of the compiled operators; results by name, for the two forms return different ones."""
+    if "state" in given:
+        return {"out": operator("chunk_gated_delta_rule_pool")(**given)}
+    return dict(zip(("out", "final_state"), operator("chunk_gated_delta_rule")(**given)))
+
+
+def named_reference(**given: object) -> object:
+    result = call_reference(**given)
+    return dict(zip(("out", "final_state"), result)) if isinstance(result, tuple) else {"out": result}
+
+
+def result_dtype(case: ChunkCase, name: str) -> torch.dtype:
+    """A final state has the initial one's dtype, float32 where there is none."""
+    if name == "out":
+        return getattr(torch, case.dtype)
+    return torch.bfloat16 if case.state == "bfloat16" else torch.float32
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no sequence": lambda case: not case.lengths,
+    "no token": lambda case: case.tokens == 0,
+    "a sequence without tokens": lambda case: 0 in case.lengths,
+    "a sequence without tokens in a pool": lambda case: 0 in case.lengths and case.form == "pool",
+    "several chunks": lambda case: any(length > 2 * CHUNK for length in case.lengths),
+    "a whole chunk": lambda case: CHUNK in case.lengths,
+    "first offset above 0": lambda case: case.before > 0 and bool(case.lengths),
+    "uncovered tail": lambda case: case.after > 0,
+    "no initial state": lambda case: case.state == "none",
+    "flags absent": lambda case: case.form == "pool" and not case.flags,
+    "dirty slots start from zeros": lambda case: case.form == "pool" and case.flags
+    and bool(set(case.cold) & set(case.live)),
+    "pads": lambda case: case.form == "pool" and bool(case.pads),
+    "pad is a slot in range": lambda case: case.pad_in_range,
+    "bfloat16 states": lambda case: case.state == "bfloat16",
+    "vk": lambda case: case.state_layout == "vk" and case.K != case.V,
+    "K != V": lambda case: case.K != case.V,
+    "three value heads a key head": lambda case: case.group == 3,
+    "ragged widths": lambda case: case.K == 33 or case.V == 33,
+    "fast decay": lambda case: case.decay == 30 and max(case.lengths, default=0) > 16,
+    "no decay": lambda case: case.decay == 0,
+    "beta zero": lambda case: case.beta == "zero",
+    "tiny keys": lambda case: case.keys == "tiny" and case.l2norm,
+    "no normalisation": lambda case: not case.l2norm,
+    **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype for dtype in UNIT},  # type: ignore[misc]
+}

@@ -1,0 +1,222 @@
+"""What holds between calls of chunk_gated_delta_rule, beyond equality with the token loop."""
+
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.values import permutation
+from kernelpair.contract.pair import Inputs, Relation
+from kernelpair.trial.session import Result, Session
+from properties.chunk_gated_delta_rule.cases import ChunkCase
+from reference.gated_delta_rule_update import gated_delta_rule_update
+
+TOKENS = ("q", "k", "v", "g", "beta")
+PLAIN: dict[str, Any] = {"layout": {}}  # relations rebuild their arguments densely
+
+
+def _close(session: Session, name: str, got: Tensor, expected: Tensor, bound: Any, says: str) -> None:
+    """Two results of one call's data: each is within one bound of the truth."""
+    session.expect_close(name, got, expected, 2 * bound, says)
+
+
+def _bounds(session: Session) -> Any:
+    """Of the first call, by output."""
+    return session.first.bound
+
+
+def _agrees(case: ChunkCase, session: Session, out: Tensor, state: Tensor, says: str) -> None:
+    """Outputs and states, in the layout of the first call; of a pool only what was written."""
+    first = session.first
+    _close(session, "out", out, first.outputs["out"], _bounds(session)["out"], says)
+    if case.form == "functional":
+        _close(session, "final_state", state, first.outputs["final_state"], _bounds(session)["final_state"], says)
+        return
+    slots = session.inputs()["state_indices"][list(case.live)].long()
+    _close(session, "state", state[slots], first.outputs["state"][slots], _bounds(session)["state"][slots], says)
+
+
+def _split(case: ChunkCase, session: Session) -> None:
+    """One long sequence in two calls; the bound of the whole covers both parts, chunk boundaries aside."""
+    given = session.inputs()
+    length = case.lengths[0]
+    cut = case.before + 1 + case.seed % (length - 1)
+    state, outs = given["initial_state"], []
+    for begin, end in ((case.before, cut), (cut, case.before + length)):
+        part = {name: given[name][begin:end] for name in TOKENS}
+        offsets = torch.tensor([0, end - begin])
+        result = session.run(replace(case, **PLAIN), given | part | {"initial_state": state, "cu_seqlens": offsets}, judged=False)
+        state = result.outputs["final_state"]
+        outs.append(result.outputs["out"])
+    covered = slice(case.before, case.before + length)
+    first = session.first
+    _close(session, "out", torch.cat(outs), first.outputs["out"][covered], _bounds(session)["out"][covered], "in two parts")
+    _close(session, "final_state", state, first.outputs["final_state"], _bounds(session)["final_state"], "in two parts")
+
+
+def _as_steps(case: ChunkCase, session: Session) -> None:
+    """Token by token through the reference of the decode step, in float64: with a = -g, A_log = 0 and a threshold below
+    everything its gate is g itself; b is beta's logit."""
+    given = session.inputs()
+    q, k, v, g, beta = (given[name].double() for name in TOKENS)
+    shape = (len(case.lengths), case.heads, case.K, case.V)
+    start = given["initial_state"]
+    inner = shape if case.state_layout == "kv" else (*shape[:2], case.V, case.K)
+    state = torch.zeros(inner, dtype=torch.float64) if start is None else start.double()
+    out = torch.zeros(v.shape, dtype=torch.float64)
+    zeros = torch.zeros(case.heads, dtype=torch.float64)
+    for n, (begin, end) in enumerate(case.spans):
+        for t in range(begin, end):
+            out[t] = gated_delta_rule_update(
+                zeros, zeros, q[t : t + 1], k[t : t + 1], v[t : t + 1], -g[t : t + 1], torch.logit(beta[t : t + 1]), state,
+                torch.tensor([n]), case.state_layout, case.l2norm, case.eps, case.scale, softplus_threshold=-1e30,
+            )[0]  # fmt: skip
+    first = session.first
+    _close(session, "out", first.outputs["out"], out, _bounds(session)["out"], "T decode steps")
+    _close(session, "final_state", first.outputs["final_state"], state, _bounds(session)["final_state"], "T decode steps")
+
+
+def _as_pool(case: ChunkCase, session: Session) -> None:
+    given = session.inputs()
+    indices = permutation(case.seed, "pool", len(case.lengths) + 2)[: len(case.lengths)]
+    initial = given.pop("initial_state")
+    shape = session.first.outputs["final_state"].shape
+    pool = torch.full((len(case.lengths) + 2, *shape[1:]), float("nan"), dtype=session.first.outputs["final_state"].dtype)
+    if initial is not None:
+        pool[indices] = initial
+    offsets = given.pop("cu_seqlens")
+    scalars = {name: given.pop(name) for name in ("state_layout", "use_qk_l2norm", "eps", "scale")}
+    flags = torch.full((len(case.lengths),), initial is not None)
+    state = {"state": pool, "state_indices": indices, "has_initial_state": flags, "cu_seqlens": offsets}
+    as_pool = replace(case, form="pool", flags=True, state="float32" if initial is None else case.state, **PLAIN)
+    result = session.run(as_pool, given | state | scalars | {"pad_slot": None}, judged=False)
+    first, live = session.first, list(case.live)
+    _close(session, "out", result.outputs["out"], first.outputs["out"], _bounds(session)["out"], "on a pool")
+    got, expected = result.outputs["state"][indices[live]], first.outputs["final_state"][live]
+    _close(session, "final_state", got, expected, _bounds(session)["final_state"][live], "on a pool")
+
+
+def _only_decay(case: ChunkCase, session: Session) -> None:
+    """beta = 0: the state only decays; without decay it keeps its bits."""
+    given = session.inputs()
+    initial, final = given["initial_state"], session.first.outputs["final_state"]
+    for n, (begin, end) in enumerate(case.spans):
+        total = given["g"][begin:end].double().sum(0)
+        if not bool(total.any()):
+            session.expect_same("final_state", final[n], initial[n], "beta = 0 and g = 0")
+            continue
+        expected = initial[n].double() * total.exp()[:, None, None]
+        tolerance = expected.abs() * (2.0**-20 * (end - begin) + 2.0**-22 * total.abs()[:, None, None]) + 2.0**-100
+        session.expect_close("final_state", final[n], expected, tolerance, "beta = 0: exp(sum g) S0")
+
+
+def _transposed_states(case: ChunkCase, session: Session) -> None:
+    given = session.inputs()
+    name = "initial_state" if case.form == "functional" else "state"
+    other: Literal["kv", "vk"] = "vk" if case.state_layout == "kv" else "kv"
+    turned = given | {"state_layout": other}
+    if given[name] is not None:
+        turned |= {name: given[name].transpose(2, 3).contiguous()}
+    result = session.run(replace(case, state_layout=other, **PLAIN), turned, judged=False)
+    state = result.outputs["final_state" if case.form == "functional" else "state"].transpose(2, 3)
+    _agrees(case, session, result.outputs["out"], state, "states transposed")
+
+
+def _one_by_one(case: ChunkCase, session: Session) -> None:
+    """Each sequence in a call of its own."""
+    given = session.inputs()
+    state = given.get("state")
+    for n in case.live:
+        begin, end = case.spans[n]
+        alone = {name: given[name][begin:end] for name in TOKENS} | {"cu_seqlens": torch.tensor([0, end - begin])}
+        if case.form == "functional":
+            initial = given["initial_state"]
+            alone["initial_state"] = None if initial is None else initial[n : n + 1]
+        else:
+            flags = given["has_initial_state"]
+            alone |= {"state": state, "state_indices": given["state_indices"][n : n + 1]}
+            alone["has_initial_state"] = None if flags is None else flags[n : n + 1]
+        small = replace(case, lengths=(end - begin,), before=0, after=0, pads=(), cold=(), **PLAIN)
+        result = session.run(small, given | alone, judged=False)
+        bound = _bounds(session)["out"][begin:end]
+        _close(session, "out", result.outputs["out"], session.first.outputs["out"][begin:end], bound, f"sequence {n} alone")
+        state = result.outputs.get("state")
+    if state is not None:
+        keep = given["state_indices"][list(case.live)].long()
+        bound = _bounds(session)["state"][keep]
+        _close(session, "state", state[keep], session.first.outputs["state"][keep], bound, "sequences one by one")
+
+
+def _permuted(case: ChunkCase, session: Session) -> None:
+    """Sequences in another order."""
+    given = session.inputs()
+    order = permutation(case.seed, "order", len(case.lengths))
+    lengths = tuple(case.lengths[n] for n in order)
+    pieces = [torch.arange(*case.spans[n]) for n in order]
+    tokens = torch.cat([torch.arange(case.before), *pieces, torch.arange(case.tokens - case.after, case.tokens)])
+    moved: Inputs = {name: given[name][tokens] for name in TOKENS}
+    moved["cu_seqlens"] = torch.tensor(list(accumulate(lengths, initial=case.before)))
+    for name in ("initial_state", "state_indices", "has_initial_state"):
+        if given.get(name) is not None:
+            moved[name] = given[name][order]
+    places = {name: tuple(i for i, n in enumerate(order.tolist()) if n in getattr(case, name)) for name in ("pads", "cold")}
+    result = _rerun(case, session, given | moved, lengths=lengths, **places)
+    bound = _bounds(session)["out"][tokens]
+    _close(session, "out", result.outputs["out"], session.first.outputs["out"][tokens], bound, "sequences permuted")
+
+
+def _renamed_slots(case: ChunkCase, session: Session) -> None:
+    given = session.inputs()
+    order = permutation(case.seed, "rename", case.slots)
+    if case.pad_in_range and case.pad_slot is not None:  # the pad's name is a number, which stays
+        order = torch.cat([permutation(case.seed, "rename", case.slots - 1), torch.tensor([case.slots - 1])])
+    renamed = given["state_indices"].clone()
+    usable = torch.tensor([n not in case.pads for n in range(len(case.lengths))], dtype=torch.bool)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(case.slots)
+    renamed[usable] = back[renamed[usable].long()].to(renamed.dtype)
+    result = _rerun(case, session, given | {"state": given["state"][order], "state_indices": renamed})
+    _agrees(case, session, result.outputs["out"], result.outputs["state"][back], "slots renamed")
+
+
+def _dense(case: ChunkCase, session: Session) -> None:
+    given = session.inputs()
+    plain = replace(case, int32=() if case.int32 else ("state_indices", "cu_seqlens"), **PLAIN)
+    result = session.run(plain, given, judged=False)
+    state = result.outputs["final_state" if case.form == "functional" else "state"]
+    _agrees(case, session, result.outputs["out"], state, "dense tensors, the other index dtype")
+
+
+def _rerun(case: ChunkCase, session: Session, given: Inputs, **changes: Any) -> Result:
+    return session.run(replace(case, **PLAIN, **changes), given, judged=False)
+
+
+def _functional(case: ChunkCase) -> bool:
+    return case.form == "functional"
+
+
+RELATIONS = {
+    "split": Relation(
+        _split,
+        "a sequence in two calls equals it in one",
+        lambda case: _functional(case) and len(case.lengths) == 1 and case.lengths[0] > 1 and case.state == "float32",
+    ),
+    "steps": Relation(
+        _as_steps,
+        "a sequence equals its tokens as decode steps",
+        lambda case: _functional(case) and case.state != "bfloat16" and sum(case.lengths) < 70,
+    ),
+    "pool": Relation(_as_pool, "the functional form equals the pool form", _functional),
+    "decay": Relation(
+        _only_decay,
+        "with beta = 0 the state only decays",
+        lambda case: _functional(case) and case.beta == "zero" and case.state == "float32",
+    ),
+    "transpose": Relation(_transposed_states, "kv and vk states agree"),
+    "alone": Relation(_one_by_one, "a batch equals its sequences alone"),
+    "permute": Relation(_permuted, "the order of the sequences does not matter"),
+    "rename": Relation(_renamed_slots, "the names of slots do not matter", lambda case: case.form == "pool"),
+    "layout": Relation(_dense, "layout and index dtype do not matter"),
+}

@@ -1,0 +1,100 @@
+"""Wrong calls of chunk_gated_delta_rule: one for each error of its contract."""
+
+import torch
+
+from kernelpair.contract.pair import Inputs, WrongCall
+from properties.chunk_gated_delta_rule.cases import ChunkCase
+from properties.shared.wrong_calls import (
+    INF,
+    NAN,
+    cast,
+    changed,
+    grown,
+    one_rank_more,
+    other_dtype,
+    replaced,
+    self_overlapping,
+    slot,
+    slot_twice,
+    sparse,
+    within,
+)
+
+
+def _uneven_heads(case: ChunkCase, given: Inputs) -> Inputs:
+    """A number of value heads that the key heads do not divide; with one key head, none at all."""
+    heads = 2 * case.key_heads - 1 if case.key_heads > 1 else 0
+    return given | {name: given[name].new_zeros((case.tokens, heads, *given[name].shape[2:])) for name in ("v", "g", "beta")}
+
+
+def _falling(case: ChunkCase, given: Inputs) -> Inputs | None:
+    wrong = given["cu_seqlens"].clone()
+    if len(wrong) < 2 or wrong[-1] < 1:
+        return None
+    wrong[0] = wrong[-1]
+    wrong[1:] = wrong[-1] - 1
+    return given | {"cu_seqlens": wrong}
+
+
+def _live(case: ChunkCase, given: Inputs) -> list[int]:
+    return list(case.live) if case.form == "pool" else []
+
+
+def _slots(given: Inputs) -> int:
+    return len(given["state"])
+
+
+WRONG_CALLS = {
+    "q_rank": one_rank_more("q"),
+    "q_none": replaced("q", None, TypeError),
+    "q_int": cast("q", torch.int32),
+    "k_dtype": other_dtype("k", "q"),
+    "v_dtype": other_dtype("v", "q"),
+    "k_tokens": grown("k", 0, "q"),
+    "k_heads": grown("k", 1, "q"),
+    "k_width": grown("k", 2, "q"),
+    "v_tokens": grown("v", 0, "q"),
+    "v_uneven_heads": WrongCall(_uneven_heads, ValueError, ("v", "q")),
+    "q_strides": sparse("q"),
+    "k_strides": sparse("k"),
+    "v_strides": sparse("v"),
+    "g_dtype": cast("g", torch.bfloat16),
+    "g_shape": grown("g", 1),
+    "beta_dtype": cast("beta", torch.int64),
+    "beta_shape": grown("beta", 0),
+    "initial_state_dtype": cast("initial_state", torch.float16),
+    "initial_state_count": grown("initial_state", 0),
+    "initial_state_width": grown("initial_state", 3),
+    "initial_state_strides": sparse("initial_state"),
+    "state_dtype": cast("state", torch.float16),
+    "state_heads": grown("state", 1),
+    "state_width": grown("state", 2),
+    "state_strides": sparse("state"),
+    "state_itself": self_overlapping("state"),
+    "state_v_overlap": within("v", "state"),
+    "state_g_overlap": within("g", "state"),
+    "state_layout": replaced("state_layout", "kk", ValueError),
+    "state_layout_none": replaced("state_layout", None, TypeError),
+    "eps_zero": replaced("eps", 0.0, ValueError),
+    "eps_nan": replaced("eps", NAN, ValueError),
+    "scale_negative": replaced("scale", -1.0, ValueError),
+    "scale_infinite": replaced("scale", INF, ValueError),
+    "offsets_negative": WrongCall(
+        lambda case, given: given | {"cu_seqlens": given["cu_seqlens"] - case.before - 1}, ValueError, "cu_seqlens"
+    ),
+    "offsets_past_end": WrongCall(
+        lambda case, given: given | {"cu_seqlens": given["cu_seqlens"] + case.after + 1}, ValueError, "cu_seqlens"
+    ),
+    "offsets_falling": WrongCall(_falling, ValueError, "cu_seqlens"),
+    "offsets_none_at_all": changed("cu_seqlens", lambda offsets: offsets[:0], ValueError),
+    "offsets_float": cast("cu_seqlens", torch.float32),
+    "offsets_rank": one_rank_more("cu_seqlens"),
+    "slot_negative": slot("state_indices", _live, -1),
+    "slot_too_large": slot("state_indices", _live, 0, _slots),
+    "slot_huge": slot("state_indices", _live, 2**31),
+    "slot_twice": slot_twice("state_indices", _live),
+    "slots_float": cast("state_indices", torch.float32),
+    "slots_count": grown("state_indices", 0),
+    "flags_dtype": cast("has_initial_state", torch.int32),
+    "flags_count": grown("has_initial_state", 0),
+}

@@ -1,0 +1,53 @@
+"""decode_attention on trial: one query token per request over a slot cache, alone, in a shared buffer, or across an encoder."""
+
+from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within, everything
+from optimized import operator
+from properties.decode_attention.bench import BENCH
+from properties.decode_attention.bound import bound
+from properties.decode_attention.cases import (
+    EDGES,
+    EMULATED_WORK,
+    FUSED,
+    INDICES,
+    LAYOUTS,
+    DecodeAttentionCase,
+    inputs,
+    picture,
+    strategy,
+    work,
+    written,
+    written_values,
+)
+from properties.decode_attention.relations import RELATIONS
+from properties.decode_attention.wrong_calls import WRONG_CALLS
+from properties.shared.strategies import kernel_paths
+from reference.decode_attention import decode_attention
+
+PAIR = Pair(
+    name="decode_attention",
+    reference=decode_attention,
+    optimized=operator("decode_attention"),
+    cases=Cases(
+        type=DecodeAttentionCase,
+        version=1,
+        strategy=strategy(),
+        inputs=inputs,
+        small=lambda case: work(case) <= EMULATED_WORK,
+        picture=picture,
+    ),
+    signature=Signature(
+        written={"k_cache": written, "v_cache": written_values, "out": everything},
+        scratch=("attn_logits",),
+        indices=INDICES,
+        layouts=LAYOUTS,
+        fused=FUSED,
+    ),
+    truth=Within(bound, sharp=lambda case: case.values != "random" or case.dtype == "float32"),
+    relations=RELATIONS,
+    wrong_calls=WRONG_CALLS,
+    coverage=Coverage(
+        edges=EDGES,
+        paths=kernel_paths("decode_"),
+    ),
+    bench=BENCH,
+)

@@ -1,0 +1,350 @@
+"""decode_attention: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, POOL, READ_ONLY
+from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Alias, Inputs
+from properties.shared.strategies import around, common, together
+
+HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4))  # (H, Hkv)
+LATENT_HEADS = tuple((heads, 1) for heads in (1, 5, 6, 7, 11, 12, 16, 22, 23, 33, 128))  # absorbed MLA
+WIDTHS = ((1, 1), (13, 13), (32, 32), (64, 64), (33, 31), (80, 80), (96, 64), (128, 128), (40, 8), (192, 128), (256, 1))
+LATENT_WIDTHS = ((40, 8), (96, 64), (576, 512))
+SPLITS = (1, 2, 3, 7, 8, 16)
+BATCHES = (1, 1, 2, 2, 3, 3, 4, 16, 17, 0)
+LENGTHS = (1, 2, 3, 5, 0, *around(8, 16, 32), 48, *around(64, 128), 200, *around(256), 300, *around(512))
+RUN = 5
+WORK = 3_000_000  # multiply-adds of a case's scores: 1 ms in the reference
+EMULATED_WORK = 300_000
+HOT = 16.0  # q.k of a one-hot case is 0 or 256: exp(-256) is 0 in float32, and no trace of it is left in a float64 sum
+LAYOUTS = {
+    "q": READ_ONLY,
+    "k_cache": POOL,
+    "v_cache": POOL,
+    "out": DENSE_LAST,
+    "key": READ_ONLY,
+    "value": READ_ONLY,
+    "loc": ANY_STRIDES,
+    "attn_logits": DENSE_LAST,
+    "req_to_token": ANY_STRIDES,
+    "req_pool_indices": ANY_STRIDES,
+    "seq_lens": ANY_STRIDES,
+    "encoder_lens": ANY_STRIDES,
+    "sinks": ANY_STRIDES,
+}
+INDICES = ("loc", "req_to_token", "req_pool_indices", "seq_lens", "encoder_lens")
+FUSED = (("k_cache", "v_cache"), ("key", "value"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeAttentionCase(Case):
+    """B = len(lens) requests; request b has lens[b] tokens behind encoder[b] encoder slots."""
+
+    lens: tuple[int, ...] = (1,)
+    encoder: tuple[int, ...] | None = None
+    heads: int = 1
+    kv_heads: int = 1
+    width: int = 1
+    width_v: int = 1
+    splits: int = 1
+    window: int = 0
+    cap: float = 0.0
+    sinks: Literal["none", "same", "float32"] = "none"
+    cross: bool = False
+    write: bool = False
+    """key and value are given, for the last token of each request."""
+    shared: bool = False
+    """v_cache is k_cache[..., :width_v]."""
+    value_given: bool = False
+    """In a shared buffer: value is given although it is not written."""
+    scattered: bool = False
+    """Slots in any order, for odd seeds in runs of RUN consecutive ones; else each request has consecutive ones."""
+    same_row: bool = False
+    """All requests use one row of the request table."""
+    values: Literal["random", "one_hot", "equal"] = "random"
+    """Random; or so that the result is exact: one key has all the weight, or all have the same."""
+    spread: float = 1.0
+    """Standard deviation of the scores."""
+    size: float = 1.0
+    """Of q; k has the inverse, so that the scores stay where `spread` says. Of v also."""
+
+
+def keys_of(case: DecodeAttentionCase) -> list[int]:
+    """How many keys each request has, before the window cuts them."""
+    return list(case.encoder or ()) if case.cross else list(case.lens)
+
+
+def work(case: DecodeAttentionCase) -> int:
+    """Multiply-adds of the scores."""
+    return sum(keys_of(case)) * case.heads * case.width
+
+
+FIELDS = together({
+    "dtype": st.sampled_from(("bfloat16", "float32", "float16")),
+    **common(LAYOUTS, INDICES, FUSED * 4),  # as likely as the layouts of one argument
+    "splits": st.sampled_from(SPLITS),
+    "write": st.booleans(),
+    "scattered": st.booleans(),
+    "values": st.sampled_from(("random", "random", "random", "one_hot", "equal")),
+    "spread": st.sampled_from((1.0, 0.1, 4.0)),
+    "size": st.sampled_from((1.0, 1e-3, 0.1, 100.0)),
+})
+FORMS = st.sampled_from(
+    [(False, heads, widths) for heads in HEADS for widths in WIDTHS]
+    + [(True, heads, widths) for heads in LATENT_HEADS + HEADS[1:] for widths in LATENT_WIDTHS]
+)
+KINDS = st.sampled_from(("self", "self", "behind an encoder", "cross"))
+BATCH = st.sampled_from(BATCHES)
+BUDGET = st.sampled_from((30_000, 30_000, 300_000, WORK))
+WINDOW: st.SearchStrategy[int | str] = st.sampled_from((0, 0, 0, -1, 1, 2, "n-1", "n", "n+1", "n/2"))
+CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
+SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
+RARE = st.integers(0, 15)
+ENCODER = st.integers(0, 9)
+
+
+@cache
+def _lengths(most: int, splits: int) -> st.SearchStrategy[int]:
+    return st.sampled_from([n for n in (*LENGTHS, *around(splits, 4 * splits)) if n <= most] or [1])
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> DecodeAttentionCase:
+    """Any call that the contract allows, within the budget of work."""
+    fields = draw(FIELDS)
+    shared, (heads, kv_heads), (width, width_v) = draw(FORMS, label="shared, heads, widths")
+    batch = draw(BATCH, label="batch")
+    most = draw(BUDGET, label="budget") // (heads * width * max(batch, 1))
+    length = _lengths(2 ** min(most.bit_length(), 10), fields["splits"])
+    lens = tuple(draw(length, label="tokens") for _ in range(batch))
+    kind = draw(KINDS, label="kind")
+    encoder = None
+    if kind != "self":
+        encoder = tuple(draw(length if kind == "cross" else ENCODER, label="encoder") for _ in range(batch))
+    n = max(lens, default=0)
+    window = draw(WINDOW, label="window")
+    exact = fields["values"] != "random"
+    rare = draw(RARE, label="rare")
+    if fields["values"] == "equal":
+        fields["splits"] = 1  # a merge of splits rounds
+    elif rare == 15:
+        fields["splits"] = n + 1
+    return DecodeAttentionCase(
+        **fields, lens=lens, encoder=encoder, heads=heads, kv_heads=kv_heads, width=width, width_v=width_v,
+        window=window if isinstance(window, int) else {"n-1": n - 1, "n": n, "n+1": n + 1, "n/2": n // 2}[window],
+        cap=0.0 if exact else draw(CAP, label="cap"), sinks="none" if exact else draw(SINKS, label="sinks"),
+        cross=kind == "cross", shared=shared, value_given=shared and rare % 2 == 1,
+        same_row=batch > 1 and fields["values"] != "one_hot" and rare == 14,
+    )
+
+
+# --- inputs ---
+
+
+@dataclass(frozen=True)
+class Table:
+    """Which slot each request's column names, and which of them a query sees."""
+
+    pool: Tensor  # [B] table row of each request
+    columns: Tensor  # [R, C] the request table, poison where it is never read
+    slots: int  # P
+    loc: Tensor  # [B] where new rows are written
+    seen: list[Tensor]  # slots of the visible keys of each request, in order
+    hidden: list[Tensor]  # slots of keys in front of the window
+
+
+def table_of(case: DecodeAttentionCase) -> Table:
+    """Slots for every token, in order or scattered, and a table that names no other ones."""
+    batch = len(case.lens)
+    behind = [0] * batch if case.cross or case.encoder is None else list(case.encoder)
+    lengths = keys_of(case)
+    spare = batch + 2  # slots that nobody sees; new rows go there where there is no last token
+    rows = batch + 2
+    pool = permutation(case.seed, "pool", rows)[:batch]
+    if case.same_row and batch:
+        pool[:] = pool[0]
+    width = max([b + n for b, n in zip(behind, lengths)], default=0) + 2
+    owners = [0] * batch if case.same_row else list(range(batch))
+    tokens = [max((behind[i] + lengths[i] for i in range(batch) if owners[i] == b), default=0) for b in range(batch)]
+    slots = sum(tokens) + spare
+    free = _scattered(case.seed, slots) if case.scattered else torch.arange(slots)
+    columns = poison(case.poison, (rows, width), torch.int64)
+    starts = [sum(tokens[:b]) for b in range(batch)]
+    seen, hidden, loc = [], [], []
+    for b in range(batch):
+        mine = free[starts[owners[b]] :][: behind[b] + lengths[b]]
+        cut = lengths[b] - case.window if not case.cross and 0 < case.window < lengths[b] else 0
+        seen.append(mine[behind[b] + cut :])
+        hidden.append(mine[behind[b] : behind[b] + cut])
+        columns[pool[b], behind[b] + cut : behind[b] + lengths[b]] = seen[b]
+        last = lengths[b] > 0 and not case.cross and not case.same_row
+        loc.append(int(mine[-1]) if last else int(free[slots - spare + b]))
+    return Table(pool, columns, slots, torch.tensor(loc, dtype=torch.int64), seen, hidden)
+
+
+def _scattered(seed: int, slots: int) -> Tensor:
+    """All slots in a random order, one by one, or as an allocator of small pages leaves them."""
+    run = RUN if seed % 2 else 1
+    free = (permutation(seed, "slots", -(-slots // run))[:, None] * run + torch.arange(run)).flatten()
+    return free[free < slots]
+
+
+def _rows(case: DecodeAttentionCase, name: str, count: int, width: int, scale: float) -> Tensor:
+    """[count, Hkv, width] of random numbers, or of small integers for an exact case."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    if case.values == "random":
+        return uniform(case.seed, name, (count, case.kv_heads, width), dtype, scale)
+    return small_integers(case.seed, name, (count, case.kv_heads, width), dtype)
+
+
+def _scales(case: DecodeAttentionCase) -> tuple[float, float, float]:
+    """sm_scale, and the sizes of q and k that make scores of the wanted spread (uniform numbers: variance 1/3 each)."""
+    sm_scale = 1.0 if case.values == "one_hot" else case.width**-0.5
+    product = 3 * case.spread / (sm_scale * case.width**0.5)
+    return sm_scale, case.size, product / case.size
+
+
+def _mark_keys(case: DecodeAttentionCase, table: Table, k: Tensor, v: Tensor) -> None:
+    """Make the keys that a call may get wrong visible: the first, the last, the window's edge on both sides, and a few more.
+
+    One of n equal keys would drown in the rounding of the others: a marked one has a value n times as large. In a one-hot
+    case a key for each request and head gets all the weight.
+    """
+    if case.values == "one_hot":
+        k[..., 0] = 0
+        for b, slots in enumerate(table.seen):
+            if len(slots):
+                hot = generator(case.seed, f"hot{b}").integers(0, len(slots), size=case.kv_heads)
+                k[slots[torch.from_numpy(hot)], torch.arange(case.kv_heads), 0] = HOT
+        return
+    if case.values == "equal":
+        return
+    largest = 3e4 / (float(v.abs().max()) if v.numel() else 1.0)  # float16 ends at 65504
+    done = torch.zeros(table.slots, dtype=torch.bool)  # requests that share a row would mark its keys again and again
+    for b, slots in enumerate(table.seen):
+        if not len(slots):
+            continue
+        more = generator(case.seed, f"marked{b}").integers(0, len(slots), size=3).tolist()
+        marked = torch.unique(slots[[0, len(slots) - 1, *more]])
+        marked = torch.cat([marked, table.hidden[b][-1:]])
+        marked = marked[~done[marked]]
+        done[marked] = True
+        factor = min(max(len(slots) / 4, 1.0), largest)
+        if case.shared:  # a longer key: for some heads it has much of the weight
+            k[marked] *= 3
+        else:
+            v[marked] = (v[marked].float() * factor).to(v.dtype)
+
+
+def inputs(case: DecodeAttentionCase) -> Inputs:
+    """Poison in every slot that nobody sees, and in the rows that are about to be written."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    table = table_of(case)
+    sm_scale, q_size, k_size = _scales(case)
+    batch, heads = len(case.lens), case.heads
+    k = _rows(case, "k", table.slots, case.width, k_size)
+    v = k[..., : case.width_v] if case.shared else _rows(case, "v", table.slots, case.width_v, case.size)
+    _mark_keys(case, table, k, v)
+    q = uniform(case.seed, "q", (batch, heads, case.width), dtype, q_size)
+    if case.values != "random":
+        q.zero_()
+        q[..., 0] = HOT if case.values == "one_hot" else 0
+    known = torch.zeros(table.slots, dtype=torch.bool)
+    known[torch.cat([*table.seen, *table.hidden, torch.empty(0, dtype=torch.int64)])] = True
+    key, value = k[table.loc], v[table.loc].clone()
+    if case.write:
+        known[table.loc] = False
+    k[~known] = poison_value(case.poison, dtype)
+    if not case.shared:
+        v[~known] = poison_value(case.poison, dtype)
+    sinks = None
+    if case.sinks != "none":
+        sinks = uniform(case.seed, "sinks", (heads,), dtype if case.sinks == "same" else torch.float32, 4.0)
+        sinks[::5] = -torch.inf
+    with_value = case.write and (case.value_given or not case.shared)
+    return {
+        "q": q,
+        "k_cache": k,
+        "v_cache": Alias("k_cache", _value_part(case.width_v)) if case.shared else v,
+        "out": poison(case.poison, (batch, heads, case.width_v), dtype),
+        "key": key if case.write else None,
+        "value": value if with_value else None,
+        "loc": table.loc if case.write else None,
+        "attn_logits": poison(case.poison, (batch, heads, case.splits, case.width_v + 1), torch.float32),
+        "req_to_token": table.columns,
+        "req_pool_indices": table.pool,
+        "seq_lens": torch.tensor(case.lens, dtype=torch.int64),
+        "encoder_lens": None if case.encoder is None else torch.tensor(case.encoder, dtype=torch.int64),
+        "sinks": sinks,
+        "sm_scale": sm_scale,
+        "logit_cap": case.cap,
+        "sliding_window": case.window,
+        "is_cross_attn": case.cross,
+    }
+
+
+def _value_part(width: int) -> Any:
+    return lambda k_cache: k_cache[..., :width]
+
+
+def written(case: DecodeAttentionCase, inputs: Inputs) -> Tensor:
+    """The slots that new rows go to."""
+    mask = torch.zeros(inputs["k_cache"].shape[0], 1, 1, dtype=torch.bool)
+    if inputs["key"] is not None:
+        mask[inputs["loc"].long()] = True
+    return mask
+
+
+def written_values(case: DecodeAttentionCase, inputs: Inputs) -> Tensor:
+    """The same; in a shared buffer they come with the keys."""
+    return written(case, inputs)
+
+
+def picture(case: DecodeAttentionCase) -> str:
+    """A line a request: its keys, those that the query sees as #."""
+    lines = []
+    for b, slots in enumerate(table_of(case).seen):
+        total, behind = keys_of(case)[b], 0 if case.cross or case.encoder is None else case.encoder[b]
+        lines.append(f"{b:>3}  {'e' * behind}{'.' * (total - len(slots))}{'#' * len(slots)}"[:110] + f"  {len(slots)} keys")
+    return "\n".join(lines)
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no requests": lambda case: not case.lens,
+    "no keys": lambda case: 0 in keys_of(case),
+    "more splits than keys": lambda case: any(0 < n < case.splits for n in keys_of(case)),
+    "keys in several splits": lambda case: case.splits > 1 and any(n >= 128 for n in keys_of(case)),
+    "long": lambda case: any(n >= 511 for n in keys_of(case)),
+    "cross attention": lambda case: case.cross and any(keys_of(case)),
+    "behind an encoder": lambda case: case.encoder is not None and not case.cross and any(case.lens),
+    "window cuts": lambda case: not case.cross and any(0 < case.window < n for n in case.lens),
+    "window behind an encoder": lambda case: bool(case.encoder) and not case.cross and any(
+        0 < case.window < n and e for n, e in zip(case.lens, case.encoder)),
+    "window of one key": lambda case: case.window == 1 and not case.cross and any(n > 1 for n in case.lens),
+    "softcap": lambda case: case.cap > 0,
+    "sinks": lambda case: case.sinks != "none",
+    "writes": lambda case: case.write,
+    "writes for a request without keys": lambda case: case.write and 0 in keys_of(case),
+    "shared buffer": lambda case: case.shared,
+    "shared buffer, value not given": lambda case: case.shared and case.write and not case.value_given,
+    "shared buffer with window, encoder or cross": lambda case: case.shared and (case.cross or bool(case.encoder)),
+    "several kv heads share queries": lambda case: 1 < case.kv_heads < case.heads,
+    "MHA": lambda case: 1 < case.kv_heads == case.heads,
+    "MLA of 128 heads": lambda case: case.shared and case.heads == 128,
+    "D != Dv": lambda case: case.width != case.width_v,
+    "width of 1": lambda case: case.width == 1,
+    "scattered slots": lambda case: case.scattered,
+    "requests share a table row": lambda case: case.same_row,
+    "fused caches": lambda case: case.layout.get("k_cache") == "fused" and not case.shared,
+    **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype  # type: ignore[misc]
+       for dtype in ("bfloat16", "float16", "float32")},
+}

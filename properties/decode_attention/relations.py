@@ -1,0 +1,190 @@
+"""What else holds for decode_attention, beyond equality with its reference."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.values import permutation
+from kernelpair.contract.pair import Alias, Inputs, Relation
+from kernelpair.trial.session import Session
+from reference.extend_attention import extend_attention
+
+OTHER_SPLITS = {1: 3, 2: 7, 3: 1, 7: 2, 8: 1, 16: 5}
+
+
+def _plain(case: Any) -> Any:
+    """The case without layouts: for calls whose tensors are built by a relation."""
+    return replace(case, layout={})
+
+
+def _given(case: Any, session: Session) -> Inputs:
+    """The inputs of the first call; a shared buffer stays shared."""
+    given = session.inputs()
+    if case.shared:
+        given["v_cache"] = Alias("k_cache", lambda k_cache: k_cache[..., : case.width_v])
+    return given
+
+
+def _batch_argument(name: str) -> bool:
+    return name in ("q", "out", "key", "value", "loc", "attn_logits", "req_pool_indices", "seq_lens", "encoder_lens")
+
+
+def _requests(given: Inputs, rows: Tensor) -> Inputs:
+    """The call for some of the requests."""
+    return {n: v[rows] if _batch_argument(n) and isinstance(v, Tensor) else v for n, v in given.items()}
+
+
+def _close(case: Any, session: Session, got: Tensor, expected: Tensor, says: str, rows: Any = slice(None)) -> None:
+    """Both are within one bound of the truth, so within two of each other; equal where the case is exact."""
+    tolerance = session.first.bound.get("out")
+    if not isinstance(tolerance, Tensor):
+        session.expect_same("out", got, expected, says)
+    else:
+        session.expect_close("out", got, expected, 2 * tolerance[rows], says)
+
+
+def _splits(case: Any, session: Session) -> None:
+    given = _given(case, session)
+    splits = OTHER_SPLITS.get(case.splits, 2)
+    B, H, _, W = given["attn_logits"].shape
+    other = session.run(_plain(case), given | {"attn_logits": torch.full((B, H, splits, W), torch.nan)}, judged=False)
+    _close(case, session, other.outputs["out"], session.first.outputs["out"], f"{splits} splits, scratch of NaN")
+
+
+def _extend(case: Any, session: Session) -> None:
+    """The reference of extend_attention in float64: each request extends by its last token."""
+    given = session.inputs()
+    lens, rows = given["seq_lens"].long(), given["req_to_token"].long()
+    live = lens > 0
+    off = torch.zeros_like(lens) if given["encoder_lens"] is None else given["encoder_lens"].long()
+    k_cache, v_cache = (session.first.truth[name].clone() for name in ("k_cache", "v_cache"))
+    last = torch.zeros_like(lens)
+    last[live] = rows[given["req_pool_indices"].long()[live], (off + lens - 1)[live]]
+    out = torch.zeros_like(session.first.truth["out"])
+    q = given["q"].double()
+    extend_attention(
+        q, k_cache[last], v_cache[last], out, k_cache, v_cache, given["req_to_token"], given["req_pool_indices"],
+        given["seq_lens"], live.long(), torch.arange(len(lens)), given["encoder_lens"],
+        None if given["sinks"] is None else given["sinks"].double(), given["sm_scale"], given["logit_cap"],
+        given["sliding_window"],
+    )
+    tolerance = session.first.bound.get("out")
+    if isinstance(tolerance, Tensor):
+        session.expect_close("out", session.first.outputs["out"], out, tolerance, "extend_attention of one token")
+
+
+def _separate_values(case: Any, session: Session) -> None:
+    given = session.inputs()
+    separate = given | {"v_cache": given["v_cache"].clone()}
+    if case.write:
+        separate["value"] = given["key"][..., : case.width_v].clone()
+    other = session.run(_plain(case), separate, judged=False)
+    says = "a separate copy of the values"
+    _close(case, session, other.outputs["out"], session.first.outputs["out"], says)
+    session.expect_same("v_cache", other.outputs["v_cache"], session.first.outputs["k_cache"][..., : case.width_v], says)
+
+
+def _written_before(case: Any, session: Session) -> None:
+    given = _given(case, session)
+    caches = {name: session.first.outputs[name] for name in ("k_cache", "v_cache")}
+    if case.shared:
+        caches["v_cache"] = given["v_cache"]
+    before = given | caches | {"key": None, "value": None, "loc": None}
+    other = session.run(case, before, judged=False)
+    session.expect_same("out", other.outputs["out"], session.first.outputs["out"], "a cache that holds the new rows already")
+
+
+def _window(case: Any, session: Session) -> None:
+    """The keys in front of the window have no influence, the first one inside it has: of equal keys each has its share."""
+    given = _given(case, session)
+    caches = {name: session.first.outputs[name].clone() for name in ("k_cache", "v_cache")}
+    rows, pool, lens = (given[name].long() for name in ("req_to_token", "req_pool_indices", "seq_lens"))
+    off = torch.zeros_like(lens) if given["encoder_lens"] is None else given["encoder_lens"].long()
+    cut = {b: int(off[b] + lens[b]) - case.window for b in range(len(lens)) if 0 < case.window < int(lens[b])}
+    plain = given | {"key": None, "value": None, "loc": None} | caches
+    table = rows.clone()  # the slots in front exist and hold numbers
+    for b, first in cut.items():
+        table[pool[b], off[b] : first] = int(rows[pool[b], first])
+    other = session.run(_plain(case), plain | {"req_to_token": table}, judged=False)
+    says = "other keys in front of the window"
+    session.expect_same("out", other.outputs["out"], session.run(_plain(case), plain, judged=False).outputs["out"], says)
+    level = plain | {"k_cache": torch.zeros_like(caches["k_cache"])}
+    before = session.run(_plain(case), level, judged=False).outputs["out"]
+    edges = [int(rows[pool[b], first]) for b, first in cut.items()]
+    values = caches["v_cache"].clone()
+    values[edges] = torch.where(values[edges] > 0, -3e4, 3e4).to(values.dtype)
+    after = session.run(_plain(case), level | {"v_cache": values}, judged=False).outputs["out"]
+    for b in cut:
+        session.expect(bool((after[b] != before[b]).any()), "out", f"the first key in the window of request {b} has an influence")
+
+
+def _one_by_one(case: Any, session: Session) -> None:
+    given = _given(case, session)
+    for b in range(len(case.lens)):
+        row = torch.tensor([b])
+        alone = session.run(_plain(case), _requests(given, row), judged=False)
+        _close(case, session, alone.outputs["out"], session.first.outputs["out"][row], f"request {b} alone", row)
+
+
+def _reordered(case: Any, session: Session) -> None:
+    given = _given(case, session)
+    order = permutation(case.seed, "order", len(case.lens))
+    other = session.run(_plain(case), _requests(given, order), judged=False)
+    _close(case, session, other.outputs["out"], session.first.outputs["out"][order], "requests in another order", order)
+
+
+def _relabelled(case: Any, session: Session) -> None:
+    """Slots renamed: the caches permuted, table and loc with them."""
+    given = _given(case, session)
+    slots = given["k_cache"].shape[0]
+    order = permutation(case.seed, "rename", slots)
+    name_of = torch.empty_like(order)
+    name_of[order] = torch.arange(slots)
+    table = given["req_to_token"].long()
+    real = (table >= 0) & (table < slots)
+    renamed = {"req_to_token": torch.where(real, name_of[table.clamp(0, slots - 1)], table)}
+    renamed |= {name: given[name][order] for name in ("k_cache", "v_cache") if isinstance(given[name], Tensor)}
+    if case.write:
+        renamed["loc"] = name_of[given["loc"].long()]
+    other = session.run(_plain(case), given | renamed, judged=False)
+    _close(case, session, other.outputs["out"], session.first.outputs["out"], "slots renamed")
+
+
+def _dense(case: Any, session: Session) -> None:
+    names = () if case.int32 else ("req_to_token", "seq_lens", "loc")
+    other = session.run(replace(case, layout={}, int32=names), _given(case, session), judged=False)
+    _close(case, session, other.outputs["out"], session.first.outputs["out"], "dense tensors, other index dtypes")
+
+
+def _repeated_heads(case: Any, session: Session) -> None:
+    given = _given(case, session)
+    repeats = case.heads // case.kv_heads
+    names = [n for n in ("k_cache", "v_cache", "key", "value") if isinstance(given[n], Tensor)]
+    wide = {name: given[name].repeat_interleave(repeats, dim=1) for name in names}
+    other = session.run(_plain(case), given | wide, judged=False)
+    _close(case, session, other.outputs["out"], session.first.outputs["out"], "a kv head for each query head")
+
+
+RELATIONS = {
+    # A merge of splits rounds once more, so the exact mean of equal scores is one split's alone.
+    "splits": Relation(
+        _splits, "the number of splits and the scratch's content do not matter", lambda case: case.values != "equal"
+    ),
+    "extend": Relation(_extend, "equals extend_attention of one token", lambda case: not case.cross and bool(case.lens)),
+    "separate": Relation(_separate_values, "a shared buffer acts as a separate copy of v", lambda case: case.shared),
+    "written": Relation(_written_before, "writing first equals a cache that is written already", lambda case: case.write),
+    "window": Relation(
+        _window, "keys in front of the window have no influence, the first inside has",
+        lambda case: not case.cross and not case.shared and not case.same_row and any(0 < case.window < n for n in case.lens),
+    ),
+    "alone": Relation(_one_by_one, "a batch equals separate calls", lambda case: 1 < len(case.lens) <= 4),
+    "order": Relation(_reordered, "permuting requests permutes results", lambda case: len(case.lens) > 1),
+    "rename": Relation(_relabelled, "renaming slots changes nothing", lambda case: bool(case.lens)),
+    "layout": Relation(_dense, "layout and index dtype do not matter"),
+    "heads": Relation(
+        _repeated_heads, "GQA equals MHA over repeated heads",
+        lambda case: case.kv_heads < case.heads <= 17 and bool(case.lens),
+    ),
+}

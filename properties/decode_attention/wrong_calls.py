@@ -1,0 +1,155 @@
+"""One wrong call for each error in the contract of decode_attention."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernelpair.contract.pair import Alias, Inputs, WrongCall
+from properties.shared.wrong_calls import (
+    INF,
+    NAN,
+    aliased,
+    cast,
+    changed,
+    entry,
+    grown,
+    no_index,
+    one_rank_more,
+    other_dtype,
+    replaced,
+    replaced_each,
+    self_overlapping,
+    sparse,
+    with_sink,
+)
+
+FLOATS = ("q", "k_cache", "v_cache", "out", "key", "value")
+
+
+def _first_key(case: Any, given: Inputs) -> tuple[int, int] | None:
+    """Table entry of the first visible key of the first request that has one."""
+    for b, tokens in enumerate(case.encoder if case.cross else case.lens):
+        if tokens:
+            cut = tokens - case.window if not case.cross and 0 < case.window < tokens else 0
+            behind = case.encoder[b] if case.encoder is not None and not case.cross else 0
+            return int(given["req_pool_indices"][b]), behind + cut
+    return None
+
+
+def _used(value: int) -> Callable[[Any, Inputs], tuple[Any, int] | None]:
+    def pick(case: Any, given: Inputs) -> tuple[Any, int] | None:
+        where = _first_key(case, given)
+        return None if where is None else (where, value if value < 0 else given["k_cache"].shape[0] + value)
+
+    return pick
+
+
+def _past_the_table(case: Any, given: Inputs) -> tuple[Any, int] | None:
+    """One token more than the row has columns; a window does not excuse it."""
+    behind = case.encoder[0] if case.encoder is not None else 0
+    return None if case.cross else (0, given["req_to_token"].shape[1] - behind + 1)
+
+
+def _past_the_table_unseen(case: Any, given: Inputs) -> Inputs | None:
+    """The same where the window hides all but one column, and what lies behind the row is a slot like any other."""
+    where = _past_the_table(case, given) if case.lens else None
+    if where is None:
+        return None
+    lengths = given["seq_lens"].clone()
+    lengths[0] = where[1]
+    return given | {"seq_lens": lengths, "req_to_token": torch.zeros_like(given["req_to_token"]), "sliding_window": 1}
+
+
+def _too_long_encoder(case: Any, given: Inputs) -> tuple[Any, int] | None:
+    columns = given["req_to_token"].shape[1]
+    return (0, columns + 1) if case.cross else (0, columns - case.lens[0] + 1)
+
+
+def _duplicate_loc(case: Any, given: Inputs) -> tuple[Any, int] | None:
+    return (1, int(given["loc"][0])) if len(given["loc"]) > 1 else None
+
+
+def _shifted_values(case: Any, given: Inputs) -> Inputs | None:
+    """v_cache as the last part of k_cache: an overlap that is not the shared form."""
+    if not 0 < case.width_v < case.width or not given["k_cache"].numel():
+        return None
+    return given | {"v_cache": Alias("k_cache", lambda k_cache: k_cache[..., -case.width_v :])}
+
+
+def _one_head_more(case: Any, given: Inputs) -> Inputs | None:
+    if case.kv_heads == 1:
+        return None
+    wide = {name: torch.cat([given[name], given[name][:, :1]], dim=1) for name in ("q", "out", "attn_logits")}
+    if given["sinks"] is not None:
+        wide["sinks"] = torch.cat([given["sinks"], given["sinks"][:1]])
+    return given | wide
+
+
+def _apart(case: Any) -> bool:
+    return not case.shared
+
+
+def _not_placed(name: str) -> Callable[[Any], bool]:
+    """A layout would lay it out anew."""
+    return lambda case: name not in case.layout and "fused" not in case.layout.values()
+
+
+def _writes(case: Any) -> bool:
+    return bool(case.write)
+
+
+WRONG_CALLS = {
+    **{f"{name}_dtype": other_dtype(name, *FLOATS) for name in ("q", "k_cache", "out", "key", "value")},
+    "v_cache_dtype": other_dtype("v_cache", *FLOATS, when=_apart),
+    "q_integer": cast("q", torch.int32),
+    "attn_logits_dtype": cast("attn_logits", torch.float16),
+    "attn_logits_splits": changed("attn_logits", lambda sums: sums[:, :, :0], ValueError),
+    **{f"attn_logits_{dim}": grown("attn_logits", dim) for dim in (0, 1, 3)},
+    **{f"out_{dim}": grown("out", dim, "q", "v_cache") for dim in range(3)},
+    **{f"q_{dim}": grown("q", dim, "out", "k_cache", "attn_logits", "key", "req_pool_indices") for dim in (0, 2)},
+    **{f"key_{dim}": grown("key", dim, "k_cache", "q") for dim in range(3)},
+    **{f"value_{dim}": grown("value", dim, "v_cache", "q") for dim in range(3)},
+    **{f"k_cache_{dim}": grown("k_cache", dim, "v_cache", "q", when=_apart) for dim in range(3)},
+    **{f"{name}_sparse": sparse(name, when=_not_placed(name)) for name in (*FLOATS[:2], *FLOATS[3:], "attn_logits")},
+    **{
+        f"{name}_rank": one_rank_more(name)
+        for name in ("q", "out", "attn_logits", "req_to_token", "seq_lens", "req_pool_indices")
+    },
+    **{
+        f"{name}_no_index": no_index(name)
+        for name in ("loc", "req_to_token", "req_pool_indices", "seq_lens", "encoder_lens")
+    },
+    **{f"{name}_length": grown(name, 0, "q") for name in ("loc", "req_pool_indices", "seq_lens", "encoder_lens")},
+    "key_without_loc": replaced("loc", None, ValueError, when=_writes),
+    "key_without_value": replaced("value", None, ValueError, when=lambda case: case.write and not case.shared),
+    "value_without_key": WrongCall(
+        lambda case, given: given | {"key": None} if given["value"] is not None else None, ValueError, ("value", "key")),
+    "no_encoder_lens": replaced("encoder_lens", None, ValueError, when=lambda case: case.cross),
+    "loc_negative": entry("loc", lambda case, given: (0, -1), IndexError),
+    "loc_too_large": entry("loc", lambda case, given: (0, given["k_cache"].shape[0]), IndexError),
+    "loc_duplicate": entry("loc", _duplicate_loc, ValueError),
+    "pool_negative": entry("req_pool_indices", lambda case, given: (0, -1), IndexError),
+    "pool_too_large": entry(
+        "req_pool_indices", lambda case, given: (0, given["req_to_token"].shape[0]), IndexError),
+    "table_negative": entry("req_to_token", _used(-1), IndexError),
+    "table_too_large": entry("req_to_token", _used(0), IndexError),
+    "table_huge": entry("req_to_token", _used(2**30), IndexError),
+    "seq_lens_negative": entry("seq_lens", lambda case, given: None if case.cross else (0, -1), ValueError),
+    "seq_lens_too_large_for_a_window": WrongCall(_past_the_table_unseen, IndexError, "seq_lens"),
+    "seq_lens_too_large": entry("seq_lens", _past_the_table, IndexError, "seq_lens", "req_to_token"),
+    "encoder_lens_negative": entry("encoder_lens", lambda case, given: (0, -1), ValueError),
+    "encoder_lens_too_large": entry(
+        "encoder_lens", _too_long_encoder, IndexError, "encoder_lens", "seq_lens", "req_to_token"),
+    "heads": WrongCall(_one_head_more, ValueError, ("q", "k_cache")),
+    **replaced_each("sm_scale", (0.0, -1.0, INF, NAN)),
+    **replaced_each("logit_cap", (-1.0, INF, NAN)),
+    "sink_nan": with_sink(NAN),
+    "sink_inf": with_sink(INF),
+    "sinks_length": WrongCall(lambda case, given: given | {"sinks": torch.zeros(case.heads + 1)}, ValueError, "sinks"),
+    "out_is_q": aliased("out", "q"),
+    "out_is_v_cache": aliased("out", "v_cache"),
+    "key_is_k_cache": aliased("key", "k_cache"),
+    "overlapping_caches": WrongCall(_shifted_values, ValueError, ("k_cache", "v_cache")),
+    "out_overlaps_itself": self_overlapping("out"),
+}

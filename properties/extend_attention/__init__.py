@@ -1,0 +1,51 @@
+"""extend_attention on trial: ragged requests that extend a cached prefix, alone, behind an encoder, or across one."""
+
+from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
+from optimized import operator
+from properties.extend_attention.bench import BENCH
+from properties.extend_attention.bound import bound
+from properties.extend_attention.cases import (
+    EDGES,
+    EMULATED_WORK,
+    FUSED,
+    INDICES,
+    LAYOUTS,
+    ExtendAttentionCase,
+    inputs,
+    padded_work,
+    picture,
+    strategy,
+    written,
+)
+from properties.extend_attention.relations import RELATIONS
+from properties.extend_attention.wrong_calls import WRONG_CALLS
+from properties.shared.strategies import kernel_paths
+from reference.extend_attention import extend_attention
+
+PAIR = Pair(
+    name="extend_attention",
+    reference=extend_attention,
+    optimized=operator("extend_attention"),
+    cases=Cases(
+        type=ExtendAttentionCase,
+        version=1,
+        strategy=strategy(),
+        inputs=inputs,
+        small=lambda case: padded_work(case) <= EMULATED_WORK,
+        picture=picture,
+    ),
+    signature=Signature(
+        written={"out": written},
+        indices=INDICES,
+        layouts=LAYOUTS,
+        fused=FUSED,
+    ),
+    truth=Within(bound, sharp=lambda case: case.values != "random" or case.dtype == "float32"),
+    relations=RELATIONS,
+    wrong_calls=WRONG_CALLS,
+    coverage=Coverage(
+        edges=EDGES,
+        paths=kernel_paths("prefill_"),
+    ),
+    bench=BENCH,
+)

@@ -1,0 +1,329 @@
+"""extend_attention: what is drawn, and the arguments of a case."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, POOL, READ_ONLY
+from kernelpair.call.layout import FUSED as FUSED_LAYOUT
+from kernelpair.call.values import permutation, poison
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared import attention_values as numbers
+from properties.shared.strategies import any_of, around, common, either, together
+
+HEADS = ((1, 1), (3, 1), (4, 1), (8, 1), (16, 1), (2, 2), (6, 2), (8, 2), (12, 4), (16, 16))  # (H, Hkv)
+WIDTHS = (
+    (1, 1), (13, 13), (31, 32), (32, 33), (33, 31), (64, 64), (80, 96), (96, 80), (128, 128), (192, 128), (13, 256), (256, 1),
+)
+LENGTHS = (1, 2, 3, 5, 0, *around(16, 32), 48, *around(64, 256, 512, 768, 1024))
+LONG = around(4096)
+BATCHES = (1, 1, 2, 2, 3, 4, 5, 0)
+BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products, before rare larger ones
+LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
+RARE_BUDGET = 40_000_000  # one case in 200; reaches 1,024 new tokens
+EMULATED_WORK = 6_000_000  # multiply-adds of padded tiles: 10 ms
+LAYOUTS = {
+    "q": READ_ONLY,
+    "k": READ_ONLY,
+    "v": READ_ONLY,
+    "out": DENSE_LAST,
+    "k_cache": POOL,
+    "v_cache": POOL,
+    "req_to_token": ANY_STRIDES,
+    "req_pool_indices": ANY_STRIDES,
+    "seq_lens": ANY_STRIDES,
+    "extend_seq_lens": ANY_STRIDES,
+    "extend_start_loc": ANY_STRIDES,
+    "encoder_lens": ANY_STRIDES,
+    "sinks": ANY_STRIDES,
+}
+INDICES = ("req_to_token", "req_pool_indices", "seq_lens", "extend_seq_lens", "extend_start_loc", "encoder_lens")
+FUSED = (("k", "v"), ("k_cache", "v_cache"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtendAttentionCase(Case):
+    """Request b has prefixes[b] cached and extends[b] new tokens, behind encoder[b] encoder slots."""
+
+    extends: tuple[int, ...] = (1,)
+    prefixes: tuple[int, ...] = (0,)
+    encoder: tuple[int, ...] | None = None
+    heads: int = 1
+    kv_heads: int = 1
+    width: int = 1
+    width_v: int = 1
+    window: int = 0
+    cap: float = 0.0
+    sinks: Literal["none", "same", "float32"] = "none"
+    cross: bool = False
+    new_keys: bool = True
+    """k and v are given; only a cross-attention call may do without."""
+    foreign_cache: bool = False
+    """The caches have one head and other widths: legal as long as nobody reads them."""
+    gaps: bool = False
+    """Rows that belong to no request lie between the requests' rows, and the requests come in any order."""
+    scattered: bool = False
+    """Slots in any order; else each request has consecutive ones."""
+    same_row: bool = False
+    """All requests use one row of the request table."""
+    values: numbers.Values = "random"
+    spread: float = 1.0
+    """Standard deviation of the scores."""
+    size: float = 1.0
+    """Of q and v; k has the inverse."""
+
+
+def keys_of(case: ExtendAttentionCase, b: int) -> int:
+    """How many keys request b has."""
+    return (case.encoder or ())[b] if case.cross else case.prefixes[b] + case.extends[b]
+
+
+def work(case: ExtendAttentionCase) -> int:
+    """Multiply-adds of both products."""
+    scores = sum(e * keys_of(case, b) for b, e in enumerate(case.extends))
+    return scores * case.heads * (case.width + case.width_v)
+
+
+def padded_work(case: ExtendAttentionCase) -> int:
+    """The same in whole tiles."""
+    def up(n: int, step: int) -> int:
+        return (n + step - 1) // step * step
+
+    group = case.heads // case.kv_heads
+    scores = sum(up(e * group, 16) * up(keys_of(case, b), 32) for b, e in enumerate(case.extends))
+    return scores * case.kv_heads * (up(case.width, 32) + up(case.width_v, 32))
+
+
+FIELDS = together({
+    "dtype": st.sampled_from(("bfloat16", "float32", "float16")),
+    **common(LAYOUTS, INDICES, FUSED),
+    "gaps": st.booleans(),
+    "scattered": st.booleans(),
+    "values": st.sampled_from(("random", "random", "random", "one_hot", "equal")),
+    "spread": st.sampled_from((1.0, 0.1, 4.0)),
+    "size": st.sampled_from((1.0, 1e-3, 0.1, 100.0)),
+})
+KINDS = st.sampled_from(("self", "self", "self", "behind an encoder", "cross", "foreign cache"))
+WINDOW: st.SearchStrategy[int | str] = st.sampled_from((0, 0, 0, -1, 1, 2, "E-1", "E", "E+1", "P", "L", "L+1", "L/2"))
+CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
+SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
+ENCODER = st.sampled_from((1, 2, 0, 5, 9, 16, 33))
+RARE = st.integers(0, 3999)
+
+
+@cache
+def _lengths(most: int) -> st.SearchStrategy[int]:
+    return st.sampled_from([n for n in (*LENGTHS, *LONG) if n <= most] or [1])
+
+
+@st.composite
+def _request(draw: st.DrawFn, scores: int) -> tuple[int, int]:
+    """New and cached tokens of a request with at most `scores` scores a head: as many of either as come out."""
+    if draw(either):
+        extend = draw(_lengths(max(1, int(scores**0.5))), label="extend")
+        return extend, draw(_lengths(scores // max(extend, 1) - extend if extend else 64), label="prefix")
+    prefix = draw(_lengths(max(1, scores // 4)), label="prefix")
+    return draw(_lengths(max(1, min(scores // (prefix + 1), int(scores**0.5)))), label="extend"), prefix
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> ExtendAttentionCase:
+    """Any call that the contract allows, within the budget of work."""
+    fields = draw(FIELDS)
+    heads, kv_heads = draw(any_of(*HEADS), label="heads")
+    width, width_v = draw(any_of(*WIDTHS), label="widths")
+    batch = draw(any_of(*BATCHES), label="batch")
+    budget, rare = draw(any_of(*BUDGET), label="budget"), draw(RARE, label="rare")
+    if rare % 8 == 7:
+        budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
+        width, width_v = WIDTHS[rare // 24 % 5]
+    if rare >= 3980:
+        budget, batch, (heads, kv_heads) = RARE_BUDGET, 1, HEADS[rare % 3]
+        width, width_v = WIDTHS[rare % 4]
+    if rare == 3999:
+        heads, kv_heads, width, width_v, budget = 1, 1, 1, 1, 4097 * 4097 * 2
+    scores = budget // (heads * (width + width_v) * max(batch, 1))
+    requests = [draw(_request(scores), label="request") for _ in range(batch)]
+    extends, prefixes = tuple(e for e, _ in requests), tuple(p for _, p in requests)
+    kind = draw(KINDS, label="kind")
+    encoder = None
+    if kind == "cross":
+        keys = (0, *prefixes[1:]) if rare % 3 == 0 else prefixes
+        prefixes, encoder = tuple(p % 5 for p in prefixes), keys[:batch]
+    elif kind == "behind an encoder":
+        encoder = tuple(draw(ENCODER, label="encoder") for _ in range(batch))
+    elif kind == "foreign cache":
+        prefixes = (0,) * batch
+    E, P = max(extends, default=0), max(prefixes, default=0)
+    window = draw(WINDOW, label="window")
+    named = {"E-1": E - 1, "E": E, "E+1": E + 1, "P": P, "L": E + P, "L+1": E + P + 1, "L/2": (E + P) // 2}
+    if rare % 16 == 3:
+        fields["layout"] = {**fields["layout"], "k_cache": FUSED_LAYOUT}
+    exact = fields["values"] != "random"
+    return ExtendAttentionCase(
+        **fields, extends=extends, prefixes=prefixes, encoder=encoder, heads=heads, kv_heads=kv_heads, width=width,
+        width_v=width_v, window=window if isinstance(window, int) else named[window],
+        cap=0.0 if exact else draw(CAP, label="cap"), sinks="none" if exact else draw(SINKS, label="sinks"),
+        cross=kind == "cross", new_keys=kind != "cross" or rare % 2 == 0, foreign_cache=kind == "foreign cache",
+        same_row=batch > 1 and fields["values"] != "one_hot" and rare % 16 == 15,
+    )
+
+
+# --- inputs ---
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Where the tokens of each request are."""
+
+    tokens: int  # T
+    start: list[int]  # first row of each request
+    pool: Tensor  # [B] table row of each request
+    columns: Tensor  # [R, C] the request table, poison where it is never read
+    slots: int  # P
+    cached: list[Tensor]  # slots of the cached keys that some row of the request sees
+    first: list[int]  # number of the first of these keys
+
+
+def batch_of(case: ExtendAttentionCase) -> Batch:
+    """Rows, slots for every cached token, and a table that names no other ones."""
+    B = len(case.extends)
+    order = permutation(case.seed, "order", B).tolist() if case.gaps else list(range(B))
+    start, tokens = [0] * B, 0
+    for place, b in enumerate(order):
+        tokens += (place * 7 + case.seed) % 3 if case.gaps else 0
+        start[b] = tokens
+        tokens += case.extends[b]
+    tokens += case.seed % 4 if case.gaps else 0
+    rows = B + 2
+    pool = permutation(case.seed, "pool", rows)[:B]
+    if case.same_row and B:
+        pool[:] = pool[0]
+    behind = [0 if case.cross or case.encoder is None else case.encoder[b] for b in range(B)]
+    cached = [keys_of(case, b) if case.cross else case.prefixes[b] for b in range(B)]
+    width = max([behind[b] + keys_of(case, b) for b in range(B)], default=0) + case.seed % 3
+    owner = [0] * B if case.same_row else list(range(B))
+    held = [max((behind[b] + cached[b] for b in range(B) if owner[b] == o), default=0) for o in range(B)]
+    slots = sum(held) + 2
+    free = permutation(case.seed, "slots", slots) if case.scattered else torch.arange(slots)
+    columns = poison(case.poison, (rows, width), torch.int64)
+    seen, first = [], []
+    for b in range(B):
+        hidden = min(max(0, cached[b] - case.window + 1), cached[b]) if case.window > 0 and not case.cross else 0
+        mine = free[sum(held[: owner[b]]) :][behind[b] + hidden : behind[b] + cached[b]]
+        if case.extends[b] == 0:
+            mine = mine[:0]
+        columns[pool[b], behind[b] + hidden : behind[b] + hidden + len(mine)] = mine
+        seen.append(mine)
+        first.append(hidden)
+    return Batch(tokens, start, pool, columns, slots, seen, first)
+
+
+def inputs(case: ExtendAttentionCase) -> Inputs:
+    """Poison in every slot and row that nobody sees."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    batch = batch_of(case)
+    T, Hkv, D, Dv = batch.tokens, case.kv_heads, case.width, case.width_v
+    fresh_k, fresh_v = poison(case.poison, (T, Hkv, D), dtype), poison(case.poison, (T, Hkv, Dv), dtype)
+    q = poison(case.poison, (T, case.heads, D), dtype)
+    k_cache = poison(case.poison, (batch.slots, Hkv, D), dtype)
+    v_cache = poison(case.poison, (batch.slots, Hkv, Dv), dtype)
+    all_q = numbers.queries(case, "q", q.shape)
+    for b, extend in enumerate(case.extends):
+        rows, slots = slice(batch.start[b], batch.start[b] + extend), batch.cached[b]
+        new = 0 if case.cross else extend
+        k = numbers.keys(case, f"k{b}", (len(slots) + new, Hkv, D))
+        v = numbers.values(case, f"v{b}", (len(slots) + new, Hkv, Dv))
+        n, W = len(k), case.window
+        edges = [0, n - 1, len(slots), len(slots) - 1, *([n - W, n - W - 1] if W > 0 else [])]
+        numbers.mark(case, f"marked{b}", k, v, edges, min(n, W) if W > 0 and not case.cross else n)
+        k_cache[slots], v_cache[slots] = k[: len(slots)], v[: len(slots)]
+        if new:
+            fresh_k[rows], fresh_v[rows] = k[len(slots) :], v[len(slots) :]
+        q[rows] = all_q[rows]
+    for name, tensor, drawn in (("q", q, all_q), ("k", fresh_k, numbers.keys(case, "k", (1, Hkv, D))),
+                                ("v", fresh_v, numbers.values(case, "v", (1, Hkv, Dv)))):
+        if case.layout.get(name) == EXPANDED and T:
+            tensor[:1] = drawn[:1]  # it stands for every row
+    if case.foreign_cache:
+        k_cache, v_cache = poison(case.poison, (batch.slots, 1, 7), dtype), poison(case.poison, (batch.slots, 1, 5), dtype)
+    return {
+        "q": q,
+        "k": fresh_k if case.new_keys else None,
+        "v": fresh_v if case.new_keys else None,
+        "out": poison(case.poison, (T, case.heads, Dv), dtype),
+        "k_cache": k_cache,
+        "v_cache": v_cache,
+        "req_to_token": batch.columns,
+        "req_pool_indices": batch.pool,
+        "seq_lens": torch.tensor([p + e for p, e in zip(case.prefixes, case.extends)], dtype=torch.int64),
+        "extend_seq_lens": torch.tensor(case.extends, dtype=torch.int64),
+        "extend_start_loc": torch.tensor(batch.start, dtype=torch.int64),
+        "encoder_lens": None if case.encoder is None else torch.tensor(case.encoder, dtype=torch.int64),
+        "sinks": numbers.sinks_of(case),
+        "sm_scale": numbers.sm_scale(case, D),
+        "logit_cap": case.cap,
+        "sliding_window": case.window,
+        "is_cross_attn": case.cross,
+    }
+
+
+def written(case: ExtendAttentionCase, inputs: Inputs) -> Tensor:
+    """The rows of the requests."""
+    mask = torch.zeros(inputs["q"].shape[0], 1, 1, dtype=torch.bool)
+    for start, extend in zip(inputs["extend_start_loc"].tolist(), inputs["extend_seq_lens"].tolist()):
+        mask[start : start + extend] = True
+    return mask
+
+
+def picture(case: ExtendAttentionCase) -> str:
+    """A line a request: encoder slots e, cached keys c, new tokens #."""
+    lines = []
+    for b, extend in enumerate(case.extends):
+        behind = 0 if case.encoder is None else case.encoder[b]
+        prefix = 0 if case.cross else case.prefixes[b]
+        lines.append(f"{b:>3}  {'e' * behind}{'c' * prefix}{'#' * extend}"[:100] + f"  {prefix} + {extend}")
+    return "\n".join(lines)
+
+
+def _some(case: ExtendAttentionCase, *sizes: int) -> bool:
+    return any(n in sizes for n in (*case.extends, *case.prefixes))
+
+
+EDGES: dict[str, Any] = {
+    "no requests": lambda case: not case.extends,
+    "no new tokens": lambda case: 0 in case.extends and any(case.extends),
+    "no prefix": lambda case: any(e and not p for e, p in zip(case.extends, case.prefixes)) and not case.cross,
+    "one new token": lambda case: 1 in case.extends,
+    "prefix and new tokens": lambda case: any(e and p for e, p in zip(case.extends, case.prefixes)) and not case.cross,
+    "16 around": lambda case: _some(case, *around(16)),
+    "32 around": lambda case: _some(case, *around(32)),
+    "256 around": lambda case: _some(case, *around(256)),
+    "1024 around": lambda case: _some(case, *around(1024)),
+    "cross attention": lambda case: case.cross and any(case.encoder or ()),
+    "cross attention without keys": lambda case: case.cross and any(
+        e and not n for e, n in zip(case.extends, case.encoder or ())),
+    "cross attention without k and v": lambda case: not case.new_keys,
+    "behind an encoder": lambda case: case.encoder is not None and not case.cross and any(case.prefixes),
+    "window cuts": lambda case: not case.cross and 0 < case.window < max(map(sum, zip(case.extends, case.prefixes)), default=0),
+    "window of one key": lambda case: case.window == 1 and not case.cross,
+    "window behind an encoder": lambda case: bool(case.encoder) and not case.cross and case.window > 0,
+    "softcap": lambda case: case.cap > 0,
+    "sinks": lambda case: case.sinks != "none",
+    "sinks without keys": lambda case: case.sinks != "none" and case.cross and 0 in (case.encoder or ()),
+    "cache of another shape": lambda case: case.foreign_cache and any(case.extends),
+    "gaps, any order": lambda case: case.gaps and len(case.extends) > 1,
+    "several kv heads share queries": lambda case: 1 < case.kv_heads < case.heads,
+    "MHA": lambda case: 1 < case.kv_heads == case.heads,
+    "D != Dv": lambda case: case.width != case.width_v,
+    "width of 1": lambda case: case.width == 1,
+    "scattered slots": lambda case: case.scattered and any(case.prefixes),
+    "requests share a table row": lambda case: case.same_row,
+    "fused caches": lambda case: case.layout.get("k_cache") == "fused" and any(case.prefixes),
+    **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype for dtype in ("bfloat16", "float16", "float32")},
+}

@@ -1,0 +1,149 @@
+"""One wrong call for each error in the contract of extend_attention."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernelpair.contract.pair import Inputs, WrongCall
+from properties.shared.wrong_calls import (
+    INF,
+    NAN,
+    aliased,
+    cast,
+    entry,
+    grown,
+    no_index,
+    one_rank_more,
+    other_dtype,
+    replaced,
+    replaced_each,
+    self_overlapping,
+    sparse,
+    with_sink,
+)
+
+FLOATS = ("q", "k", "v", "out", "k_cache", "v_cache")
+LENGTHS = ("req_pool_indices", "seq_lens", "extend_seq_lens", "extend_start_loc", "encoder_lens")
+Pick = Callable[[Any, Inputs], tuple[Any, int] | None]
+
+
+def _self(case: Any) -> bool:
+    return not case.cross
+
+
+def _reads_cache(case: Any) -> bool:
+    """Some request sees a cached key, so that the caches' shapes are checked."""
+    hidden = lambda p: case.window > 0 and case.window <= 1  # noqa: E731 - a window of one key sees no cached one
+    return case.cross or any(e and p and not hidden(p) for e, p in zip(case.extends, case.prefixes))
+
+
+def _first_entry(case: Any, given: Inputs) -> tuple[int, int] | None:
+    """Table entry of the first cached key that some row sees."""
+    for b, extend in enumerate(case.extends):
+        prefix = case.encoder[b] if case.cross else case.prefixes[b]
+        hidden = min(max(0, prefix - case.window + 1), prefix) if case.window > 0 and not case.cross else 0
+        if extend and hidden < prefix:
+            behind = case.encoder[b] if case.encoder is not None and not case.cross else 0
+            return int(given["req_pool_indices"][b]), behind + hidden
+    return None
+
+
+def _used(value: int) -> Pick:
+    def pick(case: Any, given: Inputs) -> tuple[Any, int] | None:
+        where = _first_entry(case, given)
+        return None if where is None else (where, value if value < 0 else given["k_cache"].shape[0] + value)
+
+    return pick
+
+
+def _past_the_table(case: Any, given: Inputs) -> tuple[Any, int] | None:
+    """One token more than the row has columns; a window does not excuse it."""
+    behind = case.encoder[0] if case.encoder is not None else 0
+    return None if case.cross else (0, max(given["req_to_token"].shape[1] - behind + 1, case.extends[0]))
+
+
+def _too_long_encoder(case: Any, given: Inputs) -> tuple[Any, int]:
+    columns = given["req_to_token"].shape[1]
+    return (0, columns + 1) if case.cross else (0, columns - case.extends[0] - case.prefixes[0] + 1)
+
+
+def _shorter_than_new(case: Any, given: Inputs) -> tuple[Any, int] | None:
+    return (0, case.extends[0] - 1) if case.extends[0] else None
+
+
+def _past_the_rows(case: Any, given: Inputs) -> tuple[Any, int]:
+    return 0, given["q"].shape[0] - case.extends[0] + 1
+
+
+def _overlapping(case: Any, given: Inputs) -> tuple[Any, int] | None:
+    """The second live request starts at the last row of the first."""
+    live = [b for b, extend in enumerate(case.extends) if extend]
+    if len(live) < 2:
+        return None
+    a, b = live[:2]
+    start = int(given["extend_start_loc"][a]) + case.extends[a] - 1
+    start = min(start, given["q"].shape[0] - case.extends[b])
+    return (b, start) if start + case.extends[b] > int(given["extend_start_loc"][a]) else None
+
+
+def _one_head_more(case: Any, given: Inputs) -> Inputs | None:
+    if case.kv_heads == 1:
+        return None
+    wide = {name: torch.cat([given[name], given[name][:, :1]], dim=1) for name in ("q", "out")}
+    if given["sinks"] is not None:
+        wide["sinks"] = torch.cat([given["sinks"], given["sinks"][:1]])
+    return given | wide
+
+
+def _cross_without_lengths(case: Any, given: Inputs) -> Inputs | None:
+    """Any call becomes one of cross attention."""
+    return None if case.foreign_cache else given | {"is_cross_attn": True, "encoder_lens": None}
+
+
+WRONG_CALLS = {
+    "k_none": replaced("k", None, ValueError, when=_self),
+    "v_none": replaced("v", None, ValueError, when=_self),
+    "no_encoder_lens": WrongCall(_cross_without_lengths, ValueError, "encoder_lens"),
+    **{f"{name}_dtype": other_dtype(name, *FLOATS) for name in ("q", "out", "k_cache", "v_cache")},
+    **{f"{name}_dtype": other_dtype(name, *FLOATS, when=_self) for name in ("k", "v")},
+    "q_integer": cast("q", torch.int32),
+    **{f"out_{dim}": grown("out", dim, "q", "v", "v_cache") for dim in range(3)},
+    "q_tokens": grown("q", 0, "out", "k"),
+    "q_width": grown("q", 2, "k", "k_cache"),
+    **{f"k_{dim}": grown("k", dim, "q", "v", "k_cache", when=_self) for dim in (0, 2)},
+    "k_heads": grown("k", 1, "q", "v", "k_cache", when=_self),
+    **{f"v_{dim}": grown("v", dim, "q", "k", "out", "v_cache", when=_self) for dim in range(3)},
+    **{f"k_cache_{dim}": grown("k_cache", dim, "v_cache", "k", "q", when=_reads_cache) for dim in range(3)},
+    **{f"v_cache_{dim}": grown("v_cache", dim, "k_cache", "v", "q", "out", when=_reads_cache) for dim in range(3)},
+    **{f"{name}_sparse": sparse(name) for name in ("q", "out", "k_cache", "v_cache")},
+    **{f"{name}_sparse": sparse(name, when=_self) for name in ("k", "v")},
+    **{f"{name}_rank": one_rank_more(name) for name in ("q", "out", "k_cache", "v_cache", "req_to_token", *LENGTHS)},
+    **{f"{name}_no_index": no_index(name) for name in ("req_to_token", *LENGTHS)},
+    **{f"{name}_length": grown(name, 0, "req_pool_indices", "seq_lens") for name in LENGTHS},
+    "pool_negative": entry("req_pool_indices", lambda case, given: (0, -1), IndexError),
+    "pool_too_large": entry("req_pool_indices", lambda case, given: (0, given["req_to_token"].shape[0]), IndexError),
+    "table_negative": entry("req_to_token", _used(-1), IndexError),
+    "table_too_large": entry("req_to_token", _used(0), IndexError),
+    "table_huge": entry("req_to_token", _used(2**30), IndexError),
+    "seq_lens_negative": entry("seq_lens", lambda case, given: (0, -1), ValueError),
+    "extend_seq_lens_negative": entry("extend_seq_lens", lambda case, given: (0, -1), ValueError),
+    "encoder_lens_negative": entry("encoder_lens", lambda case, given: (0, -1), ValueError),
+    "shorter_than_new": entry("seq_lens", _shorter_than_new, ValueError, "seq_lens", "extend_seq_lens"),
+    "start_negative": entry("extend_start_loc", lambda case, given: (0, -1), IndexError),
+    "start_too_large": entry("extend_start_loc", _past_the_rows, IndexError),
+    "seq_lens_too_large": entry("seq_lens", _past_the_table, IndexError, "seq_lens", "req_to_token"),
+    "encoder_lens_too_large": entry("encoder_lens", _too_long_encoder, IndexError, "encoder_lens", "seq_lens"),
+    "rows_overlap": entry("extend_start_loc", _overlapping, ValueError),
+    "heads": WrongCall(_one_head_more, ValueError, ("q", "k", "k_cache")),
+    **replaced_each("sm_scale", (0.0, -1.0, INF, NAN)),
+    **replaced_each("logit_cap", (-1.0, INF, NAN)),
+    "sink_nan": with_sink(NAN),
+    "sink_inf": with_sink(INF),
+    "sinks_length": WrongCall(lambda case, given: given | {"sinks": torch.zeros(case.heads + 1)}, ValueError, "sinks"),
+    "sinks_integer": WrongCall(lambda case, given: given | {"sinks": torch.zeros(case.heads).int()}, TypeError, "sinks"),
+    "out_is_q": aliased("out", "q"),
+    "out_is_v": aliased("out", "v"),
+    "out_is_v_cache": aliased("out", "v_cache"),
+    "out_overlaps_itself": self_overlapping("out"),
+}

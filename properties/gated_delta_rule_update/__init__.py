@@ -1,0 +1,37 @@
+"""gated_delta_rule_update on trial: one recurrent step on a pool of states, two layouts, two state dtypes."""
+
+from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
+from optimized import operator
+from properties.gated_delta_rule_update.bench import BENCH
+from properties.gated_delta_rule_update.bound import bound
+from properties.gated_delta_rule_update.cases import ARGUMENT_LAYOUTS, EDGES, DeltaCase, inputs, strategy, written
+from properties.gated_delta_rule_update.relations import RELATIONS
+from properties.gated_delta_rule_update.wrong_calls import WRONG_CALLS
+from properties.shared.strategies import kernel_paths
+from reference.gated_delta_rule_update import gated_delta_rule_update
+
+PAIR = Pair(
+    name="gated_delta_rule_update",
+    reference=gated_delta_rule_update,
+    optimized=operator("gated_delta_rule_update"),
+    cases=Cases(
+        type=DeltaCase,
+        version=1,
+        strategy=strategy(),
+        inputs=inputs,
+    ),
+    signature=Signature(
+        written={"state": written},
+        indices=["state_indices"],
+        layouts=ARGUMENT_LAYOUTS,
+        fused=[("q", "k")],
+    ),
+    truth=Within(bound, sharp=lambda case: case.exact or case.dtype == "float32"),
+    relations=RELATIONS,
+    wrong_calls=WRONG_CALLS,
+    coverage=Coverage(
+        edges=EDGES,
+        paths=kernel_paths("step_"),
+    ),
+    bench=BENCH,
+)

@@ -1,0 +1,237 @@
+"""gated_delta_rule_update: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ONLY, TURNED
+from kernelpair.call.values import permutation, poison, small_integers, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
+
+REQUESTS = (1, 2, 0, 4, 17)
+KEY_SIZES = (1, 16, 32, 40, 64, 128, 600)  # 600: more than the kernel's buffer for q and k
+VALUE_SIZES = (1, *around(16, 32), 40, 64, 96, 128)
+GROUPS = (1, 2, 3, 4)  # value heads that share a key head
+SCALES = (1.0, 1e-3, 1e2)
+MOST_ELEMENTS = 150_000  # of all states; beyond it requests are fewer
+PAD = -7
+MATRIX = (*READ_ONLY, *TURNED, "strided", "transposed")
+ARGUMENT_LAYOUTS = {
+    "A_log": ANY_STRIDES,
+    "dt_bias": ANY_STRIDES,
+    "q": READ_ONLY,
+    "k": READ_ONLY,
+    "v": READ_ONLY,
+    "a": MATRIX,
+    "b": MATRIX,
+    "state": POOL,
+    "state_indices": ANY_STRIDES,
+}
+VECTORS = ("A_log", "dt_bias")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaCase(Case):
+    """One token of some requests; HV = key_heads * group value heads."""
+
+    requests: int = 1
+    key_heads: int = 1
+    group: int = 1
+    key_size: int = 1
+    value_size: int = 1
+    state_dtype: str = "float32"
+    state_layout: str = "kv"
+    l2norm: bool = True
+    eps: float = 1e-6
+    scale: float | None = None
+    softplus_beta: float = 1.0
+    softplus_threshold: float = 20.0
+    size: float = 1.0
+    """Of q, k, v and the states."""
+    decay: str = "some"
+    """What the gates make of the old state: some, none (gamma = 1), all (gamma = 0)."""
+    exact: bool = False
+    """Small integers, gamma = 1, beta 1/2 or 1, no norm, scale 1: every sum is exact."""
+    wide: tuple[str, ...] = ()
+    """The parameter vectors in float32 instead of the call's dtype."""
+    pads: tuple[int, ...] = ()
+    pad_in_range: bool = False
+    spare: int = 0
+
+
+@st.composite
+def _sizes(draw: st.DrawFn) -> dict[str, Any]:
+    """Sizes within the budget, largest first to be cut: requests, heads."""
+    K, V = draw(any_of(*KEY_SIZES), label="K"), draw(any_of(*VALUE_SIZES), label="V")
+    V = V if K < 600 else min(V, 40)
+    group, key_heads = draw(any_of(*GROUPS), label="group"), draw(any_of(1, 2), label="key_heads")
+    room = max(MOST_ELEMENTS // (K * V * group * key_heads), 1)
+    requests = draw(any_of(*REQUESTS), label="requests")
+    return {"key_size": K, "value_size": V, "group": group, "key_heads": key_heads, "requests": min(requests, room)}
+
+
+FIELDS = together({"dtype": float_dtypes, **common(ARGUMENT_LAYOUTS, ["state_indices"], [("q", "k")])})
+SIZES = _sizes()
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> DeltaCase:
+    """Any call that the contract allows."""
+    fields, sizes = draw(FIELDS), draw(SIZES)
+    count = sizes["requests"]
+    exact = draw(between(0, 4)) == 4
+    pads = draw(any_of("none", "none", "some", "all"), label="pads")
+    spare = draw(between(0, 3), label="spare")
+    return DeltaCase(
+        **fields,
+        **sizes,
+        state_dtype=draw(any_of("float32", "bfloat16"), label="state_dtype"),
+        state_layout=draw(any_of("kv", "vk"), label="state_layout"),
+        l2norm=not exact and draw(either, label="l2norm"),
+        eps=draw(any_of(1e-6, 1e-3)),
+        scale=1.0 if exact else draw(any_of(None, 0.3)),
+        softplus_beta=draw(any_of(1.0, 0.5, 2.0)),
+        softplus_threshold=draw(any_of(20.0, 0.5)),
+        size=1.0 if exact else draw(any_of(*SCALES), label="size"),
+        decay="none" if exact else draw(any_of("some", "some", "none", "all"), label="decay"),
+        exact=exact,
+        wide=draw(any_of((), VECTORS, ("A_log",), ("dt_bias",))),
+        pads={"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[pads],
+        pad_in_range=pads != "none" and spare > 0 and draw(either),
+        spare=spare,
+    )
+
+
+def pad_slot(case: DeltaCase) -> int | None:
+    """A number outside the pool, or its last slot."""
+    if not case.pads:
+        return None
+    return case.requests + case.spare - 1 if case.pad_in_range else PAD
+
+
+def _numbers(case: DeltaCase, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Unnormalised keys and queries have a norm about one or below, so that float16 outputs stay in range."""
+    if case.exact:
+        return small_integers(case.seed, name, shape, dtype)
+    keys = name in ("q", "k") and not case.l2norm
+    return uniform(case.seed, name, shape, dtype, min(case.size, 1.0) * (3 / shape[-1]) ** 0.5 if keys else case.size)
+
+
+def _gates(case: DeltaCase) -> Inputs:
+    """Decay and write strength; a low threshold's jump is kept at a distance, where a formula switch is no matter of rounding."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    vector = {name: torch.float32 if name in case.wide else dtype for name in VECTORS}
+    heads = case.key_heads * case.group
+    rate = {"some": 0.0, "none": -200.0, "all": 8.0}[case.decay]
+    dt_bias = uniform(case.seed, "dt_bias", (heads,)).to(vector["dt_bias"])
+    a = uniform(case.seed, "a", (case.requests, heads), scale=2.0).to(dtype)
+    if case.layout.get("a") == "expanded":
+        a = a[:1].expand(a.shape).contiguous()
+    z = case.softplus_beta * (a.double() + dt_bias.double())
+    a = torch.where((z - case.softplus_threshold).abs() < 2.0**-4, a.float() - 1, a.float()).to(dtype)
+    b = uniform(case.seed, "b", (case.requests, heads), dtype, 4.0)
+    if case.exact:
+        b = torch.where(b > 0, 150.0, 0.0).to(dtype)
+    return {
+        "A_log": (uniform(case.seed, "A_log", (heads,)) + rate).to(vector["A_log"]),
+        "dt_bias": dt_bias,
+        "a": a,
+        "b": b,
+    }
+
+
+def inputs(case: DeltaCase) -> Inputs:
+    """Pads hold poison in every argument of theirs, and so do the slots that nobody uses."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    state_dtype: torch.dtype = getattr(torch, case.state_dtype)
+    B, HK, HV, K, V = case.requests, case.key_heads, case.key_heads * case.group, case.key_size, case.value_size
+    slots = max(B + case.spare, 1)
+    order = permutation(case.seed, "slots", slots - case.pad_in_range)[:B]
+    inner = (K, V) if case.state_layout == "kv" else (V, K)
+    state = poison(case.poison, (slots, HV, *inner), state_dtype)
+    live = [row for row in range(B) if row not in case.pads]
+    state[order[live]] = _numbers(case, "state", (B, HV, K, V), state_dtype).reshape(B, HV, *inner)[live]
+    order[list(case.pads)] = pad_slot(case) or PAD
+    tokens = {
+        "q": _numbers(case, "q", (B, HK, K), dtype),
+        "k": _numbers(case, "k", (B, HK, K), dtype),
+        "v": _numbers(case, "v", (B, HV, V), dtype),
+    }
+    gates = _gates(case)
+    for name, value in (*tokens.items(), ("a", gates["a"]), ("b", gates["b"])):
+        if case.layout.get(name) != "expanded":
+            value[list(case.pads)] = poison(case.poison, (1,), dtype)
+    return {
+        "A_log": gates["A_log"],
+        "dt_bias": gates["dt_bias"],
+        **tokens,
+        "a": gates["a"],
+        "b": gates["b"],
+        "state": state,
+        "state_indices": order,
+        "state_layout": case.state_layout,
+        "use_qk_l2norm": case.l2norm,
+        "eps": case.eps,
+        "scale": case.scale,
+        "softplus_beta": case.softplus_beta,
+        "softplus_threshold": case.softplus_threshold,
+        "pad_slot": pad_slot(case),
+    }
+
+
+def live_rows(given: Inputs) -> Tensor:
+    """The requests that are no pads."""
+    indices = given["state_indices"]
+    used = torch.ones(len(indices), dtype=torch.bool) if given["pad_slot"] is None else indices != given["pad_slot"]
+    return used.nonzero()[:, 0]
+
+
+def written(case: DeltaCase, given: Inputs) -> Tensor:
+    """Slots of requests that are no pads."""
+    mask = torch.zeros(len(given["state"]), 1, 1, 1, dtype=torch.bool)
+    mask[given["state_indices"][live_rows(given)].long()] = True
+    return mask
+
+
+def _says(**wanted: Any) -> Callable[[Any], bool]:
+    return lambda case: all(getattr(case, name) == value for name, value in wanted.items())
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no requests": _says(requests=0),
+    "all requests are pads": lambda case: 0 < case.requests == len(case.pads),
+    "some requests are pads": lambda case: 0 < len(case.pads) < case.requests,
+    "pad is a slot in range": _says(pad_in_range=True),
+    "unused slots": lambda case: case.spare > 0,
+    "K != V": lambda case: case.key_size != case.value_size,
+    "K = 1": _says(key_size=1),
+    "V = 1": _says(value_size=1),
+    "K beyond a block": _says(key_size=600),
+    "a partial vector": lambda case: case.value_size % 16 > 0 and case.key_size % 16 > 0,
+    "padded pool": lambda case: case.layout.get("state") in ("padded", "sliced"),
+    "strided a or b": lambda case: any(case.layout.get(name) in ("strided", "transposed", *TURNED) for name in "ab"),
+    "q and k fused": lambda case: case.layout.get("q") == "fused",
+    "gamma = 1": _says(decay="none"),
+    "gamma = 0": _says(decay="all"),
+    "no norm": _says(l2norm=False),
+    "eps 1e-3": _says(eps=1e-3),
+    "a given scale": lambda case: case.scale is not None,
+    "exact sums": _says(exact=True),
+    "17 requests": _says(requests=17),
+    **{
+        f"{layout} state in {dtype}": _says(state_layout=layout, state_dtype=dtype)
+        for layout in ("kv", "vk")
+        for dtype in ("float32", "bfloat16")
+    },
+    **{f"group of {group}": _says(group=group) for group in GROUPS},
+    **{f"softplus_beta {s}": _says(softplus_beta=s) for s in (0.5, 2.0)},
+    "threshold 0.5": _says(softplus_threshold=0.5),
+    **{f"size {size:g}": _says(size=size) for size in SCALES},
+    **{f"dtype {d}": _says(dtype=d) for d in ("float32", "bfloat16", "float16")},
+}

@@ -1,0 +1,321 @@
+"""Cases of gdn_attention_core: a batch of decodes and prefills, and the tensors that it stands for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import optimized.gdn_attention_core
+import reference.gdn_attention_core
+from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, READ_ONLY
+from kernelpair.call.values import permutation, poison, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.delta_rule_bound import UNIT
+from properties.shared.strategies import choices, common, together
+from reference.causal_conv1d import causal_conv1d_pack_weight
+from serving import GdnMetadata, PackedConvWeight
+
+PAD = -5
+LAYOUTS = {
+    "mixed_qkv": READ_ONLY,
+    "a": (*READ_ONLY, *ANY_STRIDES),
+    "b": (*READ_ONLY, *ANY_STRIDES),
+    "core_attn_out": DENSE_LAST,
+    "conv_state": DENSE_LAST,
+    "ssm_state": DENSE_LAST,
+    "conv_bias": ANY_STRIDES,
+    "A_log": ANY_STRIDES,
+    "dt_bias": ANY_STRIDES,
+    "state_indices": ANY_STRIDES,
+    "query_start_loc": ANY_STRIDES,
+    "has_initial_state": ANY_STRIDES,
+}
+INDICES = ("state_indices", "query_start_loc")
+MOST_EMULATED = 24  # chunks x heads x 32-blocks of K and V: 10 ms of software tiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class GdnCase(Case):
+    """`decodes` requests of one token, then prefills of the given lengths."""
+
+    decodes: int = 0
+    prefills: tuple[int, ...] = (1,)
+    pads: tuple[int, ...] = ()
+    """Requests, decodes first, whose slot is the pad."""
+    pad_in_range: bool = False
+    cold: tuple[int, ...] = ()
+    """Prefills that start from nothing: their slots are dirty."""
+    spare: int = 0
+    extra: int = 0
+    """Rows of the token tensors beyond the last token."""
+    key_heads: int = 1
+    group: int = 1
+    K: int = 16
+    V: int = 16
+    width: int = 4
+    conv_layout: Literal["SD", "DS"] = "SD"
+    state_layout: Literal["kv", "vk"] = "vk"
+    state: Literal["float32", "bfloat16"] = "float32"
+    bias: Literal["none", "call", "float32"] = "none"
+    parameters_float32: bool = True
+    silu: bool = True
+    l2norm: bool = True
+    eps: float = 1e-6
+    size: float = 1.0
+
+    @property
+    def heads(self) -> int:
+        return self.key_heads * self.group
+
+    @property
+    def keys(self) -> int:
+        """Channels of q and of k."""
+        return self.key_heads * self.K
+
+    @property
+    def dim(self) -> int:
+        return 2 * self.keys + self.heads * self.V
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return (1,) * self.decodes + self.prefills
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+    @property
+    def requests(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def slots(self) -> int:
+        return self.requests + self.spare + 1
+
+    @property
+    def pad_slot(self) -> int | None:
+        if not self.pads:
+            return None
+        return self.slots - 1 if self.pad_in_range else PAD
+
+    @property
+    def live(self) -> list[int]:
+        return [r for r, length in enumerate(self.lengths) if length and r not in self.pads]
+
+    @property
+    def warm(self) -> list[int]:
+        """Live requests whose slots hold a state."""
+        return [r for r in self.live if r < self.decodes or r - self.decodes not in self.cold]
+
+
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "dtype": ("float32", "bfloat16", "float16"),
+    "decodes": (0, 1, 3),
+    "prefills": (1, 0, 3),
+    "length": (1, 2, 3, 0, 4, 5, 63, 64, 65),
+    "other": (1, 2, 0, 3, 5),
+    "pads": ("none", "none", "some", "all"),
+    "pad_in_range": (False, True),
+    "cold": ("none", "some", "all"),
+    "spare": (0, 2),
+    "extra": (0, 0, 3),
+    "key_heads": (1, 2),
+    "group": (1, 2, 3),
+    "K": (16, 32, 20, 33, 1),
+    "V": (16, 32, 33, 48),
+    "width": (4, 3, 2),
+    "conv_layout": ("SD", "DS"),
+    "state_layout": ("vk", "kv"),
+    "state": ("float32", "bfloat16"),
+    "bias": ("none", "call", "float32"),
+    "parameters_float32": (True, False),
+    "silu": (True, False),
+    "l2norm": (True, True, False),
+    "eps": (1e-6, 0.01),
+    "size": (1.0, 1e-2, 30.0),
+}
+
+
+BATCHES = choices(OPTIONS)
+FIELDS = together(common(LAYOUTS, INDICES))
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> GdnCase:
+    """Any batch, layouts and dtypes that the contract allows, small enough for the reference."""
+    drawn = draw(BATCHES, label="batch")
+    count, length, other = drawn.pop("prefills"), drawn.pop("length"), drawn.pop("other")
+    prefills = (length, other, 1)[:count]
+    requests = drawn["decodes"] + count
+    drawn["pads"] = {"none": (), "some": tuple(range(0, requests, 2)), "all": tuple(range(requests))}[drawn["pads"]]
+    drawn["cold"] = {"none": (), "some": tuple(range(0, count, 2)), "all": tuple(range(count))}[drawn["cold"]]
+    drawn["pad_in_range"] = bool(drawn["pads"]) and drawn["pad_in_range"]
+    return GdnCase(prefills=prefills, **drawn, **draw(FIELDS))
+
+
+def mixed(case: GdnCase, name: str, rows: int, columns: int = 1) -> Tensor:
+    """Channels such that |k| stays below 1 after the convolution, normalised or not: its weights sum to at most 1."""
+    drawn = uniform(case.seed, name, (rows, columns, case.dim))
+    drawn[..., : 2 * case.keys] *= 0.7 * case.K**-0.5
+    drawn[..., 2 * case.keys :] *= case.size
+    return drawn.to(getattr(torch, case.dtype))
+
+
+def parameters(case: GdnCase) -> Inputs:
+    """The layer's weights and scalars."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    of_vector = torch.float32 if case.parameters_float32 else dtype
+    weight = uniform(case.seed, "weight", (case.dim, case.width), dtype, 1 / case.width)
+    bias = None
+    if case.bias != "none":
+        bias = uniform(case.seed, "bias", (case.dim,), dtype if case.bias == "call" else torch.float32, 0.2 * case.K**-0.5)
+    return {
+        "conv_weight": causal_conv1d_pack_weight(weight),
+        "conv_bias": bias,
+        "A_log": uniform(case.seed, "A_log", (case.heads,), of_vector, 2.0),
+        "dt_bias": uniform(case.seed, "dt_bias", (case.heads,), of_vector, 1.0),
+    }
+
+
+def scalars(case: GdnCase) -> Inputs:
+    return {
+        "conv_width": case.width,
+        "num_k_heads": case.key_heads,
+        "head_k_dim": case.K,
+        "num_v_heads": case.heads,
+        "head_v_dim": case.V,
+        "conv_layout": case.conv_layout,
+        "state_layout": case.state_layout,
+        "silu_activation": case.silu,
+        "use_qk_l2norm": case.l2norm,
+        "eps": case.eps,
+    }
+
+
+def conv_shaped(case: GdnCase, columns: Tensor) -> Tensor:
+    """[slots, w-1, dim] in the declared layout."""
+    return columns if case.conv_layout == "SD" else columns.transpose(1, 2).contiguous()
+
+
+def state_shaped(case: GdnCase, states: Tensor) -> Tensor:
+    """[slots, HV, K, V] in the declared layout."""
+    return states if case.state_layout == "kv" else states.transpose(2, 3).contiguous()
+
+
+def pools(case: GdnCase, slots: int) -> tuple[Tensor, Tensor]:
+    """States in every slot, as warm requests find them."""
+    dtype = torch.bfloat16 if case.state == "bfloat16" else torch.float32
+    states = uniform(case.seed, "ssm", (slots, case.heads, case.K, case.V), scale=case.size).to(dtype)
+    return conv_shaped(case, mixed(case, "conv", slots, case.width - 1)), state_shaped(case, states)
+
+
+def batch(case: GdnCase) -> Inputs:
+    """The metadata, flat."""
+    lengths = case.lengths
+    indices = permutation(case.seed, "slots", case.slots - 1)[: case.requests]
+    indices[list(case.pads)] = case.pad_slot if case.pad_slot is not None else PAD
+    flags = [True] * case.decodes + [n not in case.cold for n in range(len(case.prefills))]
+    if case.decodes:
+        flags[0] = False  # ignored for decodes
+    return {
+        "num_decodes": case.decodes,
+        "num_decode_tokens": case.decodes,
+        "num_prefills": len(case.prefills),
+        "num_prefill_tokens": sum(case.prefills),
+        "num_actual_tokens": case.tokens,
+        "state_indices": indices,
+        "query_start_loc": torch.tensor(list(accumulate(lengths, initial=0))),
+        "has_initial_state": torch.tensor(flags, dtype=torch.bool),
+        "pad_slot": case.pad_slot,
+    }
+
+
+def inputs(case: GdnCase) -> Inputs:
+    """Arguments with the metadata's fields among them; slots that nobody may read hold poison."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    rows, meta = case.tokens + case.extra, batch(case)
+    conv, ssm = pools(case, case.slots)
+    unread = torch.ones(case.slots, dtype=torch.bool)
+    unread[meta["state_indices"][case.warm].long()] = False
+    conv[unread] = poison(case.poison, tuple(conv[unread].shape), conv.dtype)
+    ssm[unread] = poison(case.poison, tuple(ssm[unread].shape), ssm.dtype)
+    return {
+        "mixed_qkv": mixed(case, "mixed", rows)[:, 0],
+        "a": uniform(case.seed, "a", (rows, case.heads), dtype, 3.0),
+        "b": uniform(case.seed, "b", (rows, case.heads), dtype, 4.0),
+        "core_attn_out": poison(case.poison, (rows, case.heads, case.V), dtype),
+        "conv_state": conv,
+        "ssm_state": ssm,
+        **parameters(case),
+        **meta,
+        **scalars(case),
+    }
+
+
+def written_slots(case: GdnCase, given: Inputs) -> Tensor:
+    """[slots]: those of live requests."""
+    mask = torch.zeros(len(given["ssm_state"]), dtype=torch.bool)
+    mask[given["state_indices"][case.live].long()] = True
+    return mask
+
+
+def small_enough(case: GdnCase) -> bool:
+    """For the emulated tier."""
+    chunks = sum(-(-length // 64) for length in case.prefills)
+    return chunks * case.heads * -(-case.K // 32) * -(-case.V // 32) <= MOST_EMULATED
+
+
+METADATA = (
+    "num_decodes", "num_decode_tokens", "num_prefills", "num_prefill_tokens", "num_actual_tokens", "state_indices",
+    "query_start_loc", "has_initial_state", "pad_slot",
+)  # fmt: skip
+
+
+def _layer(core: Callable[..., None]) -> Callable[..., None]:
+    """The layer with the metadata's fields and the packed weight's data and width as arguments of their own."""
+
+    def call(conv_weight: Any, conv_width: int, **given: Any) -> None:
+        packed: Any = conv_weight
+        if isinstance(conv_weight, Tensor) and conv_weight.dim() == 4:
+            sizes = [given[name] for name in ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")]
+            HK, K, HV, V = sizes if all(isinstance(size, int) for size in sizes) else (0, 0, 0, 0)  # a wrong call
+            packed = PackedConvWeight(conv_weight, "pairs-n32", 2 * HK * K + HV * V, conv_width)
+        about = GdnMetadata(**{name: given.pop(name) for name in METADATA})
+        core(conv_weight=packed, metadata=about, **given)
+
+    return call
+
+
+call_reference = _layer(reference.gdn_attention_core.gdn_attention_core)
+call_optimized = _layer(optimized.gdn_attention_core.gdn_attention_core)
+
+
+def _written_rows(case: GdnCase, given: Inputs) -> Tensor:
+    return (torch.arange(len(given["core_attn_out"])) < case.tokens)[:, None, None]
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "nothing to do": lambda case: case.tokens == 0,
+    "only decodes": lambda case: case.decodes > 0 and not case.prefills,
+    "only prefills": lambda case: case.decodes == 0 and len(case.prefills) > 0,
+    "both": lambda case: case.decodes > 0 and len(case.prefills) > 0,
+    "a prefill without tokens": lambda case: 0 in case.prefills and case.tokens > 0,
+    "a prefill shorter than the history": lambda case: 1 in case.prefills and case.width > 2,
+    "more than a chunk": lambda case: max(case.prefills, default=0) > 64,
+    "dirty slots start from zeros": lambda case: bool(case.cold) and any(case.prefills[n] for n in case.cold),
+    "pads": lambda case: bool(case.pads) and case.tokens > 0,
+    "pad is a slot in range": lambda case: case.pad_in_range and case.tokens > 0,
+    "rows beyond the tokens": lambda case: case.extra > 0,
+    "SD": lambda case: case.conv_layout == "SD",
+    "DS": lambda case: case.conv_layout == "DS",
+    "kv": lambda case: case.state_layout == "kv" and case.K != case.V,
+    "vk": lambda case: case.state_layout == "vk" and case.K != case.V,
+    "HV != HK": lambda case: case.group > 1,
+    "bfloat16 states": lambda case: case.state == "bfloat16",
+    **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype for dtype in UNIT},  # type: ignore[misc]
+}

@@ -1,0 +1,81 @@
+"""Wrong calls of gdn_attention_core, one for each error of its contract. Without tokens nothing is done, nor checked."""
+
+import torch
+
+from kernelpair.contract.pair import Inputs, WrongCall
+from properties.gdn_attention_core.cases import GdnCase
+from properties.shared.wrong_calls import cast, changed, grown, made, replaced, self_overlapping, slot, slot_twice, sparse, within
+
+
+def _busy(case: GdnCase) -> bool:
+    return case.tokens > 0
+
+
+def _live(case: GdnCase, given: Inputs) -> list[int]:
+    return list(case.live) if case.tokens else []
+
+
+def _slots(given: Inputs) -> int:
+    return len(given["ssm_state"])
+
+
+def _added(name: str, step: int, *also: str) -> WrongCall:
+    """A count that is off by `step`."""
+    return made(lambda case, given: given | {name: given[name] + step}, ValueError, name, *also, when=_busy)
+
+
+def _shorter(name: str) -> WrongCall:
+    """One row less than there are tokens."""
+    return made(lambda case, given: given | {name: given[name][: case.tokens - 1]}, ValueError, name, when=_busy)
+
+
+TOTAL = ("num_actual_tokens", "query_start_loc", "num_decodes", "num_decode_tokens", "num_prefill_tokens", "num_prefills")
+WRONG_CALLS = {
+    "decode_tokens": _added("num_decode_tokens", 1, *TOTAL),
+    "decodes": _added("num_decodes", 1, *TOTAL),
+    "prefills": _added("num_prefills", 1, "state_indices"),
+    "prefill_tokens": _added("num_prefill_tokens", 1, *TOTAL),
+    "prefills_negative": replaced("num_prefills", -1, ValueError, "num_prefills", "num_prefill_tokens", when=_busy),
+    "actual_tokens": _added("num_actual_tokens", 1, *TOTAL),
+    "indices_count": grown("state_indices", 0, when=_busy),
+    "indices_float": cast("state_indices", torch.float32, when=_busy),
+    "offsets_count": grown("query_start_loc", 0, when=_busy),
+    "offsets_shifted": changed("query_start_loc", lambda offsets: offsets + 1, ValueError, when=_busy),
+    "offsets_float": cast("query_start_loc", torch.float64, when=_busy),
+    "flags_int": cast("has_initial_state", torch.int64, when=_busy),
+    "flags_count": grown("has_initial_state", 0, when=_busy),
+    "slot_negative": slot("state_indices", _live, -1),
+    "slot_too_large": slot("state_indices", _live, 0, _slots),
+    "slot_twice": slot_twice("state_indices", _live),
+    "mixed_rows": _shorter("mixed_qkv"),
+    "a_rows": _shorter("a"),
+    "out_rows": _shorter("core_attn_out"),
+    "mixed_width": grown("mixed_qkv", 1, "conv_weight", when=_busy),
+    "mixed_strides": sparse("mixed_qkv", when=_busy),
+    "mixed_int": cast("mixed_qkv", torch.int32, when=_busy),
+    "a_heads": grown("a", 1, when=_busy),
+    "b_heads": grown("b", 1, when=_busy),
+    "b_dtype": cast("b", torch.float64, "mixed_qkv", when=_busy),
+    "out_width": grown("core_attn_out", 2, when=_busy),
+    "out_strides": sparse("core_attn_out", when=_busy),
+    "conv_columns": grown("conv_state", 1, when=_busy),
+    "conv_dtype": cast("conv_state", torch.int32, when=_busy),
+    "conv_itself": self_overlapping("conv_state", when=_busy),
+    "state_heads": grown("ssm_state", 1, when=_busy),
+    "state_width": grown("ssm_state", 3, when=_busy),
+    "state_dtype": cast("ssm_state", torch.int32, when=_busy),
+    "state_strides": sparse("ssm_state", when=_busy),
+    "state_overlap": within("core_attn_out", "ssm_state", when=_busy),
+    "weight_plain": made(
+        lambda case, given: given | {"conv_weight": given["conv_weight"][0, 0]}, TypeError, "conv_weight", when=_busy
+    ),
+    "bias_length": grown("conv_bias", 0, when=_busy),
+    "bias_int": cast("conv_bias", torch.int32, when=_busy),
+    "A_log_length": grown("A_log", 0, when=_busy),
+    "dt_bias_int": cast("dt_bias", torch.int32, when=_busy),
+    "heads_zero": replaced("num_k_heads", 0, ValueError, when=_busy),
+    "conv_layout": replaced("conv_layout", "sd", ValueError, when=_busy),
+    "state_layout": replaced("state_layout", "KV", ValueError, when=_busy),
+    "state_layout_none": replaced("state_layout", None, TypeError, when=_busy),
+    "eps_zero": replaced("eps", 0.0, ValueError, when=_busy),
+}

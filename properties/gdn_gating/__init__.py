@@ -1,0 +1,36 @@
+"""gdn_gating on trial: elementwise gates that must be accurate from the flat end to the saturated one, wherever they stand."""
+
+import torch
+
+from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
+from optimized import operator
+from properties.gdn_gating.bench import BENCH
+from properties.gdn_gating.bound import bound
+from properties.gdn_gating.cases import ARGUMENT_LAYOUTS, EDGES, NAMES, GatingCase, inputs, strategy
+from properties.gdn_gating.relations import RELATIONS
+from properties.gdn_gating.wrong_calls import WRONG_CALLS
+from reference.gdn_gating import gdn_gating
+
+PAIR = Pair(
+    name="gdn_gating",
+    reference=gdn_gating,
+    optimized=operator("gdn_gating"),
+    cases=Cases(
+        type=GatingCase,
+        version=1,
+        strategy=strategy(),
+        inputs=inputs,
+    ),
+    signature=Signature(
+        results=NAMES,
+        result_dtype=lambda case, name: torch.float32 if name == "g" else getattr(torch, case.dtype),
+        layouts=ARGUMENT_LAYOUTS,
+    ),
+    truth=Within(bound),
+    relations=RELATIONS,
+    wrong_calls=WRONG_CALLS,
+    coverage=Coverage(
+        edges=EDGES,
+    ),
+    bench=BENCH,
+)

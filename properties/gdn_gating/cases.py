@@ -1,0 +1,109 @@
+"""gdn_gating: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from kernelpair.call.layout import ANY_STRIDES, READ_ONLY, TURNED
+from kernelpair.call.values import uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.strategies import any_of, around, common, float_dtypes, together
+
+ROWS = (1, 7, 0, 2, 1024)
+HEADS = (1, 6, *around(16, 32), 48, 64)  # around one and two vectors, and models' head counts
+CENTRES = (0, -100, -88, -20, -17, 20, 88, 100)  # of a + dt_bias: where exp, log1p or the threshold change their ways
+LOG_RATES = (0, -10, 10, 3)  # around which A_log lies
+THRESHOLDS = (20.0, 0.5)
+BETAS = (1.0, 0.5, 2.0)
+JUMP = 2.0**-4  # distance that z keeps from a low threshold, where softplus jumps
+VECTORS = ("A_log", "dt_bias")
+MOST_ELEMENTS = 8192
+MATRIX = (*READ_ONLY, *TURNED, "strided", "transposed")
+ARGUMENT_LAYOUTS = {"a": MATRIX, "b": MATRIX, "A_log": ANY_STRIDES, "dt_bias": ANY_STRIDES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatingCase(Case):
+    """a and b of `rows` tokens and some heads."""
+
+    rows: int = 1
+    heads: int = 1
+    centre: int = 0
+    """a + dt_bias lies within 3 of it."""
+    log_rate: int = 0
+    spread: float = 4.0
+    """Largest |b|."""
+    softplus_beta: float = 1.0
+    softplus_threshold: float = 20.0
+    wide: tuple[str, ...] = ()
+    """The parameter vectors in float32 instead of the call's dtype."""
+
+
+FIELDS = together({"dtype": float_dtypes, **common(ARGUMENT_LAYOUTS, [])})
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> GatingCase:
+    """Any sizes, regimes, dtypes and layouts that the contract allows."""
+    fields = draw(FIELDS)
+    heads, rows = draw(any_of(*HEADS), label="heads"), draw(any_of(*ROWS), label="rows")
+    return GatingCase(
+        **fields,
+        rows=rows if rows * heads <= MOST_ELEMENTS else 7,
+        heads=heads,
+        centre=draw(any_of(*CENTRES), label="centre"),
+        log_rate=draw(any_of(*LOG_RATES), label="log_rate"),
+        spread=draw(any_of(4.0, 200.0, 1e-3)),
+        softplus_beta=draw(any_of(*BETAS)),
+        softplus_threshold=draw(any_of(*THRESHOLDS)),
+        wide=draw(any_of((), VECTORS, ("A_log",), ("dt_bias",))),
+    )
+
+
+def inputs(case: GatingCase) -> Inputs:
+    """a and dt_bias share the centre; with a low threshold z keeps away from it."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    vector = {name: torch.float32 if name in case.wide else dtype for name in VECTORS}
+    half = case.centre / 2
+    dt_bias = (uniform(case.seed, "dt_bias", (case.heads,)) + half).to(vector["dt_bias"])
+    a = (uniform(case.seed, "a", (case.rows, case.heads), scale=2.0) + half).to(dtype)
+    if case.layout.get("a") == "expanded":
+        a = a[:1].expand(a.shape).contiguous()
+    z = case.softplus_beta * (a.double() + dt_bias.double())
+    if case.softplus_threshold < 15:
+        a = torch.where((z - case.softplus_threshold).abs() < JUMP, a.float() - 1, a.float()).to(dtype)
+    return {
+        "A_log": (uniform(case.seed, "A_log", (case.heads,)) + case.log_rate).clamp(-10, 10).to(vector["A_log"]),
+        "a": a,
+        "b": uniform(case.seed, "b", (case.rows, case.heads), dtype, case.spread),
+        "dt_bias": dt_bias,
+        "softplus_beta": case.softplus_beta,
+        "softplus_threshold": case.softplus_threshold,
+    }
+
+
+# --- relations ---
+
+NAMES = ("g", "beta")
+
+
+def _says(**wanted: Any) -> Callable[[Any], bool]:
+    return lambda case: all(getattr(case, name) == value for name, value in wanted.items())
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no rows": _says(rows=0),
+    "many rows": _says(rows=1024),
+    "a partial vector of heads": lambda case: case.heads % 16 > 0,
+    "strided b": lambda case: case.layout.get("b") in ("strided", "transposed", *TURNED),
+    "|b| saturates": lambda case: case.spread > 100,
+    "float32 vectors beside 16-bit gates": lambda case: bool(case.wide) and case.dtype != "float32",
+    **{f"x near {centre}": _says(centre=centre) for centre in CENTRES},
+    **{f"threshold {t}": _says(softplus_threshold=t) for t in THRESHOLDS},
+    **{f"softplus_beta {s}": _says(softplus_beta=s) for s in BETAS},
+    **{f"dtype {d}": _says(dtype=d) for d in ("float32", "bfloat16", "float16")},
+}

@@ -1,0 +1,25 @@
+"""gdn_gating: calls that both sides refuse."""
+
+import torch
+
+from properties.shared.wrong_calls import INF, NAN, cast, changed, grown, one_rank_more, other_dtype, replaced
+
+WRONG_CALLS = {
+    "b_rows": grown("b", 0, "a"),
+    "b_heads": grown("b", 1, "a"),
+    "A_log_heads": grown("A_log", 0),
+    "dt_bias_heads": grown("dt_bias", 0),
+    "a_rank": one_rank_more("a"),
+    "b_rank": changed("b", lambda b: b.reshape(-1), ValueError),
+    "A_log_rank": one_rank_more("A_log"),
+    "b_dtype": other_dtype("b", "a"),
+    "a_integers": cast("a", torch.int64, "b"),
+    "A_log_dtype": cast("A_log", torch.float64),
+    "dt_bias_integers": cast("dt_bias", torch.int32),
+    "a_none": replaced("a", None, TypeError),
+    "beta_zero": replaced("softplus_beta", 0.0, ValueError),
+    "beta_negative": replaced("softplus_beta", -1.0, ValueError),
+    "beta_infinite": replaced("softplus_beta", INF, ValueError),
+    "beta_nan": replaced("softplus_beta", NAN, ValueError),
+    "threshold_nan": replaced("softplus_threshold", NAN, ValueError),
+}

@@ -1,0 +1,34 @@
+"""local_attention_batches on trial: integers that are rearranged, so everything compares bit for bit."""
+
+from kernelpair.contract.pair import Cases, Coverage, Exact, Pair, Signature
+from optimized.local_attention_batches import local_attention_batches as optimized
+from properties.local_attention_batches.bench import BENCH
+from properties.local_attention_batches.cases import EDGES, INDICES, LAYOUTS, RESULTS, LocalCase, inputs, strategy
+from properties.local_attention_batches.relations import RELATIONS
+from properties.local_attention_batches.wrong_calls import WRONG_CALLS
+from reference.local_attention_batches import local_attention_batches
+
+PAIR = Pair(
+    name="local_attention_batches",
+    reference=local_attention_batches,
+    optimized=optimized,
+    cases=Cases(
+        type=LocalCase,
+        version=1,
+        strategy=strategy(),
+        inputs=inputs,
+    ),
+    signature=Signature(
+        results=RESULTS,
+        dtypes=(),
+        indices=INDICES,
+        layouts=LAYOUTS,
+    ),
+    truth=Exact(),
+    relations=RELATIONS,
+    wrong_calls=WRONG_CALLS,
+    coverage=Coverage(
+        edges=EDGES,
+    ),
+    bench=BENCH,
+)

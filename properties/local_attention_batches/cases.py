@@ -1,0 +1,145 @@
+"""Cases of local_attention_batches: requests of some new tokens among some total, near the ends of chunks and pages."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from kernelpair.call.layout import ANY_STRIDES
+from kernelpair.call.values import permutation, poison_value
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.strategies import around, common, together
+
+PAGES = (1, 2, 3, 16)
+CHUNK_PAGES = (1, 2, 4, 8)
+MOST_REQUESTS = 5
+MOST_CHUNKS = 3  # of one request: a first, an inner and a last one
+MOST_PAGE_ID = 2**31 - 1
+
+INDICES = ("query_start_loc", "seq_lens", "block_table")
+LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalCase(Case):
+    """Requests of (new, total) tokens in chunks of chunk_pages pages."""
+
+    page_size: int = 1
+    chunk_pages: int = 1
+    requests: tuple[tuple[int, int], ...] = ()
+    start: int = 0
+    """Tokens in front of the first request."""
+    spare: int = 0
+    """Table columns beyond the longest request."""
+    high: bool = False
+    """Page ids up to the largest int32."""
+
+    @property
+    def chunk(self) -> int:
+        return self.page_size * self.chunk_pages
+
+
+@cache
+def _requests(chunk: int) -> st.SearchStrategy[tuple[tuple[int, int], ...]]:
+    """(new, total): lengths around multiples of the chunk twice as often as any others; the total or the cached part."""
+    near = around(*(n * chunk for n in range(MOST_CHUNKS + 1)))
+    lengths = st.sampled_from((*range(2), *near, *near, *range(MOST_CHUNKS * chunk)))
+    kinds = st.sampled_from(("new tokens", "new tokens", "cached tokens", "one token", "no keys"))
+    return st.lists(st.builds(_request, kinds, lengths, lengths), max_size=MOST_REQUESTS).map(tuple)
+
+
+def _request(kind: str, total: int, part: int) -> tuple[int, int]:
+    if kind == "no keys":
+        return part, 0
+    part = min(part, total)
+    if kind == "cached tokens":
+        return total - part, total
+    return (min(1, total) if kind == "one token" else part), total
+
+
+FIELDS = together(
+    {
+        **common(LAYOUTS, INDICES),
+        "page_size": st.sampled_from(PAGES),
+        "chunk_pages": st.sampled_from(CHUNK_PAGES),
+        "start": st.sampled_from((0, 0, 1, 7)),
+        "spare": st.integers(0, 2),
+        "high": st.booleans(),
+    }
+)
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> LocalCase:
+    """Any lengths, pages, chunks, layouts and index dtypes that the contract allows."""
+    fields = draw(FIELDS)
+    requests = draw(_requests(fields["page_size"] * fields["chunk_pages"]), label="requests")
+    return LocalCase(**fields, requests=requests)
+
+
+def pages_of(tokens: int, page_size: int) -> int:
+    return -(-tokens // page_size)
+
+
+def used_pages(case: LocalCase, b: int) -> range:
+    new, total = case.requests[b]
+    if new == 0 or total == 0:
+        return range(0)
+    return range((total - new) // case.chunk * case.chunk_pages, pages_of(total, case.page_size))
+
+
+def inputs(case: LocalCase) -> Inputs:
+    """Distinct page ids where the contract looks, poison elsewhere."""
+    B, M = len(case.requests), max((pages_of(k, case.page_size) for _, k in case.requests), default=0) + case.spare
+    ids = permutation(case.seed, "pages", B * M).reshape(B, M)
+    table = torch.full((B, M), int(poison_value(case.poison, torch.int64)))
+    for b in range(B):
+        used = list(used_pages(case, b))
+        table[b, used] = MOST_PAGE_ID - ids[b, used] if case.high else ids[b, used]
+    new = torch.tensor([case.start, *(q for q, _ in case.requests)])
+    return {
+        "attn_chunk_size": case.chunk,
+        "query_start_loc": new.cumsum(0),
+        "seq_lens": torch.tensor([k for _, k in case.requests], dtype=torch.int64),
+        "block_table": table,
+        "page_size": case.page_size,
+    }
+
+
+RESULTS = ("seqlens_q_local", "cu_seqlens_q_local", "seqlens_k_local", "block_table_local")
+
+
+def _rows(case: LocalCase) -> list[int]:
+    """How many virtual requests each request gives: chunks that hold a new token."""
+    return [
+        len({(k - i) // case.chunk for i in range(1, q + 1)}) if k else 0
+        for q, k in case.requests
+    ]
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no requests": lambda case: not case.requests,
+    "no virtual request": lambda case: bool(case.requests) and not sum(_rows(case)),
+    "no new tokens": lambda case: any(q == 0 < k for q, k in case.requests),
+    "no keys": lambda case: any(q == 0 == k for q, k in case.requests),
+    "new tokens without keys": lambda case: any(q > 0 == k for q, k in case.requests),
+    "shorter than a chunk and no page multiple": lambda case:
+    0 < max((k for _, k in case.requests), default=0) < case.chunk and any(k % case.page_size for _, k in case.requests),
+    "table narrower than a chunk": lambda case: pages_of(max((k for _, k in case.requests), default=0), case.page_size)
+    + case.spare
+    < case.chunk_pages,
+    "total at a chunk's end": lambda case: any(q > 0 < k and k % case.chunk == 0 for q, k in case.requests),
+    "total one past a chunk's end": lambda case: any(
+        q > 0 and k > case.chunk > 1 == k % case.chunk for q, k in case.requests
+    ),
+    "cached tokens at a chunk's end": lambda case: any(0 < q < k and (k - q) % case.chunk == 0 for q, k in case.requests),
+    "three chunks of a request": lambda case: max(_rows(case), default=0) >= 3,
+    "tokens in front": lambda case: case.start > 0,
+    "highest page ids": lambda case: case.high and sum(_rows(case)) > 0,
+    **{f"page {page}": lambda case, page=page: case.page_size == page for page in PAGES},  # type: ignore[misc]
+    **{f"C of {n} pages": lambda case, n=n: case.chunk_pages == n for n in CHUNK_PAGES},  # type: ignore[misc]
+}

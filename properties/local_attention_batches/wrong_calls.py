@@ -1,0 +1,84 @@
+"""local_attention_batches: calls that both sides refuse."""
+
+from collections.abc import Callable
+
+import torch
+
+from kernelpair.contract.pair import Inputs, WrongCall
+from properties.local_attention_batches.cases import INDICES, MOST_PAGE_ID, LocalCase, used_pages
+from properties.shared.wrong_calls import Pick, changing, entry, setting
+
+
+def _negative(at: int) -> Pick:
+    """An entry of a batch that has requests."""
+    return lambda case, given: (at, -1) if case.requests else None
+
+
+def _beyond_the_table(case: LocalCase, given: Inputs) -> tuple[int, int] | None:
+    """More keys than the first request's row has places for."""
+    columns = given["block_table"].shape[1]
+    return (0, columns * case.page_size + 1 + case.requests[0][0]) if case.requests else None
+
+
+def _too_many_new(case: LocalCase, given: Inputs) -> Inputs | None:
+    b = next((b for b, (_, k) in enumerate(case.requests) if k), None)
+    if b is None:
+        return None
+    wrong = given["query_start_loc"].clone()
+    wrong[b + 1 :] += case.requests[b][1] - case.requests[b][0] + 1
+    return given | {"query_start_loc": wrong}
+
+
+def _page_id(value: int) -> Callable[[LocalCase, Inputs], Inputs | None]:
+    """The last used entry of some request."""
+
+    def make(case: LocalCase, given: Inputs) -> Inputs | None:
+        used = [(b, used_pages(case, b)[-1]) for b in range(len(case.requests)) if used_pages(case, b)]
+        if not used or (value > MOST_PAGE_ID and "block_table" in case.int32):
+            return None
+        wrong = given["block_table"].clone()
+        wrong[used[-1]] = value
+        return given | {"block_table": wrong}
+
+    return make
+
+
+def _chunk_too_long(case: LocalCase, given: Inputs) -> Inputs:
+    """One page of 2^31 tokens, all of them cached but one."""
+    return {
+        "attn_chunk_size": 2**31,
+        "query_start_loc": torch.tensor([0, 1]),
+        "seq_lens": torch.tensor([2**31]),
+        "block_table": torch.zeros(1, 1, dtype=torch.int64),
+        "page_size": 2**31,
+    }
+
+
+_LENGTHS = ("query_start_loc", "seq_lens")
+WRONG_CALLS = {
+    "chunk_zero": WrongCall(setting(attn_chunk_size=0), ValueError, "attn_chunk_size"),
+    "chunk_negative": WrongCall(setting(attn_chunk_size=-16), ValueError, "attn_chunk_size"),
+    "chunk_float": WrongCall(setting(attn_chunk_size=4.0), TypeError, "attn_chunk_size"),
+    "page_zero": WrongCall(setting(page_size=0), ValueError, "page_size"),
+    "page_none": WrongCall(setting(page_size=None), TypeError, "page_size"),
+    "chunk_no_multiple": WrongCall(setting(attn_chunk_size=7, page_size=2), ValueError, "attn_chunk_size"),
+    "more_new_than_total": WrongCall(_too_many_new, ValueError, _LENGTHS),
+    "length_negative": entry("seq_lens", _negative(-1), ValueError),
+    "offset_negative": entry("query_start_loc", _negative(0), ValueError),
+    "offset_falls": entry("query_start_loc", _negative(-1), ValueError),
+    "length_beyond_table": entry("seq_lens", _beyond_the_table, IndexError),
+    "chunk_beyond_int32": WrongCall(_chunk_too_long, ValueError, "seq_lens"),
+    "page_id_negative": WrongCall(_page_id(-1), IndexError, "block_table"),
+    "page_id_beyond_int32": WrongCall(_page_id(MOST_PAGE_ID + 1), IndexError, "block_table"),
+    "table_rank": WrongCall(changing("block_table", lambda t: t[None]), ValueError, "block_table"),
+    "table_rows": WrongCall(changing("block_table", lambda t: t.new_zeros(len(t) + 1, t.shape[1])), ValueError, INDICES),
+    "table_none": WrongCall(setting(block_table=None), TypeError, "block_table"),
+    "lengths_size": WrongCall(changing("seq_lens", lambda t: t.new_zeros(len(t) + 1)), ValueError, INDICES),
+    "offsets_size": WrongCall(changing("query_start_loc", lambda t: t[1:]), ValueError, INDICES),
+    **{
+        f"{name}_float": WrongCall(changing(name, lambda t: t.float()), TypeError, name) for name in INDICES
+    },
+    **{
+        f"{name}_uint8": WrongCall(changing(name, lambda t: t.to(torch.uint8)), TypeError, name) for name in INDICES
+    },
+}

@@ -1,0 +1,37 @@
+"""mla_decode on trial: one query token per request over paged latents, split in any way, with exactly the workspace asked for."""
+
+from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
+from optimized import operator
+from properties.mla_decode.bench import BENCH
+from properties.mla_decode.bound import bound
+from properties.mla_decode.cases import EDGES, EMULATED_WORK, INDICES, LAYOUTS, MlaDecodeCase, inputs, strategy, work
+from properties.mla_decode.relations import RELATIONS
+from properties.mla_decode.wrong_calls import WRONG_CALLS
+from properties.shared.strategies import kernel_paths
+from reference.mla_decode import mla_decode
+
+PAIR = Pair(
+    name="mla_decode",
+    reference=mla_decode,
+    optimized=operator("mla_decode"),
+    cases=Cases(
+        type=MlaDecodeCase,
+        version=1,
+        strategy=strategy(),
+        inputs=inputs,
+        small=lambda case: work(case) <= EMULATED_WORK,
+    ),
+    signature=Signature(
+        scratch=("workspace",),
+        indices=INDICES,
+        layouts=LAYOUTS,
+    ),
+    truth=Within(bound, sharp=lambda case: case.values != "random" or case.dtype == "float32"),
+    relations=RELATIONS,
+    wrong_calls=WRONG_CALLS,
+    coverage=Coverage(
+        edges=EDGES,
+        paths=kernel_paths("decode_", but=["decode_head_parts"]),
+    ),
+    bench=BENCH,
+)

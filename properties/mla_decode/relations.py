@@ -1,0 +1,138 @@
+"""mla_decode: what holds between calls."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.values import permutation
+from kernelpair.contract.pair import Relation
+from kernelpair.trial.session import Session
+from optimized.mla_decode import mla_decode_workspace_size
+from properties.mla_decode.bound import keys_of
+from properties.mla_decode.cases import INDICES, MlaDecodeCase
+from reference.decode_attention import decode_attention
+from reference.paged_attention import paged_attention
+
+# --- relations ---
+
+
+def _close(session: Session, got: Tensor, expected: Tensor, says: str, share: int = 2) -> None:
+    tolerance = session.first.bound.get("out")
+    if isinstance(tolerance, Tensor):
+        session.expect_close("out", got, expected, share * tolerance, says)
+
+
+def _again(case: MlaDecodeCase, session: Session, says: str, **changed: object) -> None:
+    other = session.run(replace(case, layout={}), session.inputs() | changed, judged=False)
+    _close(session, other.outputs["out"], session.first.outputs["out"], says)
+
+
+def _splits(case: MlaDecodeCase, session: Session) -> None:
+    splits = {-1: 3, 1: 7, 2: 5, 7: 1}.get(case.splits, 2)  # others come of the budget of scratch
+    nbytes = mla_decode_workspace_size(max(case.lens, default=0), len(case.lens), case.heads, case.page, case.latent, splits)
+    workspace = torch.full((nbytes,), 0xFF, dtype=torch.uint8)
+    _again(case, session, f"{splits} splits", num_kv_splits=splits, workspace=workspace)
+
+
+def _table_tail(case: MlaDecodeCase, session: Session) -> None:
+    given = session.inputs()
+    table = given["page_table"].long()
+    longer = torch.cat([table, torch.full((len(table), 2), 10**6)], dim=1)
+    other = session.run(replace(case, layout={}), given | {"page_table": longer}, judged=False)
+    session.expect_same("out", other.outputs["out"], session.first.outputs["out"], "more columns, of garbage")
+
+
+def _repaged(case: MlaDecodeCase, session: Session) -> None:
+    given = session.inputs()
+    page = {16: 64, 32: 16, 64: 128, 128: 32}[case.page]
+    counts = [-(-n // page) for n in case.lens]
+    table = torch.full((len(counts), max(counts, default=0)), -1)
+    cache_ = given["kv_cache"].new_full((sum(counts) + 1, page, given["kv_cache"].shape[2]), torch.nan)
+    for b, latents in enumerate(keys_of(case, given["kv_cache"], given["page_table"])):
+        first = sum(counts[:b])
+        table[b, : counts[b]] = torch.arange(first, first + counts[b])
+        cache_[first : first + counts[b]].flatten(0, 1)[: len(latents)] = latents
+    _again(case, session, f"pages of {page}", kv_cache=cache_, page_table=table)
+
+
+def _slots(case: MlaDecodeCase, session: Session) -> None:
+    """decode_attention's shared-buffer form, as its reference says."""
+    given = session.inputs()
+    batch, longest = len(case.lens), max(case.lens, default=0)
+    flat = given["kv_cache"].double().flatten(0, 1)[:, None]
+    j = torch.arange(longest)
+    columns = given["page_table"].long()[:, j // case.page] * case.page + j % case.page
+    out = torch.empty(batch, case.heads, case.latent, dtype=torch.float64)
+    scratch = torch.empty(batch, case.heads, 1, case.latent + 1)
+    q = torch.cat([given["q_nope"], given["q_pe"]], dim=-1).double()
+    decode_attention(q, flat, flat[..., : case.latent], out, None, None, None, scratch, columns, torch.arange(batch),
+                     given["seq_lens"], None, None, given["sm_scale"])
+    _close(session, session.first.outputs["out"], out, "decode_attention in a shared buffer", 1)
+
+
+def _paged(case: MlaDecodeCase, session: Session) -> None:
+    """paged_attention with qv, as its reference says."""
+    given = session.inputs()
+    pool = given["kv_cache"].double()[:, :, None]
+    out = paged_attention(
+        given["q_pe"].double(), pool[..., case.latent :], pool[..., : case.latent], given["page_table"], given["seq_lens"],
+        torch.arange(len(case.lens) + 1), qv=given["q_nope"].double(), softmax_scale=given["sm_scale"],
+    )
+    _close(session, session.first.outputs["out"], out, "paged_attention with qv", 1)
+
+
+def _reordered(case: MlaDecodeCase, session: Session) -> None:
+    given = session.inputs()
+    order = permutation(case.seed, "order", len(case.lens))
+    moved = {name: given[name][order] for name in ("q_nope", "q_pe", "seq_lens", "page_table")}
+    other = session.run(replace(case, layout={}), given | moved, judged=False)
+    expected = torch.empty_like(session.first.outputs["out"])
+    expected[order] = other.outputs["out"]
+    _close(session, expected, session.first.outputs["out"], "requests in another order")
+
+
+def _alone(case: MlaDecodeCase, session: Session) -> None:
+    given = session.inputs()
+    rows = []
+    for b in range(len(case.lens)):
+        own = {name: given[name][b : b + 1] for name in ("q_nope", "q_pe", "seq_lens", "page_table")}
+        nbytes = mla_decode_workspace_size(case.lens[b], 1, case.heads, case.page, case.latent, case.splits)
+        own["workspace"] = torch.full((nbytes,), 0xFF, dtype=torch.uint8)
+        rows.append(session.run(replace(case, layout={}), given | own, judged=False).outputs["out"])
+    _close(session, torch.cat(rows), session.first.outputs["out"], "each request alone")
+
+
+def _renamed(case: MlaDecodeCase, session: Session) -> None:
+    given = session.inputs()
+    pages = len(given["kv_cache"])
+    order = permutation(case.seed, "rename", pages)
+    name_of = torch.empty_like(order)
+    name_of[order] = torch.arange(pages)
+    table = given["page_table"].long()
+    real = (table >= 0) & (table < pages)
+    table = torch.where(real, name_of[table.clamp(0, pages - 1)], table)
+    _again(case, session, "pages renamed", kv_cache=given["kv_cache"][order], page_table=table)
+
+
+def _dense(case: MlaDecodeCase, session: Session) -> None:
+    other = session.run(replace(case, layout={}, int32=() if case.int32 else INDICES), session.inputs(), judged=False)
+    _close(session, other.outputs["out"], session.first.outputs["out"], "dense tensors, other index dtypes")
+
+
+def _has_keys(case: MlaDecodeCase) -> bool:
+    return any(case.lens)
+
+
+RELATIONS = {
+    # A merge of splits rounds once more, so the exact mean of equal scores is one split's alone.
+    "splits": Relation(_splits, "the number of splits does not matter", lambda case: case.values != "equal"),
+    "tail": Relation(_table_tail, "table columns past the last page do not matter"),
+    "repage": Relation(_repaged, "the page size does not matter"),
+    "slots": Relation(_slots, "equals decode_attention in a shared buffer", _has_keys),
+    "paged": Relation(_paged, "equals paged_attention with qv", _has_keys),
+    "alone": Relation(_alone, "a batch equals separate calls", lambda case: 1 < len(case.lens) <= 4),
+    "order": Relation(_reordered, "permuting requests permutes results", lambda case: len(case.lens) > 1),
+    "rename": Relation(_renamed, "renaming pages changes nothing"),
+    "layout": Relation(_dense, "layout and index dtype do not matter"),
+}

@@ -1,0 +1,42 @@
+"""packed_linear on trial: any rows against a packed weight, summed in float32 and rounded once."""
+
+from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
+from properties.packed_linear.bench import BENCH
+from properties.packed_linear.bound import bound
+from properties.packed_linear.cases import (
+    EDGES,
+    LAYOUTS,
+    LinearCase,
+    call_optimized,
+    call_reference,
+    inputs,
+    small,
+    strategy,
+)
+from properties.packed_linear.relations import RELATIONS
+from properties.packed_linear.wrong_calls import WRONG_CALLS
+from properties.shared.strategies import kernel_paths
+
+PAIR = Pair(
+    name="packed_linear",
+    reference=call_reference,
+    optimized=call_optimized,
+    cases=Cases(
+        type=LinearCase,
+        version=1,
+        strategy=strategy(),
+        inputs=inputs,
+        small=small,
+    ),
+    signature=Signature(
+        layouts=LAYOUTS,
+    ),
+    truth=Within(bound, sharp=lambda case: case.values != "uniform" or case.dtype == "float32"),
+    relations=RELATIONS,
+    wrong_calls=WRONG_CALLS,
+    coverage=Coverage(
+        edges=EDGES,
+        paths=kernel_paths("linear_"),
+    ),
+    bench=BENCH,
+)

@@ -1,0 +1,146 @@
+"""packed_linear: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import optimized.packed_linear as optimized
+import reference.packed_linear as reference
+from kernelpair.call.layout import ANY_STRIDES, READ_ONLY
+from kernelpair.call.values import generator, small_integers, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.strategies import any_of, around, between, common, together
+from reference.pack_linear_weight import pack_linear_weight
+from serving import PackedWeight
+
+ROWS = (1, 2, 3, 4, 5, 16, *around(32), 64, 101, 0)  # M
+OUTPUTS = (1, 7, 12, *around(16), 24, *around(32, 48, 64), 416)  # N
+DEPTHS = (1, 2, 3, *around(32, 64), 96, 512, 4099)  # K
+DEEP = 2080  # K of one case in 32, with few columns
+LONG = 1031  # rows of one case in 32: more than a kernel copies at a time
+MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
+MOST_EMULATED = 1_000_000  # 20 ms of software tiles
+DTYPES = ("float32", "bfloat16", "float16")
+VALUES = ("uniform", "integers", "one_hot")
+SCALES = (1.0, 1e-3, 1e2)
+ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
+LAYOUTS = {"x": (*READ_ONLY, "strided", "transposed"), "packed_weight": ("offset",), "bias": ANY_STRIDES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearCase(Case):
+    """x [*outer, K] times W [N, K], plus a bias [N]."""
+
+    outer: tuple[int, ...] = (1,)
+    N: int = 1
+    K: int = 1
+    bias: str = ""
+    """Its dtype; empty for none."""
+    values: str = "uniform"
+    """`integers`: small ones, whose sums are exact; `one_hot`: rows of W that copy one column of x."""
+    scale: float = 1.0
+    """Of x; W stays below 1, so that nothing overflows in float16."""
+
+
+FIELDS = together({**common(LAYOUTS, []), "dtype": st.sampled_from(DTYPES)})
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> LinearCase:
+    """Any sizes within the budget, dtypes, strides and values."""
+    fields = draw(FIELDS)
+    N, K = draw(any_of(*OUTPUTS), label="N"), draw(any_of(*DEPTHS), label="K")
+    M = draw(any_of(*(rows for rows in ROWS if rows * N * K <= MOST_PRODUCTS)), label="M")
+    rare = draw(between(0, 31), label="rare")
+    if rare == 31:  # sums that are put away between slices of K
+        M, N, K = 65, min(N, 7), DEEP
+    if rare == 30:
+        M, N, K = LONG, min(N, 7), min(K, 31)
+    shapes = [(M,), (2, M), (M, 3), (2, 1, M)] + ([()] if M == 1 else [])
+    outer = draw(any_of(*(shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS)), label="outer")
+    values = draw(any_of(*VALUES), label="values")
+    scale = draw(any_of(*SCALES), label="scale") if values == "uniform" and K <= 512 else 1.0
+    bias = draw(any_of("", *DTYPES), label="bias")
+    return LinearCase(**fields, outer=outer, N=N, K=K, bias=bias, values=values, scale=scale)
+
+
+def _weight(case: LinearCase, dtype: torch.dtype) -> Tensor:
+    if case.values == "integers":
+        return small_integers(case.seed, "weight", (case.N, case.K), dtype)
+    if case.values == "uniform":
+        return uniform(case.seed, "weight", (case.N, case.K), dtype)
+    chosen = torch.from_numpy(generator(case.seed, "weight").integers(0, case.K, size=case.N))
+    return torch.nn.functional.one_hot(chosen, case.K).to(dtype)
+
+
+def _bias(case: LinearCase) -> Tensor | None:
+    if not case.bias:
+        return None
+    dtype = getattr(torch, case.bias)
+    if case.values == "uniform":
+        return uniform(case.seed, "bias", (case.N,), dtype)
+    return small_integers(case.seed, "bias", (case.N,), dtype, limit=0 if case.values == "one_hot" else 2)
+
+
+def inputs(case: LinearCase) -> Inputs:
+    """Zero-mean data, so that single terms count against a small sum; or values whose sums are exact."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    shape = (*case.outer, case.K)
+    x = (
+        small_integers(case.seed, "x", shape, dtype)
+        if case.values == "integers"
+        else uniform(case.seed, "x", shape, dtype, scale=case.scale)
+    )
+    packed = pack_linear_weight(_weight(case, dtype))
+    return {"x": x, "packed_weight": packed, "N": case.N, "K": case.K, "bias": _bias(case)}
+
+
+def call_reference(
+    x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor | None = None, layout: str | None = ANY_LAYOUT
+) -> Tensor:
+    """The reference with the packed weight's parts as arguments, so that each can be placed and made wrong; without a layout the
+    plain tensor takes the packed weight's place."""
+    packed: Any = packed_weight if layout is None else PackedWeight(packed_weight, layout, N, K)
+    return reference.packed_linear(x, packed, bias)
+
+
+def call_optimized(
+    x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor | None = None, layout: str | None = ANY_LAYOUT
+) -> Tensor:
+    """The kernel, likewise."""
+    packed: Any = packed_weight if layout is None else PackedWeight(packed_weight, layout, N, K)
+    return optimized.packed_linear(x, packed, bias)
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no rows": lambda case: 0 in case.outer,
+    "x of one dimension": lambda case: case.outer == (),
+    "x of four dimensions": lambda case: len(case.outer) == 3,
+    "x expanded": lambda case: case.layout.get("x") == "expanded" and case.outer[:1] > (1,),
+    "x transposed": lambda case: case.layout.get("x") == "transposed" and case.K > 1 and prod(case.outer) > 1,
+    "N = 1": lambda case: case.N == 1,
+    "K = 1": lambda case: case.K == 1,
+    "partial panel": lambda case: case.N % 32 > 0,
+    "tail of K": lambda case: case.K % 32 > 0,
+    "odd K": lambda case: case.K % 2 == 1,
+    "long K": lambda case: case.K > 2048,
+    "more than 64 rows": lambda case: prod(case.outer) > 64,
+    "more than 1024 rows": lambda case: prod(case.outer) > 1024,
+    "misaligned weight": lambda case: case.layout.get("packed_weight") == "offset",
+    **{f"bias {dtype}": lambda case, dtype=dtype: case.bias == dtype for dtype in DTYPES},  # type: ignore[misc]
+}
+
+
+def small(case: LinearCase) -> bool:
+    """Whether tiles in software multiply it in time: few products, or one long dimension alone."""
+    return (
+        max(prod(case.outer), 16) * max(case.N, 32) * max(case.K, 32) <= MOST_EMULATED
+        or (case.K == DEEP and case.N <= 7 and prod(case.outer) <= 130)
+        or (case.K < 32 and case.N <= 7 and prod(case.outer) == LONG)
+    )

@@ -1,0 +1,103 @@
+"""packed_linear: what holds between calls."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kernelpair.contract.pair import Relation
+from kernelpair.trial.session import Session
+from properties.packed_linear.cases import LinearCase
+from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
+
+# --- relations ---
+
+
+def _tolerance(session: Session) -> Tensor | None:
+    """Twice the bound: each side within one of the truth. None where the values are exact."""
+    limit = session.first.bound["out"]
+    return 2 * limit if isinstance(limit, Tensor) else None
+
+
+def _expect(session: Session, got: Tensor, expected: Tensor, tolerance: Tensor | None, says: str) -> None:
+    if tolerance is None:
+        session.expect_same("out", got + 0.0, expected + 0.0, says)  # -0 and 0 are one result
+    else:
+        session.expect_close("out", got, expected, tolerance, says)
+
+
+def _alone(case: LinearCase, session: Session) -> None:
+    """The last row by itself."""
+    given = session.inputs()
+    last = tuple(size - 1 for size in case.outer)
+    result = session.run(replace(case, layout={}), given | {"x": given["x"][last].clone()}, judged=False)
+    tolerance = _tolerance(session)
+    says = "a row by itself equals the row in company"
+    _expect(
+        session,
+        result.outputs["out"],
+        session.first.outputs["out"][last],
+        tolerance[last] if tolerance is not None else None,
+        says,
+    )
+
+
+def _parts(case: LinearCase, session: Session) -> None:
+    """The weight in two parts along N."""
+    given = session.inputs()
+    half = case.N // 2
+    weight = unpack_linear_weight(given["packed_weight"], case.N, case.K)
+    tolerance = _tolerance(session)
+    for columns in (slice(0, half), slice(half, None)):
+        bias = given["bias"][columns].clone() if given["bias"] is not None else None
+        part = weight[columns]
+        other = {"packed_weight": pack_linear_weight(part), "N": len(part), "bias": bias}
+        result = session.run(replace(case, layout={}), given | other, judged=False)
+        limit = tolerance[..., columns] if tolerance is not None else None
+        says = "concatenated weights concatenate outputs"
+        _expect(session, result.outputs["out"], session.first.outputs["out"][..., columns], limit, says)
+
+
+def _zero_bias(case: LinearCase, session: Session) -> None:
+    given = session.inputs()
+    result = session.run(inputs=given | {"bias": torch.zeros(case.N)}, judged=False)
+    says = "a bias of zeros equals none"
+    _expect(session, result.outputs["out"], session.first.outputs["out"], _tolerance(session), says)
+
+
+def _dense(case: LinearCase, session: Session) -> None:
+    result = session.run(replace(case, layout={}), session.inputs(), judged=False)
+    says = "dense tensors"
+    _expect(session, result.outputs["out"], session.first.outputs["out"], _tolerance(session), says)
+
+
+def _nan_stays(case: LinearCase, session: Session) -> None:
+    """NaN in one row of x and one row of W reaches its row and its column, and nothing else."""
+    given = session.inputs()
+    weight = unpack_linear_weight(given["packed_weight"], case.N, case.K)
+    row = tuple(size // 2 for size in case.outer)
+    column = case.N // 2
+    x = given["x"].clone()
+    x[row][case.K // 2] = float("nan")
+    weight[column, case.K - 1] = float("nan")
+    got = session.run(inputs=given | {"x": x, "packed_weight": pack_linear_weight(weight)}, judged=False).outputs["out"]
+    clean = torch.ones(got.shape, dtype=torch.bool)
+    clean[row] = False
+    clean[..., column] = False
+    session.expect(bool(got[~clean].isnan().all()), "out", "NaN reaches its row and its column")
+    tolerance = _tolerance(session)
+    limit = tolerance[clean] if tolerance is not None else None
+    _expect(session, got[clean], session.first.outputs["out"][clean], limit, "NaN stays in its row and its column")
+
+
+def _has_rows(case: LinearCase) -> bool:
+    return 0 not in case.outer and case.layout.get("x") != "expanded"
+
+
+RELATIONS = {
+    "alone": Relation(_alone, "a row does not depend on the other rows", _has_rows),
+    "parts": Relation(_parts, "concatenating weights along N concatenates the outputs", lambda case: case.N > 1),
+    "zero_bias": Relation(_zero_bias, "no bias equals a bias of zeros", lambda case: not case.bias),
+    "nan": Relation(_nan_stays, "NaN in a row of x or of the weight stays in its row or column", _has_rows),
+    "layout": Relation(_dense, "strides and offsets do not matter"),
+}

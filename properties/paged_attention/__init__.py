@@ -1,0 +1,49 @@
+"""paged_attention on trial: ragged queries over pages, causal or windowed, float8 caches, absorbed MLA."""
+
+from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
+from optimized.paged_attention import paged_attention as optimized_paged_attention
+from properties.paged_attention.bench import BENCH
+from properties.paged_attention.bound import bound
+from properties.paged_attention.cases import (
+    EDGES,
+    EMULATED_WORK,
+    FUSED,
+    INDICES,
+    LAYOUTS,
+    PagedAttentionCase,
+    inputs,
+    padded_work,
+    picture,
+    strategy,
+)
+from properties.paged_attention.relations import RELATIONS
+from properties.paged_attention.wrong_calls import WRONG_CALLS
+from properties.shared.strategies import kernel_paths
+from reference.paged_attention import paged_attention
+
+PAIR = Pair(
+    name="paged_attention",
+    reference=paged_attention,
+    optimized=optimized_paged_attention,
+    cases=Cases(
+        type=PagedAttentionCase,
+        version=1,
+        strategy=strategy(),
+        inputs=inputs,
+        small=lambda case: padded_work(case) <= EMULATED_WORK,
+        picture=picture,
+    ),
+    signature=Signature(
+        indices=INDICES,
+        layouts=LAYOUTS,
+        fused=FUSED,
+    ),
+    truth=Within(bound, sharp=lambda case: case.values != "random" or case.dtype == "float32"),
+    relations=RELATIONS,
+    wrong_calls=WRONG_CALLS,
+    coverage=Coverage(
+        edges=EDGES,
+        paths=kernel_paths("decode_", "prefill_"),
+    ),
+    bench=BENCH,
+)

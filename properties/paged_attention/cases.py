@@ -1,0 +1,318 @@
+"""paged_attention: what is drawn, and the arguments of a case."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ONLY
+from kernelpair.call.layout import FUSED as FUSED_LAYOUT
+from kernelpair.call.values import permutation, poison, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared import attention_values as numbers
+from properties.shared.strategies import any_of, around, between, common, together
+
+HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4))  # (H, Hkv)
+WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
+LATENT_WIDTHS = ((8, 32), (32, 64), (64, 512))  # rope, latent
+PAGES = (1, 2, 3, 16, 64, 128)
+STEP_LENGTHS = (100, 150, 200, 300)  # of single rows: enough for several splits, whatever the page
+PAGE_COUNTS = (0, 1, 2, 3, 8)  # sk in whole pages, and one key more or less
+ROWS = (1, 2, 0, 3, 5, *around(16, 32), 48, *around(64, 128, 256))
+BATCHES = (1, 1, 2, 2, 3, 4, 0)
+BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products
+LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
+EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
+LAYOUTS = {
+    "q": READ_ONLY,
+    "k_cache": POOL,
+    "v_cache": POOL,
+    "page_table": ANY_STRIDES,
+    "cache_seqlens": ANY_STRIDES,
+    "cu_seqlens_q": ANY_STRIDES,
+    "qv": READ_ONLY,
+    "k_descale": (*ANY_STRIDES, EXPANDED),
+    "v_descale": (*ANY_STRIDES, EXPANDED),
+    "sinks": ANY_STRIDES,
+}
+INDICES = ("page_table", "cache_seqlens", "cu_seqlens_q")
+FUSED = (("k_cache", "v_cache"), ("v_cache", "k_cache"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedAttentionCase(Case):
+    """Request b has rows[b] query rows over lens[b] keys."""
+
+    rows: tuple[int, ...] = (1,)
+    lens: tuple[int, ...] = (1,)
+    page: int = 1
+    heads: int = 1
+    kv_heads: int = 1
+    width: int = 1
+    width_v: int = 1
+    causal: bool = False
+    left: int = -1
+    right: int = -1
+    cap: float = 0.0
+    sinks: Literal["none", "same", "float32"] = "none"
+    scaled: bool = True
+    """softmax_scale is given; else it is derived from the widths."""
+    splits: int = 0
+    cache: Literal["same", "float8_e4m3fn", "float8_e5m2"] = "same"
+    descale: tuple[bool, bool] = (False, False)
+    """k_descale and v_descale are given."""
+    latent: bool = False
+    """qv is given; in the fused layout both caches are views of one buffer, as a latent cache is."""
+    gaps: bool = False
+    """Rows that belong to no request stand in front of and behind the others."""
+    scattered: bool = False
+    """Pages in any order."""
+    values: numbers.Values = "random"
+    spread: float = 1.0
+    """Standard deviation of the scores."""
+    size: float = 1.0
+    """Of q and v; k has the inverse."""
+
+
+def work(case: PagedAttentionCase) -> int:
+    """Multiply-adds of both products."""
+    return sum(q * k for q, k in zip(case.rows, case.lens)) * case.heads * score_width(case)
+
+
+def score_width(case: PagedAttentionCase) -> int:
+    """Of scores and values."""
+    return case.width + case.width_v * (2 if case.latent else 1)
+
+
+def padded_work(case: PagedAttentionCase) -> int:
+    """The same in whole tiles."""
+    def up(n: int, step: int) -> int:
+        return (n + step - 1) // step * step
+
+    group = case.heads // case.kv_heads
+    scores = sum(up(q * group, 16) * up(k, 32) for q, k in zip(case.rows, case.lens))
+    return scores * case.kv_heads * (up(case.width, 32) + up(case.width_v, 32) * (2 if case.latent else 1))
+
+
+FIELDS = together({
+    "dtype": st.sampled_from(("bfloat16", "float32", "float16")),
+    **common(LAYOUTS, INDICES, FUSED),
+    "page": st.sampled_from(PAGES),
+    "causal": st.booleans(),
+    "scaled": st.booleans(),
+    "splits": st.sampled_from((0, 0, 1, 2, 3, 7, 100)),
+    "gaps": st.booleans(),
+    "scattered": st.booleans(),
+    "values": st.sampled_from(("random", "random", "random", "one_hot", "equal")),
+    "spread": st.sampled_from((1.0, 0.1, 4.0)),
+    "size": st.sampled_from((1.0, 1e-3, 0.1, 100.0)),
+})
+KINDS = st.sampled_from(("same", "same", "same", "float8_e4m3fn", "float8_e5m2", "latent"))
+WINDOW: st.SearchStrategy[int | str] = st.sampled_from((-1, -1, -1, 0, 1, "sk-1", "sk", "sk/2", 2**62))
+CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
+SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
+DESCALE = st.sampled_from(((False, False), (True, True), (True, False), (False, True)))
+
+
+@cache
+def _lengths(most: int, page: int, single: bool) -> st.SearchStrategy[int]:
+    sizes = [1, *(n for pages in PAGE_COUNTS for n in around(pages * page)), *(STEP_LENGTHS if single else ())]
+    return st.sampled_from([n for n in sizes if n <= most] or [1])
+
+
+@cache
+def _rows(most: int, length: int) -> st.SearchStrategy[int]:
+    return st.sampled_from([n for n in (*ROWS, *around(length)) if n <= most] or [1])
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> PagedAttentionCase:
+    """Any call that the contract allows, within the budget of work."""
+    fields = draw(FIELDS)
+    kind = draw(KINDS, label="kind")
+    latent = kind == "latent"
+    heads, kv_heads = draw(any_of(*HEADS), label="heads")
+    width, width_v = draw(any_of(*(LATENT_WIDTHS if latent else WIDTHS)), label="widths")
+    if latent:
+        kv_heads = 1
+    batch = draw(any_of(*BATCHES), label="batch")
+    budget, rare = draw(any_of(*BUDGET), label="budget"), draw(between(0, 119), label="rare")
+    if rare % 8 == 7:
+        budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
+        width, width_v = (LATENT_WIDTHS if latent else WIDTHS)[rare // 8 % 5 % (3 if latent else 5)]
+    if latent and rare % 20 == 13:  # many heads over one latent, as after absorption
+        heads, (width, width_v) = 33, LATENT_WIDTHS[rare // 20 % 2]
+    most = budget // (heads * (width + width_v) * max(batch, 1))
+    single = rare % 5 == 3  # one row a request at most, as in decoding: it takes another engine
+    if single:
+        most = max(most, min(max(STEP_LENGTHS), LONG_BUDGET // (heads * (width + width_v) * max(batch, 1))))
+    lens = tuple(draw(_lengths(max(1, most), fields["page"], single), label="keys") for _ in range(batch))
+    rows = tuple(draw(_rows(max(1, most // max(n, 1)), n), label="rows") for n in lens)
+    n = max(lens, default=0)
+    named = {"sk-1": max(n - 1, 0), "sk": n, "sk/2": n // 2}
+    left, right = (draw(WINDOW, label=side) for side in ("left", "right"))
+    if single:
+        rows = tuple(min(1, n) for n in rows)
+    if (latent and rare % 2) or rare % 16 == 4:
+        # Of a latent's rows either part may come first; caches of serving engines have the value there.
+        fields["layout"] = {**fields["layout"], "v_cache" if latent and rare % 3 else "k_cache": FUSED_LAYOUT}
+    exact = fields["values"] != "random"
+    if fields["values"] == "equal":
+        fields["splits"] = 1
+    if kind != "same":  # float8 has no other sizes; a latent value is part of its key
+        fields["size"] = 1.0
+    return PagedAttentionCase(
+        **fields, rows=rows, lens=lens, heads=heads, kv_heads=kv_heads, width=width, width_v=width_v,
+        left=left if isinstance(left, int) else named[left], right=right if isinstance(right, int) else named[right],
+        cap=0.0 if exact else draw(CAP, label="cap"), sinks="none" if exact else draw(SINKS, label="sinks"),
+        cache=kind if kind.startswith("float8") else "same", latent=latent,  # type: ignore[arg-type]
+        descale=(False, False) if latent or exact else draw(DESCALE, label="descale"),
+    )
+
+
+# --- inputs ---
+
+
+def seen_keys(case: PagedAttentionCase, b: int) -> range:
+    """Keys of request b that some row of it sees."""
+    sq, sk = case.rows[b], case.lens[b]
+    low = max(0, sk - sq - case.left) if case.left >= 0 else 0
+    return range(low, sk) if sq else range(0)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Where the keys of each request are."""
+
+    pages: int
+    table: Tensor  # [B, M] page ids, poison where they are never read
+    offsets: Tensor  # [B + 1] cu_seqlens_q
+    tokens: int  # Tq
+
+
+def batch_of(case: PagedAttentionCase) -> Batch:
+    """Pages for every key that some row sees; the table names no other ones."""
+    B, page = len(case.rows), case.page
+    columns = [math.ceil(n / page) for n in case.lens]
+    width = max(columns, default=0) + case.seed % 3
+    table = poison(case.poison, (B, width), torch.int64)
+    pages = sum(columns) + 2
+    free = permutation(case.seed, "pages", pages) if case.scattered else torch.arange(pages)
+    for b in range(B):
+        seen = seen_keys(case, b)
+        first = seen.start // page if len(seen) else columns[b]
+        table[b, first : columns[b]] = free[sum(columns[:b]) :][first : columns[b]]
+    before = case.seed % 3 if case.gaps else 0
+    offsets = torch.tensor([before, *case.rows], dtype=torch.int64).cumsum(0)
+    return Batch(pages, table, offsets, int(offsets[-1]) + (case.seed % 4 if case.gaps else 0))
+
+
+def _slots(case: PagedAttentionCase, batch: Batch, b: int) -> Tensor:
+    """Flat slots of the keys that request b sees."""
+    seen = seen_keys(case, b)
+    j = torch.arange(seen.start, seen.stop)
+    return batch.table[b, j // case.page] * case.page + j % case.page
+
+
+def inputs(case: PagedAttentionCase) -> Inputs:
+    """Poison in every slot and row that nobody sees, the tails of pages among them."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    held: torch.dtype = dtype if case.cache == "same" else getattr(torch, case.cache)
+    batch = batch_of(case)
+    B, page, Hkv, D, Dv = len(case.rows), case.page, case.kv_heads, case.width, case.width_v
+    k_cache = poison(case.poison, (batch.pages * page, Hkv, D), held)
+    v_cache = poison(case.poison, (batch.pages * page, Hkv, Dv), held)
+    q = poison(case.poison, (batch.tokens, case.heads, D), dtype)
+    qv = poison(case.poison, (batch.tokens, case.heads, Dv), dtype) if case.latent else None
+    all_q, all_qv = numbers.queries(case, "q", q.shape), numbers.queries(case, "qv", (batch.tokens, case.heads, Dv))
+    if case.values != "random":
+        all_qv.zero_()  # the hot element is the first one of q
+    live = slice(0 if case.layout.get("q") == EXPANDED else int(batch.offsets[0]), int(batch.offsets[-1]))
+    q[live] = all_q[live]
+    if qv is not None:
+        live = slice(0 if case.layout.get("qv") == EXPANDED else int(batch.offsets[0]), int(batch.offsets[-1]))
+        qv[live] = all_qv[live]
+    for b in range(B):
+        slots, sk = _slots(case, batch, b), case.lens[b]
+        k = numbers.keys(case, f"k{b}", (len(slots), Hkv, D), torch.float32)
+        v = numbers.values(case, f"v{b}", (len(slots), Hkv, Dv), torch.float32)
+        n = len(slots)
+        position = case.rows[b] - 1 if case.causal else 0
+        edges = [0, n - 1, n - 1 - position, case.left, case.left + 1, sk % page]
+        if not case.latent or case.values != "random":
+            numbers.mark(case, f"marked{b}", k, v, edges, n, 400.0 if held.itemsize == 1 else numbers.LARGEST)
+        k_cache[slots], v_cache[slots] = k.to(held), v.to(held)
+    k_cache, v_cache = k_cache.unflatten(0, (batch.pages, page)), v_cache.unflatten(0, (batch.pages, page))
+    descales = [
+        uniform(case.seed, name, (B, Hkv), torch.float32, 0.5) + 1 if given else None
+        for name, given in zip(("k_descale", "v_descale"), case.descale)
+    ]
+    return {
+        "q": q,
+        "k_cache": k_cache,
+        "v_cache": v_cache,
+        "page_table": batch.table,
+        "cache_seqlens": torch.tensor(case.lens, dtype=torch.int64),
+        "cu_seqlens_q": batch.offsets,
+        "qv": qv,
+        "k_descale": descales[0],
+        "v_descale": descales[1],
+        "sinks": numbers.sinks_of(case),
+        "softmax_scale": numbers.sm_scale(case, D) if case.scaled or case.values == "one_hot" else None,
+        "causal": case.causal,
+        "window_left": case.left,
+        "window_right": case.right,
+        "softcap": case.cap,
+        "num_splits": case.splits,
+    }
+
+
+def picture(case: PagedAttentionCase) -> str:
+    """A line a request: pages of keys, the new ones as #."""
+    lines = []
+    for b, (rows, keys) in enumerate(zip(case.rows, case.lens)):
+        marks = "".join("#" if j >= keys - rows else "c" for j in range(min(keys, 90)))
+        pages = "|".join(marks[i : i + case.page] for i in range(0, len(marks), case.page))
+        lines.append(f"{b:>3}  {pages}"[:110] + f"  {rows} rows, {keys} keys")
+    return "\n".join(lines)
+
+
+EDGES: dict[str, Any] = {
+    "no requests": lambda case: not case.rows,
+    "no keys": lambda case: any(q and not k for q, k in zip(case.rows, case.lens)),
+    "no rows": lambda case: 0 in case.rows and any(case.rows),
+    "more rows than keys": lambda case: case.causal and any(q > k > 0 for q, k in zip(case.rows, case.lens)),
+    "one row a request": lambda case: bool(case.rows) and set(case.rows) == {1} and max(case.lens) > 1,
+    "last page partly used": lambda case: any(k % case.page for k in case.lens),
+    "pages used up": lambda case: any(k and k % case.page == 0 for k in case.lens),
+    **{f"page of {page}": lambda case, page=page: case.page == page and any(k > page for k in case.lens) for page in PAGES},
+    "causal": lambda case: case.causal and any(q > 1 for q in case.rows),
+    "not causal": lambda case: not case.causal and case.left == case.right == -1 and any(q > 1 for q in case.rows),
+    "left window cuts": lambda case: any(0 <= case.left < k - 1 for k in case.lens),
+    "left window hides pages": lambda case: case.left >= 0 and any(
+        q and k - q - case.left > case.page for q, k in zip(case.rows, case.lens)),
+    "right window cuts": lambda case: not case.causal and case.right >= 0 and any(q > case.right + 1 for q in case.rows),
+    "both windows": lambda case: case.left >= 0 and case.right >= 0 and not case.causal,
+    "softcap": lambda case: case.cap > 0,
+    "sinks": lambda case: case.sinks != "none",
+    "sinks without keys": lambda case: case.sinks != "none" and 0 in case.lens,
+    "default scale": lambda case: not case.scaled and case.values == "random",
+    "splits": lambda case: case.splits > 1 and any(k > 64 for k in case.lens),
+    "float8_e4m3fn": lambda case: case.cache == "float8_e4m3fn" and any(case.lens),
+    "float8_e5m2": lambda case: case.cache == "float8_e5m2" and any(case.lens),
+    "descales": lambda case: all(case.descale) and case.kv_heads > 1,
+    "qv": lambda case: case.latent and any(case.lens),
+    "qv in one buffer": lambda case: case.latent and case.layout.get("k_cache") == "fused" and any(case.lens),
+    "rows of no request": lambda case: case.gaps and case.seed % 3 > 0,
+    "several kv heads share queries": lambda case: 1 < case.kv_heads < case.heads,
+    "D != Dv": lambda case: case.width != case.width_v,
+    "width of 1": lambda case: case.width == 1,
+    "scattered pages": lambda case: case.scattered and any(k > case.page for k in case.lens),
+    "fused caches": lambda case: case.layout.get("k_cache") == "fused" and any(case.lens),
+    **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype for dtype in ("bfloat16", "float16", "float32")},
+}

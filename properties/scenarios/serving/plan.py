@@ -1,0 +1,308 @@
+"""What the steps of a case mean: which requests live, what they hold, and which calls a server makes for them.
+
+The plan knows neither slots nor rows, only how many pages there are: whoever serves hands those out, and is judged by whether
+what it hands out fits the plan.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from properties.scenarios.serving.cases import (
+    LONGEST,
+    ROWS,
+    SLOTS,
+    ServingCase,
+    Step,
+    encoder_row,
+    is_gdn,
+    page_of,
+    prefills_slots,
+    specs,
+    token_row,
+)
+
+WRONG = (  # of a step `bad`: the class of the error, and the argument that it names
+    ("ValueError", "v"),
+    ("ValueError", "q"),
+    ("ValueError", "out_cache_loc"),
+    ("IndexError", "out_cache_loc"),
+    ("ValueError", "row"),
+    ("ValueError", "length"),
+    ("IndexError", "seq_lens"),
+    ("ValueError", "mode"),
+    ("ValueError", "padded_size"),
+    ("IndexError", "req_to_token"),
+)
+
+
+@dataclass(eq=False)
+class Request:
+    """A request. `rows[p]` is the row of activations of its token p; pages are numbers that nobody else has at the time."""
+
+    number: int
+    prompt: int
+    encoder: int
+    rows: list[int] = field(default_factory=list)
+    seen: int = 0
+    encoded: bool = False
+    shared: int = 0
+    encoder_pages: list[int] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its prompt is done and there is room for another token."""
+        return self.seen >= self.prompt and self.seen < LONGEST
+
+    def encoder_rows(self) -> list[int]:
+        return [encoder_row(self.number, p) for p in range(self.encoder)]
+
+
+@dataclass
+class Work:
+    """Tokens of a request in one call: from position `start` on, those of these rows."""
+
+    request: Request
+    start: int
+    rows: list[int]
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.rows)
+
+
+@dataclass
+class Call:
+    """One pass over some of the layers."""
+
+    mode: str
+    work: list[Work]
+    layers: list[int]
+    num_decodes: int = 0
+    encoding: list[Request] = field(default_factory=list)
+    """Requests whose encoder tokens come with this call."""
+    padded: int | None = None
+    save: bool = True
+    drafts: int = 0
+    step_id: int = 0
+    finals: list[int] | None = None
+    """Of each request, how many outputs stay, those of rejected tokens and of tokens that run again not; None: all."""
+
+
+@dataclass
+class Planned:
+    """One step: what is asked of the server, in this order, and what must come of it."""
+
+    index: int
+    step: Step
+    arrives: Request | None = None
+    shared_with: Request | None = None
+    grows: list[tuple[Request, int]] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    shrinks: list[tuple[Request, int]] = field(default_factory=list)
+    frees: list[Request] = field(default_factory=list)
+    capture: int | None = None
+    wrong: int | None = None
+    subject: Work | None = None
+    """The token that a wrong call is about."""
+    refused: str = ""
+    """The class of the error that the server must answer with; nothing changes then."""
+    freed: list[int] = field(default_factory=list)
+    """Pages that nobody owns after the step."""
+    held: dict[Request, tuple[list[int], list[int], int]] = field(default_factory=dict)
+    """While the calls run: the pages of every living request's encoder tokens, those of its others, and how many others."""
+
+
+class Planner:
+    """Goes through the steps of a case. `plan(case)` is the whole of it."""
+
+    def __init__(self, case: ServingCase) -> None:
+        self.case, self.page = case, page_of(case)
+        kinds = specs(case)
+        self.drafting = [n for n, spec in enumerate(kinds) if spec.get("draft")]
+        self.target = [n for n in range(len(kinds)) if n not in self.drafting]
+        self.recurrent = [n for n, spec in enumerate(kinds) if is_gdn(spec)]
+        self.has_encoder = any(spec.get("is_cross") for spec in kinds)
+        self.alive: list[Request] = []
+        self.numbers, self.page_numbers = count(), count()
+        self.free = SLOTS // self.page
+        self.owners: dict[int, int] = {}
+
+    def steps(self) -> list[Planned]:
+        found = []
+        for index, step in enumerate(self.case.steps):
+            planned = Planned(index, step)
+            getattr(self, f"_{step[0]}")(planned, *step[1:])
+            if not planned.held:
+                self._note(planned)
+            found.append(planned)
+        return found
+
+    def _note(self, planned: Planned) -> None:
+        """Who holds what, before anything is given back."""
+        room = {} if planned.refused else dict(planned.grows)
+        for request in self.alive:
+            held = list(request.encoder_pages), list(request.pages), max(request.seen, room.get(request, 0))
+            planned.held[request] = held
+
+    # --- the steps ---
+
+    def _arrive(self, planned: Planned, tokens: int, encoder: int, share: int) -> None:
+        request = Request(next(self.numbers), tokens, encoder if self.has_encoder else 0)
+        planned.arrives = request
+        other = self.alive[(share - 1) % len(self.alive)] if share and self.alive and self._can_share() else None
+        if other is not None:
+            request.shared = min(other.seen, tokens - 1) // self.page * self.page
+            planned.shared_with = other if request.shared else None
+        request.rows = [token_row(request.number, p) for p in range(LONGEST)]
+        needed = self._pages(request.encoder)
+        if len(self.alive) == ROWS or needed > self.free:
+            planned.refused = "PoolExhausted"
+            return
+        request.encoder_pages = self._take(needed)
+        if other is not None and request.shared:
+            request.rows[: request.shared] = other.rows[: request.shared]
+            request.pages = other.pages[: request.shared // self.page]
+            for page in request.pages:
+                self.owners[page] += 1
+            request.seen = request.shared
+        self.alive.append(request)
+
+    def _can_share(self) -> bool:
+        """Neither a recurrent state nor what depends on an encoder can be shared."""
+        return not self.recurrent and not self.has_encoder
+
+    def _extend(self, planned: Planned, first: int, second: int, mask: int) -> None:
+        unfinished = [request for request in self.alive if request.seen < request.prompt]
+        decoding = self._chosen([request for request in self.alive if request.decodes], mask)
+        work = [self._next(request, 1) for request in decoding]
+        for request, chunk in zip(unfinished, (first, second)):
+            if chunk:
+                work.append(self._next(request, min(chunk, request.prompt - request.seen)))
+        if len(work) == len(decoding) or not self._grow(planned, work):
+            return
+        encoding = [one.request for one in work if one.request.encoder and not one.request.encoded]
+        everywhere = [*self.target, *self.drafting]
+        mode = "mixed" if decoding else "extend"
+        planned.calls = [Call(mode, work, everywhere, len(decoding), encoding)]
+        self._advance(work)
+
+    def _decode(self, planned: Planned, mask: int, pads: int, _: int) -> None:
+        work = [self._next(request, 1) for request in self._chosen([r for r in self.alive if r.decodes], mask)]
+        if not work and not (pads and self.case.replayed):
+            return
+        if not self._grow(planned, work):
+            return
+        padded = len(work) + pads if self.case.replayed else None
+        planned.calls = [Call("decode" if work else "idle", work, [*self.target, *self.drafting], padded=padded)]
+        self._advance(work)
+
+    def _verify(self, planned: Planned, mask: int, accepts: int, pads: int) -> None:
+        drafts = self.case.drafts
+        able = [request for request in self.alive if request.decodes and request.seen + drafts <= LONGEST]
+        chosen = self._chosen(able, mask)
+        attempt = planned.index + 1
+        work = []
+        for request in chosen:
+            rows = [token_row(request.number, p, attempt) for p in range(request.seen, request.seen + drafts)]
+            work.append(Work(request, request.seen, rows))
+        if not work or not self._grow(planned, work):
+            return
+        padded = len(work) + pads if self.case.replayed else None
+        calls, none = planned.calls, [0] * len(work)
+        if self.drafting:
+            for i in range(drafts - 1):
+                ones = [Work(one.request, one.start + i, one.rows[i : i + 1]) for one in work]
+                draft = Call("draft_decode", ones, self.drafting, padded=padded, drafts=drafts, step_id=i, finals=none)
+                calls.append(draft)
+        taken = [accepts // 5**i % 5 % (drafts + 1) for i in range(len(work))]
+        attention = [n for n in self.target if n not in self.recurrent]
+        tentative = self.case.tentative and prefills_slots(self.case)
+        sizes: dict[str, Any] = {"padded": padded, "drafts": drafts}
+        finals = none if tentative else taken
+        calls.append(Call("target_verify", work, attention, save=not tentative, finals=finals, **sizes))
+        if self.recurrent:
+            calls.append(Call("target_verify", work, self.recurrent, save=False, finals=none, **sizes))
+        self._note(planned)
+        accepted = [Work(one.request, one.start, one.rows[:kept]) for one, kept in zip(work, taken)]
+        again = [one for one in accepted if one.rows]
+        for layers in (attention if tentative else [], self.recurrent, self.drafting):
+            if layers and again:
+                calls.append(Call("draft_extend", again, layers))
+        self._accept(planned, accepted)
+
+    def _accept(self, planned: Planned, accepted: list[Work]) -> None:
+        """Take the accepted tokens over, and give the room of the others back."""
+        for one in accepted:
+            one.request.rows[one.start : one.end] = one.rows
+            planned.shrinks.append((one.request, one.end))
+            kept = self._pages(one.end)
+            self._give_back(planned, one.request.pages[kept:])
+            one.request.pages = one.request.pages[:kept]
+        self._advance(accepted)
+
+    def _finish(self, planned: Planned, who: int, *_: int) -> None:
+        if self.alive:
+            self._note(planned)
+            request = self.alive.pop(who % len(self.alive))
+            planned.frees = [request]
+            self._give_back(planned, request.encoder_pages + request.pages)
+
+    def _capture(self, planned: Planned, size: int, *_: int) -> None:
+        planned.capture = size
+
+    def _bad(self, planned: Planned, which: int, who: int, _: int) -> None:
+        able = [request for request in self.alive if request.seen and (request.encoded or not request.encoder)]
+        if able:
+            request = able[who % len(able)]
+            planned.subject = Work(request, request.seen - 1, request.rows[request.seen - 1 : request.seen])
+            planned.wrong = which
+            planned.refused = WRONG[which][0]
+
+    # --- what they share ---
+
+    def _chosen(self, requests: Sequence[Request], mask: int) -> list[Request]:
+        return [request for i, request in enumerate(requests) if mask >> i & 1]
+
+    def _next(self, request: Request, length: int) -> Work:
+        return Work(request, request.seen, request.rows[request.seen : request.seen + length])
+
+    def _advance(self, work: Sequence[Work]) -> None:
+        for one in work:
+            one.request.seen = one.end
+            one.request.encoded = True
+
+    def _grow(self, planned: Planned, work: Sequence[Work]) -> bool:
+        """Room for the tokens of the step, or a refusal that leaves everything as it is."""
+        planned.grows = [(one.request, one.end) for one in work]
+        wanted = [max(0, self._pages(one.end) - len(one.request.pages)) for one in work]
+        if sum(wanted) > self.free:
+            planned.refused = "PoolExhausted"
+            return False
+        for one, pages in zip(work, wanted):
+            one.request.pages += self._take(pages)
+        return True
+
+    def _pages(self, tokens: int) -> int:
+        return -(-tokens // self.page)
+
+    def _take(self, wanted: int) -> list[int]:
+        taken = [next(self.page_numbers) for _ in range(wanted)]
+        self.owners |= dict.fromkeys(taken, 1)
+        self.free -= wanted
+        return taken
+
+    def _give_back(self, planned: Planned, pages: Sequence[int]) -> None:
+        for page in pages:
+            self.owners[page] -= 1
+            if not self.owners[page]:
+                del self.owners[page]
+                planned.freed.append(page)
+                self.free += 1
+
+
+def plan(case: ServingCase) -> list[Planned]:
+    """Every step of a case, with what it asks for and what must come of it."""
+    return Planner(case).steps()

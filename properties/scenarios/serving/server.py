@@ -1,0 +1,280 @@
+"""A server in miniature: it carries out the steps of a case with the backends of one side, and says what each step left."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.values import fill_poison, poison
+from properties.scenarios.serving.cases import (
+    CHUNK,
+    COLUMNS,
+    LONGEST,
+    ROWS,
+    SLOTS,
+    ServingCase,
+    activations,
+    is_gdn,
+    layers_of,
+    page_of,
+    prefills_slots,
+    source,
+    specs,
+)
+from properties.scenarios.serving.plan import Call, Planned, Request, Work, plan
+from serving import DECODE_MODES, EXTEND_MODES, AttentionLayer, ForwardBatch, GdnLayer, KVPool, RequestPool, StatePool
+
+MAX_BS = ROWS + 2
+STATIC = {"max_bs": MAX_BS, "max_context_len": LONGEST}
+
+
+class Slots(Protocol):
+    """Where a request's tokens are."""
+
+    def row(self, request: Request) -> int: ...
+
+    def tokens(self, request: Request, start: int, count: int) -> Tensor: ...
+
+    def encoder(self, request: Request) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Side:
+    """The classes of the reference, or of the optimized kernels."""
+
+    slot: type[Any]
+    paged: type[Any]
+    mla: type[Any]
+    gdn: type[Any]
+    conv_weight: type[Any]
+
+
+class Backends:
+    """The backends of one side, and the layers that they serve."""
+
+    def __init__(
+        self, case: ServingCase, side: Side, memory: Mapping[str, Tensor], req_to_token: Tensor, wide: bool = False
+    ) -> None:
+        self.case = case
+        self.layers = layers_of(case, wide)
+        self.activations = activations(case)
+        if wide:
+            self.activations = [(q.double(), k.double(), v.double()) for q, k, v in self.activations]
+        attention = [layer for layer in self.layers if isinstance(layer, AttentionLayer)]
+        recurrent = [layer for layer in self.layers if isinstance(layer, GdnLayer)]
+        pools = {layer.layer_id: _pool(layer, source(case, layer.layer_id), memory) for layer in attention}
+        self.prefill, self.decode = _attention(case, side, attention, pools, req_to_token)
+        states = {n: StatePool(memory[f"conv{n}"], memory[f"ssm{n}"], case.conv_layout, case.state_layout)
+                  for n in (layer.layer_id for layer in recurrent)}  # fmt: skip
+        self.recurrent = side.gdn(recurrent, states)
+
+    def run(self, call: Call, batch: ForwardBatch) -> dict[int, Tensor]:
+        """One pass over the call's layers: layer -> its output, rows of padded requests among them."""
+        decodes = call.mode in DECODE_MODES
+        attention = self.decode if decodes else self.prefill
+        kinds = [self.layers[n] for n in call.layers]
+        if any(isinstance(layer, AttentionLayer) for layer in kinds):
+            attention.prepare(batch)
+        if any(isinstance(layer, GdnLayer) for layer in kinds):
+            self.recurrent.prepare(batch)
+        found = {}
+        for layer in kinds:
+            backend = attention if isinstance(layer, AttentionLayer) else self.recurrent
+            forward = backend.forward_decode if decodes else backend.forward_extend
+            q, k, v = self.inputs(call, layer, batch)
+            save = call.save and (k is None or source(self.case, layer.layer_id) == layer.layer_id)
+            found[layer.layer_id] = forward(q, k, v, layer, batch, save_kv_cache=save)
+        return found
+
+    def inputs(self, call: Call, layer: AttentionLayer | GdnLayer, batch: ForwardBatch) -> list[Tensor | None]:
+        """A layer's q, k and v, or mixed_qkv, a and b; rows of padded requests hold poison."""
+        q, k, v = self.activations[layer.layer_id]
+        rows = torch.tensor([row for one in call.work for row in one.rows], dtype=torch.int64)
+        pads = (batch.rows - batch.size) * (call.drafts if call.mode == "target_verify" else 1)
+        if isinstance(layer, AttentionLayer) and layer.is_cross:
+            if not call.encoding:
+                return [self._padded(q[rows], pads), None, None]
+            encoder = torch.tensor([row for request in call.encoding for row in request.encoder_rows()], dtype=torch.int64)
+            return [self._padded(q[rows], pads), k[encoder], v[encoder]]
+        reads = source(self.case, layer.layer_id) != layer.layer_id
+        if reads and (self.case.paged or call.mode in DECODE_MODES):  # else the kernel reads new keys from k and v
+            return [self._padded(q[rows], pads), None, None]
+        return [self._padded(value[rows], pads) for value in (q, k, v)]
+
+    def _padded(self, rows: Tensor, pads: int) -> Tensor:
+        if not pads:
+            return rows
+        return torch.cat([rows, poison(self.case.poison, (pads, *rows.shape[1:]), rows.dtype)])
+
+
+def _pool(layer: AttentionLayer, number: int, memory: Mapping[str, Tensor]) -> KVPool:
+    k = memory[f"k{number}"]
+    return KVPool(k, k[..., : layer.v_head_dim] if layer.latent else memory[f"v{number}"])
+
+
+def _attention(
+    case: ServingCase, side: Side, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], table: Tensor
+) -> tuple[Any, Any]:
+    """The backends of prefills and of decodes."""
+    if prefills_slots(case):
+        slot = side.slot(layers, pools, table, max_bs=MAX_BS)
+        return slot, side.mla(layers, pools, table, page_size=page_of(case), **STATIC) if case.paged else slot
+    chunk = CHUNK if any(layer.local for layer in layers) else None
+    encoder = COLUMNS - LONGEST if any(layer.is_cross for layer in layers) else 0
+    paged = side.paged(
+        layers, pools, table, page_size=page_of(case), attn_chunk_size=chunk, max_encoder_len=encoder,
+        num_draft_tokens=case.drafts, **STATIC,
+    )
+    return paged, paged
+
+
+def batch_of(case: ServingCase, call: Call, slots: Slots) -> ForwardBatch:
+    """The batch that a call means, for requests that lie in these slots."""
+    drafting = call.mode in ("draft_decode", "target_verify")
+    lens = [one.start - call.step_id if drafting else one.end for one in call.work]
+    rows = torch.tensor([slots.row(one.request) for one in call.work], dtype=torch.int64)
+    encoders = [one.request.encoder for one in call.work]
+    has_encoder = any(spec.get("is_cross") for spec in specs(case))
+    return ForwardBatch(
+        mode=call.mode,
+        req_pool_indices=rows,
+        seq_lens=torch.tensor(lens, dtype=torch.int32),
+        out_cache_loc=_joined([slots.tokens(one.request, one.start, len(one.rows)) for one in call.work]),
+        extend_seq_lens=torch.tensor([len(one.rows) for one in call.work]) if call.mode in EXTEND_MODES else None,
+        encoder_lens=torch.tensor(encoders, dtype=torch.int64) if has_encoder else None,
+        encoder_out_cache_loc=_joined([slots.encoder(request) for request in call.encoding]) if call.encoding else None,
+        state_indices=rows if any(is_gdn(spec) for spec in specs(case)) else None,
+        num_decodes=call.num_decodes,
+        num_draft_tokens=call.drafts,
+        speculative_step_id=call.step_id,
+        padded_size=call.padded,
+    )
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat([torch.zeros(0, dtype=torch.int64), *parts])
+
+
+class Server:
+    """Requests, slots and backends over one program. Freed slots and states are poisoned before anyone uses them again."""
+
+    def __init__(self, case: ServingCase, side: Side, table: Tensor, memory: Mapping[str, Tensor]) -> None:
+        self.case, self.table, self.memory = case, table, memory
+        self.backends = Backends(case, side, memory, table)
+        self.pool = RequestPool(table, SLOTS // page_of(case), page_of(case))
+        self.rows: dict[Request, int] = {}
+        self.outputs: dict[int, list[Tensor]] = {n: [] for n in range(len(self.backends.layers))}
+        self._table_then = table
+        self._rows_then: dict[Request, int] = {}
+
+    # where requests are (Slots)
+
+    def row(self, request: Request) -> int:
+        return self.rows[request]
+
+    def tokens(self, request: Request, start: int, count: int) -> Tensor:
+        return self.pool.locations(self.rows[request], start, count)
+
+    def encoder(self, request: Request) -> Tensor:
+        return self.pool.encoder_locations(self.rows[request])
+
+    def serve(self) -> dict[str, Any]:
+        """Carry out every step until one goes otherwise than planned. The log says of each the error's classes, its message,
+        the rows of the living, and whether the request table is still what it was. Tables and rows are those that a step's calls
+        saw, pools those at its end."""
+        log: list[Any] = []
+        after: dict[str, list[Tensor]] = {name: [] for name in self.memory}
+        tables = []
+        for planned in plan(self.case):
+            error: Exception | None = None
+            self._note()
+            try:
+                self._step(planned)
+            except Exception as raised:  # noqa: BLE001 - it is judged by its class
+                error = raised
+            classes = [] if error is None else [base.__name__ for base in type(error).__mro__]
+            rows = [[request.number, row] for request, row in self._rows_then.items()]
+            log.append([classes, str(error or ""), rows, torch.equal(self._table_then, self.table)])
+            tables.append(self._table_then)
+            for name, pool in self.memory.items():
+                after[name].append(pool.clone(memory_format=torch.contiguous_format))
+            if bool(planned.refused) != bool(classes) or (planned.refused and planned.refused not in classes):
+                break
+        found: dict[str, Any] = {"log": log, "tables": torch.stack(tables)}
+        found |= {f"after_{name}": torch.stack(several) for name, several in after.items()}
+        found |= {f"out{n}": torch.cat(several) for n, several in self.outputs.items() if several}
+        return found
+
+    def _note(self) -> None:
+        self._table_then, self._rows_then = self.table.clone(), dict(self.rows)
+
+    def _step(self, planned: Planned) -> None:
+        if planned.wrong is not None:
+            assert planned.subject is not None
+            self._wrong(planned.wrong, planned.subject)
+            return
+        if planned.arrives is not None:
+            request, other = planned.arrives, planned.shared_with
+            with_row = None if other is None else self.rows[other]
+            self.rows[request] = self.pool.arrive(request.encoder, with_row, request.shared)
+        if planned.capture is not None:
+            self._capture(planned.capture)
+        if planned.grows:
+            self.pool.grow([self.rows[request] for request, _ in planned.grows], [length for _, length in planned.grows])
+        self._note()
+        for call in planned.calls:
+            for n, out in self.backends.run(call, batch_of(self.case, call, self)).items():
+                self.outputs[n].append(out)
+        for request, length in planned.shrinks:
+            self._poison_slots(self.pool.shrink(self.rows[request], length))
+        for request in planned.frees:
+            row = self.rows.pop(request)
+            self._poison_slots(self.pool.free(row))
+            self._poison_state(row)
+
+    def _capture(self, size: int) -> None:
+        capture = getattr(self.backends.decode, "capture", None)
+        if capture is not None:
+            for mode in ("idle", "decode"):
+                capture(mode, size)
+
+    def _poison_slots(self, slots: Tensor) -> None:
+        for name, pool in self.memory.items():
+            if name[0] in "kv":
+                pool[slots] = poison(self.case.poison, (len(slots), *pool.shape[1:]), pool.dtype)
+
+    def _poison_state(self, row: int) -> None:
+        for name, pool in self.memory.items():
+            if name[0] in "cs":
+                pool[row] = fill_poison(self.case.poison, torch.empty_like(pool[row], memory_format=torch.contiguous_format))
+
+    def _wrong(self, which: int, subject: Work) -> None:
+        """One wrong call about a request's last token, numbered as in `_serving_plan.WRONG`."""
+        if which == 4:
+            self.pool.free(next((row for row in range(ROWS) if row not in self.rows.values()), ROWS))
+        if which == 5:
+            self.pool.grow([self.rows[subject.request]], [COLUMNS + 1])
+        layer = next(layer for layer in self.backends.layers if isinstance(layer, AttentionLayer))
+        call = Call("decode", [subject], [layer.layer_id])
+        good = batch_of(self.case, call, self)
+        assert good.out_cache_loc is not None
+        q, k, v = self.backends.inputs(call, layer, good)
+        assert q is not None
+        spoilt: dict[int, dict[str, Any]] = {
+            2: {"out_cache_loc": torch.zeros(3, dtype=torch.int64)},
+            3: {"out_cache_loc": torch.tensor([SLOTS])},
+            6: {"seq_lens": torch.tensor([COLUMNS + 1])},
+            7: {"mode": "prefill"},
+            8: {"padded_size": MAX_BS + 1},
+        }
+        held = self.table.clone()
+        if which == 9:
+            self.table[self.table == good.out_cache_loc] = SLOTS
+        try:
+            batch, backend = replace(good, **spoilt.get(which, {})), self.backends.decode
+            backend.prepare(batch)
+            backend.forward_decode(q[:, :0] if which == 1 else q, k, None if which == 0 else v, layer, batch)
+        finally:
+            self.table.copy_(held)

@@ -1,0 +1,110 @@
+"""serving: the arguments of a case, both sides that carry it out, and its edges."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.values import poison
+from kernelpair.contract.pair import Inputs
+from optimized.backends.gdn import GdnBackend
+from optimized.backends.mla import MlaBackend
+from optimized.backends.paged import PagedBackend
+from optimized.backends.slot import SlotBackend
+from optimized.causal_conv1d import PackedConvWeight
+from properties.scenarios.serving.cases import (
+    COLUMNS,
+    GDN,
+    GDN_DIM,
+    GDN_WIDTH,
+    ROWS,
+    SLOTS,
+    SPECS,
+    STATES,
+    ServingCase,
+    is_gdn,
+    specs,
+)
+from properties.scenarios.serving.judge import REFERENCE
+from properties.scenarios.serving.plan import Planned, plan
+from properties.scenarios.serving.server import Server, Side
+
+OPTIMIZED = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, PackedConvWeight)
+EMULATED_STEPS = 12
+
+
+def serve_reference(case: ServingCase, table: Tensor, **memory: Tensor) -> dict[str, Any]:
+    """Carry out the steps of a server's life with the reference backends; the judge must find nothing wrong with it."""
+    return Server(case, REFERENCE, table, memory).serve()
+
+
+def serve_optimized(case: ServingCase, table: Tensor, **memory: Tensor) -> dict[str, Any]:
+    """The same with the optimized backends."""
+    return Server(case, OPTIMIZED, table, memory).serve()
+
+
+def inputs(case: ServingCase) -> Inputs:
+    """The request table and every layer's pools, all poison."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    found: Inputs = {"case": case, "table": poison(case.poison, (ROWS, COLUMNS), torch.int32)}
+    for number, spec in enumerate(specs(case)):
+        if is_gdn(spec):
+            found |= _states(case, number, dtype)
+            continue
+        if "reads" in spec:
+            continue
+        held: torch.dtype = getattr(torch, case.float8) if "k_scale" in spec else dtype
+        found[f"k{number}"] = poison(case.poison, (SLOTS, spec["kv_heads"], spec["head_dim"]), held)
+        if not spec.get("latent"):
+            found[f"v{number}"] = poison(case.poison, (SLOTS, spec["kv_heads"], spec["v_head_dim"]), held)
+    return found
+
+
+def _states(case: ServingCase, number: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    columns = (GDN_WIDTH - 1, GDN_DIM) if case.conv_layout == "SD" else (GDN_DIM, GDN_WIDTH - 1)
+    widths = [GDN["head_k_dim"], GDN["head_v_dim"]]
+    shape = (STATES, GDN["num_v_heads"], *(widths if case.state_layout == "kv" else reversed(widths)))
+    held = torch.float32 if case.state == "float32" else torch.bfloat16
+    return {
+        f"conv{number}": poison(case.poison, (STATES, *columns), dtype),
+        f"ssm{number}": poison(case.poison, shape, held),
+    }
+
+
+def _has(case: ServingCase, kind: str) -> list[Planned]:
+    """The steps of this kind in which something happens."""
+    return [planned for planned in plan(case) if planned.step[0] == kind and (planned.calls or planned.refused)]
+
+
+def _calls(case: ServingCase, *modes: str) -> bool:
+    return any(call.mode in modes for planned in plan(case) for call in planned.calls)
+
+
+EDGES: dict[str, Any] = {
+    **{f"layers {stack}": lambda case, stack=stack: case.stack == stack and _calls(case, "decode") for stack in SPECS},
+    "slots": lambda case: not case.paged and _calls(case, "decode"),
+    "pages": lambda case: case.paged and case.page > 1 and _calls(case, "decode"),
+    "replayed decodes": lambda case: case.replayed and _calls(case, "decode"),
+    "a replay without requests": lambda case: _calls(case, "idle"),
+    "prefill in chunks": lambda case: any(
+        one.start > one.request.shared for planned in _has(case, "extend") for call in planned.calls
+        for one in call.work[call.num_decodes :]
+    ),
+    "prefill and decode in one batch": lambda case: _calls(case, "mixed"),
+    "drafts of a draft layer": lambda case: _calls(case, "draft_decode"),
+    "rejected tokens": lambda case: any(
+        call.mode == "target_verify" and call.save and call.finals is not None and min(call.finals) < call.drafts
+        for planned in _has(case, "verify") for call in planned.calls
+    ),
+    "a shared prefix": lambda case: any(planned.shared_with for planned in plan(case)),
+    "pools exhausted": lambda case: any(planned.refused == "PoolExhausted" for planned in plan(case)),
+    "slots used again": lambda case: any(
+        planned.arrives is not None and not planned.refused and any(earlier.freed for earlier in plan(case)[: planned.index])
+        for planned in plan(case)
+    ),
+    "a wrong call": lambda case: bool(_has(case, "bad")),
+    "thirty steps": lambda case: len(case.steps) >= 30,
+    "requests with and without encoder tokens": lambda case: any(
+        call.encoding and len(call.encoding) < len(call.work) for planned in plan(case) for call in planned.calls
+    ),
+}

@@ -1,0 +1,90 @@
+"""Numbers for attention cases: random ones of a wanted spread of scores, or such that the result is exact.
+
+In both kinds the keys that a wrong kernel may lose or gain are visible: one of n equal keys would drown in the rounding of
+the others, so a marked key has a value n / 4 times as large, or a score that takes all the weight.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.values import generator, small_integers, uniform
+from properties.shared.attention_bound import UNIT_ROUNDOFF
+
+Values = Literal["random", "one_hot", "equal"]
+HOT = 16.0  # q.k of hot keys is 256, 512, ..: exp(-256) is 0 in float32, and of no weight in a float64 sum
+TRACE = 1e-100  # what keys without weight do leave in the truth of an element whose value is 0
+MOST_HOT = 4
+LARGEST = 3e4  # float16 ends at 65504
+
+
+def sm_scale(case: Any, width: int) -> float:
+    """The scale of the scores; 1 for a case whose hot scores must be whole numbers."""
+    return 1.0 if case.values == "one_hot" else width**-0.5
+
+
+def queries(case: Any, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Random; or such that only element 0 of a key counts, or nothing does."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    if case.values == "random":
+        return uniform(case.seed, name, shape, dtype, case.size)
+    q = torch.zeros(shape, dtype=dtype)
+    q[..., :1] = HOT if case.values == "one_hot" else 0
+    return q
+
+
+def keys(case: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+    """Random, so that scores have the case's spread (uniform numbers have variance 1/3); or whole numbers, 0 first."""
+    dtype = dtype or getattr(torch, case.dtype)
+    if case.values == "random":
+        return uniform(case.seed, name, shape, torch.float32, 3 * case.spread / case.size).to(dtype)
+    k = small_integers(case.seed, name, shape, dtype)
+    k[..., :1] = 0
+    return k
+
+
+def values(case: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+    """Random of the case's size, or small whole numbers."""
+    dtype = dtype or getattr(torch, case.dtype)
+    if case.values == "random":
+        return uniform(case.seed, name, shape, torch.float32, case.size).to(dtype)
+    return small_integers(case.seed, name, shape, dtype)
+
+
+def mark(case: Any, name: str, k: Tensor, v: Tensor, edges: Iterable[int], count: int,
+         limit: float = LARGEST) -> None:
+    """Make some of the keys [n, Hkv, ..] of a request visible, in place: those in `edges` and three at random.
+
+    `count` is how many keys a row sees at most, `limit` the largest value that the cache holds. In a one-hot case a key further
+    on has the higher score: a row's result is the value of the last hot key that it sees.
+    """
+    n = len(k)
+    if not n or case.values == "equal":
+        return
+    drawn = generator(case.seed, name).integers(0, n, size=3).tolist()
+    marked = sorted({j for j in (*edges, *drawn) if 0 <= j < n})
+    if case.values == "random":
+        largest = float(v.float().abs().max()) if v.numel() else 1.0
+        factor = min(max(count / 4, 1.0), limit / max(largest, 1e-30))
+        v[marked] = (v[marked].float() * factor).to(v.dtype)
+        return
+    for rank, j in enumerate(marked[-MOST_HOT:]):
+        k[j, :, 0] = HOT * (rank + 1)
+
+
+def exact_bound(dtype: torch.dtype, truth: Tensor) -> Tensor:
+    """Of an exact case: a quotient of whole numbers. It may be computed in float32 as a product with the rounded reciprocal, two
+    roundings, and is then rounded to a 16-bit dtype."""
+    cast = UNIT_ROUNDOFF[dtype] if dtype != torch.float32 else 0.0
+    return (2.0**-23 + cast) * truth.abs() + TRACE
+
+
+def sinks_of(case: Any) -> Tensor | None:
+    """A sink for each head, some of them -inf, in the call's dtype or float32."""
+    if case.sinks == "none":
+        return None
+    sinks = uniform(case.seed, "sinks", (case.heads,), getattr(torch, case.dtype) if case.sinks == "same" else torch.float32, 4.0)
+    sinks[::5] = -torch.inf
+    return sinks

@@ -1,0 +1,46 @@
+"""Hypothesis strategies that every pair uses: those of the engine, and the ways through our kernels' code."""
+
+from collections.abc import Callable, Sequence
+
+from kernelpair.search.strategies import (
+    any_of,
+    around,
+    between,
+    choices,
+    common,
+    either,
+    float_dtypes,
+    guards,
+    layouts,
+    poisons,
+    seeds,
+    subset,
+    together,
+)
+from optimized import paths
+
+__all__ = [
+    "any_of",
+    "around",
+    "between",
+    "choices",
+    "common",
+    "either",
+    "float_dtypes",
+    "guards",
+    "kernel_paths",
+    "layouts",
+    "poisons",
+    "seeds",
+    "subset",
+    "together",
+]
+
+
+def kernel_paths(*prefixes: str, but: Sequence[str] = ()) -> Callable[[str], list[str]]:
+    """For `Coverage.paths`: the ways of csrc/core/path.h that begin with one of these, as far as the tier has them."""
+
+    def of(candidate: str) -> list[str]:
+        return [name for name in paths(candidate) if name.startswith(prefixes) and name not in but]
+
+    return of

@@ -1,0 +1,209 @@
+"""Ways to call a kernel wrongly that several pairs share. Each returns a `WrongCall` whose inputs are a valid case's but for one
+thing; where a case has no such argument, or `when` does not hold of it, it offers no room for the error.
+
+A message may name any of `against` instead: a disagreement between two arguments is either's.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.contract.pair import Alias, Inputs, WrongCall
+
+Make = Callable[[Any, Inputs], Inputs | None]
+Condition = Callable[[Any], bool]
+Change = Callable[[Tensor], Tensor | None]
+Pick = Callable[[Any, Inputs], tuple[Any, Any] | None]
+Rows = Callable[[Any, Inputs], list[int]]
+NAN, INF = float("nan"), float("inf")
+
+
+def always(case: Any) -> bool:
+    """The error fits every case."""
+    return True
+
+
+def made(make: Make, error: type[Exception], *names: str, when: Condition = always) -> WrongCall:
+    """Any wrong inputs, of cases for which `when` holds."""
+    return WrongCall(lambda case, given: make(case, given) if when(case) else None, error, names)
+
+
+def setting(**values: Any) -> Make:
+    """Arguments replaced by these values."""
+    return lambda case, given: given | values
+
+
+def changing(name: str, change: Change) -> Make:
+    """A tensor replaced by what `change` makes of it; None: there is no room for the error."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        value = given.get(name)
+        wrong = change(value) if isinstance(value, Tensor) else None
+        return None if wrong is None else given | {name: wrong}
+
+    return make
+
+
+def larger(dim: int) -> Callable[[Tensor], Tensor]:
+    """One more entry in one dimension."""
+
+    def grow(value: Tensor) -> Tensor:
+        shape = list(value.shape)
+        shape[dim] += 1
+        return value.new_zeros(shape)
+
+    return grow
+
+
+def other_float(value: Tensor) -> Tensor:
+    """Of a float dtype that differs from the tensor's own."""
+    return torch.zeros(value.shape, dtype=torch.float16 if value.dtype == torch.float32 else torch.float32)
+
+
+def changed(name: str, change: Change, error: type[Exception], *against: str, when: Condition = always) -> WrongCall:
+    """A tensor replaced by what `change` makes of it."""
+    return made(changing(name, change), error, name, *against, when=when)
+
+
+def grown(name: str, dim: int, *against: str, when: Condition = always) -> WrongCall:
+    """One more entry in one dimension."""
+    return changed(name, larger(dim), ValueError, *against, when=when)
+
+
+def cast(name: str, dtype: torch.dtype, *against: str, when: Condition = always) -> WrongCall:
+    """A dtype that the argument may not have."""
+
+    def to(value: Tensor) -> Tensor | None:
+        return None if value.dtype == dtype else torch.zeros(value.shape, dtype=dtype)
+
+    return changed(name, to, TypeError, *against, when=when)
+
+
+def other_dtype(name: str, *against: str, when: Condition = always) -> WrongCall:
+    """A float dtype that differs from the argument's own."""
+    return changed(name, other_float, TypeError, *against, when=when)
+
+
+def no_index(name: str, when: Condition = always) -> WrongCall:
+    """An index tensor of floats."""
+    return cast(name, torch.float32, when=when)
+
+
+def one_rank_more(name: str, when: Condition = always) -> WrongCall:
+    """A leading dimension of size 1."""
+    return changed(name, lambda value: value[None], ValueError, when=when)
+
+
+def sparse(name: str, when: Condition = always) -> WrongCall:
+    """Every second element of rows twice as long."""
+
+    def spread(value: Tensor) -> Tensor | None:
+        room = value.shape[-1] > 1 and value.numel()
+        return value.repeat_interleave(2, dim=-1)[..., ::2] if room else None
+
+    return changed(name, spread, ValueError, when=when)
+
+
+def self_overlapping(name: str, when: Condition = always) -> WrongCall:
+    """A mutated argument whose rows all lie in the memory of its first."""
+
+    def expand(value: Tensor) -> Tensor | None:
+        return value[:1].expand(value.shape) if len(value) > 1 and value.numel() else None
+
+    return changed(name, expand, ValueError, when=when)
+
+
+def replaced(name: str, value: Any, error: type[Exception], *names: str, when: Condition = always) -> WrongCall:
+    """The argument is `value`."""
+    return made(setting(**{name: value}), error, *(names or (name,)), when=when)
+
+
+def replaced_each(name: str, values: Iterable[Any], error: type[Exception] = ValueError) -> dict[str, WrongCall]:
+    """The argument is each of these values, as `name_value`."""
+    return {f"{name}_{value}": replaced(name, value, error) for value in values}
+
+
+def one_entry(name: str, pick: Pick) -> Make:
+    """One entry of an index tensor set to a wrong value: `pick` says which and to what."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        value = given.get(name)
+        chosen = pick(case, given) if isinstance(value, Tensor) and value.numel() else None
+        if chosen is None:
+            return None
+        where, wrong_entry = chosen
+        wide = isinstance(wrong_entry, int) and wrong_entry >= 2**31
+        wrong = value.to(torch.int64 if wide else value.dtype, copy=True)  # type: ignore[union-attr]
+        wrong[where] = wrong_entry
+        return given | {name: wrong}
+
+    return make
+
+
+def entry(name: str, pick: Pick, error: type[Exception], *names: str, when: Condition = always) -> WrongCall:
+    """One entry of an index tensor set to a wrong value."""
+    return made(one_entry(name, pick), error, *(names or (name,)), when=when)
+
+
+def slot(name: str, live: Rows, value: int, size: Callable[[Inputs], int] | None = None) -> WrongCall:
+    """A slot outside of its pool in the last of the `live` rows: `value`, behind the pool's `size` if that is given."""
+
+    def pick(case: Any, given: Inputs) -> tuple[int, int] | None:
+        rows = live(case, given)
+        return (rows[-1], value + (size(given) if size is not None else 0)) if rows else None
+
+    return entry(name, pick, IndexError)
+
+
+def slot_twice(name: str, live: Rows) -> WrongCall:
+    """The last live row takes the first one's slot."""
+
+    def pick(case: Any, given: Inputs) -> tuple[int, Tensor] | None:
+        rows = live(case, given)
+        return (rows[-1], given[name][rows[0]]) if len(rows) > 1 else None
+
+    return entry(name, pick, ValueError)
+
+
+def aliased(name: str, of: str, when: Condition = always) -> WrongCall:
+    """An argument takes the memory of another one, where that has room for its shape."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        base, value = given.get(of), given.get(name)
+        if not isinstance(base, Tensor) or not isinstance(value, Tensor) or not value.numel() or not base.numel():
+            return None
+        if any(n > m for n, m in zip(value.shape, base.shape)):
+            return None
+        region = tuple(slice(0, n) for n in value.shape)
+        return given | {name: Alias(of, lambda tensor: tensor[region])}
+
+    return made(make, ValueError, name, of, when=when)
+
+
+def within(name: str, pool: str, when: Condition = always) -> WrongCall:
+    """An argument of the pool's dtype is a view of its first elements, whatever its shape."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        memory, value = given.get(pool), given.get(name)
+        if not isinstance(memory, Tensor) or not isinstance(value, Tensor) or value.dtype != memory.dtype:
+            return None
+        count, shape = value.numel(), value.shape
+        if not 0 < count <= memory.numel():
+            return None
+        first = Alias(pool, lambda tensor: tensor.as_strided((count,), (1,), tensor.storage_offset()).view(shape))
+        return given | {name: first}
+
+    return made(make, ValueError, pool, name, when=when)
+
+
+def with_sink(value: float) -> WrongCall:
+    """A sink that is no number to add."""
+
+    def make(case: Any, given: Inputs) -> Inputs:
+        sinks = torch.zeros(case.heads)
+        sinks[-1] = value
+        return given | {"sinks": sinks}
+
+    return made(make, ValueError, "sinks")

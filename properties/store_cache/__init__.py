@@ -1,0 +1,37 @@
+"""store_cache on trial: KV rows of any bits into slots of a cache. It moves data, so everything compares bit for bit."""
+
+from kernelpair.contract.pair import Cases, Coverage, Exact, Pair, Signature
+from optimized import operator
+from properties.shared.strategies import kernel_paths
+from properties.store_cache.bench import BENCH
+from properties.store_cache.cases import DTYPES, EDGES, FUSED, LAYOUTS, StoreCacheCase, inputs, strategy, written
+from properties.store_cache.relations import RELATIONS
+from properties.store_cache.wrong_calls import WRONG_CALLS
+from reference.store_cache import store_cache
+
+PAIR = Pair(
+    name="store_cache",
+    reference=store_cache,
+    optimized=operator("store_cache"),
+    cases=Cases(
+        type=StoreCacheCase,
+        version=1,
+        strategy=strategy(),
+        inputs=inputs,
+    ),
+    signature=Signature(
+        written={"k_cache": written, "v_cache": written},
+        dtypes=DTYPES,
+        indices=["indices"],
+        layouts=LAYOUTS,
+        fused=FUSED,
+    ),
+    truth=Exact(),
+    relations=RELATIONS,
+    wrong_calls=WRONG_CALLS,
+    coverage=Coverage(
+        edges=EDGES,
+        paths=kernel_paths("store_"),
+    ),
+    bench=BENCH,
+)

@@ -1,0 +1,131 @@
+"""store_cache: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ONLY
+from kernelpair.call.values import generator, permutation, poison
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.strategies import any_of, around, between, common, either, together
+
+DTYPES = ("bfloat16", "float16", "float32", "uint8", "float8_e4m3fn", "float8_e5m2")
+ROWS = (0, 1, 2, 3, 5, 17, 133)  # 133: more rows than any thread's share of a small call
+ROW_SIZES = ((1, 1), *((1, size) for size in around(16, 32, 64, 128)), (2, 32), (3, 43), (2, 64))  # (H, D)
+LARGE = {"heads": 2, "width_k": 4003, "width_v": 4003}  # with 133 rows of 2 bytes an element: more than a cache keeps
+WIDTHS = ((0, 0), (64, 64), (192, 128), (33, 1), (0, 5), (7, 0))  # Dk, Dv that differ; a cache of zero width
+PAD = -7  # an entry to be skipped; -7 and a slot inside the cache are both tried
+LAYOUTS = {
+    "k": READ_ONLY,
+    "v": READ_ONLY,
+    "k_cache": POOL,
+    "v_cache": POOL,
+    "indices": ANY_STRIDES,
+}
+FUSED = (("k", "v"), ("k_cache", "v_cache"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreCacheCase(Case):
+    """Rows [N, H, Dk] and [N, H, Dv] into P = N + spare slots."""
+
+    rows: int = 1
+    heads: int = 1
+    width_k: int = 1
+    width_v: int = 1
+    spare: int = 0
+    """Slots beyond the rows; they must stay as they are."""
+    pads: tuple[int, ...] = ()
+    """Rows whose index is the pad."""
+    pad_in_range: bool = False
+    """The pad is a slot that exists (the last one) instead of a negative number."""
+
+
+@st.composite
+def _sizes(draw: st.DrawFn) -> dict[str, Any]:
+    heads, width = draw(any_of(*ROW_SIZES))
+    if draw(between(0, 3)) < 3:
+        return {"heads": heads, "width_k": width, "width_v": width}
+    width_k, width_v = draw(any_of(*WIDTHS))
+    return {"heads": heads if heads * width <= 64 else 1, "width_k": width_k, "width_v": width_v}
+
+
+FIELDS = together({"dtype": st.sampled_from(DTYPES), **common(LAYOUTS, ["indices"], FUSED)})
+SIZES = _sizes()
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> StoreCacheCase:
+    """Any rows, sizes, dtype, pads and layouts that the contract allows."""
+    fields = draw(FIELDS)
+    rows, sizes = draw(any_of(*ROWS[1:], *ROWS[:1]), label="rows"), draw(SIZES)
+    if draw(between(0, 63), label="large") == 63:
+        rows, sizes = max(ROWS), LARGE
+    pads = draw(any_of("none", "some", "all"), label="pads")
+    chosen = {"none": (), "some": tuple(range(0, rows, 3)), "all": tuple(range(rows))}[pads]
+    spare = draw(between(0, 3), label="spare")
+    in_range = pads != "none" and spare > 0 and draw(either)
+    return StoreCacheCase(**fields, rows=rows, **sizes, spare=spare, pads=chosen, pad_in_range=in_range)
+
+
+def _bits(case: StoreCacheCase, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Every bit pattern of the dtype: NaN payloads, -0 and subnormals are among them."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    width = shape[-1] * dtype.itemsize
+    drawn = generator(case.seed, name).integers(0, 256, size=(*shape[:-1], width), dtype="uint8")
+    return torch.from_numpy(drawn).flatten().view(dtype).reshape(shape)
+
+
+def _slots(case: StoreCacheCase) -> int:
+    return max(case.rows + case.spare, 1)
+
+
+def _pad_slot(case: StoreCacheCase) -> int | None:
+    if not case.pads:
+        return None
+    return _slots(case) - 1 if case.pad_in_range else PAD
+
+
+def inputs(case: StoreCacheCase) -> Inputs:
+    """Rows of arbitrary bits, a cache of poison, and distinct slots in any order."""
+    dtype = getattr(torch, case.dtype)
+    slots = _slots(case) - (1 if case.pad_in_range else 0)
+    indices = permutation(case.seed, "indices", slots)[: case.rows]
+    indices[list(case.pads)] = _pad_slot(case) or PAD
+    k, v = (case.rows, case.heads, case.width_k), (case.rows, case.heads, case.width_v)
+    return {
+        "k": _bits(case, "k", k),
+        "v": _bits(case, "v", v),
+        "k_cache": poison(case.poison, (_slots(case), *k[1:]), dtype),
+        "v_cache": poison(case.poison, (_slots(case), *v[1:]), dtype),
+        "indices": indices,
+        "pad_slot": _pad_slot(case),
+    }
+
+
+def written(case: StoreCacheCase, inputs: Inputs) -> Tensor:
+    """Slots that an index other than the pad names."""
+    mask = torch.zeros(_slots(case), 1, 1, dtype=torch.bool)
+    live = inputs["indices"] if case.pads == () else inputs["indices"][inputs["indices"] != inputs["pad_slot"]]
+    mask[live.long()] = True
+    return mask
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no rows": lambda case: case.rows == 0,
+    "one slot": lambda case: _slots(case) == 1,
+    "all rows are pads": lambda case: 0 < case.rows == len(case.pads),
+    "some rows are pads": lambda case: 0 < len(case.pads) < case.rows,
+    "pad is a slot in range": lambda case: case.pad_in_range,
+    "Dk = 0": lambda case: case.width_k == 0,
+    "Dv = 0": lambda case: case.width_v == 0,
+    "Dk != Dv": lambda case: case.width_k != case.width_v,
+    "fused caches": lambda case: case.layout.get("k_cache") == "fused" and case.width_k > 0 < case.width_v,
+    "int32 indices": lambda case: "indices" in case.int32,
+    **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype for dtype in DTYPES},  # type: ignore[misc]
+}

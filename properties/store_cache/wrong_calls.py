@@ -1,0 +1,54 @@
+"""store_cache: calls that both sides refuse."""
+
+from kernelpair.contract.pair import Inputs
+from properties.shared.wrong_calls import (
+    aliased,
+    changed,
+    grown,
+    no_index,
+    one_rank_more,
+    other_dtype,
+    replaced,
+    self_overlapping,
+    slot,
+    slot_twice,
+    sparse,
+)
+from properties.store_cache.cases import LAYOUTS, StoreCacheCase
+
+ROWS_AND_CACHES = tuple(LAYOUTS)[:4]
+
+
+def _live(case: StoreCacheCase, given: Inputs) -> list[int]:
+    return [row for row in range(case.rows) if row not in case.pads]
+
+
+def _size(given: Inputs) -> int:
+    return len(given["k_cache"])
+
+
+WRONG_CALLS = {
+    "index_negative": slot("indices", _live, -1),
+    "index_too_large": slot("indices", _live, 0, _size),
+    "index_huge": slot("indices", _live, 2**31, _size),
+    "index_duplicate": slot_twice("indices", _live),
+    "index_float": no_index("indices"),
+    "index_length": grown("indices", 0, "k"),
+    "index_rank": one_rank_more("indices"),
+    "v_rows": grown("v", 0, "k"),
+    "v_heads": grown("v", 1, "k"),
+    "k_cache_heads": grown("k_cache", 1, "k"),
+    "v_cache_heads": grown("v_cache", 1, "v"),
+    "k_cache_width": grown("k_cache", 2, "k"),
+    "v_cache_width": grown("v_cache", 2, "v"),
+    "v_cache_slots": grown("v_cache", 0, "k_cache"),
+    "k_rank": changed("k", lambda k: k[0] if len(k) else k[None], ValueError),
+    "k_none": replaced("k", None, TypeError),
+    "k_strides": sparse("k"),
+    "v_cache_strides": sparse("v_cache"),
+    "v_dtype": other_dtype("v", *ROWS_AND_CACHES),
+    "k_cache_dtype": other_dtype("k_cache", *ROWS_AND_CACHES),
+    "cache_overlap": aliased("v_cache", "k_cache"),
+    "source_overlap": aliased("k", "k_cache"),
+    "self_overlap": self_overlapping("k_cache"),
+}

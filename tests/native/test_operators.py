@@ -1,0 +1,187 @@
+"""Every operator, discovered: torch's own checks of a custom operator, torch.compile, and the exception classes."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import Phase, find, given, settings
+from hypothesis.errors import NoSuchExample
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import optimized
+from kernelpair.call.place import resolve
+from kernelpair.call.values import FLOAT8
+from kernelpair.contract.pair import Inputs, Pair
+from properties import pairs
+
+GENERATE = settings(max_examples=300, phases=(Phase.generate,), database=None, derandomize=True)
+
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the arguments of the first call of each of our operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[str, Call] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        namespace, name = func._schema.name.split("::")
+        if namespace == "kernelpair" and name not in self.calls and not any(map(is_float8, leaves([args, kwargs or {}]))):
+            self.calls[name] = finite(args), finite(kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def is_float8(tensor: Tensor) -> bool:
+    """Torch has no arithmetic in these, which opcheck needs."""
+    return tensor.dtype in FLOAT8
+
+
+def leaves(given: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    each_tensor(lambda tensor: found.append(tensor) or tensor, given)  # type: ignore[func-returns-value]
+    return found
+
+
+def each_tensor(change: Callable[[Tensor], Tensor], given: Any) -> Any:
+    if isinstance(given, dict):
+        return {name: each_tensor(change, value) for name, value in given.items()}
+    if isinstance(given, (list, tuple)):
+        return type(given)(each_tensor(change, value) for value in given)
+    return change(given) if isinstance(given, Tensor) else given
+
+
+def copied(given: Any) -> Any:
+    return each_tensor(Tensor.clone, given)
+
+
+def finite(given: Any) -> Any:
+    """Copies without poison: opcheck holds NaN unequal to itself."""
+
+    def change(value: Tensor) -> Tensor:
+        if not value.is_floating_point():
+            return value.clone()
+        return value.double().nan_to_num(nan=1.0, posinf=1.0, neginf=1.0).to(value.dtype)
+
+    return each_tensor(change, given)
+
+
+def sample(pair: Pair) -> Inputs:
+    """Arguments of a case whose first tensors have at least two of everything, where the pair has one; else of its plainest."""
+
+    def large(case: Any) -> bool:
+        tensors = [value for value in pair.cases.inputs(case).values() if isinstance(value, Tensor)]
+        return case.dtype == "float32" and all(min(tensor.shape, default=2) > 1 for tensor in tensors[:2])
+
+    try:
+        case = find(pair.cases.strategy, large, settings=GENERATE)
+    except NoSuchExample:
+        case = pair.cases.type()
+    return resolve(pair.cases.inputs(case))
+
+
+def plain_cases(pair: Pair) -> list[Any]:
+    """Some cases in float32 whose first tensors are not empty: a pair of several operators calls each in one of them."""
+    kept: list[Any] = []
+
+    @settings(GENERATE)
+    @given(pair.cases.strategy)
+    def keep(case: Any) -> None:
+        tensors = [value for value in pair.cases.inputs(case).values() if isinstance(value, Tensor)]
+        if case.dtype == "float32" and all(tensor.numel() for tensor in tensors[:2]):
+            kept.append(case)
+
+    keep()
+    return kept
+
+
+@cache
+def recorded() -> dict[str, Call]:
+    """Operator -> the arguments with which the pairs' kernels call it."""
+    recorder = Recorder()
+    for pair in pairs().values():
+        arguments = sample(pair)
+        with recorder:
+            pair.optimized(**arguments)
+    for pair in pairs().values():
+        if set(optimized.operators()) <= set(recorder.calls):
+            break
+        for case in plain_cases(pair):
+            with recorder:
+                pair.optimized(**resolve(pair.cases.inputs(case)))
+    return recorder.calls
+
+
+def call_of(operator: str) -> Call:
+    """Fresh copies of sample arguments of an operator."""
+    if operator not in recorded():
+        pytest.fail(f"no pair's sample case calls {operator}")
+    args, kwargs = recorded()[operator]
+    return copied(args), copied(kwargs)
+
+
+def tensors(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    return [leaf for entry in result for leaf in tensors(entry)] if isinstance(result, (list, tuple)) else []
+
+
+def assert_same_bits(one: Any, other: Any) -> None:
+    for left, right in zip(tensors(one), tensors(other), strict=True):
+        assert left.shape == right.shape and left.dtype == right.dtype
+        assert not left.numel() or torch.equal(left.flatten().view(torch.uint8), right.flatten().view(torch.uint8))
+
+
+@pytest.mark.parametrize("name", optimized.operators())
+def test_opcheck(name: str) -> None:
+    torch.library.opcheck(optimized.operator(name).raw, *call_of(name))
+
+
+@pytest.mark.parametrize("name", optimized.operators())
+def test_compiles_into_one_graph(name: str) -> None:
+    torch._dynamo.reset()  # each operator its own compilations: they count against one limit
+    raw = optimized.operator(name).raw
+    compiled = torch.compile(
+        lambda args, kwargs: raw(*args, **kwargs), fullgraph=True, backend="aot_eager", dynamic=True
+    )
+    eager, graph = call_of(name), call_of(name)
+    assert_same_bits(raw(*eager[0], **eager[1]), compiled(*graph))
+    assert_same_bits([*eager[0], *eager[1].values()], [*graph[0], *graph[1].values()])
+
+
+def test_inductor_runs_an_operator() -> None:
+    raw = optimized.operator("packed_linear").raw
+    x, *others = call_of("packed_linear")[0]
+    compiled = torch.compile(lambda x: raw(x + 0, *others) * 2, fullgraph=True)
+    assert_same_bits(compiled(x), raw(x, *others) * 2)
+
+
+def test_wrong_types_are_type_errors() -> None:
+    store = optimized.operator("store_cache")
+    row, cache, index = torch.ones(1, 1, 4), torch.zeros(2, 1, 4), torch.tensor([0])
+    for call in (
+        lambda: store(row, row, cache, 3, index),
+        lambda: store(row, row, cache),
+        lambda: store(row, row, cache, cache.clone(), index, pad_slot="x"),
+        lambda: store(row, row, cache, cache.clone(), index, pad=1),
+        lambda: store(row, row, cache, cache.clone(), index, None, None),
+        lambda: store(row.double(), row, cache, cache.clone(), index),
+    ):
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_a_raw_operator_says_the_same_as_a_runtime_error() -> None:
+    row, cache = torch.ones(1, 1, 4), torch.zeros(2, 1, 4)
+    with pytest.raises(RuntimeError, match=r"^IndexError: store_cache: indices\[0\] = 2 is outside \[0, 2\)"):
+        torch.ops.kernelpair.store_cache(row, row, cache, cache.clone(), torch.tensor([2]))
+
+
+def test_an_unknown_operator_is_refused_with_the_list() -> None:
+    with pytest.raises(ValueError, match=r"no operator 'conv3d'; the operators are .*store_cache"):
+        optimized.operator("conv3d")

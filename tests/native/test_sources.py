@@ -1,0 +1,59 @@
+"""What the native sources keep to: switches on the tier in two rooms, a list of tiers in one place, nothing written twice."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import optimized
+import properties
+
+CSRC = properties.ROOT / "csrc"
+SOURCES = {path: path.read_text().splitlines() for path in sorted(CSRC.rglob("*")) if path.suffix in {".h", ".cpp"}}
+SWITCH = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b(.*)")
+INSTRUCTIONS = re.compile(r"__(AVX|FMA|F16C|SSE|AMX)|KP_PRODUCTS")
+HELPERS = ("least", "most", "clamp", "round_up", "divide_up", "load_pair", "load_split", "json_string")
+BLOCK = 10
+
+
+def room(path: Path) -> str:
+    return path.relative_to(CSRC).parts[0]
+
+
+def switches() -> list[tuple[Path, str]]:
+    return [(path, found[2]) for path, lines in SOURCES.items() for line in lines if (found := SWITCH.match(line))]
+
+
+def test_tiers_differ_in_two_rooms() -> None:
+    assert {room(path) for path, _ in switches()} == {"core", "simd", "tiles"}
+    elsewhere = [(path.name, asked) for path, asked in switches() if room(path) == "core" and INSTRUCTIONS.search(asked)]
+    assert not elsewhere
+    assert any(INSTRUCTIONS.search(asked) for _, asked in switches())
+
+
+def test_the_list_of_tiers_stands_in_cmake() -> None:
+    rare = "|".join(tier.name for tier in optimized.tiers() if "_" in tier.name)  # names that mean nothing else
+    python = [path for folder in ("optimized", "properties") for path in (properties.ROOT / folder).rglob("*.py")]
+    named = re.compile(rf"[\"']({rare})[\"']|\b(Tier::|namespace )({rare})\b")
+    found = [path.name for path in [*SOURCES, *python] if named.search(path.read_text())]
+    assert rare and not found
+
+
+def homes_of(helper: str) -> set[str]:
+    """The files that define a function of this name."""
+    definition = rf"^[ \t]*(?:(?!return\b|else\b)[\w:<>*&]+[ \t]+)+{helper}\([^;{{}}]*\)\s*(?:const\s*)?\{{"
+    return {path.name for path, lines in SOURCES.items() if re.search(definition, "\n".join(lines), re.MULTILINE)}
+
+
+def test_a_helper_is_defined_once() -> None:
+    found = {helper: homes_of(helper) for helper in HELPERS}
+    assert all(len(homes) == 1 for homes in found.values()), found
+    assert len(homes_of("load")) > 1  # which overloads in several: a second home is seen
+
+
+def test_no_block_stands_twice() -> None:
+    blocks: Counter[tuple[str, ...]] = Counter()
+    for lines in SOURCES.values():
+        code = [line.strip() for line in lines if line.strip() and not line.strip().startswith(("//", "#include"))]
+        blocks.update({tuple(code[i : i + BLOCK]) for i in range(len(code) - BLOCK + 1)})
+    twice = ["\n".join(block) for block, count in blocks.items() if count > 1]
+    assert not twice, twice[0]

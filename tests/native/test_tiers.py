@@ -1,0 +1,90 @@
+"""Tiers: an impossible one is an error, the chosen one runs, and the library says which one ran."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import optimized
+import properties
+
+RUNNABLE = [tier for tier in optimized.tiers() if tier.runnable]
+MISSING = [tier for tier in optimized.tiers() if not tier.runnable]
+EMULATED = {tier.name for tier in optimized.tiers() if tier.emulated}
+ROOT = properties.ROOT
+
+
+def store_one() -> None:
+    row, cache = torch.ones(1, 1, 4), torch.zeros(2, 1, 4)
+    optimized.operator("store_cache")(row, row, cache, cache.clone(), torch.tensor([1]))
+
+
+def in_new_process(program: str, tier: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "KERNELPAIR_TIER": tier}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_names() -> None:
+    names = re.findall(r"^kp_tier\((\w+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
+    assert [tier.name for tier in optimized.tiers()] == names
+    assert names[0] == "scalar" and len(EMULATED) == 1 and {"scalar", *EMULATED} <= {tier.name for tier in RUNNABLE}
+
+
+def test_what_does_not_run_says_why() -> None:
+    assert all(bool(tier.reason) != tier.runnable for tier in optimized.tiers())
+    assert all(tier.compiled or "not compiled" in tier.reason for tier in optimized.tiers())
+
+
+@pytest.mark.parametrize("tier", RUNNABLE, ids=str)
+def test_the_chosen_tier_runs(tier: optimized.Tier) -> None:
+    before = optimized.selected_tier()
+    with optimized.use_tier(tier.name):
+        optimized.forget_last_tier()
+        assert optimized.last_tier() is None
+        store_one()
+        assert optimized.last_tier() == tier.name == optimized.selected_tier()
+    assert optimized.selected_tier() == before
+
+
+def test_an_unknown_tier_is_refused_with_the_list() -> None:
+    with pytest.raises(ValueError, match=f"no tier 'neon'; the tiers are {', '.join(map(str, optimized.tiers()))}"):
+        optimized.set_tier("neon")
+
+
+@pytest.mark.parametrize("tier", MISSING, ids=str)
+def test_a_tier_that_cannot_run_is_refused_with_the_reason(tier: optimized.Tier) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"tier '{tier.name}' cannot run here: {tier.reason}")):
+        optimized.set_tier(tier.name)
+
+
+def test_an_error_leaves_the_choice_alone() -> None:
+    with optimized.use_tier("scalar"):
+        with pytest.raises(ValueError):
+            optimized.set_tier("nonsense")
+        assert optimized.selected_tier() == "scalar"
+
+
+def test_the_environment_forces_a_tier() -> None:
+    done = in_new_process("import optimized; print(optimized.selected_tier())", "scalar")
+    assert (done.returncode, done.stdout.strip()) == (0, "scalar"), done.stderr
+
+
+def test_without_being_asked_the_best_tier_runs() -> None:
+    done = in_new_process("import optimized; print(optimized.selected_tier())", "")
+    assert (done.returncode, done.stdout.strip()) == (0, optimized.best_tier()), done.stderr
+    assert optimized.best_tier() in {tier.name for tier in RUNNABLE} - EMULATED
+
+
+@pytest.mark.parametrize("name", ["nonsense", *(tier.name for tier in MISSING)])
+def test_the_environment_cannot_force_the_impossible(name: str) -> None:
+    done = in_new_process("import optimized; optimized.operator('store_cache')", name)
+    assert done.returncode != 0 and "ValueError: KERNELPAIR_TIER: " in done.stderr and name in done.stderr
+
+
+def test_the_library_tells_how_it_was_built() -> None:
+    build = optimized.build()
+    assert build["compiler"] and build["build_type"] and "-mavx2" in optimized.tiers()[1].flags

@@ -1,0 +1,136 @@
+"""Attention of one query row at a time in float64, from the definition: no function of the project is called here.
+
+A row is its queries [H, D], the keys [n, Hkv, D] and values [n, Hkv, Dv] that it sees, and where its output stands.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+ROUNDING = 2.0**-52  # twice the unit roundoff of float64
+ROWS = 16  # of a request that are looked at: its ends, and others evenly between them
+
+
+@dataclass(frozen=True)
+class Row:
+    """One query row, and all that it sees."""
+
+    at: int
+    q: Tensor
+    keys: Tensor
+    values: Tensor
+
+
+def attend(row: Row, sm_scale: float, cap: float, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Output [H, Dv], and how far another float64 evaluation may be from it.
+
+    Each of the two evaluations sums D products a score and n + 1 terms a softmax; an error e of a score moves a weighted mean of
+    the values by no more than 2 e times the largest of them, and so much do n + 16 further roundings.
+    """
+    out, tolerance = [], []
+    group = row.q.shape[0] // row.keys.shape[1]
+    for h in range(row.q.shape[0]):
+        keys, values = row.keys[:, h // group], row.values[:, h // group]
+        if not len(keys):
+            out.append(torch.zeros(values.shape[1], dtype=torch.float64))
+            tolerance.append(torch.zeros(values.shape[1], dtype=torch.float64))
+            continue
+        products = keys * row.q[h]
+        z = products.sum(1) * sm_scale
+        wrong = products.abs().sum(1) * sm_scale * (products.shape[1] + 4) * ROUNDING
+        if cap > 0:
+            z = torch.tanh(z / cap) * cap
+            wrong = wrong + 4 * cap * ROUNDING
+        everything = z if sinks is None else torch.cat([z, sinks[h : h + 1]])
+        weights = torch.exp(z - torch.logsumexp(everything, 0))
+        out.append((weights[:, None] * values).sum(0))
+        e = wrong.max() + 4 * ROUNDING * everything[everything > -torch.inf].abs().max()
+        tolerance.append((4 * e + (len(keys) + 16) * ROUNDING) * values.abs().amax(0))
+    return torch.stack(out), torch.stack(tolerance)
+
+
+def by_sdpa(row: Row, sm_scale: float) -> Tensor:
+    """The same by torch's own attention, for a row with neither cap nor sinks that sees a key."""
+    group = row.q.shape[0] // row.keys.shape[1]
+    keys, values = (side.repeat_interleave(group, dim=1).transpose(0, 1) for side in (row.keys, row.values))
+    return scaled_dot_product_attention(row.q[:, None], keys, values, scale=sm_scale)[:, 0]
+
+
+def shown(count: int) -> list[int]:
+    """Which of a request's rows are looked at."""
+    return sorted({round(i * (count - 1) / (ROWS - 1)) for i in range(ROWS)}) if count > ROWS else list(range(count))
+
+
+def seen_by(position: int, keys: int, left: int, right: int) -> list[int]:
+    """Keys within a window around a position; a side of -1 has no end."""
+    return [j for j in range(keys) if (left < 0 or j >= position - left) and (right < 0 or j <= position + right)]
+
+
+def paged_rows(x: Mapping[str, Any]) -> Iterator[Row]:
+    """Of paged_attention: query i of sq stands at position i + sk - sq."""
+    offsets, page = x["cu_seqlens_q"].tolist(), x["k_cache"].shape[1]
+    for b, sk in enumerate(x["cache_seqlens"].tolist()):
+        sq = offsets[b + 1] - offsets[b]
+        for i in shown(sq):
+            seen = seen_by(i + sk - sq, sk, x["window_left"], 0 if x["causal"] else x["window_right"])
+            q = x["q"][offsets[b] + i]
+            keys, values = (
+                torch.stack([cache[int(x["page_table"][b, j // page]), j % page] for j in seen]) if seen else cache[0, :0]
+                for cache in (x["k_cache"], x["v_cache"])
+            )
+            if x["qv"] is not None:
+                q, keys = torch.cat([q, x["qv"][offsets[b] + i]], dim=-1), torch.cat([keys, values], dim=-1)
+            k_scale, v_scale = (1.0 if x[name] is None else x[name][b][:, None] for name in ("k_descale", "v_descale"))
+            yield Row(offsets[b] + i, q, keys * k_scale, values * v_scale)
+
+
+def extend_rows(x: Mapping[str, Any]) -> Iterator[Row]:
+    """Of extend_attention: the last E of a request's L tokens are new, and stand in k and v."""
+    names = ("req_pool_indices", "seq_lens", "extend_seq_lens", "extend_start_loc")
+    for b, (pool, L, E, start) in enumerate(zip(*(x[name].tolist() for name in names))):
+        slots = x["req_to_token"][pool].tolist()
+        encoder = 0 if x["encoder_lens"] is None else int(x["encoder_lens"][b])
+        for i in shown(E):
+            if x["is_cross_attn"]:
+                found = [(x["k_cache"][slots[j]], x["v_cache"][slots[j]]) for j in range(encoder)]
+            else:
+                seen = seen_by(L - E + i, L, x["sliding_window"] - 1 if x["sliding_window"] > 0 else -1, 0)
+                old = [slots[encoder + j] for j in seen if j < L - E]
+                new = [start + j - (L - E) for j in seen if j >= L - E]
+                found = [(x["k_cache"][slot], x["v_cache"][slot]) for slot in old]
+                found += [(x["k"][token], x["v"][token]) for token in new]
+            yield _row(x, start + i, found)
+
+
+def decode_rows(x: Mapping[str, Any]) -> Iterator[Row]:
+    """Of decode_attention, whose caches hold the new keys already: the query is a request's last token."""
+    for b, (pool, L) in enumerate(zip(x["req_pool_indices"].tolist(), x["seq_lens"].tolist())):
+        slots = x["req_to_token"][pool].tolist()
+        encoder = 0 if x["encoder_lens"] is None else int(x["encoder_lens"][b])
+        if x["is_cross_attn"]:
+            seen = slots[:encoder]
+        else:
+            window = x["sliding_window"]
+            seen = [slots[encoder + j] for j in seen_by(L - 1, L, window - 1 if window > 0 else -1, 0)]
+        yield _row(x, b, [(x["k_cache"][slot], x["v_cache"][slot]) for slot in seen])
+
+
+def mla_rows(x: Mapping[str, Any]) -> Iterator[Row]:
+    """Of mla_decode: one latent row a key, whose first columns are the value."""
+    page, width = x["kv_cache"].shape[1], x["q_nope"].shape[2]
+    for b, L in enumerate(x["seq_lens"].tolist()):
+        found = [x["kv_cache"][int(x["page_table"][b, j // page]), j % page][None] for j in range(L)]
+        keys = torch.stack(found) if found else x["kv_cache"][:0, :1]
+        yield Row(b, torch.cat([x["q_nope"][b], x["q_pe"][b]], dim=-1), keys, keys[..., :width])
+
+
+def _row(x: Mapping[str, Any], at: int, found: list[tuple[Tensor, Tensor]]) -> Row:
+    keys, values = (
+        torch.stack([pair[side] for pair in found]) if found else x[cache][:0]
+        for side, cache in enumerate(("k_cache", "v_cache"))
+    )
+    return Row(at, x["q"][at], keys, values)

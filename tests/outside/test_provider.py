@@ -1,0 +1,220 @@
+"""Providers: somebody else's kernels, found by file or name, judged within documented limits, one defect after another."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import properties
+from kernelpair.contract.case import to_line
+from kernelpair.providers.provider import Provider, ProviderError, fitted, known, provider
+from properties.store_cache.cases import StoreCacheCase
+from tests.command_line import kernelpair
+
+Capture = pytest.CaptureFixture[str]
+PAIR = properties.pairs()["store_cache"]
+HEAD = """
+\"\"\"Two kernels of mine.\"\"\"
+import os
+import torch
+from dataclasses import replace
+from kernelpair.providers.provider import Unsupported, adapts
+
+LOADED = []
+
+def prepare():
+    LOADED.append(True)
+
+def rows(indices, pad_slot):
+    return torch.ones_like(indices, dtype=torch.bool) if pad_slot is None else indices != pad_slot
+
+def store(k, v, k_cache, v_cache, indices, pad_slot):
+    assert LOADED, "prepare was not called"
+    live = rows(indices, pad_slot)
+    k_cache[indices[live].long()], v_cache[indices[live].long()] = k[live], v[live]
+"""
+GOOD = HEAD + """
+@adapts("store_cache", limits={"no pads": lambda case: bool(case.pads)},
+        fit=lambda case: replace(case, pads=(), pad_in_range=False),
+        silent={"bytes": "mine knows its dtype"})
+def store_cache(k, v, k_cache, v_cache, indices, pad_slot=None):
+    \"\"\"my_store\"\"\"
+    store(k, v, k_cache, v_cache, indices, pad_slot)
+"""
+TWO_DEFECTS = HEAD + """
+@adapts("store_cache")
+def store_cache(k, v, k_cache, v_cache, indices, pad_slot=None):
+    store(k, v, k_cache, v_cache, indices, pad_slot)
+    if indices.dtype == torch.int32 and len(indices) and v.shape[2]:
+        v_cache[indices[rows(indices, pad_slot)].long()] = 1.0     # the first: int32 slots
+    if k.shape[1] > 1 and len(indices) and k.shape[2] and pad_slot is None:
+        k_cache[indices.long()[0], 1] = 1.0                        # the second: the second head
+"""
+
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
+
+
+def written(text: str, name: str = "mine.py") -> str:
+    Path(name).write_text(text)
+    return name
+
+
+# --- finding one ---
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = 1", "adapts nothing"),
+        ("import nowhere_to_be_found", "does not import: ModuleNotFoundError"),
+        (GOOD + "\nagain = store_cache", "adapts store_cache twice"),
+    ],
+)
+def test_a_module_that_is_no_provider_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ProviderError, match=says):
+        provider(written(text, f"{abs(hash(text))}.py"))
+
+
+def test_wrong_usage_is_2(capsys: Capture) -> None:
+    mine = written(GOOD)
+    odd = written(GOOD.replace('"store_cache"', '"stoer_cache"'), "odd.py")
+    absent = written(GOOD + "\ndef missing():\n    return 'this CPU lacks magic'\n", "absent.py")
+    for arguments, says in (
+        (("--provider", "nobody"), "unknown provider 'nobody'; known are sgl_kernel, vllm_cpu, or give a file .py"),
+        (("--provider", "nobody.py"), "there is no provider file nobody.py"),
+        (("--provider", odd), "adapts 'stoer_cache', which is no pair"),
+        (("--provider", absent), "cannot be used here: this CPU lacks magic"),
+        (("--provider", mine, "--tier", "scalar"), "give one of them"),
+        (("--provider", mine, "--known", "no.toml"), "--known: no.toml: "),
+    ):
+        assert kernelpair("check", *arguments) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_our_own_providers_are_installed_and_adapt_pairs_only() -> None:
+    assert set(known()) == {"sgl_kernel", "vllm_cpu"}
+    for name in known():
+        found: Provider = provider(name)
+        assert found.adapters and found.about
+        for pair in found.adapters:
+            subject = found.subject(properties.pairs()[pair])
+            assert not subject.asked_for("wrong_call:any") and subject.candidate.name == f"provider:{name}"
+
+
+def test_list_says_what_is_covered_and_what_not(capsys: Capture) -> None:
+    assert kernelpair("list", "--provider", written(GOOD)) == 0
+    out = capsys.readouterr().out
+    assert "store_cache  my_store" in out and "unsupported  no pads" in out and "bytes: mine knows its dtype" in out
+    assert "not covered: attention_metadata" in out
+    assert kernelpair("list", "--provider", "mine.py", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["covered"]["store_cache"]["limits"] == ["no pads"]
+
+
+# --- limits ---
+
+
+def test_cases_outside_of_limits_are_counted_and_not_judged(capsys: Capture) -> None:
+    options = ("--examples", "60", "--seed", "1", "--json", "r.json")
+    assert kernelpair("check", "store_cache", "--provider", written(GOOD), *options) == 0
+    result = json.loads(Path("r.json").read_text())["results"][0]
+    assert result["unsupported"]["no pads"] > 10 and result["cases"] >= 55  # the fitted ones are tried in their place
+    assert "bytes" not in result["trials"] and not any(trial.startswith("rejects") for trial in result["trials"])
+    assert "drawn outside of documented limits" in capsys.readouterr().out
+
+
+def test_a_kernel_that_supports_nothing_was_not_tested(capsys: Capture) -> None:
+    nothing = written(HEAD + '@adapts("store_cache", limits={"nothing": lambda case: True})\ndef f(**given):\n    pass\n')
+    assert kernelpair("check", "store_cache", "--provider", nothing, "--examples", "5", "--seed", "1", "--in-process") == 3
+    assert "nothing was tested" in capsys.readouterr().out
+
+
+def test_an_adapter_may_refuse_by_its_arguments() -> None:
+    text = HEAD + '@adapts("store_cache")\ndef f(**given):\n    raise Unsupported("not today")\n'
+    options = ("--examples", "9", "--in-process", "--json", "r.json")
+    assert kernelpair("check", "store_cache", "--provider", written(text), *options) == 3
+    result = json.loads(Path("r.json").read_text())["results"][0]
+    assert result["failures"] == [] and result["cases"] == 0 and result["unsupported"] == {"not today": 9}
+
+
+def test_a_relation_outside_of_the_limits_ends_there(capsys: Capture) -> None:
+    text = GOOD.replace('{"no pads": lambda case: bool(case.pads)}', '{"dense": lambda case: bool(case.layout)}')
+    case = to_line("store_cache", 1, StoreCacheCase(rows=2, trial="layout"))
+    assert kernelpair("replay", case, "--provider", written(text), "--in-process") == 0
+    assert "store_cache[mine.py] pass" in capsys.readouterr().out
+
+
+def test_replay_skips_what_is_not_supported(capsys: Capture) -> None:
+    case = to_line("store_cache", 1, StoreCacheCase(rows=2, pads=(0,)))
+    assert kernelpair("replay", case, "--provider", written(GOOD), "--in-process") == 2
+    assert "skipped: outside of what is documented: no pads" in capsys.readouterr().out
+
+
+def test_fitted_keeps_what_fits() -> None:
+    case = StoreCacheCase(seed=3, dtype="uint8", layout={"k": "padded", "v": "offset"}, int32=("indices",))
+    fit = fitted(case, ["bfloat16", "float16"], {"k": ("padded",)}, (), rows=4)
+    assert (fit.dtype, fit.layout, fit.int32, fit.rows) == ("float16", {"k": "padded"}, (), 4)
+    assert fitted(case, ["uint8"]).dtype == "uint8"
+
+
+# --- several defects ---
+
+
+def groups_of(name: str) -> dict[str, str]:
+    failures = json.loads(Path(name).read_text())["results"][0]["failures"]
+    return {failure["group"]: failure["case"] for failure in failures}
+
+
+def test_the_search_goes_on_to_the_second_defect(capsys: Capture) -> None:
+    options = ("store_cache", "--provider", written(TWO_DEFECTS), "--examples", "600", "--seed", "1", "--in-process")
+    assert kernelpair("check", *options, "--json", "r.json") == 1
+    found = groups_of("r.json")
+    assert any("indices int32" in group for group in found), found
+    assert any("indices int32" not in group for group in found), found
+    assert len(found) <= 4, found  # each is told once, by kind and tensor
+    first = next(case for group, case in found.items() if "indices int32" in group)
+    assert '"int32":["indices"]' in first and '"heads"' not in first and '"layout"' not in first
+    out = capsys.readouterr().out
+    assert "group " in out and f"--provider {'mine.py'}" in out and "pytest" not in out
+
+
+def test_a_ledger_keeps_quiet_about_what_is_known_and_says_when_it_passes(capsys: Capture) -> None:
+    options = ("store_cache", "--provider", written(TWO_DEFECTS), "--examples", "400", "--seed", "1", "--in-process")
+    kernelpair("check", *options, "--json", "r.json")
+    entries = "".join(
+        f"[[known]]\ngroup = {json.dumps(group)}\ncase = {json.dumps(case)}\nreason = 'told them'\nlink = 'there'\n"
+        for group, case in groups_of("r.json").items()
+    )
+    Path("known.toml").write_text(entries)
+    capsys.readouterr()
+    assert kernelpair("check", *options, "--known", "known.toml") == 0
+    out = capsys.readouterr().out
+    assert out.count("told them there") == entries.count("[[known]]") and "no longer fails" not in out
+    mended = written(GOOD.replace("limits=", "limits={} and "), "mended.py")
+    options = ("--examples", "20", "--known", "known.toml", "--in-process")
+    assert kernelpair("check", "store_cache", "--provider", mended, *options) == 0
+    assert capsys.readouterr().out.count("no longer fails: store_cache ") == entries.count("[[known]]")
+
+
+def test_a_crash_is_one_group_and_the_search_goes_on() -> None:
+    text = TWO_DEFECTS.replace("v_cache[indices[rows(indices, pad_slot)].long()] = 1.0", "os.abort()")
+    options = ("store_cache", "--provider", written(text), "--examples", "150", "--seed", "2", "--json", "r.json")
+    assert kernelpair("check", *options) == 1
+    found = groups_of("r.json")
+    assert [group for group in found if group.startswith("crash") and "indices int32" in group], found
+    assert [group for group in found if not group.startswith("crash")], found
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[known]]\ngroup='g'\nreason='r'", "entry 1 lacks case"),
+        ("[[known]]\ngroup='g'\nreason='r'\ncase='{}'", "entry 1: case: "),
+        ("[[known]]\ngroup=1", "entry 1 must have texts named group, case, reason, link"),
+        ("[known]\na=1", "expected [[known]] tables alone"),
+        ("nonsense", "known.toml: "),
+    ],
+)
+def test_a_bad_ledger_is_refused(capsys: Capture, text: str, says: str) -> None:
+    Path("known.toml").write_text(text)
+    assert kernelpair("check", "--provider", written(GOOD), "--known", "known.toml") == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,167 @@
+"""Attention backends of both sides: what they refuse, and that a refused call leaves the pools alone. What they compute is on
+trial as the pair `serving`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+import optimized.backends.gdn
+import optimized.backends.linear
+import optimized.backends.mla
+import optimized.backends.paged
+import optimized.backends.slot
+import reference.backends.gdn
+import reference.backends.linear
+import reference.backends.mla
+import reference.backends.paged
+import reference.backends.slot
+from kernelpair.call.runner import InProcess
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.subject import Subject
+from kernelpair.search.search import Search
+from properties import pairs
+from serving import AttentionLayer, ForwardBatch, KVPool
+
+SIDES = {"reference": reference.backends, "optimized": optimized.backends}
+LAYER = AttentionLayer(0, 2, 1, 8, 8, 0.5)
+TABLE = torch.arange(64, dtype=torch.int32).reshape(2, 32)
+BATCH = ForwardBatch("decode", torch.tensor([1]), torch.tensor([3]), torch.tensor([34]))
+EXTEND = replace(BATCH, mode="extend", extend_seq_lens=torch.tensor([1]))
+
+
+def made(side: str, kind: str, layer: AttentionLayer = LAYER, **options: Any) -> Any:
+    k = torch.randn(64, layer.kv_heads, layer.head_dim)
+    v = k[..., : layer.v_head_dim] if layer.latent else torch.randn(64, layer.kv_heads, layer.v_head_dim)
+    backend = getattr(getattr(SIDES[side], kind), f"{kind.title()}Backend")
+    return backend([layer], {0: KVPool(k, v)}, TABLE.clone(), **options)
+
+
+def activations(tokens: int = 1) -> list[Any]:
+    return [torch.randn(tokens, 2, 8), torch.randn(tokens, 1, 8), torch.randn(tokens, 1, 8)]
+
+
+def decoded(backend: Any, batch: ForwardBatch = BATCH, layer: AttentionLayer = LAYER, tokens: int = 1, **changed: Any) -> Any:
+    backend.prepare(batch)
+    q, k, v = (changed.get(name, value) for name, value in zip("qkv", activations(tokens)))
+    forward = backend.forward_decode if batch.mode == "decode" else backend.forward_extend
+    return forward(q, k, v, layer, batch)
+
+
+WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
+    "k without v": (lambda b: decoded(b, v=None), ValueError, "v is None"),
+    "v without k": (lambda b: decoded(b, k=None), ValueError, "k is None"),
+    "q of other heads": (lambda b: decoded(b, q=torch.zeros(1, 3, 8)), ValueError, "q must have shape"),
+    "q of more tokens": (lambda b: decoded(b, tokens=2), ValueError, "q must have shape"),
+    "k of another width": (lambda b: decoded(b, k=torch.zeros(1, 1, 9)), ValueError, "k must have shape"),
+    "no location": (lambda b: decoded(b, replace(BATCH, out_cache_loc=None)), ValueError, "out_cache_loc"),
+    "two locations": (lambda b: decoded(b, replace(BATCH, out_cache_loc=torch.tensor([3, 4]))), ValueError, "out_cache_loc"),
+    "a location outside": (lambda b: decoded(b, replace(BATCH, out_cache_loc=torch.tensor([64]))), IndexError, "out_cache_loc"),
+    "a negative location": (lambda b: decoded(b, replace(BATCH, out_cache_loc=torch.tensor([-1]))), IndexError, "out_cache_loc"),
+    "a row outside": (lambda b: decoded(b, replace(BATCH, req_pool_indices=torch.tensor([2]))), IndexError, "req_pool_indices"),
+    "too many tokens": (lambda b: decoded(b, replace(BATCH, seq_lens=torch.tensor([33]))), IndexError, "seq_lens"),
+    "a negative length": (lambda b: decoded(b, replace(BATCH, seq_lens=torch.tensor([-1]))), ValueError, "seq_lens"),
+    "an unknown mode": (lambda b: decoded(b, replace(BATCH, mode="prefill")), ValueError, "mode 'prefill'"),
+    "lengths of floats": (lambda b: decoded(b, replace(BATCH, seq_lens=torch.tensor([3.0]))), TypeError, "seq_lens"),
+    "too large a replay": (lambda b: decoded(b, replace(BATCH, padded_size=3)), ValueError, "padded_size 3"),
+    "too small a replay": (lambda b: decoded(b, replace(BATCH, padded_size=0)), ValueError, "padded_size 0"),
+    "more new than all": (lambda b: decoded(b, replace(EXTEND, extend_seq_lens=torch.tensor([4]))), ValueError, "extend_seq"),
+    "an extend without lengths": (lambda b: decoded(b, replace(BATCH, mode="extend")), ValueError, "extend_seq_lens"),
+    "a replayed extend": (lambda b: decoded(b, replace(EXTEND, padded_size=2)), ValueError, "padded_size"),
+    "a slot twice": (
+        lambda b: decoded(b, replace(EXTEND, extend_seq_lens=torch.tensor([2]), out_cache_loc=torch.tensor([5, 5])), tokens=2),
+        ValueError, "out_cache_loc",
+    ),
+    "a slot outside, in the table": (lambda b: decoded(_with_slot(b, 64)), IndexError, "req_to_token"),
+    "a negative slot in the table": (lambda b: decoded(_with_slot(b, -1)), IndexError, "req_to_token"),
+}  # fmt: skip
+
+
+def _with_slot(backend: Any, slot: int) -> Any:
+    backend.req_to_token[1, 0] = slot
+    return backend
+
+
+@pytest.mark.parametrize(("side", "kind", "wrong"), [*product(SIDES, ("slot", "paged"), WRONG)])
+def test_a_wrong_call_is_refused_and_changes_nothing(side: str, kind: str, wrong: str) -> None:
+    call, error, named = WRONG[wrong]
+    backend = made(side, kind, max_bs=2)
+    before = backend.pools[0].k.clone(), backend.pools[0].v.clone()
+    with pytest.raises(error, match=named):
+        call(backend)
+    assert torch.equal(before[0], backend.pools[0].k) and torch.equal(before[1], backend.pools[0].v)
+    backend.req_to_token.copy_(TABLE)
+    assert decoded(backend).isfinite().all()  # the run goes on
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_the_mla_backend_decodes_only(side: str) -> None:
+    latent = AttentionLayer(0, 2, 1, 12, 8, 0.5, latent=True)
+    backend = made(side, "mla", latent, page_size=16)
+    with pytest.raises(ValueError, match="mode 'extend'"):
+        backend.prepare(EXTEND)
+    with pytest.raises(ValueError, match="forward_extend"):
+        backend.forward_extend(*activations(), latent, BATCH)
+    with pytest.raises(ValueError, match="page_size 8"):
+        made(side, "mla", latent, page_size=8)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_what_a_backend_cannot_do_is_refused_when_it_is_made(side: str) -> None:
+    with pytest.raises(ValueError, match="attn_chunk_size"):
+        made(side, "paged", replace(LAYER, local=True))
+    with pytest.raises(ValueError, match="local"):
+        made(side, "slot", replace(LAYER, local=True))
+    with pytest.raises(ValueError, match="page_size 7"):
+        made(side, "paged", page_size=7)
+    backend = getattr(SIDES[side], "gdn").GdnBackend  # noqa: B009 - a module that mypy does not see
+    with pytest.raises(ValueError, match="layer 3"):
+        backend([replace(LAYER, layer_id=3)], {})
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_buffers_hold_one_size_of_draft(side: str) -> None:
+    backend = made(side, "paged", max_bs=2, max_context_len=16, num_draft_tokens=3)
+    verify = replace(BATCH, mode="target_verify", padded_size=2, num_draft_tokens=2)
+    with pytest.raises(ValueError, match="num_draft_tokens 2"):
+        backend.prepare(verify)
+
+
+@pytest.mark.parametrize(("side", "kind"), [*product(SIDES, ("slot", "paged"))])
+def test_an_empty_batch_is_served(side: str, kind: str) -> None:
+    backend, none = made(side, kind), torch.zeros(0, dtype=torch.int64)
+    before = backend.pools[0].k.clone()
+    assert decoded(backend, ForwardBatch("decode", none, none, none), tokens=0).shape == (0, 2, 8)
+    assert decoded(backend, ForwardBatch("extend", none, none, none, none), tokens=0).shape == (0, 2, 8)
+    assert torch.equal(before, backend.pools[0].k)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_linear_layer_refuses_what_does_not_fit(side: str) -> None:
+    module = getattr(SIDES[side], "linear")  # noqa: B009
+    with pytest.raises(ValueError, match="in_features"):
+        module.Linear(0, 1)
+    linear = module.Linear(4, 2, dtype=torch.float32)
+    with pytest.raises(ValueError, match="weight: none is loaded"):
+        linear(torch.zeros(1, 4))
+    for weight, bias, error, named in (
+        (torch.zeros(4, 2), None, ValueError, "weight"),
+        (torch.zeros(2, 4, dtype=torch.bfloat16), None, TypeError, "weight"),
+        (torch.zeros(2, 4), torch.zeros(3), ValueError, "bias"),
+    ):
+        with pytest.raises(error, match=named):
+            linear.load(weight, bias)
+    with pytest.raises(ValueError, match="bias"):
+        module.Linear(4, 2, bias=False, dtype=torch.float32).load(torch.zeros(2, 4), torch.zeros(2))
+    assert linear.packed is None and not linear.bias.any()
+
+
+def test_the_judge_finds_nothing_wrong_with_the_reference() -> None:
+    pair = pairs()["serving"]
+    itself = Candidate("scalar", "properties.scenarios.serving:PAIR.reference")
+    with InProcess(itself) as runner:
+        tally = Search(Subject(pair, itself), runner).run(25, None, 4, None)
+    assert tally.passed, tally.failures

@@ -1,0 +1,150 @@
+"""Planted bugs: their patches still apply, a few of them are noticed, and what goes wrong is said."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import properties
+from kernelpair.cli import main
+from kernelpair.cli.main import parser
+from kernelpair.cli.mutate import _Run as mutate_run
+from kernelpair.contract.case import to_line
+from kernelpair.contract.verdict import KINDS, Failure, Verdict
+from kernelpair.mutation.mutant import Mutant, MutantError, Patch, mutants
+from kernelpair.mutation.report import result_of, score
+from kernelpair.search.jobs import Ended, Job
+from kernelpair.search.tally import First, Tally
+from kernelpair.suite import Place
+from kernelpair.trial.check import known_trials
+from optimized import tiers
+from properties.planting import plant
+from properties.scenarios.serving.cases import ServingCase
+from properties.suite import SUITE
+
+ALL = mutants(SUITE)
+PAIRS = properties.pairs()
+SLICE = ("store_cache/tail", "store_cache/pad-in-range-written", "store_cache/negative-slot")  # noticed within seconds
+TIERS = {None, *(tier.name for tier in tiers())}
+BEST = [tier.name for tier in tiers() if tier.runnable and not tier.name.startswith("amx")][-1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])}
+COMMAND = (sys.executable, "-c", "import sys; from kernelpair.cli import main; sys.exit(main())", "mutate")
+
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
+
+
+@pytest.mark.parametrize("mutant", ALL.values(), ids=ALL)
+def test_a_mutant_applies_exactly_once_and_is_described(mutant: Mutant) -> None:
+    texts = mutant.patched(properties.ROOT)
+    assert all((properties.ROOT / file).read_text() != text for file, text in texts.items())
+    assert mutant.pair in PAIRS and mutant.tier in TIERS and mutant.group
+    assert mutant.says and not mutant.says.endswith(".")
+    assert mutant.relation is None or mutant.relation in known_trials(PAIRS[mutant.pair])
+    assert all((properties.ROOT / unit).exists() for unit in mutant.units)
+
+
+def test_the_catalogue_of_kernels_is_covered() -> None:
+    lines = {mutant.line for mutant in ALL.values()}
+    assert lines >= set(range(1, 65))
+
+
+def test_a_patch_that_no_longer_applies_says_so() -> None:
+    mutant = ALL["store_cache/tail"]
+    gone = replace(mutant, patches=(Patch("csrc/kernels/store_cache.cpp", "no such text", ""),))
+    with pytest.raises(MutantError, match=r"store_cache/tail no longer applies: in .*\.cpp its text occurs 0"):
+        gone.patched(properties.ROOT)
+    twice = replace(mutant, patches=(Patch("csrc/kernels/store_cache.cpp", "plan.bytes", ""),))
+    with pytest.raises(MutantError, match=r"occurs [2-9] times"):
+        twice.patched(properties.ROOT)
+
+
+def test_a_mutant_that_does_not_compile_says_so(tmp_path: Path) -> None:
+    patch = replace(ALL["store_cache/tail"].patches[0], replace="no such function();")
+    with pytest.raises(MutantError, match=r"store_cache/tail does not compile: .*error"):
+        plant(replace(ALL["store_cache/tail"], patches=(patch,)), "csrc/kernels/store_cache.cpp", BEST, tmp_path / "built")
+
+
+def test_a_slice_is_noticed_and_the_kernel_is_not() -> None:
+    chosen = [word for name in SLICE for word in ("--mutant", name)]
+    command = [*COMMAND, *chosen, "--json", "found.json", "--markdown", "found.md"]  # whose fork server is its own
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    out = done.stdout
+    assert "3 of 3 mutants killed" in out and "unmutated kernels: 1 passed, 0 failed" in out
+    found = json.loads(Path("found.json").read_text())
+    results = {entry["mutant"]: entry for entry in found["mutants"]}
+    assert set(results) == set(SLICE)
+    assert all(entry["verdict"] == "killed" and entry["kind"] in KINDS and entry["case"] for entry in results.values())
+    assert results["store_cache/tail"]["noticed_by"] == "value"
+    assert results["store_cache/negative-slot"]["noticed_by"] == "wrong_call:index_negative"
+    assert found["unmutated"][0]["cases"] >= max(entry["cases"] for entry in results.values())
+    assert "| tail (4) |" in Path("found.md").read_text()
+    assert not list(Path(".kernelpair").glob("mutants*"))
+
+
+def ended(*steps: int) -> Ended:
+    """A job of the serving trial that failed with a case of so many steps for each kind of failure."""
+    arrivals = [ServingCase(steps=(("arrive", 1, 0, 0),) * count) for count in steps]
+    verdicts = [Verdict(case, to_line("serving", 1, case), [Failure("value", "", "wrong")]) for case in arrivals]
+    tally = Tally(cases=9, failures=dict(zip(("value", "untouched"), verdicts)), first=First("value", "value", 3, 0.5))
+    return Ended(Job("serving", "serving/pad-is-slot-0"), tally)
+
+
+def test_the_smallest_case_is_measured() -> None:
+    mutant, pair = ALL["serving/pad-is-slot-0"], PAIRS["serving"]
+    result = result_of(mutant, BEST, ended(9, 3), pair)
+    assert (result.verdict, result.sizes, result.large) == ("killed", {"requests": 3, "steps": 3}, "")
+    assert score([result]).endswith("; shrunk to at most 3 requests and 3 steps")
+    assert result_of(mutant, BEST, ended(4), pair).large == "4 requests, at most 3"
+    result = result_of(mutant, BEST, ended(9), pair)
+    assert result.large == "9 requests, at most 3; 9 steps, at most 8"
+
+
+def test_a_case_that_stays_large_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+    options = parser().parse_args(["mutate", "--mutant", "serving/pad-is-slot-0"])
+    for steps, status in ((3, 0), (9, 1)):
+        run = mutate_run(options, Place("properties.suite"), [ALL["serving/pad-is-slot-0"]], Path("built"))
+        run._ended(ended(steps))
+        assert run.conclude(1.0, False) == status
+    out = capsys.readouterr().out
+    assert out.count("NOT SMALL") == 1 and "serving/pad-is-slot-0: the smallest case that was found has 9 requests" in out
+
+
+def test_a_survivor_is_1_and_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mutate", "--mutant", "store_cache/negative-slot", "--seconds", "0.000001"]) == 1
+    out = capsys.readouterr().out
+    assert "SURVIVED store_cache/negative-slot: nothing noticed it" in out and "0 of 1 mutants killed" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nonsense",), "unknown pair 'nonsense'"),
+        (("--mutant", "store_cache/nonsense"), "unknown mutant 'store_cache/nonsense'; known are "),
+        (("--json", "no/such/folder.json"), "--json: no/such/folder.json is no place for a file"),
+    ],
+)
+def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str) -> None:
+    assert main(["mutate", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_interrupted_run_tells_what_it_knows() -> None:
+    command = [*COMMAND, "store_cache", "--json", "found.json"]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "killed" in line:
+            break
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    rest, _ = process.communicate(timeout=180)
+    assert process.returncode == 130
+    assert "interrupted: " in rest and "mutants killed" in rest
+    assert json.loads(Path("found.json").read_text())["mutants"]

@@ -1,0 +1,37 @@
+"""What a run comes to, in sentences."""
+
+from kernelpair.report.lines import FailureReport, Result
+from kernelpair.report.words import next_steps, not_tried, proven, shortest_first
+
+LONG = FailureReport("value", "{" + "x" * 90 + "}", "kernelpair replay long", "out: 3 of 9")
+SHORT = FailureReport("crash", "{x}", "kernelpair replay short", "SIGSEGV")
+PASSED = Result("conv", "avx2", "pass", cases=1200, seconds=3)
+FAILED = Result("decode", "avx2", "fail", cases=7, failures=[LONG])
+CRASHED = Result("extend", "scalar", "fail", cases=2, failures=[SHORT])
+SKIPPED = [Result(pair, "amx", "skip", "this CPU lacks AMX") for pair in ("conv", "decode", "extend")]
+
+
+def test_a_pass_says_on_how_much() -> None:
+    assert proven([PASSED, *SKIPPED]) == "No failure in 1,200 cases of conv on avx2."
+    assert not_tried([PASSED, *SKIPPED]) == "Not tried: amx (this CPU lacks AMX)."
+
+
+def test_a_failure_says_where_and_what_else_was_tried() -> None:
+    assert proven([PASSED, FAILED]) == "Failed: decode[avx2]; 1 other trial found nothing in 1,200 cases."
+    assert proven([FAILED], interrupted=True) == "Failed when it was interrupted: decode[avx2]."
+
+
+def test_nothing_tested_is_no_pass() -> None:
+    assert proven(SKIPPED) == "Nothing was tested."
+    assert next_steps(SKIPPED) == ["see what this machine can run: kernelpair doctor"]
+
+
+def test_the_shortest_failure_comes_first_and_is_the_next_step() -> None:
+    assert shortest_first([FAILED, PASSED, CRASHED]) == [CRASHED, FAILED]
+    steps = next_steps([FAILED, CRASHED])
+    assert steps[0].endswith("replay with -v") and any("--html" in step for step in steps)
+    assert not any("--html" in step for step in next_steps([FAILED], page="report.html"))
+
+
+def test_a_pass_says_kindly_that_nothing_needs_doing() -> None:
+    assert next_steps([PASSED])[0].startswith("nothing needs doing")
