@@ -15,7 +15,7 @@ from kernelpair.call.runner import Isolated
 from kernelpair.mutation.candidate import MutantSubjects
 from kernelpair.report.browser import screenshot
 from kernelpair.report.exhibit import Again, exhibits
-from kernelpair.report.html import Page, write_page
+from kernelpair.report.html import ReportPage, write_page
 from kernelpair.report.lines import result_of
 from kernelpair.search.jobs import Ended, Job
 from kernelpair.search.search import Search
@@ -39,7 +39,7 @@ SEED = 5
 WIDTH = 1100
 
 
-def page_of(mutant: str, folder: Path) -> Page:
+def page_of(mutant: str, folder: Path) -> ReportPage:
     """Plant the bug, search until it is found, and draw what was found."""
     place = find()
     suite = place.load()
@@ -54,7 +54,7 @@ def page_of(mutant: str, folder: Path) -> Page:
     shown, groups = exhibits([result], again, 2)
     first = result.failures[0]
     says = f"{subject.pair.name}[{name}] {first.kind}: {first.detail}"
-    return Page("kernelpair check", says, False, [], shown, groups)
+    return ReportPage("kernelpair check", says, False, [], shown, groups)
 
 
 def main(what: str, folder: Path) -> None:

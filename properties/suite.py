@@ -12,7 +12,7 @@ import properties
 from kernelpair.contract.candidate import Candidate
 from kernelpair.sources import Sources
 from kernelpair.suite import REFERENCE, Suite
-from kernelpair.timing.machine import Floors, Machine, Page
+from kernelpair.timing.machine import Floors, Machine, SpeedPage
 
 if TYPE_CHECKING:
     from kernelpair.contract.pair import Pair
@@ -27,7 +27,7 @@ ON_TRIAL = {
     "KERNELPAIR_POISON_SCRATCH": "1",  # the kernels' own scratch is NaN when they get it
     "KERNELPAIR_SPLIT_LOOPS": "1",  # their loops take several threads in small batches too
 }
-SPEED_PAGE = Page(
+SPEED_PAGE = SpeedPage(
     title="# 10. Speed",
     command="kernelpair bench --against vllm_cpu,torch --one-thread --series --errors --json speed.json",
     remake="kernelpair speed speed.json docs/10-speed.md",

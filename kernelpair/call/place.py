@@ -19,7 +19,7 @@ GAPS = 1 << 28  # elements of a buffer from which it is only filled and compared
 
 
 @dataclass(frozen=True)
-class Rows:
+class GappedRows:
     """Rows with wide gaps between them: their number, the distance of one to the next, and the reach of each, in elements."""
 
     count: int
@@ -141,7 +141,9 @@ def _layout_name(case: Case, name: str) -> str:
 
 def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout: Layout) -> None:
     value = placement.logical[name]
-    rows = Rows(value.shape[0], layout.strides[0], reach(value.shape[1:], layout.strides[1:])) if layout.total > GAPS else None
+    rows = None
+    if layout.total > GAPS:
+        rows = GappedRows(value.shape[0], layout.strides[0], reach(value.shape[1:], layout.strides[1:]))
     block = _fill(case, arena, placement, value.dtype, layout.total, [name], rows)
     _write(arena, placement, name, block.start, layout.strides, layout.offset)
 
@@ -168,7 +170,13 @@ def _place_fused(case: Case, arena: Arena, placement: Placement, name: str, part
 
 
 def _fill(
-    case: Case, arena: Arena, placement: Placement, dtype: torch.dtype, elements: int, names: list[str], rows: Rows | None = None
+    case: Case,
+    arena: Arena,
+    placement: Placement,
+    dtype: torch.dtype,
+    elements: int,
+    names: list[str],
+    rows: GappedRows | None = None,
 ) -> Block:
     """A block whose buffer holds poison, with canaries in the rest of its pages; with `rows` only the pages of these."""
     block = arena.allocate(elements * dtype.itemsize, case.guard)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from kernelpair.call.memory import Arena
-from kernelpair.call.worker import Caller, Outcome, Request, serve, stderr_tail
+from kernelpair.call.worker import Caller, CallRequest, Outcome, serve, stderr_tail
 from kernelpair.contract.candidate import Candidate
 
 HANG_SECONDS = 20.0  # a case has a budget of work far below this on every tier
@@ -68,7 +68,7 @@ class Runner:
 
     arena: Arena
 
-    def run(self, request: Request) -> Outcome:
+    def run(self, request: CallRequest) -> Outcome:
         raise NotImplementedError
 
     def start(self) -> None:
@@ -91,7 +91,7 @@ class InProcess(Runner):
         self.arena = arena or Arena.create()
         self._caller = Caller(candidate, self.arena)
 
-    def run(self, request: Request) -> Outcome:
+    def run(self, request: CallRequest) -> Outcome:
         threads = torch.get_num_threads()  # the judge's own
         try:
             return self._caller.call(request, guarded=False)
@@ -123,7 +123,7 @@ class Isolated(Runner):
         if self._process is None:
             self._start()
 
-    def run(self, request: Request) -> Outcome:
+    def run(self, request: CallRequest) -> Outcome:
         self.start()
         try:
             self._connection.send(request)

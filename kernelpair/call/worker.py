@@ -20,7 +20,7 @@ PLAIN = (bool, int, float, str, tuple, list, type(None))  # what a call may retu
 
 
 @dataclass(frozen=True)
-class Request:
+class CallRequest:
     """One call: arguments by name, pages to guard, and where in the arena results may go."""
 
     arguments: Mapping[str, Any]
@@ -104,7 +104,7 @@ class Caller:
         self.threads = 0
         self.guards: list[int] = []
 
-    def call(self, request: Request, *, guarded: bool) -> Outcome:
+    def call(self, request: CallRequest, *, guarded: bool) -> Outcome:
         """Build the views, call, and collect. An exception of the candidate is an outcome; a signal is the judge's to see."""
         if request.threads != self.threads:
             torch.set_num_threads(request.threads)
@@ -121,7 +121,7 @@ class Caller:
             outcome.ran = self.observe(False)
         return replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()))
 
-    def _arm(self, request: Request) -> None:
+    def _arm(self, request: CallRequest) -> None:
         """Guard the request's pages, and no others. They stay guarded: the next call often has the same."""
         if request.guards != self.guards:
             self.arena.unprotect()
@@ -148,7 +148,7 @@ class Caller:
         with ThreadPoolExecutor(len(calls)) as pool:
             return list(pool.map(run, calls))
 
-    def _outcomes(self, request: Request, answers: list[Any], calls: list[dict[str, Any]]) -> list[Outcome]:
+    def _outcomes(self, request: CallRequest, answers: list[Any], calls: list[dict[str, Any]]) -> list[Outcome]:
         outcomes, at = [], request.results_at
         for answer, call in zip(answers, calls):
             error = answer.error if isinstance(answer, _Raised) else None
@@ -166,7 +166,7 @@ class Caller:
     def _view(self, value: Any) -> Any:
         return self.arena.view(value) if isinstance(value, Placed) else value
 
-    def _collect(self, request: Request, result: Any, arguments: Mapping[str, Any], at: int) -> tuple[dict[str, Any], int]:
+    def _collect(self, request: CallRequest, result: Any, arguments: Mapping[str, Any], at: int) -> tuple[dict[str, Any], int]:
         """The results, tensors copied into the arena from `at` on, and where the next one may go."""
         collected: dict[str, Any] = {}
         for name, value in named_results(result, request.results).items():

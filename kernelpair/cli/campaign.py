@@ -35,7 +35,7 @@ WAIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Block:
+class SeedBlock:
     """The seeds of one task."""
 
     pair: str
@@ -84,7 +84,7 @@ def labels_here(suite: Suite) -> list[str]:
     return sorted({LABEL + name for pair in pairs for name, reason in select_candidates(suite, pair, ()) if not reason})
 
 
-def run_block(place: Place, block: Block, seed: int, corpus: tuple[str, ...], shared: str) -> dict[str, Any]:
+def run_block(place: Place, block: SeedBlock, seed: int, corpus: tuple[str, ...], shared: str) -> dict[str, Any]:
     """What a task does, on whichever node: the ordinary job in a folder of the node's own. Returns the result as JSON."""
     folder = Path(tempfile.gettempdir(), f"kernelpair-campaign-{os.getuid()}")
     folder.mkdir(exist_ok=True)
@@ -123,18 +123,18 @@ class _Campaign:
         write_whole(file, json.dumps(plan))
         return plan["seed"], plan["block"]
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[SeedBlock]:
         """Every block, each trial's first before any trial's second; those on disk are left out."""
         share = float("inf") if self.options.cases is None else -(-int(self.options.cases) // len(self.trials))
         number = 0
         while number * self.block < share and not all(trial in self.reasons for trial in self.trials):
             for pair, candidate in self.trials:
-                block = Block(pair, candidate, number, int(min(self.block, share - number * self.block)))
+                block = SeedBlock(pair, candidate, number, int(min(self.block, share - number * self.block)))
                 if block.key not in self.reasons and not self._done(block):
                     yield block
             number += 1
 
-    def _done(self, block: Block) -> bool:
+    def _done(self, block: SeedBlock) -> bool:
         """Is its result on disk, of no fewer cases."""
         file = self.folder / "blocks" / block.file
         return file.is_file() and json.loads(file.read_text())["asked"] >= block.cases
@@ -142,7 +142,7 @@ class _Campaign:
     def carry_out(self) -> None:
         """Hand blocks out, take results in, write each as it comes."""
         seconds = None if self.options.hours is None else self.options.hours * 3600
-        waiting, running = self.blocks(), dict[Any, Block]()
+        waiting, running = self.blocks(), dict[Any, SeedBlock]()
         count = len(list(self.blocks())) if self.options.cases is not None else 0
         task = self.ray.remote(max_retries=RETRIES)(run_block)
         with Progress(self.console, count, seconds) as progress:
@@ -158,7 +158,7 @@ class _Campaign:
                 for reference in self.ray.wait(list(running), timeout=WAIT_SECONDS)[0]:
                     self._take_in(reference, running.pop(reference), progress)
 
-    def _hand_out(self, task: Any, block: Block, labels: set[str], running: dict[Any, Block]) -> None:
+    def _hand_out(self, task: Any, block: SeedBlock, labels: set[str], running: dict[Any, SeedBlock]) -> None:
         label = LABEL + block.candidate
         if label not in labels:
             self.reasons[block.key] = f"no node of the cluster has the label {label}"
@@ -168,7 +168,7 @@ class _Campaign:
         selected = task.options(label_selector={label: "yes"})
         running[selected.remote(self.place, block, seed, corpus, self.options.shared or "")] = block
 
-    def _give_up(self, running: dict[Any, Block], labels: set[str]) -> None:
+    def _give_up(self, running: dict[Any, SeedBlock], labels: set[str]) -> None:
         """Blocks that wait for a label which no living node has any more."""
         for reference, block in list(running.items()):
             if LABEL + block.candidate not in labels:
@@ -176,7 +176,7 @@ class _Campaign:
                 self.ray.cancel(reference, force=True)
                 del running[reference]
 
-    def _take_in(self, reference: Any, block: Block, progress: Progress) -> None:
+    def _take_in(self, reference: Any, block: SeedBlock, progress: Progress) -> None:
         try:
             document = self.ray.get(reference)
         except HarnessError as error:

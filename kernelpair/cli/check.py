@@ -31,7 +31,7 @@ from kernelpair.providers.ledger import Known, LedgerError, ledger
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report import words
 from kernelpair.report.history import History
-from kernelpair.report.lines import Result, command_for_pytest, histogram, result_of, shown, write_json, write_junit
+from kernelpair.report.lines import PairResult, command_for_pytest, histogram, result_of, shown, write_json, write_junit
 from kernelpair.report.live import Progress
 from kernelpair.search.jobs import Ended, Job, Jobs, carry_out, spread, until_interrupted
 from kernelpair.search.tally import LEAST
@@ -51,7 +51,7 @@ def check(options: argparse.Namespace) -> int:
     pairs, broken = select_loaded(suite, options.pairs)
     _validate(options, pairs)
     page.check_page(options)
-    run = _Run(options, place, suite, pairs, broken)
+    run = CheckRun(options, place, suite, pairs, broken)
     interrupted = False
     started = time.monotonic()
     try:
@@ -86,7 +86,7 @@ def _known(path: str | None) -> tuple[Known, ...]:
         raise UsageError(f"--known: {error}") from None
 
 
-class _Run:
+class CheckRun:
     """One `kernelpair check`."""
 
     def __init__(
@@ -97,7 +97,7 @@ class _Run:
         self.seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**31)
         self.pairs = {pair.name: pair for pair in pairs}
         self.jobs: list[Job] = []
-        self.results: list[Result] = []
+        self.results: list[PairResult] = []
         self.errors: list[Ended] = []
         self.progress: Progress | None = None
         provider = select_provider(suite, options.provider, options.tier) if options.provider else None
@@ -116,7 +116,7 @@ class _Run:
         elif not reason and trial and not self.resolve(pair.name, candidate).asked_for(trial):
             reason = f"this candidate is not asked for {trial}"
         if reason:
-            self.results.append(Result(pair.name, candidate, "skip", reason))
+            self.results.append(PairResult(pair.name, candidate, "skip", reason))
         else:
             foreign = bool(self.options.provider)
             known = tuple((entry.group, entry.case) for entry in self.known if entry.pair == pair.name)
@@ -196,7 +196,7 @@ class _Run:
             self.errors.append(ended)
             if self.progress is not None:
                 self.progress.ended((ended.job.pair, shown(ended.job.candidate)), ended.tally.cases)
-            self.results.append(Result(*ended.job.key, "skip", f"harness fault: {ended.error}", ended.tally.cases))
+            self.results.append(PairResult(*ended.job.key, "skip", f"harness fault: {ended.error}", ended.tally.cases))
             who = f"{ended.job.pair} {shown(ended.job.candidate)}".rstrip()
             says = f"harness fault: {who}: {ended.error}"
             self.console.print(says, style="red", markup=False)
@@ -210,16 +210,16 @@ class _Run:
 
     def _print_skipped(self) -> None:
         """A line for each skip; of many for one reason one line."""
-        alike: dict[tuple[str, str], list[Result]] = {}
+        alike: dict[tuple[str, str], list[PairResult]] = {}
         for result in self.results:
             alike.setdefault((result.candidate, result.reason), []).append(result)
         for (candidate, reason), results in alike.items():
             if len(results) > ALIKE:
-                results = [Result(f"{len(results)} pairs", candidate, "skip", reason)]
+                results = [PairResult(f"{len(results)} pairs", candidate, "skip", reason)]
             for result in results:
                 self._print_line(result)
 
-    def _print_line(self, result: Result) -> None:
+    def _print_line(self, result: PairResult) -> None:
         speed = f"{result.cases / result.seconds:5.0f}/s" if result.seconds else "     - "
         line = Text(f"{result.pair:24} {shown(result.candidate):13} {result.cases:>7} cases  {speed}  ")
         line.append(result.verdict, style=COLOURS[result.verdict])
@@ -231,7 +231,7 @@ class _Run:
         if self.options.verbose and result.verdict != "skip":
             self._print_details(result)
 
-    def _print_details(self, result: Result) -> None:
+    def _print_details(self, result: PairResult) -> None:
         for name, ratios in result.ratios.items():
             bars = f"|{histogram(ratios, LEAST)}|"
             says = f"    error / bound, 2^{LEAST} to 1: {name:24} {bars} largest <= 2^{max(ratios)}"
@@ -311,7 +311,7 @@ class _Run:
         made = page.page_of("check", sentence, self.results, how, good=good, facts=facts, histories=series, next_steps=steps)
         page.write(self.console, self.options.html, made)
 
-    def _print_failure(self, result: Result) -> None:
+    def _print_failure(self, result: PairResult) -> None:
         """One line a failure, then how to see it again."""
         self.console.print()
         command = group = ""
@@ -329,7 +329,7 @@ class _Run:
         if test:
             self.console.print(f"  {test}", soft_wrap=True, markup=False)
 
-    def _print_tables(self, result: Result, interrupted: bool) -> None:
+    def _print_tables(self, result: PairResult, interrupted: bool) -> None:
         """Place by place, where the pair's judge goes through several; after Ctrl-C without what takes another run."""
         if not result.tables:
             return
@@ -340,7 +340,7 @@ class _Run:
         for table, foot in zip(result.tables, feet):
             show_table(self.console, table, foot)
 
-    def _print_known(self, result: Result) -> None:
+    def _print_known(self, result: PairResult) -> None:
         """What the ledger says about this kernel: still so, or no longer."""
         for group in result.known:
             entry = next(entry for entry in self.known if (entry.pair, entry.group) == (result.pair, group))

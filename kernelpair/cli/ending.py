@@ -11,7 +11,7 @@ from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXI
 from kernelpair.environment import environment
 from kernelpair.report import words
 from kernelpair.report.history import History
-from kernelpair.report.lines import Result, write_json
+from kernelpair.report.lines import PairResult, write_json
 from kernelpair.suite import Resolve, Suite
 
 
@@ -20,7 +20,7 @@ def end(
     options: argparse.Namespace,
     suite: Suite,
     resolve: Resolve,
-    results: Sequence[Result],
+    results: Sequence[PairResult],
     *,
     interrupted: bool = False,
     faults: Sequence[str] = (),

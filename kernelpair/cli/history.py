@@ -12,8 +12,8 @@ from rich.table import Table
 from kernelpair.cli.main import EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.page import check_page
 from kernelpair.cli.select import select_pairs, select_suite
-from kernelpair.report.history import FILE, WHAT, History, Row
-from kernelpair.report.html import Page, write_page
+from kernelpair.report.history import FILE, WHAT, History, RunFigure
+from kernelpair.report.html import ReportPage, write_page
 
 SHOWN = 6  # commits of a line
 
@@ -41,12 +41,12 @@ def history(options: argparse.Namespace) -> int:
         series = [each for each in kept.series(pairs) if not options.what or each.says == WHAT[options.what]]
         commits = len({row.revision for row in rows})
         sentence = f"{len(rows):,} figures of {commits} commits" if series else "One commit is kept: lines need two."
-        write_page(Path(options.html), Page("kernelpair history", sentence, True, histories=series))
+        write_page(Path(options.html), ReportPage("kernelpair history", sentence, True, histories=series))
         console.print(f"wrote {options.html}", soft_wrap=True)
     return EXIT_OK
 
 
-def _show(console: Console, rows: list[Row]) -> None:
+def _show(console: Console, rows: list[RunFigure]) -> None:
     """One line for each figure: its values over the last commits."""
     commits = list(dict.fromkeys(row.revision for row in rows))[-SHOWN:]
     newest = time.strftime("%Y-%m-%d %H:%M", time.localtime(rows[-1].at))

@@ -27,7 +27,7 @@ from kernelpair.mutation.report import (
     KILLED,
     SKIPPED,
     SURVIVED,
-    Result,
+    MutantResult,
     markdown,
     others,
     result_of,
@@ -53,7 +53,7 @@ def mutate(options: argparse.Namespace) -> int:
     chosen = _chosen(options, suite)
     check_page(options)
     folder = (STATE / f"mutants-{os.getpid()}").resolve()
-    run = _Run(options, place, chosen, folder)
+    run = MutateRun(options, place, chosen, folder)
     interrupted = False
     started = time.monotonic()
     try:
@@ -84,14 +84,14 @@ def _chosen(options: argparse.Namespace, suite: Suite) -> list[Mutant]:
     return chosen
 
 
-class _Run:
+class MutateRun:
     """One `kernelpair mutate`."""
 
     def __init__(self, options: argparse.Namespace, place: Place, chosen: list[Mutant], folder: Path) -> None:
         self.options, self.suite, self.resolve = options, place.load(), MutantSubjects(place, str(folder))
         self.console = Console(highlight=False)
         self.mutants = {mutant.name: mutant for mutant in chosen}
-        self.results: dict[str, Result] = {}
+        self.results: dict[str, MutantResult] = {}
         self.healthy: list[dict[str, Any]] = []
         self.drawn: list[Exhibit] = []
         self._running: dict[tuple[str, str], str] = {}
@@ -170,7 +170,7 @@ class _Run:
             exhibit.title = f"{mutant.name}: {mutant.says}"
         self.drawn += made
 
-    def _add(self, result: Result) -> None:
+    def _add(self, result: MutantResult) -> None:
         self.results[result.mutant] = result
         line = Text(f"{result.mutant:48} ")
         line.append(f"{result.verdict:10}", style=COLOURS[result.verdict])
@@ -228,7 +228,7 @@ class _Run:
             return EXIT_HARNESS
         return EXIT_OK if KILLED in verdicts else EXIT_NOTHING
 
-    def _print_what_is_wrong(self, results: list[Result], alarms: list[dict[str, Any]]) -> None:
+    def _print_what_is_wrong(self, results: list[MutantResult], alarms: list[dict[str, Any]]) -> None:
         for verdict, says in ((SURVIVED, "nothing noticed it"), (ERROR, "it could not be tried")):
             for result in results:
                 if result.verdict == verdict:
@@ -248,7 +248,7 @@ class _Run:
             for line in entry["lines"]:
                 self.console.print(f"  kernelpair replay '{line}' --tier {entry['tier']}", soft_wrap=True, markup=False)
 
-    def _print_table(self, results: list[Result]) -> None:
+    def _print_table(self, results: list[MutantResult]) -> None:
         """One line a pair: how many of its mutants were killed, and how long the median and the hardest one took."""
         self.console.print()
         for pair in dict.fromkeys(result.pair for result in results):

@@ -12,8 +12,8 @@ from kernelpair.cli.select import select_candidates
 from kernelpair.environment import environment
 from kernelpair.providers.provider import PREFIX, provider
 from kernelpair.report.exhibit import Again, exhibits
-from kernelpair.report.html import SHOWN_GROUPS, Page, Section, Series, missing, write_page
-from kernelpair.report.lines import Result
+from kernelpair.report.html import SHOWN_GROUPS, ReportPage, Section, Series, missing, write_page
+from kernelpair.report.lines import PairResult
 from kernelpair.suite import Resolve, Suite
 
 
@@ -42,7 +42,7 @@ def again(suite: Suite, resolve: Resolve) -> Again:
 def page_of(
     command: str,
     sentence: str,
-    results: Sequence[Result],
+    results: Sequence[PairResult],
     how: Again,
     *,
     good: bool,
@@ -50,16 +50,16 @@ def page_of(
     sections: Sequence[Section] = (),
     histories: Sequence[Series] = (),
     next_steps: Sequence[str] = (),
-) -> Page:
+) -> ReportPage:
     """The page of a run, its shortest failures run again."""
     shown, groups = exhibits(results, how, SHOWN_GROUPS)
     machine = environment()
     about = [("machine", f"{machine['cpu']}, {machine['cores']} cores"), ("torch", str(machine["torch"]))]
     title = f"kernelpair {command} · {os.path.basename(os.getcwd())}"
-    return Page(title, sentence, good, [*facts, *about], shown, groups, results, sections, histories, list(next_steps))
+    return ReportPage(title, sentence, good, [*facts, *about], shown, groups, results, sections, histories, list(next_steps))
 
 
-def write(console: Console, path: str, page: Page) -> None:
+def write(console: Console, path: str, page: ReportPage) -> None:
     """Write the page and say where it is."""
     write_page(Path(path), page)
     console.print(f"wrote {path}", soft_wrap=True, markup=False)

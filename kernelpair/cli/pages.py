@@ -10,15 +10,14 @@ from kernelpair.cli import page
 from kernelpair.contract.case import pair_of_line
 from kernelpair.contract.verdict import Verdict
 from kernelpair.environment import environment
-from kernelpair.mutation.report import KILLED, SURVIVED, others, score
-from kernelpair.mutation.report import Result as MutantResult
+from kernelpair.mutation.report import KILLED, SURVIVED, MutantResult, others, score
 from kernelpair.providers.findings import Finding
 from kernelpair.providers.provider import PREFIX
 from kernelpair.report import words
 from kernelpair.report.exhibit import Exhibit
 from kernelpair.report.history import Figure
-from kernelpair.report.html import Page, Section
-from kernelpair.report.lines import Result, failures_of
+from kernelpair.report.html import ReportPage, Section
+from kernelpair.report.lines import PairResult, failures_of
 from kernelpair.suite import Resolve, Suite
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def mutate_page(
                   f"{r.seconds:.1f}") for r in sorted(results, key=lambda r: r.verdict == KILLED)]),
     ]  # fmt: skip
     good = not survivors and not alarms
-    page.write(console, path, Page("kernelpair mutate", f"{score(results)}.", good, facts, drawn, len(drawn), [], sections))
+    page.write(console, path, ReportPage("kernelpair mutate", f"{score(results)}.", good, facts, drawn, len(drawn), [], sections))
 
 
 def figures_of(results: Sequence[MutantResult]) -> list[Figure]:
@@ -73,7 +72,7 @@ def findings_page(
         subject = PREFIX + finding.provider
         for verdict in (verdict for verdict in verdicts if not verdict.passed):
             pair = pair_of_line(verdict.line)[0]
-            results.append(Result(pair, subject, "fail", failures=failures_of(verdict, subject, finding.id)))
+            results.append(PairResult(pair, subject, "fail", failures=failures_of(verdict, subject, finding.id)))
     sentence = f"{len(told)} findings, {wrong} of them not as their page says."
     section = Section("Findings", "Each was run again.", ["finding", "what", "now"], rows)
     made = page.page_of("findings", sentence, results, page.again(suite, resolve), good=not wrong, sections=[section])

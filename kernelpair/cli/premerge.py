@@ -19,7 +19,7 @@ from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.pair import Pair
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report.history import History
-from kernelpair.report.lines import Result, result_of, write_junit
+from kernelpair.report.lines import PairResult, result_of, write_junit
 from kernelpair.search.jobs import STATE, Ended, Job, Jobs
 from kernelpair.sources import BuildError
 from kernelpair.suite import Place, Suite, loaded, saved_lines
@@ -39,7 +39,7 @@ class Premerge:
     base: str
     files: list[str]
     touched: Affected
-    results: list[Result] = field(default_factory=list)
+    results: list[PairResult] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Premerge:
     interrupted: bool = False
 
     @property
-    def failed(self) -> list[Result]:
+    def failed(self) -> list[PairResult]:
         return [result for result in self.results if result.verdict == "fail"]
 
     @property

@@ -8,16 +8,16 @@ from rich.console import Console
 from rich.text import Text
 
 from kernelpair.call.runner import START_SECONDS, HarnessError, Isolated
-from kernelpair.call.worker import Request
+from kernelpair.call.worker import CallRequest
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Stepwise
 from kernelpair.contract.subject import Subject
-from kernelpair.contract.verdict import Table
+from kernelpair.contract.verdict import PlaceTable
 
 FIRST = "first beyond the bound"
 
 
-def show_table(console: Console, table: Table, foot: str = "") -> None:
+def show_table(console: Console, table: PlaceTable, foot: str = "") -> None:
     """One line a place, in order: largest error / bound of each kind of part, and the verdict. The first place beyond a bound is
     marked: there the difference begins."""
     kinds = list(dict.fromkeys(kind for row in table.rows for kind in row.ratios))
@@ -54,7 +54,7 @@ def remarks(subject: Subject, cases: Iterable[Case], preload: Sequence[str]) -> 
     with Isolated(speaker, preload=preload, hang_seconds=START_SECONDS) as runner:
         for case in wanted:
             try:
-                outcome = runner.run(Request({"case": case}, [], 0, ("says",), 1))
+                outcome = runner.run(CallRequest({"case": case}, [], 0, ("says",), 1))
             except HarnessError as error:
                 found.append(f"nothing is known beyond this: {error}")
                 continue

@@ -14,7 +14,7 @@ from rich.console import Console
 from kernelpair.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOTHING, UsageError
 from kernelpair.cli.select import select_candidates, select_pairs, select_suite, select_tiers
 from kernelpair.providers.subjects import Subjects
-from kernelpair.report.lines import Result, result_of, shown
+from kernelpair.report.lines import PairResult, result_of, shown
 from kernelpair.search.jobs import Ended, Job, Jobs
 from kernelpair.sources import BuildError, source_files
 from kernelpair.suite import Suite, saved_lines
@@ -27,7 +27,7 @@ PYTHON = (".py", ".pyi", ".toml")
 Stamps = dict[Path, tuple[int, int]]
 
 
-class Sources:
+class WatchedFiles:
     """The files of a repository, and which of them changed since they were last asked for."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -78,7 +78,7 @@ def watch(options: argparse.Namespace) -> int:
     if not jobs:
         raise UsageError(f"nothing of {', '.join(pair.name for pair in pairs)} can run here: see kernelpair doctor")
     run = _Watch(options, suite, Subjects(place), jobs)
-    sources = Sources(suite.root)
+    sources = WatchedFiles(suite.root)
     try:
         while True:
             if run.round() and not options.keep_going:
@@ -119,7 +119,7 @@ class _Watch:
     def say(self, text: str, style: str = "") -> None:
         self.console.print(text, style=style, soft_wrap=True, markup=False)
 
-    def round(self) -> list[Result]:
+    def round(self) -> list[PairResult]:
         """Build, then try what failed before and then the others. Returns the failures."""
         started = time.monotonic()
         try:
@@ -130,7 +130,7 @@ class _Watch:
         built = time.monotonic()
         seed = random.SystemRandom().randrange(2**31)
         jobs = [replace(job, seed=seed) for job in sorted(self.jobs, key=lambda job: job.key not in self.failing)]
-        results: list[Result] = []
+        results: list[PairResult] = []
 
         def ended(one: Ended) -> None:
             if one.error:
@@ -150,7 +150,7 @@ class _Watch:
         self.say(f"{verdict}: {cases} cases; {spent}, seed {seed}", "bold red" if failed else "green")
         return failed
 
-    def _show(self, result: Result, seconds: float) -> None:
+    def _show(self, result: PairResult, seconds: float) -> None:
         if result.verdict == "fail":
             first = min(result.failures, key=lambda failure: len(failure.case))
             self.say(f"FAIL {result.pair}[{shown(result.candidate)}] {first.kind}: {first.detail}  ({seconds:.1f} s)", "red")

@@ -58,7 +58,7 @@ class Tightness:
 
 
 @dataclass(frozen=True)
-class Row:
+class PlaceRow:
     """One place of a case that runs through several, such as a layer of a model."""
 
     place: str
@@ -69,26 +69,26 @@ class Row:
     beyond: str = ""
     """The first part that is beyond its bound, and by how much; empty where all is well."""
 
-    def merged(self, other: "Row") -> "Row":
+    def merged(self, other: "PlaceRow") -> "PlaceRow":
         """The larger ratios of both; a kind of part that only one of them came to is that one's."""
         kinds = dict.fromkeys([*self.ratios, *other.ratios])
         ratios = {kind: max(row.ratios.get(kind, 0.0) for row in (self, other)) for kind in kinds}
-        return Row(self.place, self.says, ratios, self.beyond or other.beyond)
+        return PlaceRow(self.place, self.says, ratios, self.beyond or other.beyond)
 
 
 @dataclass(frozen=True)
-class Table:
+class PlaceTable:
     """The places of a case in the order in which it runs through them, each judged alone."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[PlaceRow, ...]
     line: str = ""
     """The case; of several, one of them."""
 
-    def merged(self, other: "Table") -> "Table":
+    def merged(self, other: "PlaceTable") -> "PlaceTable":
         """The larger ratios of two cases that run through the same places, with the line of the first."""
         rows = tuple(ours.merged(theirs) for ours, theirs in zip(self.rows, other.rows, strict=True))
-        return Table(self.title, rows, self.line)
+        return PlaceTable(self.title, rows, self.line)
 
 
 class Judged(NamedTuple):
@@ -96,7 +96,7 @@ class Judged(NamedTuple):
 
     failures: Sequence[Failure]
     tightness: dict[str, Tightness]
-    table: Table | None = None
+    table: PlaceTable | None = None
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Verdict:
     line: str
     failures: list[Failure] = field(default_factory=list)
     tightness: dict[str, Tightness] = field(default_factory=dict)
-    table: Table | None = None
+    table: PlaceTable | None = None
     """Place by place, where the pair's judge goes through several."""
     calls: int = 0
     paths: set[str] = field(default_factory=set)

@@ -15,7 +15,7 @@ KILLED, SURVIVED, EQUIVALENT, SKIPPED, ERROR = "killed", "survived", "equivalent
 
 
 @dataclass
-class Result:
+class MutantResult:
     """How one mutant fared."""
 
     mutant: str
@@ -45,9 +45,9 @@ class Result:
         return self.mutant.partition("/")[0]
 
 
-def result_of(mutant: Mutant, tier: str, ended: Ended, pair: Pair) -> Result:
+def result_of(mutant: Mutant, tier: str, ended: Ended, pair: Pair) -> MutantResult:
     """The result of a mutant's trial."""
-    result = Result(mutant.name, tier, mutant.says, mutant.group, mutant.line, mutant.subtle, SURVIVED)
+    result = MutantResult(mutant.name, tier, mutant.says, mutant.group, mutant.line, mutant.subtle, SURVIVED)
     tally, first = ended.tally, ended.tally.first
     if ended.error:
         result.verdict, result.reason = ERROR, ended.error
@@ -69,18 +69,18 @@ def result_of(mutant: Mutant, tier: str, ended: Ended, pair: Pair) -> Result:
     return result
 
 
-def others(results: Sequence[Result]) -> str:
+def others(results: Sequence[MutantResult]) -> str:
     """How many results are neither killed nor survivors, such as ", 1 equivalent"."""
     counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in (EQUIVALENT, SKIPPED, ERROR)}
     return "".join(f", {count} {verdict}" for verdict, count in counts.items() if count)
 
 
-def skipped(mutant: Mutant, tier: str, reason: str) -> Result:
+def skipped(mutant: Mutant, tier: str, reason: str) -> MutantResult:
     """The result of a mutant whose tier cannot run here."""
-    return Result(mutant.name, tier, mutant.says, mutant.group, mutant.line, mutant.subtle, SKIPPED, reason)
+    return MutantResult(mutant.name, tier, mutant.says, mutant.group, mutant.line, mutant.subtle, SKIPPED, reason)
 
 
-def score(results: Sequence[Result]) -> str:
+def score(results: Sequence[MutantResult]) -> str:
     """One line: killed of counted, and how long that took."""
     counted = [result for result in results if result.verdict in (KILLED, SURVIVED)]
     killed = [result for result in counted if result.verdict == KILLED]
@@ -94,20 +94,22 @@ def score(results: Sequence[Result]) -> str:
     return line
 
 
-def shrunk(killed: Sequence[Result]) -> str:
+def shrunk(killed: Sequence[MutantResult]) -> str:
     """How large the largest of the smallest cases is, where the pair measures them, such as "; shrunk to at most 2 requests"."""
     names = dict.fromkeys(name for result in killed for name in result.sizes)
     most = [f"{max(result.sizes.get(name, 0) for result in killed)} {name}" for name in names]
     return f"; shrunk to at most {' and '.join(most)}" if most else ""
 
 
-def write_json(path: Path, results: Sequence[Result], healthy: Sequence[dict[str, Any]], environment: dict[str, Any]) -> None:
+def write_json(
+    path: Path, results: Sequence[MutantResult], healthy: Sequence[dict[str, Any]], environment: dict[str, Any]
+) -> None:
     """{"mutants": […], "unmutated": […], "environment": {…}}"""
     document = {"mutants": [asdict(result) for result in results], "unmutated": list(healthy), "environment": environment}
     path.write_text(json.dumps(document, indent=2) + "\n")
 
 
-def markdown(results: Sequence[Result], seed: int, seconds: float, environment: dict[str, Any]) -> str:
+def markdown(results: Sequence[MutantResult], seed: int, seconds: float, environment: dict[str, Any]) -> str:
     """The table of a run, as the documentation shows it."""
     lines = [
         f"{environment['cpu']}, torch {environment['torch']}, seed {seed}, at most {seconds:g} s a mutant.",
@@ -120,7 +122,7 @@ def markdown(results: Sequence[Result], seed: int, seconds: float, environment: 
     return "\n".join(lines)
 
 
-def _rows(results: Sequence[Result]) -> list[str]:
+def _rows(results: Sequence[MutantResult]) -> list[str]:
     lines = ["| mutant | planted bug | class | tier | noticed by | cases | seconds |", "|---|---|---|---|---|---|---|"]
     for result in results:
         name = result.mutant.partition("/")[2] + (f" ({result.line})" if result.line else "")

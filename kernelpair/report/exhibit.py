@@ -10,9 +10,9 @@ from kernelpair.call.runner import HarnessError, Isolated
 from kernelpair.contract.case import Case, CaseError
 from kernelpair.contract.pair import Pair
 from kernelpair.contract.subject import Subject
-from kernelpair.contract.verdict import KINDS, Failure, Table, Verdict
+from kernelpair.contract.verdict import KINDS, Failure, PlaceTable, Verdict
 from kernelpair.providers.bug_script import write_script
-from kernelpair.report.lines import FailureReport, Result, shown
+from kernelpair.report.lines import FailureReport, PairResult, shown
 from kernelpair.report.plane import Plane
 from kernelpair.report.recorder import Recorder, Strip
 from kernelpair.suite import Resolve
@@ -61,11 +61,11 @@ class View:
     requests: Requests | None
     drawn: str
     """The pair's own drawing in text; empty if it has none."""
-    table: Table | None
+    table: PlaceTable | None
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class OtherCandidate:
     """The smallest case on another candidate."""
 
     candidate: str
@@ -83,7 +83,7 @@ class Exhibit:
     reports: list[FailureReport]
     small: View | None = None
     found: View | None = None
-    elsewhere: list[Elsewhere] = field(default_factory=list)
+    elsewhere: list[OtherCandidate] = field(default_factory=list)
     taken_away: list[tuple[str, str, str]] = field(default_factory=list)
     """Field, what the found case had, what the smallest has."""
     script: str = ""
@@ -104,7 +104,7 @@ class Exhibit:
         return self.reports[0].shrunk
 
 
-def exhibits(results: Iterable[Result], again: Again, most: int) -> tuple[list[Exhibit], int]:
+def exhibits(results: Iterable[PairResult], again: Again, most: int) -> tuple[list[Exhibit], int]:
     """Those of the first `most` groups, the shortest cases first; and how many groups there are."""
     groups: dict[tuple[str, str, str], list[FailureReport]] = {}
     for result in results:
@@ -210,24 +210,24 @@ def _short(value: Any) -> str:
     return (text if len(text) <= 90 else text[:88] + " …") or "none"
 
 
-def _elsewhere(name: str, reason: str, pair: str, case: Case, again: Again) -> Elsewhere:
+def _elsewhere(name: str, reason: str, pair: str, case: Case, again: Again) -> OtherCandidate:
     if reason:
-        return Elsewhere(shown(name), "skip", reason)
+        return OtherCandidate(shown(name), "skip", reason)
     subject = again.resolve(pair, name)
     if subject.unsupported(case):
-        return Elsewhere(shown(name), "skip", f"outside of what is documented: {subject.unsupported(case)}")
+        return OtherCandidate(shown(name), "skip", f"outside of what is documented: {subject.unsupported(case)}")
     if subject.candidate.slow and not subject.pair.cases.small(case):
-        return Elsewhere(shown(name), "skip", SLOW)
+        return OtherCandidate(shown(name), "skip", SLOW)
     try:
         with Isolated(subject.candidate, preload=again.preload) as runner:
             verdict = check(subject, case, runner)
     except HarnessError as error:
-        return Elsewhere(shown(name), "skip", str(error))
+        return OtherCandidate(shown(name), "skip", str(error))
     if verdict.failures:
         first = verdict.failures[0]
-        return Elsewhere(shown(name), "fail", f"{first.kind}: {first.tensor}: {first.detail}".replace(": : ", ": "))
+        return OtherCandidate(shown(name), "fail", f"{first.kind}: {first.tensor}: {first.detail}".replace(": : ", ": "))
     largest = max((tightness.largest for tightness in verdict.tightness.values()), default=None)
-    return Elsewhere(shown(name), "pass", "" if largest is None else f"largest error / bound {largest:.3g}")
+    return OtherCandidate(shown(name), "pass", "" if largest is None else f"largest error / bound {largest:.3g}")
 
 
 def _script(subject: Subject, verdict: Verdict, load: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelpair.environment import cpu_model
-from kernelpair.report.lines import Result, shown
+from kernelpair.report.lines import PairResult, shown
 from kernelpair.report.live import in_ci
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Row:
+class RunFigure:
     """A figure with the run that it comes from."""
 
     at: float
@@ -76,7 +76,7 @@ class History:
             return None
         return cls(FILE if asked.lower() in ("", "1", "on", "yes", "true") else Path(asked), root)
 
-    def append(self, command: str, results: Iterable[Result], more: Iterable[Figure] = ()) -> None:
+    def append(self, command: str, results: Iterable[PairResult], more: Iterable[Figure] = ()) -> None:
         """Take up a run. A history that cannot be written is no reason to end one: it is left as it is."""
         figures = [*(figure for result in results for figure in _figures(result)), *more]
         try:
@@ -92,7 +92,7 @@ class History:
         except (OSError, sqlite3.Error):
             return
 
-    def rows(self, pairs: Sequence[str] = (), what: str = "") -> list[Row]:
+    def rows(self, pairs: Sequence[str] = (), what: str = "") -> list[RunFigure]:
         """All figures, the oldest first. Raises ValueError for a file that is no history."""
         if not self.path.is_file():
             return []
@@ -100,7 +100,7 @@ class History:
         try:
             with closing(self._open()) as file:
                 found = file.execute(f"{query} ORDER BY at, runs.id")
-                rows = [Row(at, commit, command, cpu, Figure(*figure)) for at, commit, command, cpu, *figure in found]
+                rows = [RunFigure(at, commit, command, cpu, Figure(*figure)) for at, commit, command, cpu, *figure in found]
         except sqlite3.Error as error:
             raise ValueError(f"{self.path} is no history: {error}; move it away and a new one begins") from None
         return [row for row in rows if (not pairs or row.figure.pair in pairs) and what in ("", row.figure.what)]
@@ -128,7 +128,7 @@ def _titled(what: str) -> str:
     return {"rate": "Speed of trials", "cases": "Cases", "tightness": "Tightness", "mutants": "Mutants", "bench": "Speed"}[what]
 
 
-def _lines(rows: Sequence[Row], commits: Sequence[str]) -> dict[str, list[float]]:
+def _lines(rows: Sequence[RunFigure], commits: Sequence[str]) -> dict[str, list[float]]:
     """Name -> the last value of each commit; of many those that changed most."""
     values: dict[str, dict[str, float]] = {}
     for row in rows:
@@ -144,7 +144,7 @@ def _change(values: Sequence[float]) -> float:
     return max(values) / max(min(values), 1e-12) if len(values) > 1 else 0.0
 
 
-def _figures(result: Result) -> Iterable[Figure]:
+def _figures(result: PairResult) -> Iterable[Figure]:
     candidate = shown(result.candidate)
     if result.cases:
         yield Figure("cases", result.pair, candidate, "", result.cases)

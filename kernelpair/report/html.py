@@ -13,7 +13,7 @@ from typing import Any
 from kernelpair.report import pictures
 from kernelpair.report.exhibit import Exhibit, View
 from kernelpair.report.files import write_whole
-from kernelpair.report.lines import Result, shown
+from kernelpair.report.lines import PairResult, shown
 from kernelpair.report.plane import FINE
 from kernelpair.report.plane import Plane as PlaneType
 from kernelpair.search.tally import LEAST
@@ -50,7 +50,7 @@ class Series:
 
 
 @dataclass
-class Page:
+class ReportPage:
     """Everything that the page says."""
 
     title: str
@@ -61,7 +61,7 @@ class Page:
     exhibits: Sequence[Exhibit] = ()
     groups: int = 0
     """Of failures in all; the page shows the first."""
-    results: Sequence[Result] = ()
+    results: Sequence[PairResult] = ()
     sections: Sequence[Section] = ()
     histories: Sequence[Series] = ()
     next_steps: Sequence[str] = field(default_factory=list)
@@ -73,14 +73,14 @@ def missing() -> str:
     return f"{' and '.join(absent)} cannot be imported: pip install 'kernelpair[report]'" if absent else ""
 
 
-def write_page(path: Path, page: Page) -> None:
+def write_page(path: Path, page: ReportPage) -> None:
     """Write the page. Raises ReportError where a library is missing."""
     if missing():
         raise ReportError(missing())
     write_whole(path, rendered(page))
 
 
-def rendered(page: Page) -> str:
+def rendered(page: ReportPage) -> str:
     """The page as HTML."""
     import jinja2
 
@@ -174,7 +174,7 @@ def _differences(view: View) -> list[tuple[str, ...]]:
     return rows
 
 
-def _coverage(results: Sequence[Result]) -> list[dict[str, Any]]:
+def _coverage(results: Sequence[PairResult]) -> list[dict[str, Any]]:
     """For each pair a table of edges by candidates, the cells never hit, and the largest sizes."""
     tables = []
     for pair in dict.fromkeys(result.pair for result in results):
@@ -196,7 +196,7 @@ def _coverage(results: Sequence[Result]) -> list[dict[str, Any]]:
     return tables
 
 
-def _crossed(results: Sequence[Result]) -> list[dict[str, Any]]:
+def _crossed(results: Sequence[PairResult]) -> list[dict[str, Any]]:
     """For each pair dtypes by layouts: cases of all candidates."""
     tables = []
     for pair in dict.fromkeys(result.pair for result in results):
@@ -213,7 +213,7 @@ def _crossed(results: Sequence[Result]) -> list[dict[str, Any]]:
     return tables
 
 
-def _bounds(results: Sequence[Result]) -> list[dict[str, Any]]:
+def _bounds(results: Sequence[PairResult]) -> list[dict[str, Any]]:
     """One row for each output: the largest error over its bound, how loose the bound is, and how the calls are spread."""
     rows = []
     for result in results:
@@ -243,4 +243,4 @@ def _history(series: Series) -> _Shown:
     return _Shown(pictures.lines_picture(series.lines, series.commits, series.says, alternative=says), says, series.title)
 
 
-__all__ = ["FINE", "Page", "ReportError", "Section", "Series", "missing", "rendered", "write_page"]
+__all__ = ["FINE", "ReportError", "ReportPage", "Section", "Series", "missing", "rendered", "write_page"]

@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from kernelpair.contract.pair import Pair
-from kernelpair.contract.verdict import Table, Verdict
+from kernelpair.contract.verdict import PlaceTable, Verdict
 from kernelpair.providers.provider import PREFIX
 from kernelpair.search.coverage import cells
 from kernelpair.search.jobs import Ended
@@ -36,7 +36,7 @@ class FailureReport:
 
 
 @dataclass
-class Result:
+class PairResult:
     """One pair and candidate as `--json` writes it."""
 
     pair: str
@@ -71,7 +71,7 @@ class Result:
     """Group of the ledger -> its case; they fail as they did."""
     mended: list[str] = field(default_factory=list)
     """Groups of the ledger that fail no longer."""
-    tables: list[Table] = field(default_factory=list)
+    tables: list[PlaceTable] = field(default_factory=list)
     """Place by place: of each failing case that has such a table, or else the largest ratios over all cases of the run."""
 
 
@@ -105,7 +105,7 @@ def failures_of(verdict: Verdict, candidate: str, group: str = "", trail: Shrink
     ]
 
 
-def result_of(ended: Ended, pair: Pair) -> Result:
+def result_of(ended: Ended, pair: Pair) -> PairResult:
     """The report of a job that ended."""
     tally = ended.tally
     failures = [
@@ -116,7 +116,7 @@ def result_of(ended: Ended, pair: Pair) -> Result:
         )
     ]
     failures += [FailureReport(f.kind, "", "", f"{f.tensor}: {f.detail}") for f in tally.vacuous]
-    return Result(
+    return PairResult(
         pair=ended.job.pair,
         candidate=ended.job.candidate,
         verdict="fail" if failures else "pass" if tally.cases else "skip",
@@ -148,13 +148,13 @@ def histogram(ratios: dict[int, int], least: int) -> str:
     return "".join(BARS[-(-count * (len(BARS) - 1) // most)] for count in heights)
 
 
-def write_json(path: Path, results: Sequence[Result], environment: dict[str, Any]) -> None:
+def write_json(path: Path, results: Sequence[PairResult], environment: dict[str, Any]) -> None:
     """{"results": […], "environment": {…}}"""
     document = {"results": [asdict(result) for result in results], "environment": environment}
     path.write_text(json.dumps(document, indent=2) + "\n")
 
 
-def write_junit(path: Path, results: Sequence[Result]) -> None:
+def write_junit(path: Path, results: Sequence[PairResult]) -> None:
     """One test case for each pair and candidate, as CI systems read it."""
     suite = ElementTree.Element("testsuite", name="kernelpair", tests=str(len(results)))
     for verdict, attribute in (("fail", "failures"), ("skip", "skipped")):

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from kernelpair.report.lines import FailureReport, Result
+from kernelpair.report.lines import FailureReport, PairResult
 
 SUMS = ("ratios", "edges", "crossed", "trials", "unsupported")
 LARGEST = ("tightness", "sizes", "looseness")
@@ -20,33 +20,33 @@ def block_file(pair: str, candidate: str, number: str) -> str:
 
 def results_on_disk(
     folder: Path, trials: Iterable[tuple[str, str]], reasons: Mapping[tuple[str, str], str]
-) -> list[Result]:
+) -> list[PairResult]:
     """What the blocks in a folder come to, one result a trial; where there is no block, why."""
     found = []
     for pair, candidate in trials:
         files = sorted(folder.glob(block_file(pair, candidate, "[0-9]" * 6)))
         blocks = [result_from(json.loads(file.read_text())) for file in files]
         reason = reasons.get((pair, candidate), "no block of it has ended")
-        found.append(merged(blocks) if blocks else Result(pair, candidate, "skip", reason))
+        found.append(merged(blocks) if blocks else PairResult(pair, candidate, "skip", reason))
     return found
 
 
-def result_from(document: Mapping[str, Any]) -> Result:
+def result_from(document: Mapping[str, Any]) -> PairResult:
     """A result out of its JSON. Raises ValueError where it is none; tables of places are left out."""
-    known = {spec.name for spec in fields(Result)} - {"tables", "failures"}
+    known = {spec.name for spec in fields(PairResult)} - {"tables", "failures"}
     try:
         failures = [FailureReport(**failure) for failure in document["failures"]]
-        result = Result(**{name: value for name, value in document.items() if name in known}, failures=failures)
+        result = PairResult(**{name: value for name, value in document.items() if name in known}, failures=failures)
     except (KeyError, TypeError) as error:
         raise ValueError(f"no result of a trial: {error}") from None
     result.ratios = {name: {int(power): count for power, count in powers.items()} for name, powers in result.ratios.items()}
     return result
 
 
-def merged(results: Sequence[Result]) -> Result:
+def merged(results: Sequence[PairResult]) -> PairResult:
     """One result of several of the same pair and candidate: cases add up, of each group of failures the shortest case stays."""
     first = results[0]
-    whole = Result(first.pair, first.candidate, "skip", first.reason)
+    whole = PairResult(first.pair, first.candidate, "skip", first.reason)
     whole.cases = sum(result.cases for result in results)
     whole.seconds = round(sum(result.seconds for result in results), 3)
     whole.failures = _failures(result.failures for result in results)

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from kernelpair.report.lines import Result, shown
+from kernelpair.report.lines import PairResult, shown
 
 FEW = 4  # names that a sentence lists; of more it says how many
 
 
-def proven(results: Sequence[Result], interrupted: bool = False) -> str:
+def proven(results: Sequence[PairResult], interrupted: bool = False) -> str:
     """One sentence: what failed, or on how many cases nothing did; of which pairs, on what."""
     failed = [result for result in results if result.verdict == "fail"]
     passed = [result for result in results if result.verdict == "pass"]
@@ -23,9 +23,9 @@ def proven(results: Sequence[Result], interrupted: bool = False) -> str:
     return f"No failure{early} in {_cases(passed)} of {pairs} on {candidates}."
 
 
-def not_tried(results: Sequence[Result]) -> str:
+def not_tried(results: Sequence[PairResult]) -> str:
     """One sentence: what was skipped, by its reason; empty where nothing was."""
-    reasons: dict[str, list[Result]] = {}
+    reasons: dict[str, list[PairResult]] = {}
     for result in results:
         if result.verdict == "skip":
             reasons.setdefault(result.reason, []).append(result)
@@ -40,13 +40,13 @@ def not_tried(results: Sequence[Result]) -> str:
     return f"Not tried: {'; '.join(parts)}."
 
 
-def shortest_first(results: Sequence[Result]) -> list[Result]:
+def shortest_first(results: Sequence[PairResult]) -> list[PairResult]:
     """The results that failed: those with the shortest case first, since it is the quickest to understand."""
     failed = [result for result in results if result.verdict == "fail"]
     return sorted(failed, key=lambda result: min((len(failure.case) or 2**31 for failure in result.failures), default=2**31))
 
 
-def next_steps(results: Sequence[Result], page: str | None = None) -> list[str]:
+def next_steps(results: Sequence[PairResult], page: str | None = None) -> list[str]:
     """What to do now: about the first failure, or, where there is none, that nothing needs doing."""
     failed = shortest_first(results)
     if not failed:
@@ -62,7 +62,7 @@ def next_steps(results: Sequence[Result], page: str | None = None) -> list[str]:
     return [*steps, "after the fix, keep the case for good: the replay with --save"]
 
 
-def _cases(results: Sequence[Result]) -> str:
+def _cases(results: Sequence[PairResult]) -> str:
     return _count(sum(result.cases for result in results), "case")
 
 

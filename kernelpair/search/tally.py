@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from kernelpair.contract.pair import Pair
-from kernelpair.contract.verdict import Failure, Table, Verdict
+from kernelpair.contract.verdict import Failure, PlaceTable, Verdict
 from kernelpair.search import coverage as cells
 
 LEAST = -15  # exponent of the smallest ratio of error and bound that is told apart
@@ -72,7 +72,7 @@ class Tally:
     ratios: dict[str, Counter[int]] = field(default_factory=dict)
     """Output and dtype -> how many calls came within 2^-k of the bound, by -k (`LEAST` stands for that or less)."""
     looseness: dict[str, list[float]] = field(default_factory=dict)
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, PlaceTable] = field(default_factory=dict)
     """By title, of each place the largest ratios over all cases that passed."""
     sharp: int = 0
     vacuous: list[Failure] = field(default_factory=list)

@@ -19,7 +19,7 @@ from kernelpair.suite import Place, Suite
 from kernelpair.timing.compare import prepared
 from kernelpair.timing.interleaved import interleave
 from kernelpair.timing.show import show_row
-from kernelpair.timing.speeds import Errors, Row, Speeds, Timed, conclude, started, timed, write
+from kernelpair.timing.speeds import Errors, SpeedRow, Speeds, Timed, conclude, started, timed, write
 from kernelpair.trial.check import check
 
 TORCH = "torch"
@@ -100,7 +100,7 @@ class Contest:
             self.speeds.rows.append(result)
             show_row(self.console, result, self.suite.machine.floors)
 
-    def _timed(self, pair: Pair, row: BenchRow, names: Sequence[str]) -> list[Row]:
+    def _timed(self, pair: Pair, row: BenchRow, names: Sequence[str]) -> list[SpeedRow]:
         given = resolve_aliases(row.arguments())
         found, refused = self.peers.calls(pair, row, given)
         competitors = {name: Competitor(call, None, self.threads) for name, call in found.items()}
@@ -145,7 +145,7 @@ class Contest:
         finally:
             torch.set_num_threads(self.threads)
 
-    def _limit(self, result: Row, given: Inputs) -> None:
+    def _limit(self, result: SpeedRow, given: Inputs) -> None:
         """What the roofline allows; peaks are measured when they are first needed."""
         tier = self.suite.machine.peak(result.tier, given)
         rates = {}

@@ -18,7 +18,7 @@ class Floors:
 
 
 @dataclass(frozen=True)
-class Page:
+class SpeedPage:
     """What the page of speeds says beside its figures."""
 
     title: str = "# Speed"
@@ -37,7 +37,7 @@ class Machine:
     """The defaults are those of a suite without tiers and without measured peaks."""
 
     floors: Floors = Floors()
-    page: Page = Page()
+    page: SpeedPage = SpeedPage()
     untimed: Collection[str] = ()
     """Candidates that `bench` times only when they are asked for by name."""
     contest: Sequence[str] = ()

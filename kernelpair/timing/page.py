@@ -5,9 +5,9 @@ from pathlib import Path
 from statistics import median
 
 from kernelpair.suite import Suite
-from kernelpair.timing.machine import Floors, Page
+from kernelpair.timing.machine import Floors, SpeedPage
 from kernelpair.timing.show import floor_of, slower_on_all
-from kernelpair.timing.speeds import Errors, Row, Speeds, Timed
+from kernelpair.timing.speeds import Errors, SpeedRow, Speeds, Timed
 
 FLOORS = """\
 Floors are what the rows are to reach on the {tier} tier with {threads} threads: the time of the fastest peer over
@@ -46,7 +46,7 @@ def page_of(speeds: Speeds, plots: Mapping[str, Path], suite: Suite) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _introduction(speeds: Speeds, page: Page, floors: Floors) -> str:
+def _introduction(speeds: Speeds, page: SpeedPage, floors: Floors) -> str:
     machine = speeds.environment
     versions = ", ".join(f"{name} {version}" for name, version in speeds.versions.items()) or "none but torch"
     timed = [row for row in speeds.rows if row.ours]
@@ -93,7 +93,7 @@ def _tier(speeds: Speeds, tier: str, floors: Floors) -> str:
     return "\n\n".join(parts)
 
 
-def _table(rows: Sequence[Row], floors: Floors) -> str:
+def _table(rows: Sequence[SpeedRow], floors: Floors) -> str:
     lines = [HEADINGS]
     for row in rows:
         if row.ours is None:
@@ -126,7 +126,7 @@ def _spread(ours: Timed) -> str:
     return f"{ours.spread:.0%}" + (" ~" if ours.spread > NOISY else "")
 
 
-def _floor(row: Row, floors: Floors) -> str:
+def _floor(row: SpeedRow, floors: Floors) -> str:
     return floor_of(row, floors) if row.goal and row.goal.claimed else row.floor
 
 
@@ -187,7 +187,7 @@ def _bytes(size: int) -> str:
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
-def _errors(speeds: Speeds, page: Page) -> str:
+def _errors(speeds: Speeds, page: SpeedPage) -> str:
     if not speeds.errors:
         return ""
     said = [(*errors.largest, *errors.failed, *errors.unsupported) for errors in speeds.errors]
@@ -205,7 +205,7 @@ def _error(errors: Errors, name: str) -> str:
     return f"{ratio}, fails" if name in errors.failed else ratio
 
 
-def _memory(suite: Suite, page: Page) -> str:
+def _memory(suite: Suite, page: SpeedPage) -> str:
     lines = [f"| {pair.name} | {pair.bench.memory} |" for pair in suite.pairs().values() if pair.bench.memory]
     if not lines:
         return ""

@@ -7,12 +7,12 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from kernelpair.timing.speeds import Row
+from kernelpair.timing.speeds import SpeedRow
 
 STYLE: dict[Any, Any] = {"svg.hashsalt": "kernelpair", "svg.fonttype": "none", "font.size": 9}  # same data, same bytes
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
+def plot(rows: Sequence[SpeedRow], path: Path) -> None:
     """One series: milliseconds over size, both logarithmic; a line for each tier, each peer, and the roofline of each tier."""
     lines: dict[str, list[tuple[int, float]]] = {}
     limits: dict[str, list[tuple[int, float]]] = {}

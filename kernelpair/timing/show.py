@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelpair.timing.machine import Floors
-from kernelpair.timing.speeds import Errors, Row, Speeds
+from kernelpair.timing.speeds import Errors, SpeedRow, Speeds
 
 
-def show_row(console: Console, row: Row, floors: Floors) -> None:
+def show_row(console: Console, row: SpeedRow, floors: Floors) -> None:
     """Our tier, its peers, and one line of what follows."""
     if row.ours is None:  # of a tier that cannot run, which is said once
         return
@@ -29,7 +29,7 @@ def show_row(console: Console, row: Row, floors: Floors) -> None:
     console.print(Text("  " + "; ".join(said_of(row, floors))), soft_wrap=True)
 
 
-def said_of(row: Row, floors: Floors) -> list[str]:
+def said_of(row: SpeedRow, floors: Floors) -> list[str]:
     """Ratio, fraction of the roofline and floor of a timed row, in words."""
     says = [f"ratio {row.ratio:.2f} to {row.best_peer}" if row.ratio else "no peer"]
     if row.ratio_alone:
@@ -41,7 +41,7 @@ def said_of(row: Row, floors: Floors) -> list[str]:
     return says
 
 
-def floor_of(row: Row, floors: Floors) -> str:
+def floor_of(row: SpeedRow, floors: Floors) -> str:
     """Whether the row's floor is reached, where this run can say so."""
     head = f"{floors.tier} floor {row.floor}".strip()
     if row.goal is None:
@@ -51,7 +51,7 @@ def floor_of(row: Row, floors: Floors) -> str:
     return f"floor {row.floor}: {'reached' if row.goal.reached else f'NOT reached ({row.goal.now:.2f})'}"
 
 
-def slower_on_all(rows: Sequence[Row]) -> list[Row]:
+def slower_on_all(rows: Sequence[SpeedRow]) -> list[SpeedRow]:
     """Rows that all threads do more slowly than one, beyond the quartiles of both."""
     return [row for row in rows if row.ours and row.one_thread and row.ours.quartiles[0] > row.one_thread.quartiles[1]]
 

@@ -55,7 +55,7 @@ class Goal:
 
 
 @dataclass(config=STRICT)
-class Row:
+class SpeedRow:
     """One bench row on one tier."""
 
     pair: str
@@ -120,7 +120,7 @@ class Speeds:
     """Tier -> operations a second from registers."""
     read_rates: dict[str, dict[int, float]] = field(default_factory=dict)
     """Tier -> buffer in bytes -> bytes a second."""
-    rows: list[Row] = field(default_factory=list)
+    rows: list[SpeedRow] = field(default_factory=list)
     errors: list[Errors] = field(default_factory=list)
     interrupted: bool = False
     """Rows are missing, for somebody ended the run."""
@@ -138,7 +138,7 @@ class Speeds:
 _ADAPTER = TypeAdapter(Speeds)
 
 
-def conclude(row: Row, floor: Floor | None, threads: int, floors: Floors) -> None:
+def conclude(row: SpeedRow, floor: Floor | None, threads: int, floors: Floors) -> None:
     """Fill in what follows from the times: ratios, the fraction of the roofline, where the floor stands."""
     row.floor = str(floor) if floor else ""
     if row.ours is None:
@@ -156,7 +156,7 @@ def conclude(row: Row, floor: Floor | None, threads: int, floors: Floors) -> Non
     row.goal = _goal(row, floor, row.tier == floors.tier and threads == floors.threads)
 
 
-def _goal(row: Row, floor: Floor | None, claimed: bool) -> Goal | None:
+def _goal(row: SpeedRow, floor: Floor | None, claimed: bool) -> Goal | None:
     if floor is None or row.ours is None:
         return None
     if floor.microseconds:
@@ -170,9 +170,9 @@ def _goal(row: Row, floor: Floor | None, claimed: bool) -> Goal | None:
     return Goal(str(floor), over[0], over[0] >= floor.ratio, claimed)
 
 
-def started(row: BenchRow, pair: str, tier: str, skipped: str = "") -> Row:
+def started(row: BenchRow, pair: str, tier: str, skipped: str = "") -> SpeedRow:
     """An empty result of a bench row."""
-    return Row(
+    return SpeedRow(
         pair, row.name, tier, skipped, row.series, row.size, row.counts, row.flops, row.bytes,
         floor=str(row.floor) if row.floor else "",
     )

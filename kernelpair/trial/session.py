@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelpair.call.memory import Placed
 from kernelpair.call.place import Placement, place, resolve, settle
 from kernelpair.call.runner import HarnessError, Runner
-from kernelpair.call.worker import Outcome, Request, Returned
+from kernelpair.call.worker import CallRequest, Outcome, Returned
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Bound, Inputs, Outputs, Stepwise, Within
 from kernelpair.contract.subject import Subject
@@ -26,7 +26,7 @@ class Abandoned(Exception):
 
 
 @dataclass
-class Result:
+class JudgedCall:
     """A judged call."""
 
     outputs: Outputs
@@ -48,20 +48,20 @@ class Session:
         self.case = case
         self.runner = runner
         self.verdict = Verdict(case, self.pair.line(case))
-        self.first: Result
+        self.first: JudgedCall
         self._drawn: list[tuple[Case, Inputs]] = []
         self._expected: Expected | None = None
         self._own: tuple[int, Inputs, Placement] | None = None
         self._passed: Outputs | None = None
 
-    def run_first(self) -> Result:
+    def run_first(self) -> JudgedCall:
         """Run and judge the case itself: the call that everything later is compared with."""
         self.first = self.run()
         return self.first
 
     def run(
         self, case: Case | None = None, inputs: Inputs | None = None, threads: int = THREADS, note: str = "", judged: bool = True
-    ) -> Result:
+    ) -> JudgedCall:
         """Place, run and judge another case of the pair, or the same one with other logical inputs.
 
         Failures are recorded with `note`. Raises Abandoned where the candidate gave no result. With `judged=False` neither
@@ -94,7 +94,7 @@ class Session:
                 self.record([Failure("value", name, says) for name, says in wrong], note)
             if known and self.verdict.passed:
                 self._passed = outputs
-        return Result(outputs, truth, bound)
+        return JudgedCall(outputs, truth, bound)
 
     def place(self, wrong: Inputs | None = None, *, beside: bool = False) -> Placement:
         """Place the case's inputs, or wrong ones with just the strides that they have; `beside` earlier ones, or alone."""
@@ -189,7 +189,8 @@ class Session:
         self.verdict.calls += 1 + len(others)
         guards = [page for each in (placement, *others) for page in each.guards]
         also = [other.arguments for other in others]
-        request = Request(placement.arguments, guards, self.runner.arena.used, tuple(self.pair.signature.results), threads, also)
+        results = tuple(self.pair.signature.results)
+        request = CallRequest(placement.arguments, guards, self.runner.arena.used, results, threads, also)
         outcome = self.runner.run(request)
         if outcome.status == "harness":
             raise HarnessError(outcome.message)

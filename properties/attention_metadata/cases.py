@@ -35,7 +35,7 @@ LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class MetadataRequest:
     """seq_lens, the new tokens among them, encoder_lens, and the row of the request table."""
 
     total: int = 1
@@ -45,11 +45,11 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class MetadataStep:
     """One step. pads: bs of a replay beyond its live requests."""
 
     mode: str = "decode"
-    requests: tuple[Request, ...] = ()
+    requests: tuple[MetadataRequest, ...] = ()
     encoder: bool = False
     pads: int = 0
 
@@ -73,14 +73,14 @@ class MetadataCase(Case):
     """Builders of a MultiStepMetadata; 0: one MetadataBuffers."""
     capture: str = "first"
     """first: all before the first replay; late: at the first use; again: before every replay."""
-    batches: tuple[Batch, ...] = (Batch(),)
+    batches: tuple[MetadataStep, ...] = (MetadataStep(),)
 
     @property
     def chunk(self) -> int | None:
         return self.chunk_pages * self.page_size or None
 
     @property
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[MetadataRequest]:
         return [request for batch in self.batches for request in batch.requests]
 
 
@@ -95,10 +95,10 @@ def _lengths(page_size: int) -> st.SearchStrategy[int]:
 
 
 @cache
-def _requests(page_size: int, rows: int, encoder: bool, most: int) -> st.SearchStrategy[tuple[Request, ...]]:
+def _requests(page_size: int, rows: int, encoder: bool, most: int) -> st.SearchStrategy[tuple[MetadataRequest, ...]]:
     lengths = _lengths(page_size)
     request = st.builds(
-        lambda total, new, encoder, row: Request(total=total, new=min(total, new), encoder=encoder, row=row),
+        lambda total, new, encoder, row: MetadataRequest(total=total, new=min(total, new), encoder=encoder, row=row),
         lengths,
         lengths,
         lengths if encoder else st.just(0),
@@ -108,20 +108,22 @@ def _requests(page_size: int, rows: int, encoder: bool, most: int) -> st.SearchS
 
 
 @cache
-def _eager_batch(page_size: int, rows: int, encoder: bool) -> st.SearchStrategy[tuple[Batch, ...]]:
+def _eager_batch(page_size: int, rows: int, encoder: bool) -> st.SearchStrategy[tuple[MetadataStep, ...]]:
     requests = _requests(page_size, rows, encoder, MOST_REQUESTS)
     modes = st.sampled_from(STATIC_MODES + EXTEND_MODES)
-    return st.builds(lambda mode, requests: (Batch(mode=mode, requests=requests, encoder=encoder),), modes, requests)
+    return st.builds(lambda mode, requests: (MetadataStep(mode=mode, requests=requests, encoder=encoder),), modes, requests)
 
 
 @cache
-def _replays(modes: tuple[str, ...], page_size: int, rows: int, encoders: bool, bs: int) -> st.SearchStrategy[tuple[Batch, ...]]:
+def _replays(
+    modes: tuple[str, ...], page_size: int, rows: int, encoders: bool, bs: int
+) -> st.SearchStrategy[tuple[MetadataStep, ...]]:
     """Steps of a few modes; at one bs, or (bs 0) each at its own. Those that have encoders also leave them out."""
 
-    def step(mode: str, requests: tuple[Request, ...], encoder: bool, pads: int) -> Batch:
+    def step(mode: str, requests: tuple[MetadataRequest, ...], encoder: bool, pads: int) -> MetadataStep:
         if not encoder:
             requests = tuple(replace(request, encoder=0) for request in requests)
-        return Batch(mode=mode, requests=requests, encoder=encoder, pads=max(bs - len(requests), 0) if bs else pads)
+        return MetadataStep(mode=mode, requests=requests, encoder=encoder, pads=max(bs - len(requests), 0) if bs else pads)
 
     requests = _requests(page_size, rows, encoders, bs or MOST_REPLAYED)
     with_encoder = st.sampled_from((True, True, True, False)) if encoders else st.just(False)
@@ -169,20 +171,20 @@ def pages_of(tokens: int, page_size: int) -> int:
     return -(-tokens // page_size)
 
 
-def keys_of(case: MetadataCase, batch: Batch, request: Request) -> int:
+def keys_of(case: MetadataCase, batch: MetadataStep, request: MetadataRequest) -> int:
     """cache_seqlens of a request, the longest of all draft steps."""
     if batch.mode == "draft_decode":
         return request.total + (case.draft_steps or case.speculative_step_id + 1)
     return request.total + (case.num_draft_tokens if batch.mode == "target_verify" else 0)
 
 
-def queries_of(case: MetadataCase, batch: Batch, request: Request) -> int:
+def queries_of(case: MetadataCase, batch: MetadataStep, request: MetadataRequest) -> int:
     if batch.mode in EXTEND_MODES:
         return request.new
     return case.num_draft_tokens if batch.mode == "target_verify" else 1
 
 
-def base_of(case: MetadataCase, request: Request) -> int:
+def base_of(case: MetadataCase, request: MetadataRequest) -> int:
     """Where a request's own tokens begin in its row: behind the encoder's last page."""
     return pages_of(request.encoder, case.page_size) * case.page_size
 
@@ -267,7 +269,7 @@ def reference_metadata(*, steps: tuple[Step, ...], static: Mapping[str, Any] | N
 # --- edges ---
 
 
-def _replayed(case: MetadataCase) -> list[Batch]:
+def _replayed(case: MetadataCase) -> list[MetadataStep]:
     return list(case.batches) if case.static else []
 
 

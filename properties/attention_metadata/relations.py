@@ -27,7 +27,7 @@ from reference.paged_attention import paged_attention
 
 
 @dataclass(frozen=True)
-class Row:
+class RequestMetadata:
     """What the metadata says of one request."""
 
     queries: int
@@ -38,7 +38,7 @@ class Row:
     local: list[tuple[int, int, list[int]]]
 
 
-def rows_of(case: MetadataCase, outputs: Mapping[str, Any]) -> list[Row]:
+def rows_of(case: MetadataCase, outputs: Mapping[str, Any]) -> list[RequestMetadata]:
     """The metadata request by request, without padding."""
     plain = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in outputs.items()}
     rows, local = [], _local_rows(case, plain)
@@ -55,7 +55,7 @@ def rows_of(case: MetadataCase, outputs: Mapping[str, Any]) -> list[Row]:
             left -= max(own[-1][0], 1)
         by_offset = plain["cu_seqlens_k"][b + 1] - plain["cu_seqlens_k"][b]
         table = plain["page_table"][b][: pages_of(keys, case.page_size)]
-        rows.append(Row(queries, keys, by_offset, table, encoder, own if case.chunk else []))
+        rows.append(RequestMetadata(queries, keys, by_offset, table, encoder, own if case.chunk else []))
     return rows
 
 
@@ -74,7 +74,7 @@ def _of_requests(given: Inputs, which: list[int]) -> Inputs:
     return given | part | {"steps": ((mode, len(which), len(which), encoder),)}
 
 
-def _expect_rows(session: Session, case: MetadataCase, given: Inputs, expected: list[Row], says: str) -> None:
+def _expect_rows(session: Session, case: MetadataCase, given: Inputs, expected: list[RequestMetadata], says: str) -> None:
     got = rows_of(case, session.run(inputs=given).outputs)
     for b, (row, wanted) in enumerate(zip(got, expected, strict=True)):
         session.expect(row == wanted, "page_table", f"{says}: request {b} is {row}, expected {wanted}")

@@ -10,7 +10,7 @@ from kernelpair.contract.pair import Inputs
 
 
 @dataclass(frozen=True)
-class Request:
+class ConvRequest:
     """One request: where its tokens are, and its slot."""
 
     form: str
@@ -26,7 +26,7 @@ class Request:
         return tokens[:, self.start : self.end] if self.form == "varlen" else tokens[self.row]
 
 
-def requests(given: Inputs) -> list[Request]:
+def requests(given: Inputs) -> list[ConvRequest]:
     """All requests of a call, in order."""
     form, x, indices = given["form"], given["x"], given.get("cache_indices")
     if form == "varlen":
@@ -37,7 +37,7 @@ def requests(given: Inputs) -> list[Request]:
     slots = list(range(len(spans))) if indices is None else indices.tolist()
     pads = [indices is not None and slot == given["pad_slot"] for slot in slots]
     return [
-        Request(form, row, start, end, slot, end > start and not pad)
+        ConvRequest(form, row, start, end, slot, end > start and not pad)
         for row, ((start, end), slot, pad) in enumerate(zip(spans, slots, pads))
     ]
 
@@ -64,7 +64,7 @@ def as_varlen(given: Inputs) -> Inputs:
     return given | varlen(given, [request.of(given["x"]) for request in requests(given)])
 
 
-def _slots_of(given: Inputs, chosen: list[Request], rows: list[int]) -> Inputs:
+def _slots_of(given: Inputs, chosen: list[ConvRequest], rows: list[int]) -> Inputs:
     if given["conv_states"] is None:
         return {}
     initial = given.get("has_initial_state")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
-from kernelpair.trial.session import Result, Session
+from kernelpair.trial.session import JudgedCall, Session
 from properties.causal_conv1d.batch import as_varlen, pick, requests, varlen
 
 NAN = float("nan")
@@ -25,7 +25,7 @@ def _tolerance(session: Session) -> Tensor:
     return 2 * found if isinstance(found, Tensor) else torch.zeros_like(first.truth["out"])
 
 
-def _same_requests(session: Session, given: Inputs, again: Result, other: Inputs, rows: list[int], says: str) -> None:
+def _same_requests(session: Session, given: Inputs, again: JudgedCall, other: Inputs, rows: list[int], says: str) -> None:
     """Request rows[i] of the first call gives what request i of another call gives."""
     before, after, tolerance = requests(given), requests(other), _tolerance(session)
     for i, row in enumerate(rows):
@@ -35,7 +35,7 @@ def _same_requests(session: Session, given: Inputs, again: Result, other: Inputs
             session.expect_close("out", got, first, allowed, f"{says}, request {row}")
 
 
-def _same_state(session: Session, again: Result, rows: list[int], says: str, slots: Tensor | None = None) -> None:
+def _same_state(session: Session, again: JudgedCall, rows: list[int], says: str, slots: Tensor | None = None) -> None:
     """The slots of these requests hold the same bits; slots[i] is where slot i went."""
     if "conv_states" not in session.first.outputs:
         return

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
-from kernelpair.trial.session import Result, Session
+from kernelpair.trial.session import JudgedCall, Session
 from properties.chunk_gated_delta_rule.cases import ChunkCase
 from reference.gated_delta_rule_update import gated_delta_rule_update
 
@@ -189,7 +189,7 @@ def _dense(case: ChunkCase, session: Session) -> None:
     _agrees(case, session, result.outputs["out"], state, "dense tensors, the other index dtype")
 
 
-def _rerun(case: ChunkCase, session: Session, given: Inputs, **changes: Any) -> Result:
+def _rerun(case: ChunkCase, session: Session, given: Inputs, **changes: Any) -> JudgedCall:
     return session.run(replace(case, **PLAIN, **changes), given, judged=False)
 
 

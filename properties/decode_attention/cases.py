@@ -151,7 +151,7 @@ def strategy(draw: st.DrawFn) -> DecodeAttentionCase:
 
 
 @dataclass(frozen=True)
-class Table:
+class SlotTable:
     """Which slot each request's column names, and which of them a query sees."""
 
     pool: Tensor  # [B] table row of each request
@@ -162,7 +162,7 @@ class Table:
     hidden: list[Tensor]  # slots of keys in front of the window
 
 
-def table_of(case: DecodeAttentionCase) -> Table:
+def table_of(case: DecodeAttentionCase) -> SlotTable:
     """Slots for every token, in order or scattered, and a table that names no other ones."""
     batch = len(case.lens)
     behind = [0] * batch if case.cross or case.encoder is None else list(case.encoder)
@@ -188,7 +188,7 @@ def table_of(case: DecodeAttentionCase) -> Table:
         columns[pool[b], behind[b] + cut : behind[b] + lengths[b]] = seen[b]
         last = lengths[b] > 0 and not case.cross and not case.same_row
         loc.append(int(mine[-1]) if last else int(free[slots - spare + b]))
-    return Table(pool, columns, slots, torch.tensor(loc, dtype=torch.int64), seen, hidden)
+    return SlotTable(pool, columns, slots, torch.tensor(loc, dtype=torch.int64), seen, hidden)
 
 
 def _scattered(seed: int, slots: int) -> Tensor:
@@ -213,7 +213,7 @@ def _scales(case: DecodeAttentionCase) -> tuple[float, float, float]:
     return sm_scale, case.size, product / case.size
 
 
-def _mark_keys(case: DecodeAttentionCase, table: Table, k: Tensor, v: Tensor) -> None:
+def _mark_keys(case: DecodeAttentionCase, table: SlotTable, k: Tensor, v: Tensor) -> None:
     """Make the keys that a call may get wrong visible: the first, the last, the window's edge on both sides, and a few more.
 
     One of n equal keys would drown in the rounding of the others: a marked one has a value n times as large. In a one-hot

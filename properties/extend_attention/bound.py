@@ -18,7 +18,7 @@ SCORES_AT_ONCE = 1 << 19  # of the bound, which holds ten matrices of that size
 
 
 @dataclass(frozen=True)
-class Rows:
+class RequestRows:
     """Some rows of one request, and the keys that they see."""
 
     rows: slice
@@ -27,7 +27,7 @@ class Rows:
     visible: Tensor | None
 
 
-def rows_of(given: Inputs) -> Iterator[Rows]:
+def rows_of(given: Inputs) -> Iterator[RequestRows]:
     """Every request, in pieces of few rows."""
     names = ("req_pool_indices", "seq_lens", "extend_seq_lens", "extend_start_loc")
     W, H, cross = given["sliding_window"], given["q"].shape[1], given["is_cross_attn"]
@@ -52,7 +52,7 @@ def rows_of(given: Inputs) -> Iterator[Rows]:
                 p = torch.arange(L - E + i, L - E + last)[:, None]
                 j = torch.arange(L - len(keys), L)[None]
                 visible = (j <= p) & ((j > p - W) if W > 0 else True)
-            yield Rows(slice(s + i, s + last), keys, values, visible)
+            yield RequestRows(slice(s + i, s + last), keys, values, visible)
 
 
 def bound(case: ExtendAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:

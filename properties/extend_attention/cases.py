@@ -178,7 +178,7 @@ def strategy(draw: st.DrawFn) -> ExtendAttentionCase:
 
 
 @dataclass(frozen=True)
-class Batch:
+class TokenPlan:
     """Where the tokens of each request are."""
 
     tokens: int  # T
@@ -190,7 +190,7 @@ class Batch:
     first: list[int]  # number of the first of these keys
 
 
-def batch_of(case: ExtendAttentionCase) -> Batch:
+def batch_of(case: ExtendAttentionCase) -> TokenPlan:
     """Rows, slots for every cached token, and a table that names no other ones."""
     B = len(case.extends)
     order = permutation(case.seed, "order", B).tolist() if case.gaps else list(range(B))
@@ -221,7 +221,7 @@ def batch_of(case: ExtendAttentionCase) -> Batch:
         columns[pool[b], behind[b] + hidden : behind[b] + hidden + len(mine)] = mine
         seen.append(mine)
         first.append(hidden)
-    return Batch(tokens, start, pool, columns, slots, seen, first)
+    return TokenPlan(tokens, start, pool, columns, slots, seen, first)
 
 
 def inputs(case: ExtendAttentionCase) -> Inputs:

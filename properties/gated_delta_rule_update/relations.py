@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
-from kernelpair.trial.session import Result, Session
+from kernelpair.trial.session import JudgedCall, Session
 
 TOKENS = ("q", "k", "v", "a", "b", "state_indices")
 NAN = float("nan")
@@ -27,7 +27,7 @@ def _live(given: Inputs) -> list[int]:
 
 
 def _same(
-    session: Session, again: Result, rows: Sequence[int], says: str, *, turned: bool = False, slots: Tensor | None = None
+    session: Session, again: JudgedCall, rows: Sequence[int], says: str, *, turned: bool = False, slots: Tensor | None = None
 ) -> None:
     """Row i of another call is row rows[i] of the first; its state, if `turned`, lies transposed; slots[s] is where s went."""
     given = session.inputs()

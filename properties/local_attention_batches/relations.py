@@ -7,14 +7,14 @@ from torch import Tensor
 
 from kernelpair.call.values import permutation, uniform
 from kernelpair.contract.pair import Relation
-from kernelpair.trial.session import Result, Session
+from kernelpair.trial.session import JudgedCall, Session
 from properties.local_attention_batches.cases import INDICES, MOST_PAGE_ID, RESULTS, LocalCase, _rows, used_pages
 from reference.paged_attention import paged_attention
 
 # --- relations ---
 
 
-def _same(session: Session, got: Result, expected: dict[str, Tensor], says: str) -> None:
+def _same(session: Session, got: JudgedCall, expected: dict[str, Tensor], says: str) -> None:
     for name, value in expected.items():
         session.expect_same(name, got.outputs[name], value, says)
 

@@ -186,7 +186,7 @@ def seen_keys(case: PagedAttentionCase, b: int) -> range:
 
 
 @dataclass(frozen=True)
-class Batch:
+class KeyPlan:
     """Where the keys of each request are."""
 
     pages: int
@@ -195,7 +195,7 @@ class Batch:
     tokens: int  # Tq
 
 
-def batch_of(case: PagedAttentionCase) -> Batch:
+def batch_of(case: PagedAttentionCase) -> KeyPlan:
     """Pages for every key that some row sees; the table names no other ones."""
     B, page = len(case.rows), case.page
     columns = [math.ceil(n / page) for n in case.lens]
@@ -209,10 +209,10 @@ def batch_of(case: PagedAttentionCase) -> Batch:
         table[b, first : columns[b]] = free[sum(columns[:b]) :][first : columns[b]]
     before = case.seed % 3 if case.gaps else 0
     offsets = torch.tensor([before, *case.rows], dtype=torch.int64).cumsum(0)
-    return Batch(pages, table, offsets, int(offsets[-1]) + (case.seed % 4 if case.gaps else 0))
+    return KeyPlan(pages, table, offsets, int(offsets[-1]) + (case.seed % 4 if case.gaps else 0))
 
 
-def _slots(case: PagedAttentionCase, batch: Batch, b: int) -> Tensor:
+def _slots(case: PagedAttentionCase, batch: KeyPlan, b: int) -> Tensor:
     """Flat slots of the keys that request b sees."""
     seen = seen_keys(case, b)
     j = torch.arange(seen.start, seen.stop)

@@ -19,14 +19,14 @@ Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
-class _Rooms(dict[str, Pair]):
+class _BreaksWhenRead(dict[str, Pair]):
     def __getitem__(self, name: str) -> Pair:
         return replace(TOY, signature=Signature(scratch=["work"])) if name == "broken" else super().__getitem__(name)
 
 
 class _OneBroken(PlainSuite):
     def pairs(self) -> Mapping[str, Pair]:
-        return _Rooms({"broken": TOY, **super().pairs()})
+        return _BreaksWhenRead({"broken": TOY, **super().pairs()})
 
 
 @pytest.fixture(autouse=True)

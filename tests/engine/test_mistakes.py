@@ -80,7 +80,7 @@ def test_a_bound_is_one_of_an_output(bound: object) -> None:
     assert isinstance(bound, partial) or re.match(rf"{HERE}:\d+", str(caught.value))
 
 
-class _Rooms(dict[str, Pair]):
+class _BreaksWhenAsked(dict[str, Pair]):
     """The second pair breaks when it is asked for."""
 
     def __getitem__(self, name: str) -> Pair:
@@ -91,7 +91,7 @@ class _Suite(Suite):
     root = Path()
 
     def pairs(self) -> Mapping[str, Pair]:
-        return _Rooms(one=TOY, broken=TOY, two=TOY)
+        return _BreaksWhenAsked(one=TOY, broken=TOY, two=TOY)
 
 
 def test_one_broken_pair_does_not_hide_the_others() -> None:

@@ -9,7 +9,7 @@ import pytest
 from kernelpair.call.memory import Arena
 from kernelpair.call.place import place, settle
 from kernelpair.call.runner import HarnessError, InProcess, Isolated
-from kernelpair.call.worker import Outcome, Request
+from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict
@@ -41,9 +41,9 @@ def isolated(arena: Arena) -> Iterator[Make]:
         runner.close()
 
 
-def request_of(case: ToyCase, arena: Arena) -> Request:
+def request_of(case: ToyCase, arena: Arena) -> CallRequest:
     placement = place(PAIR, case, settle(PAIR, case, PAIR.cases.inputs(case)), arena)
-    return Request(placement.arguments, placement.guards, arena.used, ("out",), 1)
+    return CallRequest(placement.arguments, placement.guards, arena.used, ("out",), 1)
 
 
 def call(runner: Any, case: ToyCase = ROWS) -> Outcome:
@@ -211,7 +211,7 @@ def test_the_journal_holds_the_line_while_the_case_runs(tmp_path: Path) -> None:
     seen: list[str] = []
 
     class Spy(InProcess):
-        def run(self, request: Request) -> Outcome:
+        def run(self, request: CallRequest) -> Outcome:
             seen.append(journal.path.read_text())
             return super().run(request)
 

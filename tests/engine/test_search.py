@@ -10,7 +10,7 @@ import torch
 
 from kernelpair.call.memory import Arena
 from kernelpair.call.runner import HarnessError, InProcess
-from kernelpair.call.worker import Outcome, Request
+from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.pair import Bound, Inputs, Outputs, Pair, Relation, Stepwise, Within
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import KINDS, Failure, Judged, Tightness
@@ -33,13 +33,13 @@ class Notes(Journal):
         self.lines.append(line)
 
 
-class Clock(InProcess):
+class SteppingRunner(InProcess):
     """A runner with a clock of its own: each call takes a second."""
 
     now = 0.0
 
-    def run(self, request: Request) -> Outcome:
-        Clock.now += 1
+    def run(self, request: CallRequest) -> Outcome:
+        SteppingRunner.now += 1
         return super().run(request)
 
 
@@ -49,11 +49,11 @@ def arena() -> Arena:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> type[SteppingRunner]:
     """Replaces the time that the search sees."""
-    Clock.now = 0.0
-    monkeypatch.setattr(searching, "time", SimpleNamespace(monotonic=lambda: Clock.now))
-    return Clock
+    SteppingRunner.now = 0.0
+    monkeypatch.setattr(searching, "time", SimpleNamespace(monotonic=lambda: SteppingRunner.now))
+    return SteppingRunner
 
 
 def with_cases(**changes: Any) -> Pair:
@@ -87,7 +87,7 @@ def test_a_run_that_is_late_from_the_start_tries_one_case(arena: Arena) -> None:
     assert driven(arena, "good").run(None, 1e-9, 1, None).cases == 1
 
 
-def test_no_more_seconds_than_asked_for(arena: Arena, clock: type[Clock]) -> None:
+def test_no_more_seconds_than_asked_for(arena: Arena, clock: type[SteppingRunner]) -> None:
     tally = driven(arena, "good", runner=clock, trial="repeat").run(None, 30, 1, None)
     assert tally.passed and 30 <= tally.calls <= 32  # the last case takes two calls
     assert tally.seconds == tally.calls
@@ -237,20 +237,20 @@ def test_several_kinds_are_all_reported(arena: Arena) -> None:
     }
 
 
-def test_making_it_small_has_a_budget(arena: Arena, clock: type[Clock]) -> None:
+def test_making_it_small_has_a_budget(arena: Arena, clock: type[SteppingRunner]) -> None:
     run = driven(arena, "off_from_three_rows", runner=clock)
     failed_at: list[float] = []
     verdict_of = run._verdict
 
     def watched(case: Any) -> Any:
         verdict = verdict_of(case)
-        failed_at.extend([Clock.now] if not verdict.passed else [])
+        failed_at.extend([SteppingRunner.now] if not verdict.passed else [])
         return verdict
 
     run._verdict = watched  # type: ignore[method-assign]
     tally = run.run(200, None, 1, None)
     assert not tally.passed
-    assert Clock.now <= failed_at[0] + SHRINK_SECONDS + 3  # the last case may take several calls
+    assert SteppingRunner.now <= failed_at[0] + SHRINK_SECONDS + 3  # the last case may take several calls
 
 
 def test_a_kernel_that_fails_now_and_then_is_reported(arena: Arena) -> None:
@@ -275,9 +275,9 @@ def test_a_fault_of_the_pair_is_none_of_the_candidate(
     assert not list(Path(".kernelpair").iterdir())
 
 
-def test_a_fault_of_the_pair_has_the_same_budget(arena: Arena, clock: type[Clock]) -> None:
+def test_a_fault_of_the_pair_has_the_same_budget(arena: Arena, clock: type[SteppingRunner]) -> None:
     def inputs(case: ToyCase) -> Inputs:
-        Clock.now += 1
+        SteppingRunner.now += 1
         if case.rows > 2:
             raise ZeroDivisionError
         return PAIR.cases.inputs(case)
@@ -285,7 +285,7 @@ def test_a_fault_of_the_pair_has_the_same_budget(arena: Arena, clock: type[Clock
     run = driven(arena, "good", with_cases(inputs=inputs), runner=clock)
     with pytest.raises(HarnessError, match="ZeroDivisionError"):
         run.run(200, None, 1, None)
-    assert Clock.now < 200
+    assert SteppingRunner.now < 200
 
 
 # --- bounds that prove nothing ---

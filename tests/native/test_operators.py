@@ -23,7 +23,7 @@ GENERATE = settings(max_examples=300, phases=(Phase.generate,), database=None, d
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class Recorder(TorchDispatchMode):
+class OperatorRecorder(TorchDispatchMode):
     """Keeps the arguments of the first call of each of our operators."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ def plain_cases(pair: Pair) -> list[Any]:
 @cache
 def recorded() -> dict[str, Call]:
     """Operator -> the arguments with which the pairs' kernels call it."""
-    recorder = Recorder()
+    recorder = OperatorRecorder()
     for pair in pairs().values():
         arguments = sample(pair)
         with recorder:

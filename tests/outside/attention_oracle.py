@@ -16,7 +16,7 @@ ROWS = 16  # of a request that are looked at: its ends, and others evenly betwee
 
 
 @dataclass(frozen=True)
-class Row:
+class QueryRow:
     """One query row, and all that it sees."""
 
     at: int
@@ -25,7 +25,7 @@ class Row:
     values: Tensor
 
 
-def attend(row: Row, sm_scale: float, cap: float, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+def attend(row: QueryRow, sm_scale: float, cap: float, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
     """Output [H, Dv], and how far another float64 evaluation may be from it.
 
     Each of the two evaluations sums D products a score and n + 1 terms a softmax; an error e of a score moves a weighted mean of
@@ -53,7 +53,7 @@ def attend(row: Row, sm_scale: float, cap: float, sinks: Tensor | None) -> tuple
     return torch.stack(out), torch.stack(tolerance)
 
 
-def by_sdpa(row: Row, sm_scale: float) -> Tensor:
+def by_sdpa(row: QueryRow, sm_scale: float) -> Tensor:
     """The same by torch's own attention, for a row with neither cap nor sinks that sees a key."""
     group = row.q.shape[0] // row.keys.shape[1]
     keys, values = (side.repeat_interleave(group, dim=1).transpose(0, 1) for side in (row.keys, row.values))
@@ -70,7 +70,7 @@ def seen_by(position: int, keys: int, left: int, right: int) -> list[int]:
     return [j for j in range(keys) if (left < 0 or j >= position - left) and (right < 0 or j <= position + right)]
 
 
-def paged_rows(x: Mapping[str, Any]) -> Iterator[Row]:
+def paged_rows(x: Mapping[str, Any]) -> Iterator[QueryRow]:
     """Of paged_attention: query i of sq stands at position i + sk - sq."""
     offsets, page = x["cu_seqlens_q"].tolist(), x["k_cache"].shape[1]
     for b, sk in enumerate(x["cache_seqlens"].tolist()):
@@ -85,10 +85,10 @@ def paged_rows(x: Mapping[str, Any]) -> Iterator[Row]:
             if x["qv"] is not None:
                 q, keys = torch.cat([q, x["qv"][offsets[b] + i]], dim=-1), torch.cat([keys, values], dim=-1)
             k_scale, v_scale = (1.0 if x[name] is None else x[name][b][:, None] for name in ("k_descale", "v_descale"))
-            yield Row(offsets[b] + i, q, keys * k_scale, values * v_scale)
+            yield QueryRow(offsets[b] + i, q, keys * k_scale, values * v_scale)
 
 
-def extend_rows(x: Mapping[str, Any]) -> Iterator[Row]:
+def extend_rows(x: Mapping[str, Any]) -> Iterator[QueryRow]:
     """Of extend_attention: the last E of a request's L tokens are new, and stand in k and v."""
     names = ("req_pool_indices", "seq_lens", "extend_seq_lens", "extend_start_loc")
     for b, (pool, L, E, start) in enumerate(zip(*(x[name].tolist() for name in names))):
@@ -106,7 +106,7 @@ def extend_rows(x: Mapping[str, Any]) -> Iterator[Row]:
             yield _row(x, start + i, found)
 
 
-def decode_rows(x: Mapping[str, Any]) -> Iterator[Row]:
+def decode_rows(x: Mapping[str, Any]) -> Iterator[QueryRow]:
     """Of decode_attention, whose caches hold the new keys already: the query is a request's last token."""
     for b, (pool, L) in enumerate(zip(x["req_pool_indices"].tolist(), x["seq_lens"].tolist())):
         slots = x["req_to_token"][pool].tolist()
@@ -119,18 +119,18 @@ def decode_rows(x: Mapping[str, Any]) -> Iterator[Row]:
         yield _row(x, b, [(x["k_cache"][slot], x["v_cache"][slot]) for slot in seen])
 
 
-def mla_rows(x: Mapping[str, Any]) -> Iterator[Row]:
+def mla_rows(x: Mapping[str, Any]) -> Iterator[QueryRow]:
     """Of mla_decode: one latent row a key, whose first columns are the value."""
     page, width = x["kv_cache"].shape[1], x["q_nope"].shape[2]
     for b, L in enumerate(x["seq_lens"].tolist()):
         found = [x["kv_cache"][int(x["page_table"][b, j // page]), j % page][None] for j in range(L)]
         keys = torch.stack(found) if found else x["kv_cache"][:0, :1]
-        yield Row(b, torch.cat([x["q_nope"][b], x["q_pe"][b]], dim=-1), keys, keys[..., :width])
+        yield QueryRow(b, torch.cat([x["q_nope"][b], x["q_pe"][b]], dim=-1), keys, keys[..., :width])
 
 
-def _row(x: Mapping[str, Any], at: int, found: list[tuple[Tensor, Tensor]]) -> Row:
+def _row(x: Mapping[str, Any], at: int, found: list[tuple[Tensor, Tensor]]) -> QueryRow:
     keys, values = (
         torch.stack([pair[side] for pair in found]) if found else x[cache][:0]
         for side, cache in enumerate(("k_cache", "v_cache"))
     )
-    return Row(at, x["q"][at], keys, values)
+    return QueryRow(at, x["q"][at], keys, values)

@@ -14,10 +14,10 @@ from kernelpair.call.place import settle
 from kernelpair.trial.truth import truth_of
 from reference.attention_metadata import build_attention_metadata
 from reference.paged_attention import paged_attention
-from tests.outside.attention_oracle import Row, attend, by_sdpa, decode_rows, extend_rows, mla_rows, paged_rows
+from tests.outside.attention_oracle import QueryRow, attend, by_sdpa, decode_rows, extend_rows, mla_rows, paged_rows
 
 CASES = 300  # a pair
-ROWS: dict[str, Callable[[Mapping[str, Any]], Iterator[Row]]] = {
+ROWS: dict[str, Callable[[Mapping[str, Any]], Iterator[QueryRow]]] = {
     "decode_attention": decode_rows,
     "extend_attention": extend_rows,
     "mla_decode": mla_rows,
@@ -35,7 +35,7 @@ NEEDED = {  # what some row of each pair has to have met
 DRAWN = settings(max_examples=CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
-def met(x: Mapping[str, Any], row: Row) -> set[str]:
+def met(x: Mapping[str, Any], row: QueryRow) -> set[str]:
     """What a row is an example of."""
     sinks = x.get("sinks") is not None
     return {
@@ -68,7 +68,7 @@ def scale_of(x: Mapping[str, Any]) -> float:
     return float((x["q"].shape[-1] + (0 if x["qv"] is None else x["qv"].shape[-1])) ** -0.5)
 
 
-def expect(out: Tensor, row: Row, x: Mapping[str, Any], scale: float, what: object) -> None:
+def expect(out: Tensor, row: QueryRow, x: Mapping[str, Any], scale: float, what: object) -> None:
     """The row of `out` is what the oracle says, and where there is neither cap nor sink also what torch says."""
     cap, sinks = x.get("logit_cap") or x.get("softcap") or 0.0, x.get("sinks")
     expected, tolerance = attend(row, scale, cap, sinks)
@@ -151,7 +151,7 @@ def tokens_of(mode: str, given: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 def rows_by_token(
     mode: str, x: Mapping[str, Any], chunk: int, q: Tensor, k: Tensor, v: Tensor, cross: bool
-) -> Iterator[Row]:
+) -> Iterator[QueryRow]:
     """Every query row and what it sees, by the slots of the request table: its chunk up to itself, or all of its encoder."""
     at, page = 0, x["page_size"]
     for b, (total, new) in enumerate(tokens_of(mode, x)):
@@ -161,7 +161,7 @@ def rows_by_token(
         for position in range(total - new, total):
             begin = position // chunk * chunk if chunk else 0
             seen = slots[:encoder] if cross else slots[base + begin : base + position + 1] if position >= 0 else []
-            yield Row(at, q[at], k[seen], v[seen])
+            yield QueryRow(at, q[at], k[seen], v[seen])
             at += 1
 
 

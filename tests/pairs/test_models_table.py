@@ -14,7 +14,7 @@ from kernelpair.cli import main
 from kernelpair.cli.table import FIRST, remarks, show_table
 from kernelpair.contract.case import to_line
 from kernelpair.contract.pair import Outputs, Pair, Stepwise
-from kernelpair.contract.verdict import Judged, Row, Table
+from kernelpair.contract.verdict import Judged, PlaceRow, PlaceTable
 from optimized import tiers
 from optimized.backends.slot import SlotBackend
 from properties import pairs
@@ -40,13 +40,13 @@ def served(case: ModelCase) -> tuple[dict[str, Any], Outputs]:
     return given, serve_optimized(**given)
 
 
-def shown(table: Table, foot: str = "") -> str:
+def shown(table: PlaceTable, foot: str = "") -> str:
     text = io.StringIO()
     show_table(Console(file=text, width=60), table, foot)
     return text.getvalue()
 
 
-def judged(case: ModelCase, given: dict[str, Any], outputs: Outputs) -> tuple[Judged, Table]:
+def judged(case: ModelCase, given: dict[str, Any], outputs: Outputs) -> tuple[Judged, PlaceTable]:
     found = verdict(case, given, outputs)
     assert found.table is not None
     return found, found.table
@@ -113,11 +113,11 @@ def test_an_absorbed_layer_has_a_bound_with_power(dtype: str, wrong: str) -> Non
 
 
 def test_the_larger_ratios_of_two_cases_are_kept() -> None:
-    rows = Row("0", "a", {"attention": 0.5}), Row("head", "", {"linear modules": 0.2})
-    worse = Row("0", "a", {"attention": 0.3, "linear modules": 2.0}, "x 2"), Row("head", "", {"linear modules": 0.1})
-    one, two = Table("m", rows, "first"), Table("m", worse, "second")
+    rows = PlaceRow("0", "a", {"attention": 0.5}), PlaceRow("head", "", {"linear modules": 0.2})
+    worse = PlaceRow("0", "a", {"attention": 0.3, "linear modules": 2.0}, "x 2"), PlaceRow("head", "", {"linear modules": 0.1})
+    one, two = PlaceTable("m", rows, "first"), PlaceTable("m", worse, "second")
     both = one.merged(two)
-    assert both.rows[0] == Row("0", "a", {"attention": 0.5, "linear modules": 2.0}, "x 2")
+    assert both.rows[0] == PlaceRow("0", "a", {"attention": 0.5, "linear modules": 2.0}, "x 2")
     assert two.merged(one).rows[0].ratios == both.rows[0].ratios
     assert both.rows[1].ratios == {"linear modules": 0.2} and both.line == "first"
 

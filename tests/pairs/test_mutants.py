@@ -14,7 +14,7 @@ import pytest
 import properties
 from kernelpair.cli import main
 from kernelpair.cli.main import parser
-from kernelpair.cli.mutate import _Run as mutate_run
+from kernelpair.cli.mutate import MutateRun
 from kernelpair.contract.case import to_line
 from kernelpair.contract.verdict import KINDS, Failure, Verdict
 from kernelpair.mutation.mutant import Mutant, MutantError, Patch, mutants
@@ -109,7 +109,7 @@ def test_the_smallest_case_is_measured() -> None:
 def test_a_case_that_stays_large_is_1(capsys: pytest.CaptureFixture[str]) -> None:
     options = parser().parse_args(["mutate", "--mutant", "serving/pad-is-slot-0"])
     for steps, status in ((3, 0), (9, 1)):
-        run = mutate_run(options, Place("properties.suite"), [ALL["serving/pad-is-slot-0"]], Path("built"))
+        run = MutateRun(options, Place("properties.suite"), [ALL["serving/pad-is-slot-0"]], Path("built"))
         run._ended(ended(steps))
         assert run.conclude(1.0, False) == status
     out = capsys.readouterr().out

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from kernelpair.report import history
-from kernelpair.report.history import Figure, History, Row
-from kernelpair.report.lines import Result
+from kernelpair.report.history import Figure, History, RunFigure
+from kernelpair.report.lines import PairResult
 
-RESULT = Result("conv", "avx2", "pass", cases=100, seconds=4.0, tightness={"out": 0.5})
+RESULT = PairResult("conv", "avx2", "pass", cases=100, seconds=4.0, tightness={"out": 0.5})
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> History:
 def test_runs_add_up_and_become_lines_over_commits(kept: History) -> None:
     kept.append("check", [RESULT])
     assert kept.series() == []  # one commit is no line
-    kept.append("check", [Result("conv", "avx2", "pass", cases=300, seconds=4.0, tightness={"out": 0.25})])
+    kept.append("check", [PairResult("conv", "avx2", "pass", cases=300, seconds=4.0, tightness={"out": 0.25})])
     kept.append("mutate", [], [Figure("mutants", "conv", "", "", 97.0), Figure("mutants", "conv", "", "lost", math.nan)])
     found = {series.says: series for series in kept.series(["conv"])}
     assert found["cases a second"].commits == ["a1", "b2"] and found["cases a second"].lines == {"conv avx2": [25.0, 75.0]}
@@ -34,7 +34,7 @@ def test_runs_add_up_and_become_lines_over_commits(kept: History) -> None:
 def test_rows_know_their_commit_and_machine(kept: History) -> None:
     kept.append("check", [RESULT])
     row = kept.rows(what="cases")[0]
-    assert isinstance(row, Row) and (row.revision, row.command) == ("a1", "check") and row.figure.pair == "conv"
+    assert isinstance(row, RunFigure) and (row.revision, row.command) == ("a1", "check") and row.figure.pair == "conv"
 
 
 def test_none_is_kept_in_ci_unless_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from rich.console import Console
 from kernelpair.report.live import Progress
 
 
-class Clock:
+class SetClock:
     """Seconds that pass when they are told to."""
 
     now = 0.0
@@ -16,8 +16,8 @@ class Clock:
         return self.now
 
 
-def run(console: Console, ci: bool) -> Clock:
-    clock = Clock()
+def run(console: Console, ci: bool) -> SetClock:
+    clock = SetClock()
     with Progress(console, 3, 60.0, clock, ci) as progress:
         progress.update(("decode_attention_with_a_long_name_that_goes_on", "avx512_bf16"), 1200, 10.0, 5000)
         clock.now = 31.0
@@ -27,7 +27,7 @@ def run(console: Console, ci: bool) -> Clock:
 
 
 def drawn(width: int) -> list[str]:
-    clock = Clock()
+    clock = SetClock()
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     progress = Progress(console, 3, 60.0, clock, ci=False)
     progress.update(("decode_attention_with_a_long_name_that_goes_on", "avx512_bf16"), 1200, 10.0, 5000)

@@ -10,8 +10,8 @@ import pytest
 from kernelpair.call.runner import Isolated
 from kernelpair.report.browser import browser, screenshot
 from kernelpair.report.exhibit import Again, Exhibit, exhibits
-from kernelpair.report.html import Page, Series, rendered, write_page
-from kernelpair.report.lines import Result, result_of
+from kernelpair.report.html import ReportPage, Series, rendered, write_page
+from kernelpair.report.lines import PairResult, result_of
 from kernelpair.search.jobs import Ended, Job
 from kernelpair.search.search import Search
 from tests.selftest.toy import PAIR, toy_subject
@@ -20,7 +20,7 @@ KERNELS = ("wrong_tail", "unwritten", "nan_output", "writes_right", "clobbers_ne
 MOST_BYTES = 1_000_000
 
 
-def found_in(kernel: str) -> Result:
+def found_in(kernel: str) -> PairResult:
     subject = toy_subject(kernel)
     with Isolated(subject.candidate) as runner:
         search = Search(subject, runner)
@@ -29,7 +29,7 @@ def found_in(kernel: str) -> Result:
 
 
 @pytest.fixture(scope="module")
-def results() -> list[Result]:
+def results() -> list[PairResult]:
     return [found_in(kernel) for kernel in KERNELS]
 
 
@@ -37,14 +37,14 @@ AGAIN = Again(lambda pair, name: toy_subject(name), (), lambda pair: [("good", "
 
 
 @pytest.fixture(scope="module")
-def shown(results: list[Result]) -> tuple[list[Exhibit], int]:
+def shown(results: list[PairResult]) -> tuple[list[Exhibit], int]:
     return exhibits(results, AGAIN, 10)
 
 
 @pytest.fixture(scope="module")
-def page(results: list[Result], shown: tuple[list[Exhibit], int]) -> str:
+def page(results: list[PairResult], shown: tuple[list[Exhibit], int]) -> str:
     history = [Series("Speed", "cases a second", ["a1", "b2", "c3"], {"toy good": [1.0, 2.0, float("nan")]})]
-    made = Page("kernelpair check", "Failed: five kernels.", False, [("seed", "3")], *shown, results, histories=history)
+    made = ReportPage("kernelpair check", "Failed: five kernels.", False, [("seed", "3")], *shown, results, histories=history)
     return rendered(made)
 
 
@@ -91,10 +91,10 @@ def test_text_stays_text_and_colours_follow_the_page(page: str) -> None:
     assert "#010203" not in page and "#040506" not in page
 
 
-def test_ten_groups_stay_below_a_megabyte(results: list[Result], shown: tuple[list[Exhibit], int]) -> None:
+def test_ten_groups_stay_below_a_megabyte(results: list[PairResult], shown: tuple[list[Exhibit], int]) -> None:
     twice = [*shown[0], *shown[0]][:10]
     assert len(twice) == 10
-    assert len(rendered(Page("kernelpair check", "Failed.", False, [], twice, 10, results)).encode()) < MOST_BYTES
+    assert len(rendered(ReportPage("kernelpair check", "Failed.", False, [], twice, 10, results)).encode()) < MOST_BYTES
 
 
 def test_what_is_shown_is_what_the_kernel_does(shown: tuple[list[Exhibit], int]) -> None:
@@ -112,27 +112,27 @@ def _where(exhibit: Exhibit) -> str:
     return exhibit.small.planes[0].where
 
 
-def test_a_case_that_cannot_be_run_again_is_told(results: list[Result]) -> None:
+def test_a_case_that_cannot_be_run_again_is_told(results: list[PairResult]) -> None:
     report = replace(results[0].failures[0], case='{"pair":"toy","v":1,"rows":-4}')
     (made,), count = exhibits([replace(results[0], failures=[report])], AGAIN, 10)
     assert count == 1 and "could not be run again" in made.note and made.small is None
-    assert "could not be run again" in rendered(Page("t", "s", False, [], [made], 1))
+    assert "could not be run again" in rendered(ReportPage("t", "s", False, [], [made], 1))
 
 
 def test_markup_in_data_is_text() -> None:
-    assert "<b>" not in rendered(Page("t", "<b>loud</b>", False))
+    assert "<b>" not in rendered(ReportPage("t", "<b>loud</b>", False))
 
 
 def test_an_interrupted_write_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "page.html"
-    write_page(path, Page("t", "first", True))
+    write_page(path, ReportPage("t", "first", True))
 
-    def interrupted(page: Page) -> str:
+    def interrupted(page: ReportPage) -> str:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("kernelpair.report.html.rendered", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_page(path, Page("t", "second", True))
+        write_page(path, ReportPage("t", "second", True))
     assert "first" in path.read_text() and list(tmp_path.iterdir()) == [path]
 
 

@@ -1,14 +1,14 @@
 """What a run comes to, in sentences."""
 
-from kernelpair.report.lines import FailureReport, Result
+from kernelpair.report.lines import FailureReport, PairResult
 from kernelpair.report.words import next_steps, not_tried, proven, shortest_first
 
 LONG = FailureReport("value", "{" + "x" * 90 + "}", "kernelpair replay long", "out: 3 of 9")
 SHORT = FailureReport("crash", "{x}", "kernelpair replay short", "SIGSEGV")
-PASSED = Result("conv", "avx2", "pass", cases=1200, seconds=3)
-FAILED = Result("decode", "avx2", "fail", cases=7, failures=[LONG])
-CRASHED = Result("extend", "scalar", "fail", cases=2, failures=[SHORT])
-SKIPPED = [Result(pair, "amx", "skip", "this CPU lacks AMX") for pair in ("conv", "decode", "extend")]
+PASSED = PairResult("conv", "avx2", "pass", cases=1200, seconds=3)
+FAILED = PairResult("decode", "avx2", "fail", cases=7, failures=[LONG])
+CRASHED = PairResult("extend", "scalar", "fail", cases=2, failures=[SHORT])
+SKIPPED = [PairResult(pair, "amx", "skip", "this CPU lacks AMX") for pair in ("conv", "decode", "extend")]
 
 
 def test_a_pass_says_on_how_much() -> None:

@@ -39,7 +39,7 @@ def library() -> ctypes.CDLL:
     return ctypes.CDLL(str(built))
 
 
-class Call(ctypes.Structure):
+class ToyCall(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "slots", "out")),
         *((name, ctypes.c_int64) for name in ("rows", "width", "slots_in_all", "x_stride", "out_stride", "threads")),
@@ -67,7 +67,7 @@ def _kernel(name: str, check: bool = True) -> Callable[..., None]:
             return
         pointers = (x.data_ptr(), slots.data_ptr(), out.data_ptr())
         sizes = (*x.shape, len(out), x.stride(0), out.stride(0), torch.get_num_threads())
-        getattr(library(), name)(ctypes.byref(Call(*pointers, *sizes, scale)))
+        getattr(library(), name)(ctypes.byref(ToyCall(*pointers, *sizes, scale)))
 
     return run
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from kernelpair.contract.pair import Bench, Coverage, NotFuzzed, Within
 from properties import gdn_attention_core as core
 from properties.gdn_attention_core.bound import bound as layer_bound
-from properties.scenarios.gdn_core.cases import EDGES, ServingCase, first_call, layer_case, strategy
+from properties.scenarios.gdn_core.cases import EDGES, GdnServingCase, first_call, layer_case, strategy
 from properties.scenarios.gdn_core.relations import RELATIONS
 
 PAIR = replace(
@@ -18,7 +18,7 @@ PAIR = replace(
     name="gdn_core",
     cases=replace(
         core.PAIR.cases,
-        type=ServingCase,
+        type=GdnServingCase,
         strategy=strategy(),
         inputs=first_call,
         constant=("pad_in_range",),

@@ -22,7 +22,7 @@ prefill, a fifth request) is left out, so that any list of actions is a trial.""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingCase(layer.GdnCase):
+class GdnServingCase(layer.GdnCase):
     """A layer and the steps of its serving; the batch fields of GdnCase follow from the steps."""
 
     steps: tuple[tuple[Action, ...], ...] = (((0, 1),),)
@@ -51,7 +51,7 @@ class _Step:
         return [(request, 1) for request in self.decodes] + self.prefills
 
 
-def _schedule(case: ServingCase) -> Iterator[_Step]:
+def _schedule(case: GdnServingCase) -> Iterator[_Step]:
     """The possible actions of each step, with slots given to new requests. `seen` is the caller's to advance."""
     free = permutation(case.seed, "serving slots", SLOTS).tolist()
     alive: dict[int, _Request] = {}
@@ -70,7 +70,7 @@ def _schedule(case: ServingCase) -> Iterator[_Step]:
         yield step
 
 
-def _stream(case: ServingCase, number: int) -> Inputs:
+def _stream(case: GdnServingCase, number: int) -> Inputs:
     """All tokens that a request may ever have."""
     one = replace(case, seed=case.seed + 1 + number)
     dtype = getattr(torch, case.dtype)
@@ -81,7 +81,7 @@ def _stream(case: ServingCase, number: int) -> Inputs:
     }
 
 
-def _batch_of(case: ServingCase, step: _Step) -> layer.GdnCase:
+def _batch_of(case: GdnServingCase, step: _Step) -> layer.GdnCase:
     """The step as a case of the layer."""
     values = {spec.name: getattr(case, spec.name) for spec in fields(layer.GdnCase)}
     values |= {
@@ -92,7 +92,7 @@ def _batch_of(case: ServingCase, step: _Step) -> layer.GdnCase:
     return layer.GdnCase(**values)
 
 
-def _call_of(case: ServingCase, step: _Step) -> tuple[layer.GdnCase, Inputs]:
+def _call_of(case: GdnServingCase, step: _Step) -> tuple[layer.GdnCase, Inputs]:
     """The step as a case of the layer, and its arguments but the pools."""
     batch = _batch_of(case, step)
     given = layer.batch(batch)
@@ -106,16 +106,16 @@ def _call_of(case: ServingCase, step: _Step) -> tuple[layer.GdnCase, Inputs]:
     return batch, given | layer.parameters(case) | layer.scalars(case)
 
 
-def _poisoned_pools(case: ServingCase) -> tuple[Tensor, Tensor]:
+def _poisoned_pools(case: GdnServingCase) -> tuple[Tensor, Tensor]:
     conv, ssm = layer.pools(case, SLOTS)
     return poison(case.poison, tuple(conv.shape), conv.dtype), poison(case.poison, tuple(ssm.shape), ssm.dtype)
 
 
-def _one_token(case: ServingCase) -> _Step:
+def _one_token(case: GdnServingCase) -> _Step:
     return _Step([], [(_Request(0, 0), 1)], [])
 
 
-def first_call(case: ServingCase) -> Inputs:
+def first_call(case: GdnServingCase) -> Inputs:
     """Arguments of the trial's own call, a prefill of one token."""
     _, given = _call_of(case, _one_token(case))
     given["conv_state"], given["ssm_state"] = _poisoned_pools(case)
@@ -142,19 +142,19 @@ ACTIONS = (1, DECODE, DECODE, DECODE, 2, 3, 17, 64, FINISH)
 
 
 @st.composite
-def strategy(draw: st.DrawFn) -> ServingCase:
+def strategy(draw: st.DrawFn) -> GdnServingCase:
     """A layer and up to eight steps of up to four actions."""
     step = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(ACTIONS)), min_size=1, max_size=4).map(tuple)
     steps = draw(st.lists(step, min_size=1, max_size=8).map(tuple), label="steps")
-    return ServingCase(steps=steps, **draw(choices(OPTIONS)), **draw(st.fixed_dictionaries(common({}, ()))))
+    return GdnServingCase(steps=steps, **draw(choices(OPTIONS)), **draw(st.fixed_dictionaries(common({}, ()))))
 
 
 def layer_case(case: layer.GdnCase) -> layer.GdnCase:
     """The layer's case of the trial's own call; the calls of the steps pass theirs themselves."""
-    return _batch_of(case, _one_token(case)) if isinstance(case, ServingCase) else case
+    return _batch_of(case, _one_token(case)) if isinstance(case, GdnServingCase) else case
 
 
-def _possible(case: ServingCase) -> tuple[int, int, int]:
+def _possible(case: GdnServingCase) -> tuple[int, int, int]:
     """Decodes, continued prefills and finishes in the case's steps."""
     decodes = continued = finished = 0
     for step in _schedule(case):

@@ -8,10 +8,10 @@ from kernelpair.contract.pair import Relation
 from kernelpair.trial.session import Session
 from properties.gdn_attention_core import cases as layer
 from properties.gdn_attention_core.bound import bound as layer_bound
-from properties.scenarios.gdn_core.cases import ServingCase, _call_of, _poisoned_pools, _Request, _schedule, _Step
+from properties.scenarios.gdn_core.cases import GdnServingCase, _call_of, _poisoned_pools, _Request, _schedule, _Step
 
 
-def _serve(case: ServingCase, session: Session) -> None:
+def _serve(case: GdnServingCase, session: Session) -> None:
     conv, ssm = _poisoned_pools(case)
     for number, step in enumerate(_schedule(case)):
         batch, given = _call_of(case, step)
@@ -28,7 +28,7 @@ def _serve(case: ServingCase, session: Session) -> None:
             ssm[request.slot] = poison(case.poison, tuple(ssm.shape[1:]), ssm.dtype)
 
 
-def _compare_with_whole(case: ServingCase, session: Session, request: _Request) -> None:
+def _compare_with_whole(case: GdnServingCase, session: Session, request: _Request) -> None:
     """All outputs so far against one prefill of all tokens so far, by the bound of the whole run."""
     if case.state != "float32" or len(request.outputs) < 2:
         return

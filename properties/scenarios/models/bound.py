@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.contract.pair import Inputs, Outputs
-from kernelpair.contract.verdict import Failure, Judged, Row, Table, Tightness
+from kernelpair.contract.verdict import Failure, Judged, PlaceRow, PlaceTable, Tightness
 from kernelpair.trial import judge
 from properties.scenarios.models.cases import FAMILIES, LATENT, WINDOW, ModelCase, absorbed, encoder_lens, totals
 from properties.scenarios.models.oracle import Recorded, record
@@ -44,9 +44,9 @@ def verdict(case: ModelCase, given: Inputs, outputs: Outputs) -> Judged:
             known = tightness.get(group, tight)
             largest, looseness = max(known.largest, tight.largest), min(known.looseness, tight.looseness)
             tightness[group] = Tightness(largest, looseness)
-    rows = tuple(Row(str(layer), _says(case, recorded, layer), *_ratios(layer, several)) for layer, several in parts.items())
+    rows = tuple(PlaceRow(str(layer), _says(case, recorded, layer), *_ratios(layer, several)) for layer, several in parts.items())
     served = ", expanded" if case.expanded else ""
-    return Judged(failures, tightness, Table(f"{case.family} {case.dtype}{served}", rows))
+    return Judged(failures, tightness, PlaceTable(f"{case.family} {case.dtype}{served}", rows))
 
 
 def _places(case: ModelCase, recorded: Recorded) -> list[tuple[int | str, str, str]]:

@@ -26,7 +26,7 @@ from properties.scenarios.serving.sides import OPTIMIZED
 from serving import AttentionLayer, ForwardBatch, GdnLayer, KVPool, RequestPool, StatePool
 
 
-class Runner:
+class ModelRunner:
     """One model's layers on one side."""
 
     def __init__(self, case: ModelCase, side: Side, scales: list[tuple[float, float]], tensors: dict[str, Tensor]) -> None:
@@ -145,9 +145,9 @@ def _linears(module: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def serve_reference(case: ModelCase, scales: list[tuple[float, float]], **tensors: Tensor) -> dict[str, Tensor]:
     """Run each attention layer and each linear module of a model alone, with the reference backends."""
-    return Runner(case, REFERENCE, scales, tensors).run() | _linears(reference.backends.linear, tensors)
+    return ModelRunner(case, REFERENCE, scales, tensors).run() | _linears(reference.backends.linear, tensors)
 
 
 def serve_optimized(case: ModelCase, scales: list[tuple[float, float]], **tensors: Tensor) -> dict[str, Tensor]:
     """The same with the optimized backends."""
-    return Runner(case, OPTIMIZED, scales, tensors).run() | _linears(optimized.backends.linear, tensors)
+    return ModelRunner(case, OPTIMIZED, scales, tensors).run() | _linears(optimized.backends.linear, tensors)

@@ -13,7 +13,7 @@ from torch import Tensor
 from optimized.backends.linear import Linear
 from properties.scenarios.models.cases import ModelCase, Span, encoder_lens, schedule
 from properties.scenarios.models.oracle import RECORDER, images, model_of, record, tokens
-from properties.scenarios.models.runner import Runner
+from properties.scenarios.models.runner import ModelRunner
 from properties.scenarios.serving.sides import OPTIMIZED
 from serving import AttentionLayer
 
@@ -32,7 +32,7 @@ class Whole:
         return f"end to end (reported, not judged): {says}"
 
 
-class _Served(Runner):
+class _Served(ModelRunner):
     """The runner's slots and backends for a whole model: each step goes through all layers, on their own activations."""
 
     def __init__(self, case: ModelCase, scales: list[tuple[float, float]], tensors: dict[str, Tensor]) -> None:

@@ -24,7 +24,7 @@ SPLITS = 8  # that a kernel may make of any row's keys
 
 
 @dataclass(frozen=True)
-class Rows:
+class LayerRows:
     """Output rows of one request in one layer, the truth of them, and what they were computed from, all but `got` in float64."""
 
     index: int
@@ -43,7 +43,7 @@ class Rows:
 
 
 def judge_rows(
-    case: ServingCase, layer: AttentionLayer, rows: Sequence[Rows]
+    case: ServingCase, layer: AttentionLayer, rows: Sequence[LayerRows]
 ) -> tuple[list[tuple[int, Failure]], list[Tightness]]:
     """Compare all rows of a layer with their truth: failures with the step that they belong to, and how tight the bound was."""
     failures, tightness = [], []
@@ -63,7 +63,7 @@ def judge_rows(
     return failures, tightness
 
 
-def _bound(case: ServingCase, layer: AttentionLayer, rows: Sequence[Rows]) -> Tensor:
+def _bound(case: ServingCase, layer: AttentionLayer, rows: Sequence[LayerRows]) -> Tensor:
     """[jobs, t, H, Dv]: numerics (A), with the jobs side by side as heads that see different keys."""
     q, k, v = (pad_sequence([getattr(one, name) for one in rows], batch_first=True) for name in ("q", "k", "v"))
     jobs, t, H, _ = q.shape

@@ -11,9 +11,9 @@ from kernelpair.contract.pair import Inputs, Outputs
 from kernelpair.contract.verdict import Failure, Judged, Tightness
 from kernelpair.trial import judge
 from kernelpair.trial.truth import widen
-from properties.scenarios.serving.bounds import Rows, gdn_bounds, judge_rows
+from properties.scenarios.serving.bounds import LayerRows, gdn_bounds, judge_rows
 from properties.scenarios.serving.cases import COLUMNS, ServingCase, page_of, source
-from properties.scenarios.serving.plan import WRONG, Call, Planned, Request, Work, plan
+from properties.scenarios.serving.plan import WRONG, LayerPass, Planned, ServedRequest, Work, plan
 from properties.scenarios.serving.server import Backends, Side, batch_of
 from reference.backends.gdn import GdnBackend
 from reference.backends.mla import MlaBackend
@@ -26,24 +26,24 @@ REFERENCE = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, PackedConvWe
 INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
-class Abandoned(Exception):
+class RunAbandoned(Exception):
     """What follows means nothing any more; the failure is recorded."""
 
 
-class Table:
+class ServerTable:
     """Where requests are, read off a server's table and its rows (`_serving_server.Slots`)."""
 
     def __init__(self, table: Tensor, rows: Mapping[int, int], page: int) -> None:
         self.table, self.rows, self.page = table, rows, page
 
-    def row(self, request: Request) -> int:
+    def row(self, request: ServedRequest) -> int:
         return self.rows[request.number]
 
-    def tokens(self, request: Request, start: int, count: int) -> Tensor:
+    def tokens(self, request: ServedRequest, start: int, count: int) -> Tensor:
         base = -(-request.encoder // self.page) * self.page + start
         return self.table[self.row(request), base : base + count].long()
 
-    def encoder(self, request: Request) -> Tensor:
+    def encoder(self, request: ServedRequest) -> Tensor:
         return self.table[self.row(request), : request.encoder].long()
 
 
@@ -59,9 +59,9 @@ class Judge:
         self.places: dict[int, int] = {}  # page of the plan -> page of the pools
         self.failures: list[tuple[int, Failure]] = []
         self.tightness: dict[str, Tightness] = {}
-        self.rows: dict[int, list[Rows]] = {layer.layer_id: [] for layer in self.reference.layers}
+        self.rows: dict[int, list[LayerRows]] = {layer.layer_id: [] for layer in self.reference.layers}
         self.taken = dict.fromkeys(self.rows, 0)  # rows of each layer's outputs that were judged
-        self.history: dict[tuple[Request, int], list[Tensor]] = {}
+        self.history: dict[tuple[ServedRequest, int], list[Tensor]] = {}
 
     def verdict(self) -> Judged:
         steps = plan(self.case)
@@ -69,7 +69,7 @@ class Judge:
             for planned in steps:
                 self._step(planned)
             self._whole_requests(len(steps))
-        except Abandoned:
+        except RunAbandoned:
             pass
         for layer in self.reference.layers:
             if isinstance(layer, AttentionLayer):
@@ -91,7 +91,7 @@ class Judge:
         if planned.refused and not same_table:
             self._fail("untouched", "req_to_token", "it was refused, and the request table has changed")
         self.table.copy_(self.outputs["tables"][planned.index])
-        slots = Table(self.table, dict(rows), self.page)
+        slots = ServerTable(self.table, dict(rows), self.page)
         self._ownership(planned, slots)
         for name, pool in self.before.items():
             self.wide[name].copy_(pool)
@@ -113,7 +113,7 @@ class Judge:
             if argument not in message.replace(",", " ").replace(":", " ").replace("[", " ").split():
                 self._fail("exception", argument, f"{message!r} does not name {argument}")
 
-    def _ownership(self, planned: Planned, slots: Table) -> None:
+    def _ownership(self, planned: Planned, slots: ServerTable) -> None:
         """Every living request has a row of its own, and each page of the plan one place that no other page has."""
         numbers = {request.number for request in planned.held}
         if set(slots.rows) != numbers or len(set(slots.rows.values())) != len(numbers):
@@ -124,7 +124,7 @@ class Judge:
         if len({*self.places.values()}) != len(self.places):
             self._fail("value", "req_to_token", f"one page is given out twice: {sorted(self.places.values())}")
 
-    def _places(self, request: Request, pages: Sequence[int], slots: Tensor) -> None:
+    def _places(self, request: ServedRequest, pages: Sequence[int], slots: Tensor) -> None:
         first, inside = slots // self.page, torch.arange(len(slots)) % self.page
         for j, page in enumerate(pages):
             part = slice(j * self.page, (j + 1) * self.page)
@@ -134,7 +134,7 @@ class Judge:
             if self.places.setdefault(page, place) != place:
                 self._fail("value", "req_to_token", f"request {request.number}: page {j} has moved to {place}")
 
-    def _call(self, call: Call, slots: Table) -> None:
+    def _call(self, call: LayerPass, slots: ServerTable) -> None:
         states = {name: pool.clone() for name, pool in self.wide.items() if name[0] in "cs"}
         batch = batch_of(self.case, call, slots)
         truths = self.reference.run(call, batch)
@@ -166,7 +166,9 @@ class Judge:
         assert every is not None
         return every[start:end]
 
-    def _add_rows(self, call: Call, layer: AttentionLayer, slots: Table, one: Work, got: Tensor, truth: Tensor) -> None:
+    def _add_rows(
+        self, call: LayerPass, layer: AttentionLayer, slots: ServerTable, one: Work, got: Tensor, truth: Tensor
+    ) -> None:
         n = layer.layer_id
         q, *new = (value[torch.tensor(one.rows)] for value in self.reference.activations[n])
         stored = one.end if call.save else one.start
@@ -175,7 +177,7 @@ class Judge:
         if not call.save and not layer.is_cross:
             k, v = torch.cat([k, new[0]]), torch.cat([v, new[1]])
         says = f"{self.note}, {call.mode}, request {one.request.number}"
-        self.rows[n].append(Rows(self.index, says, one.start, q, k, v, got, truth))
+        self.rows[n].append(LayerRows(self.index, says, one.start, q, k, v, got, truth))
 
     def _keys(self, layer: AttentionLayer, memory: Mapping[str, Tensor], at: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values in these slots, descaled, in float64."""
@@ -186,7 +188,7 @@ class Judge:
         return k.double() * scales[0], v.double() * scales[1]
 
     def _judge_gdn(
-        self, call: Call, layer: GdnLayer, slots: Table, states: Mapping[str, Tensor], got: Tensor, truth: Tensor
+        self, call: LayerPass, layer: GdnLayer, slots: ServerTable, states: Mapping[str, Tensor], got: Tensor, truth: Tensor
     ) -> None:
         n = layer.layer_id
         decodes = len(call.work) if call.mode == "decode" else call.num_decodes
@@ -207,7 +209,7 @@ class Judge:
 
     # --- pools ---
 
-    def _pools(self, planned: Planned, slots: Table) -> None:
+    def _pools(self, planned: Planned, slots: ServerTable) -> None:
         """What was written is what the reference wrote, what was freed is poison, and nothing else has changed."""
         freed = [self.places.pop(page) for page in planned.freed]
         gone = (torch.tensor(freed, dtype=torch.int64)[:, None] * self.page + torch.arange(self.page)).flatten()
@@ -239,12 +241,12 @@ class Judge:
             memory = {name: self._fresh(name, pool) for name, pool in self.wide.items()}
             table = torch.arange(COLUMNS)[None]
             alone = Backends(self.case, REFERENCE, memory, table, wide=True)
-            slots = Table(table, {request.number: 0}, self.page)
+            slots = ServerTable(table, {request.number: 0}, self.page)
             seen = max(request.shared + sum(map(len, self.history[key])) for key in self.history if key[0] is request)
             work = Work(request, 0, request.rows[:seen])
             encoding = [request] if request.encoder else []
             layers = [n for n in range(len(alone.layers)) if (request, n) in self.history]
-            call = Call("extend", [work], layers, encoding=encoding)
+            call = LayerPass("extend", [work], layers, encoding=encoding)
             before = {name: pool.clone() for name, pool in memory.items() if name[0] in "cs"}
             truths = alone.run(call, batch_of(self.case, call, slots))
             for n, truth in truths.items():
@@ -255,7 +257,7 @@ class Judge:
                     at = slots.encoder(request) if layer.is_cross else slots.tokens(request, 0, seen)
                     q = alone.activations[n][0][torch.tensor(work.rows[request.shared :])]
                     keys = self._keys(layer, memory, at)
-                    self.rows[n].append(Rows(index, self.note, request.shared, q, *keys, got, truth[request.shared :]))
+                    self.rows[n].append(LayerRows(index, self.note, request.shared, q, *keys, got, truth[request.shared :]))
                 elif self.case.state == "float32":
                     pools = before[f"conv{n}"], before[f"ssm{n}"]
                     given = self._gdn_inputs(n, [work])
@@ -283,7 +285,7 @@ class Judge:
 
     def _fail(self, kind: str, tensor: str, detail: str) -> None:
         self._record(kind, tensor, detail)
-        raise Abandoned
+        raise RunAbandoned
 
 
 def _equal(got: Tensor, expected: Tensor) -> Tensor:

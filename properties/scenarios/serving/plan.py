@@ -38,7 +38,7 @@ WRONG = (  # of a step `bad`: the class of the error, and the argument that it n
 
 
 @dataclass(eq=False)
-class Request:
+class ServedRequest:
     """A request. `rows[p]` is the row of activations of its token p; pages are numbers that nobody else has at the time."""
 
     number: int
@@ -64,7 +64,7 @@ class Request:
 class Work:
     """Tokens of a request in one call: from position `start` on, those of these rows."""
 
-    request: Request
+    request: ServedRequest
     start: int
     rows: list[int]
 
@@ -74,14 +74,14 @@ class Work:
 
 
 @dataclass
-class Call:
+class LayerPass:
     """One pass over some of the layers."""
 
     mode: str
     work: list[Work]
     layers: list[int]
     num_decodes: int = 0
-    encoding: list[Request] = field(default_factory=list)
+    encoding: list[ServedRequest] = field(default_factory=list)
     """Requests whose encoder tokens come with this call."""
     padded: int | None = None
     save: bool = True
@@ -97,12 +97,12 @@ class Planned:
 
     index: int
     step: Step
-    arrives: Request | None = None
-    shared_with: Request | None = None
-    grows: list[tuple[Request, int]] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    shrinks: list[tuple[Request, int]] = field(default_factory=list)
-    frees: list[Request] = field(default_factory=list)
+    arrives: ServedRequest | None = None
+    shared_with: ServedRequest | None = None
+    grows: list[tuple[ServedRequest, int]] = field(default_factory=list)
+    calls: list[LayerPass] = field(default_factory=list)
+    shrinks: list[tuple[ServedRequest, int]] = field(default_factory=list)
+    frees: list[ServedRequest] = field(default_factory=list)
     capture: int | None = None
     wrong: int | None = None
     subject: Work | None = None
@@ -111,7 +111,7 @@ class Planned:
     """The class of the error that the server must answer with; nothing changes then."""
     freed: list[int] = field(default_factory=list)
     """Pages that nobody owns after the step."""
-    held: dict[Request, tuple[list[int], list[int], int]] = field(default_factory=dict)
+    held: dict[ServedRequest, tuple[list[int], list[int], int]] = field(default_factory=dict)
     """While the calls run: the pages of every living request's encoder tokens, those of its others, and how many others."""
 
 
@@ -125,7 +125,7 @@ class Planner:
         self.target = [n for n in range(len(kinds)) if n not in self.drafting]
         self.recurrent = [n for n, spec in enumerate(kinds) if is_gdn(spec)]
         self.has_encoder = any(spec.get("is_cross") for spec in kinds)
-        self.alive: list[Request] = []
+        self.alive: list[ServedRequest] = []
         self.numbers, self.page_numbers = count(), count()
         self.free = SLOTS // self.page
         self.owners: dict[int, int] = {}
@@ -150,7 +150,7 @@ class Planner:
     # --- the steps ---
 
     def _arrive(self, planned: Planned, tokens: int, encoder: int, share: int) -> None:
-        request = Request(next(self.numbers), tokens, encoder if self.has_encoder else 0)
+        request = ServedRequest(next(self.numbers), tokens, encoder if self.has_encoder else 0)
         planned.arrives = request
         other = self.alive[(share - 1) % len(self.alive)] if share and self.alive and self._can_share() else None
         if other is not None:
@@ -186,7 +186,7 @@ class Planner:
         encoding = [one.request for one in work if one.request.encoder and not one.request.encoded]
         everywhere = [*self.target, *self.drafting]
         mode = "mixed" if decoding else "extend"
-        planned.calls = [Call(mode, work, everywhere, len(decoding), encoding)]
+        planned.calls = [LayerPass(mode, work, everywhere, len(decoding), encoding)]
         self._advance(work)
 
     def _decode(self, planned: Planned, mask: int, pads: int, _: int) -> None:
@@ -196,7 +196,7 @@ class Planner:
         if not self._grow(planned, work):
             return
         padded = len(work) + pads if self.case.replayed else None
-        planned.calls = [Call("decode" if work else "idle", work, [*self.target, *self.drafting], padded=padded)]
+        planned.calls = [LayerPass("decode" if work else "idle", work, [*self.target, *self.drafting], padded=padded)]
         self._advance(work)
 
     def _verify(self, planned: Planned, mask: int, accepts: int, pads: int) -> None:
@@ -215,22 +215,22 @@ class Planner:
         if self.drafting:
             for i in range(drafts - 1):
                 ones = [Work(one.request, one.start + i, one.rows[i : i + 1]) for one in work]
-                draft = Call("draft_decode", ones, self.drafting, padded=padded, drafts=drafts, step_id=i, finals=none)
+                draft = LayerPass("draft_decode", ones, self.drafting, padded=padded, drafts=drafts, step_id=i, finals=none)
                 calls.append(draft)
         taken = [accepts // 5**i % 5 % (drafts + 1) for i in range(len(work))]
         attention = [n for n in self.target if n not in self.recurrent]
         tentative = self.case.tentative and prefills_slots(self.case)
         sizes: dict[str, Any] = {"padded": padded, "drafts": drafts}
         finals = none if tentative else taken
-        calls.append(Call("target_verify", work, attention, save=not tentative, finals=finals, **sizes))
+        calls.append(LayerPass("target_verify", work, attention, save=not tentative, finals=finals, **sizes))
         if self.recurrent:
-            calls.append(Call("target_verify", work, self.recurrent, save=False, finals=none, **sizes))
+            calls.append(LayerPass("target_verify", work, self.recurrent, save=False, finals=none, **sizes))
         self._note(planned)
         accepted = [Work(one.request, one.start, one.rows[:kept]) for one, kept in zip(work, taken)]
         again = [one for one in accepted if one.rows]
         for layers in (attention if tentative else [], self.recurrent, self.drafting):
             if layers and again:
-                calls.append(Call("draft_extend", again, layers))
+                calls.append(LayerPass("draft_extend", again, layers))
         self._accept(planned, accepted)
 
     def _accept(self, planned: Planned, accepted: list[Work]) -> None:
@@ -263,10 +263,10 @@ class Planner:
 
     # --- what they share ---
 
-    def _chosen(self, requests: Sequence[Request], mask: int) -> list[Request]:
+    def _chosen(self, requests: Sequence[ServedRequest], mask: int) -> list[ServedRequest]:
         return [request for i, request in enumerate(requests) if mask >> i & 1]
 
-    def _next(self, request: Request, length: int) -> Work:
+    def _next(self, request: ServedRequest, length: int) -> Work:
         return Work(request, request.seen, request.rows[request.seen : request.seen + length])
 
     def _advance(self, work: Sequence[Work]) -> None:

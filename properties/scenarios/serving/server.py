@@ -23,7 +23,7 @@ from properties.scenarios.serving.cases import (
     source,
     specs,
 )
-from properties.scenarios.serving.plan import Call, Planned, Request, Work, plan
+from properties.scenarios.serving.plan import LayerPass, Planned, ServedRequest, Work, plan
 from serving import DECODE_MODES, EXTEND_MODES, AttentionLayer, ForwardBatch, GdnLayer, KVPool, RequestPool, StatePool
 
 MAX_BS = ROWS + 2
@@ -33,11 +33,11 @@ STATIC = {"max_bs": MAX_BS, "max_context_len": LONGEST}
 class Slots(Protocol):
     """Where a request's tokens are."""
 
-    def row(self, request: Request) -> int: ...
+    def row(self, request: ServedRequest) -> int: ...
 
-    def tokens(self, request: Request, start: int, count: int) -> Tensor: ...
+    def tokens(self, request: ServedRequest, start: int, count: int) -> Tensor: ...
 
-    def encoder(self, request: Request) -> Tensor: ...
+    def encoder(self, request: ServedRequest) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Backends:
                   for n in (layer.layer_id for layer in recurrent)}  # fmt: skip
         self.recurrent = side.gdn(recurrent, states)
 
-    def run(self, call: Call, batch: ForwardBatch) -> dict[int, Tensor]:
+    def run(self, call: LayerPass, batch: ForwardBatch) -> dict[int, Tensor]:
         """One pass over the call's layers: layer -> its output, rows of padded requests among them."""
         decodes = call.mode in DECODE_MODES
         attention = self.decode if decodes else self.prefill
@@ -88,7 +88,7 @@ class Backends:
             found[layer.layer_id] = forward(q, k, v, layer, batch, save_kv_cache=save)
         return found
 
-    def inputs(self, call: Call, layer: AttentionLayer | GdnLayer, batch: ForwardBatch) -> list[Tensor | None]:
+    def inputs(self, call: LayerPass, layer: AttentionLayer | GdnLayer, batch: ForwardBatch) -> list[Tensor | None]:
         """A layer's q, k and v, or mixed_qkv, a and b; rows of padded requests hold poison."""
         q, k, v = self.activations[layer.layer_id]
         rows = torch.tensor([row for one in call.work for row in one.rows], dtype=torch.int64)
@@ -130,7 +130,7 @@ def _attention(
     return paged, paged
 
 
-def batch_of(case: ServingCase, call: Call, slots: Slots) -> ForwardBatch:
+def batch_of(case: ServingCase, call: LayerPass, slots: Slots) -> ForwardBatch:
     """The batch that a call means, for requests that lie in these slots."""
     drafting = call.mode in ("draft_decode", "target_verify")
     lens = [one.start - call.step_id if drafting else one.end for one in call.work]
@@ -164,20 +164,20 @@ class Server:
         self.case, self.table, self.memory = case, table, memory
         self.backends = Backends(case, side, memory, table)
         self.pool = RequestPool(table, SLOTS // page_of(case), page_of(case))
-        self.rows: dict[Request, int] = {}
+        self.rows: dict[ServedRequest, int] = {}
         self.outputs: dict[int, list[Tensor]] = {n: [] for n in range(len(self.backends.layers))}
         self._table_then = table
-        self._rows_then: dict[Request, int] = {}
+        self._rows_then: dict[ServedRequest, int] = {}
 
     # where requests are (Slots)
 
-    def row(self, request: Request) -> int:
+    def row(self, request: ServedRequest) -> int:
         return self.rows[request]
 
-    def tokens(self, request: Request, start: int, count: int) -> Tensor:
+    def tokens(self, request: ServedRequest, start: int, count: int) -> Tensor:
         return self.pool.locations(self.rows[request], start, count)
 
-    def encoder(self, request: Request) -> Tensor:
+    def encoder(self, request: ServedRequest) -> Tensor:
         return self.pool.encoder_locations(self.rows[request])
 
     def serve(self) -> dict[str, Any]:
@@ -257,7 +257,7 @@ class Server:
         if which == 5:
             self.pool.grow([self.rows[subject.request]], [COLUMNS + 1])
         layer = next(layer for layer in self.backends.layers if isinstance(layer, AttentionLayer))
-        call = Call("decode", [subject], [layer.layer_id])
+        call = LayerPass("decode", [subject], [layer.layer_id])
         good = batch_of(self.case, call, self)
         assert good.out_cache_loc is not None
         q, k, v = self.backends.inputs(call, layer, good)
