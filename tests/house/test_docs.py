@@ -34,3 +34,14 @@ def test_every_contract_is_in_the_index() -> None:
     index = (ROOT / "docs" / "contracts" / "README.md").read_text()
     pages = {path.name for path in (ROOT / "docs" / "contracts").glob("*.md")} - {"README.md"}
     assert not {name for name in pages if f"({name})" not in index}
+
+
+FOLDERS = ("benchmarks", "csrc", "docs", "kernelpair", "mutants", "optimized", "properties", "reference", "serving", "tests")
+EXAMPLES = {"docs/4-adding-a-pair.md", "docs/5-checking-your-own-kernel.md"}  # they name files that their reader will write
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    named = set(re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./*-]*)`", page.read_text()))
+    if page.relative_to(ROOT).as_posix() not in EXAMPLES:
+        assert not sorted(name for name in named if "NAME" not in name and not list(ROOT.glob(name.rstrip("/"))))
