@@ -1,6 +1,7 @@
 """Providers: somebody else's kernels, found by file or name, judged within documented limits, one defect after another."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -218,3 +219,11 @@ def test_a_bad_ledger_is_refused(capsys: Capture, text: str, says: str) -> None:
     Path("known.toml").write_text(text)
     assert kernelpair("check", "--provider", written(GOOD), "--known", "known.toml") == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_provider_of_the_old_spelling_still_works(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(GOOD.replace("kernelpair.providers.provider", "kernelpair.provider"))
+    with pytest.warns(DeprecationWarning, match=r"now kernelpair\.providers\.provider"):
+        sys.modules.pop("kernelpair.provider", None)
+        mine = provider(str(tmp_path / "mine.py"))
+    assert list(mine.adapters) == ["store_cache"]
