@@ -223,7 +223,7 @@ def test_a_bad_ledger_is_refused(capsys: Capture, text: str, says: str) -> None:
 
 def test_a_provider_of_the_old_spelling_still_works(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(GOOD.replace("kernelpair.providers.provider", "kernelpair.provider"))
+    sys.modules.pop("kernelpair.provider", None)
     with pytest.warns(DeprecationWarning, match=r"now kernelpair\.providers\.provider"):
-        sys.modules.pop("kernelpair.provider", None)
         mine = provider(str(tmp_path / "mine.py"))
     assert list(mine.adapters) == ["store_cache"]
