@@ -172,7 +172,7 @@ def _lines(subject: Subject, tally: Tally, test: str) -> Iterator[str]:
         reports: list[FailureReport] = failures_of(verdict, candidate.name)
         yield from (f"{pair.name}[{candidate.name}] {report.kind}: {report.detail}" for report in reports)
         yield f"  {reports[0].replay}"
-    yield from (f"{pair.name}[{candidate.name}] vacuous: {failure.tensor}: {failure.detail}" for failure in tally.vacuous)
+    yield from (f"{pair.name}[{candidate.name}] {failure}" for failure in tally.vacuous)
     command = command_for_pytest(test, pair.name, candidate.name)
     if command:
         yield f"  {command}"

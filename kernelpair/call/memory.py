@@ -58,6 +58,8 @@ class Arena:
     def __init__(self, descriptor: int, capacity: int) -> None:
         self.descriptor = descriptor
         self.capacity = capacity
+        self.limit = capacity - PAGE
+        """Where the room for tensors ends: the last page holds what a dying worker says of its fault (`fault.py`)."""
         self._map = mmap.mmap(descriptor, capacity, mmap.MAP_SHARED)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
         self._typed: dict[torch.dtype, Tensor] = {}
@@ -105,8 +107,8 @@ class Arena:
         """A block whose buffer ends at (`end`) or begins after (`start`) a guard page. Raises OutOfMemory."""
         first = self._cursor
         last = first + max(1, -(-nbytes // PAGE)) * PAGE
-        if last + PAGE > self.capacity:
-            raise OutOfMemory(f"the tensors of this case take more than {self.capacity >> 20} MiB")
+        if last + PAGE > self.limit:
+            raise OutOfMemory(f"the tensors of this case take more than {self.limit >> 20} MiB")
         self._cursor = last + PAGE
         return Block(first, last, first if guard == "start" else last - nbytes, nbytes)
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernelpair.call.fault import Extent
 from kernelpair.call.layout import EXPANDED, FUSED, LAYOUTS, Layout, reach
 from kernelpair.call.memory import CANARY, PAGE, Arena, Block, Placed
 from kernelpair.call.values import poison_word
@@ -69,6 +70,10 @@ class Placement:
     """The same values as contiguous tensors, aliases resolved: what the reference is given."""
     buffers: list[Buffer]
     guards: list[int]
+
+    def extents(self) -> list[Extent]:
+        """Where the buffers lie in the arena."""
+        return [Extent(each.block.start, each.block.start + each.block.nbytes, each.arguments) for each in self.buffers]
 
     def restore(self, arena: Arena) -> None:
         """Give every byte the value that it had before the call."""

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
+from kernelpair.call.fault import forget, noted
 from kernelpair.call.memory import Arena
-from kernelpair.call.worker import Caller, CallRequest, Outcome, serve, stderr_tail
+from kernelpair.call.worker import Caller, CallRequest, Outcome, serve, stderr_of, stderr_tail
 from kernelpair.contract.candidate import Candidate
 
 HANG_SECONDS = 20.0  # a case has a budget of work far below this on every tier
@@ -85,17 +86,23 @@ class Runner:
 
 
 class InProcess(Runner):
-    """Calls in this process: fast and easy to step into with a debugger; a crash ends the run."""
+    """Calls in this process: fast and easy to step into with a debugger; a crash ends the run.
 
-    def __init__(self, candidate: Candidate, arena: Arena | None = None) -> None:
+    With `guards` the pages around the arguments fault during a call, as they do in a worker.
+    """
+
+    def __init__(self, candidate: Candidate, arena: Arena | None = None, guards: bool = False) -> None:
         self.arena = arena or Arena.create()
+        self.guards = guards
         self._caller = Caller(candidate, self.arena)
 
     def run(self, request: CallRequest) -> Outcome:
         threads = torch.get_num_threads()  # the judge's own
         try:
-            return self._caller.call(request, guarded=False)
+            return self._caller.call(request, guarded=self.guards)
         finally:
+            if self.guards:
+                self._caller.disarm()
             torch.set_num_threads(threads)
             self._caller.threads = threads
 
@@ -135,6 +142,7 @@ class Isolated(Runner):
         return outcome
 
     def _start(self) -> None:
+        forget(self.arena)
         self._connection, theirs = self._context.Pipe()
         self._answers = select.poll()  # Connection.poll makes one for each call
         self._answers.register(self._connection, select.POLLIN)
@@ -169,9 +177,11 @@ class Isolated(Runner):
         self._process.join(5)
         code = self._process.exitcode
         self._stop()
-        tail = stderr_tail(self._stderr.name)
-        name = _signal(-code) if code is not None and code < 0 else f"exit status {code}"
-        return Outcome("crash", name, f"{name}{': ' + tail if tail else ''}")
+        log = stderr_of(self._stderr.name)
+        tail = stderr_tail(log)
+        killed = code is not None and code < 0
+        name = _signal(-code) if killed else f"exit status {code}"
+        return Outcome("crash", name, f"{name}{': ' + tail if tail else ''}", fault=noted(self.arena, log) if killed else None)
 
     def _stop(self) -> None:
         if self._process is None:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelpair.call import fault
+from kernelpair.call.fault import Fault
 from kernelpair.call.layout import reach
 from kernelpair.call.memory import Arena, Placed
 from kernelpair.contract.candidate import Candidate
@@ -62,7 +64,9 @@ class Outcome:
     paths: tuple[str, ...] = ()
     """The ways through the candidate's code that the call took, as far as it tells."""
     others: list["Outcome"] = field(default_factory=list)
-    """Of the calls in `Request.also`."""
+    """Of the calls in `CallRequest.also`."""
+    fault: Fault | None = None
+    """Of a crash, where its signal could be looked at."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,9 @@ def serve(connection: Connection, descriptor: Any, capacity: int, candidate: Can
     os.dup2(log, 2)
     os.dup2(log, 1)
     try:
-        caller = Caller(candidate, Arena(descriptor.detach(), capacity))
+        arena = Arena(descriptor.detach(), capacity)
+        caller = Caller(candidate, arena)
+        fault.install(arena)  # after the candidate is loaded: its libraries may install handlers of their own
         connection.send(None)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the judge reports it
         connection.send(Outcome("harness", type(error).__name__, f"the candidate does not load: {error}"))
@@ -129,6 +135,11 @@ class Caller:
             self.arena.protect(request.guards)
             self.guards = request.guards
 
+    def disarm(self) -> None:
+        """Guard no page any more."""
+        self.arena.unprotect()
+        self.guards = []
+
     def _answer(self, call: Mapping[str, Any]) -> Any:
         """What the candidate returns or raises."""
         try:
@@ -177,7 +188,7 @@ class Caller:
                 continue
             strides = tuple(value.stride())
             at = -(-at // 64) * 64
-            if at + value.numel() * value.element_size() > self.arena.capacity:
+            if at + value.numel() * value.element_size() > self.arena.limit:
                 raise MemoryError(f"result {name} of shape {list(value.shape)} does not fit into the arena")
             sizes = tuple(value.shape)
             copy = Placed(value.dtype, at, sizes, tuple(torch.empty(sizes, device="meta").stride()))
@@ -217,12 +228,17 @@ def _aliased(value: Tensor, arguments: Mapping[str, Any]) -> str:
     return next(iter(sharing))
 
 
-def stderr_tail(path: str, lines: int = 3) -> str:
-    """The last lines that a dead worker wrote; of a sanitizer's report, which ends in many frames, the line that says what."""
+def stderr_of(path: str) -> str:
+    """All that a dead worker wrote."""
     try:
         with open(path, errors="replace") as log:
-            written = [line.strip() for line in log.read().splitlines() if line.strip()]
+            return log.read()
     except OSError:
         return ""
+
+
+def stderr_tail(log: str, lines: int = 3) -> str:
+    """The last lines of it; of a sanitizer's report, which ends in many frames, the line that says what."""
+    written = [line.strip() for line in fault.without_frames(log).splitlines() if line.strip()]
     says = [line for line in written if "runtime error: " in line or "ERROR: AddressSanitizer: " in line]
     return " | ".join(says[:1] or written[-lines:])

@@ -121,10 +121,13 @@ def _add_replay(commands: Commands) -> None:
     )
     says = "write the (first) case as a script that needs only torch and the kernel's library"
     replay.add_argument("--script", metavar="F", help=says)
-    replay.add_argument("--save", action="store_true", help="add it to the pair's corpus.jsonl, which every check tries first")
+    says = "add it to the pair's corpus.jsonl, which every check tries first, if a candidate fails on it"
+    replay.add_argument("--save", action="store_true", help=says)
+    replay.add_argument("--save-passing", action="store_true", help="the same, whether it fails or not")
     _tiers(replay)
     _provider(replay)
     replay.add_argument("--in-process", action="store_true", help="run the kernel in this process, for a debugger")
+    replay.add_argument("--guards", action="store_true", help="with --in-process: accesses beyond a buffer fault, as in a worker")
     replay.add_argument("-v", "--verbose", action="store_true", help="the batch drawn in text, and the table of what differs")
 
 

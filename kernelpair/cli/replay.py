@@ -32,6 +32,8 @@ from kernelpair.trial.check import check, read_case
 
 def replay(options: argparse.Namespace) -> int:
     """Replay each case on each tier, or with the provider, that is asked for; 1 if any fails."""
+    if options.guards and not options.in_process:
+        raise UsageError("--guards goes with --in-process: in a worker the pages around buffers always fault")
     console = Console(highlight=False)
     torch.set_num_threads(1)
     place, suite = select_suite(options, built=True)
@@ -39,24 +41,23 @@ def replay(options: argparse.Namespace) -> int:
     failed, ran = False, 0
     for line, spec in wanted:
         pair, case = _read(suite, line)
+        fails_here = False
         if options.verbose:
             console.print(picture(pair, case), soft_wrap=True, markup=False)
-        if options.save:
-            console.print(f"saved in {_save(suite, pair, line)}", soft_wrap=True, markup=False)
         provider = select_provider(suite, spec, options.tier) if spec else None
         tiers = [] if provider else select_tiers(suite, options.tier)
         for name, reason in provided(provider, pair) if provider else select_candidates(suite, pair, tiers):
             verdict = None
             if not reason:
                 subject = Subjects(place)(pair.name, name)
-                verdict, planes = _once(subject, case, options.in_process, suite.preload)
+                verdict, planes = _once(subject, case, options, suite.preload)
                 unsupported = verdict.unsupported and not verdict.calls
                 reason = f"outside of what is documented: {verdict.unsupported}" if unsupported else ""
             if verdict is None or reason:
                 says = f"{pair.name}[{shown(name)}] skipped: {reason}"
                 console.print(says, style="yellow", soft_wrap=True, markup=False)
                 continue
-            failed |= not verdict.passed
+            fails_here |= not verdict.passed
             ran += 1
             _show(console, pair, shown(name), verdict, options.verbose)
             if options.verbose:
@@ -66,6 +67,11 @@ def replay(options: argparse.Namespace) -> int:
                 show_table(console, verdict.table, remarks(subject, [case], suite.preload)[0])
             if options.script and ran == 1:  # of several cases the first
                 _write(console, Path(options.script), subject, verdict, _load_line(suite, provider, name))
+        if fails_here or options.save_passing:
+            _save(console, suite, pair, line, options)
+        elif options.save:
+            raise UsageError(f"--save: no candidate fails on {line}; --save-passing keeps it all the same")
+        failed |= fails_here
     if not ran:
         raise UsageError("nothing was run: no candidate that was asked for has this kernel, supports the case and runs here")
     return EXIT_FAILED if failed else EXIT_OK
@@ -94,15 +100,17 @@ def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[str, str
         yield from ((line, options.provider) for line in lines)
 
 
-def _save(suite: Suite, pair: Pair, line: str) -> Path:
-    """Add the case to the corpus of its pair, once. Returns the file."""
+def _save(console: Console, suite: Suite, pair: Pair, line: str, options: argparse.Namespace) -> None:
+    """Add the case to the corpus of its pair, once, if that was asked for."""
+    if not (options.save or options.save_passing):
+        return
     path = suite.saved(pair.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     known = path.read_text().splitlines() if path.is_file() else []
     case = pair.line(_read(suite, line)[1])
     if case not in known:
         path.write_text("\n".join([*known, case]) + "\n")
-    return path
+    console.print(f"saved in {path}", soft_wrap=True, markup=False)
 
 
 def _load_line(suite: Suite, provider: Provider | None, name: str) -> str:
@@ -129,7 +137,7 @@ def _read(suite: Suite, line: str) -> tuple[Pair, Case]:
         raise UsageError(str(error)) from None
 
 
-def _once(subject: Subject, case: Case, in_process: bool, preload: Sequence[str]) -> tuple[Verdict, list[Plane]]:
+def _once(subject: Subject, case: Case, options: argparse.Namespace, preload: Sequence[str]) -> tuple[Verdict, list[Plane]]:
     """The verdict, and the outputs that are wrong as planes."""
     kept: list[Recorder] = []
 
@@ -137,7 +145,8 @@ def _once(subject: Subject, case: Case, in_process: bool, preload: Sequence[str]
         kept.append(Recorder(*arguments))
         return kept[-1]
 
-    with InProcess(subject.candidate) if in_process else Isolated(subject.candidate, preload=preload) as runner:
+    here = InProcess(subject.candidate, guards=options.guards) if options.in_process else None
+    with here or Isolated(subject.candidate, preload=preload) as runner:
         verdict = check(subject, case, runner, session_type=recorder)
     return verdict, [plane for plane in kept[0].planes.values() if plane.wrong]
 
@@ -150,7 +159,7 @@ def _show(console: Console, pair: Pair, name: str, verdict: Verdict, verbose: bo
             line.append(f"  {output}: largest error / bound {tightness.largest:.3g}", style="dim")
     console.print(line, soft_wrap=True)
     for failure in verdict.failures:
-        console.print(f"  {failure.kind}: {failure.tensor}: {failure.detail}", soft_wrap=True, markup=False)
+        console.print(f"  {failure}", soft_wrap=True, markup=False)
         if verbose and failure.differences:
             console.print(_table(failure))
 

@@ -46,6 +46,14 @@ class Failure:
         if self.kind not in KINDS:
             raise ValueError(f"unknown kind of failure {self.kind!r}; known are {', '.join(KINDS)}")
 
+    @property
+    def place(self) -> str:
+        """The tensor, where it is one's, and what is wrong."""
+        return f"{self.tensor}: {self.detail}" if self.tensor else self.detail
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.place}"
+
 
 @dataclass
 class Tightness:

@@ -184,7 +184,7 @@ def write_script(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict,
 
 def _record(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict, load: str) -> None:
     case = verdict.case
-    says = "\n".join(f"{failure.kind}: {failure.tensor}: {failure.detail}" for failure in verdict.failures)
+    says = "\n".join(map(str, verdict.failures))
     title = f"{pair.name}: {verdict.line}".replace("\\", "\\\\")
     writer = _Writer(path, [HEAD.format(title=title, says=says.replace("\\", "\\\\"), load=load)])
     with InProcess(candidate) as runner:

@@ -81,7 +81,7 @@ def _finding(path: Path, provider: str, version: str, head: re.Match[str], body:
 
 def lines_of(verdict: Verdict) -> list[str]:
     """A verdict's failures as a page gives them."""
-    return [f"{failure.kind}: {failure.tensor}: {failure.detail}".replace(": : ", ": ") for failure in verdict.failures]
+    return [str(failure) for failure in verdict.failures]
 
 
 def untrue(says: Sequence[str], verdict: Verdict) -> str:

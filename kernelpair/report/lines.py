@@ -99,7 +99,7 @@ def failures_of(verdict: Verdict, candidate: str, group: str = "", trail: Shrink
     found, tried = (trail.found, trail.tried) if trail is not None else ("", 0)
     return [
         FailureReport(
-            failure.kind, verdict.line, command, f"{failure.tensor}: {failure.detail}".removeprefix(": "), group, found, tried
+            failure.kind, verdict.line, command, failure.place, group, found, tried
         )
         for failure in verdict.failures
     ]

@@ -59,7 +59,7 @@ def next_steps(results: Sequence[PairResult], page: str | None = None) -> list[s
     steps = ["see every difference of the first: its replay with -v"]
     if not page:
         steps.append("see pictures of all of them: the same check with --html report.html")
-    return [*steps, "after the fix, keep the case for good: the replay with --save"]
+    return [*steps, "keep the case for good, while it still fails: the replay with --save"]
 
 
 def _cases(results: Sequence[PairResult]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from kernelpair.call.fault import told
 from kernelpair.call.memory import Placed
 from kernelpair.call.place import Placement, place, resolve, settle
 from kernelpair.call.runner import HarnessError, Runner
@@ -194,6 +195,10 @@ class Session:
         outcome = self.runner.run(request)
         if outcome.status == "harness":
             raise HarnessError(outcome.message)
+        if outcome.fault is not None:
+            extents = [extent for each in (placement, *others) for extent in each.extents()]
+            says = told(outcome.fault, extents, self.case.guard, self.runner.arena.limit)
+            outcome.message = says + outcome.message.removeprefix(outcome.error)
         self.verdict.paths.update(outcome.paths)
         return outcome
 

@@ -277,6 +277,23 @@ def test_replay_of_a_line_that_fails_is_1_with_a_table(monkeypatch: pytest.Monke
     assert [row.split() for row in rows[7:]] == [["0", "##"], ["1", "##"], ["2", "##"]]
 
 
+def test_save_keeps_a_case_that_fails(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(properties, "ROOT", Path.cwd())
+    put_in_place(monkeypatch, "off_from_three_rows")
+    fails, passes = to_line("toy", 1, ToyCase(rows=3)), to_line("toy", 1, ToyCase(rows=2))
+    assert kernelpair("replay", fails, "--in-process", "--save") == 1
+    assert (Path("corpus") / "toy.jsonl").read_text() == fails + "\n"
+    assert kernelpair("replay", passes, "--in-process", "--save") == 2
+    assert "--save: no candidate fails on " in capsys.readouterr().err
+    assert (Path("corpus") / "toy.jsonl").read_text() == fails + "\n"
+
+
+def test_guards_are_for_this_process_only(capsys: Capture) -> None:
+    assert kernelpair("replay", PLAIN, "--tier", BEST, "--guards") == 2
+    assert "--guards goes with --in-process" in capsys.readouterr().err
+    assert kernelpair("replay", PLAIN, "--tier", BEST, "--in-process", "--guards") == 0
+
+
 def test_replay_of_a_file_tries_every_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     put_in_place(monkeypatch, "off_from_three_rows")
     cases = [ToyCase(rows=1), ToyCase(rows=3), ToyCase(rows=2)]

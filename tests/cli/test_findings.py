@@ -120,6 +120,9 @@ def test_a_script_needs_only_torch_and_the_library(tmp_path: Path) -> None:
 def test_save_adds_a_case_to_the_corpus_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = tmp_path / "corpus.jsonl"
     monkeypatch.setattr(properties, "saved_cases", lambda name: saved)
+    assert main(["replay", CASE, "--tier", "scalar", "--save"]) == 2
+    assert not saved.exists(), "a case that no candidate fails on says nothing"
     for _ in range(2):
-        assert main(["replay", CASE, "--tier", "scalar", "--save"]) == 0
+        assert main(["replay", CASE, "--tier", "scalar", "--save-passing"]) == 0
     assert saved.read_text() == CASE + "\n"
+

@@ -9,6 +9,9 @@
 #include <limits>
 #include <thread>
 
+#include <signal.h>
+#include <unistd.h>
+
 struct Call {
   float* x;
   const int64_t* slots;
@@ -28,6 +31,13 @@ static bool empty(const Call& c) { return c.rows == 0 || c.width == 0; }
 
 static volatile float sink;
 static volatile int zero = 0;
+
+// No tail call, and no stack that is large enough.
+__attribute__((noinline)) static float deeper(float depth) {
+  volatile char room[1 << 12];
+  room[0] = static_cast<char>(depth);
+  return deeper(depth + 1) + room[0];
+}
 
 #define KERNEL(name) extern "C" void name(const Call* call)
 #define BEGIN       \
@@ -86,6 +96,10 @@ KERNEL(shared_scratch) {
 KERNEL(thread_dependent) { rows_of(*call, 0, call->rows, call->width, call->threads == 3 ? 2 * call->scale : call->scale); }
 
 KERNEL(segfault) { BEGIN; *reinterpret_cast<volatile int*>(16) = 1; }
+
+KERNEL(kills_itself) { BEGIN; kill(getpid(), SIGSEGV); }
+
+KERNEL(recurses) { BEGIN; sink = deeper(1); }
 
 KERNEL(illegal_instruction) { BEGIN; __builtin_trap(); }
 

@@ -86,6 +86,8 @@ race = _kernel("race")
 shared_scratch = _kernel("shared_scratch")
 thread_dependent = _kernel("thread_dependent")
 segfault = _kernel("segfault")
+kills_itself = _kernel("kills_itself")
+recurses = _kernel("recurses")
 illegal_instruction = _kernel("illegal_instruction")
 division_by_zero = _kernel("division_by_zero")
 aborts = _kernel("aborts")
@@ -206,6 +208,8 @@ FAULTS = {
     "shared_scratch": {"nondeterministic"},
     "thread_dependent": {"value"},
     "segfault": {"crash"},
+    "kills_itself": {"crash"},
+    "recurses": {"crash"},
     "illegal_instruction": {"crash"},
     "division_by_zero": {"crash"},
     "aborts": {"crash"},
