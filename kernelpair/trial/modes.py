@@ -12,7 +12,7 @@ from kernelpair.call.runner import HarnessError
 from kernelpair.call.values import permutation
 from kernelpair.call.worker import Outcome
 from kernelpair.contract.case import WRONG_CALL, Case
-from kernelpair.contract.pair import Inputs, Outputs, WrongCall, named_in
+from kernelpair.contract.pair import Inputs, Outputs, Pair, WrongCall, named_in
 from kernelpair.contract.verdict import Failure
 from kernelpair.trial import judge
 from kernelpair.trial.fuzz import made_wrong
@@ -20,7 +20,8 @@ from kernelpair.trial.purity import unchanged
 from kernelpair.trial.session import THREADS, Session
 
 CALLERS = 3  # Python threads of a `concurrent` trial
-WRONG_CALLS = 4  # of one `wrong_call` trial: together they cost about as much as two judged calls
+WRONG_CALLS = 4  # of one `wrong_call` trial at least: together they cost about as much as two judged calls
+SHARE = 8  # of a pair that has more than 32 an eighth, or the rarest would not be made in thousands of cases
 CONTRACT_ERRORS = (TypeError, ValueError, IndexError)
 BUILT_IN = {
     "repeat": "the same call twice gives the same bits",
@@ -103,8 +104,13 @@ def _concurrent(session: Session) -> None:
         _expect_first(session, session.case, outputs, BUILT_IN["concurrent"])
 
 
+def enough_wrong_calls(pair: Pair) -> int:
+    """How many one trial makes."""
+    return max(WRONG_CALLS, len(pair.wrong_calls) // SHARE)
+
+
 def _make_wrong_calls(session: Session, name: str) -> None:
-    """Make up to WRONG_CALLS wrong calls: first `name`, then others of the pair in an order that the case's seed gives.
+    """Make several wrong calls: first `name`, then others of the pair in an order that the case's seed gives.
 
     One trial makes several, because a pair has dozens of them and many need a case of a certain kind: with one a trial, some
     would not be made in thousands of cases. The first that fails becomes the trial of the verdict's case and ends this one.
@@ -112,7 +118,7 @@ def _make_wrong_calls(session: Session, name: str) -> None:
     others = [other for other in session.pair.wrong_calls if other != name]
     order = permutation(session.case.seed, "wrong calls", len(others)).tolist()
     given = session.pair.cases.inputs(session.case)
-    tried = 0
+    enough, tried = enough_wrong_calls(session.pair), 0
     for which in (name, *(others[i] for i in order)):
         with unchanged(session.pair.name, f"wrong call {which}", {"inputs": given}):
             wrong = session.pair.wrong_calls[which].make(session.case, dict(given))
@@ -122,7 +128,7 @@ def _make_wrong_calls(session: Session, name: str) -> None:
         tried += 1
         if not session.verdict.passed:
             session.blame(replace(session.case, trial=WRONG_CALL + which))
-        if tried == WRONG_CALLS or not session.verdict.passed:
+        if tried == enough or not session.verdict.passed:
             return
     if not tried:
         session.run_first()

@@ -44,7 +44,7 @@ def test_both_sides_refuse_and_change_nothing(pair: Pair, monkeypatch: pytest.Mo
     cases = cases_with_room(pair, monkeypatch)
     assert not pair.wrong_calls.keys() - cases.keys(), f"no room for these in {DRAWS} cases"
     subject = candidate(pair, PYTHON if pair.tiers == PYTHON else BEST)
-    monkeypatch.setattr(trials, "WRONG_CALLS", 1)
+    monkeypatch.setattr(trials, "enough_wrong_calls", lambda pair: 1)
     with Isolated(subject, preload=("properties.suite",)) as runner:
         verdicts = [check(Subject(pair, subject), case, runner) for case in cases.values()]
     failures = [f"{failure.kind}: {failure.detail}; {verdict.line}" for verdict in verdicts for failure in verdict.failures]
@@ -59,4 +59,4 @@ def test_a_trial_makes_several_wrong_calls() -> None:
     with Isolated(subject, preload=("properties.suite",)) as runner:
         verdict = check(Subject(pair, subject), case, runner)
     room = [name for name, bad in pair.wrong_calls.items() if bad.make(case, pair.cases.inputs(case)) is not None]
-    assert verdict.passed and verdict.calls == min(trials.WRONG_CALLS, len(room)) > 1
+    assert verdict.passed and verdict.calls == min(trials.enough_wrong_calls(pair), len(room)) > 1
