@@ -79,7 +79,7 @@ class Suite:
     test: str = ""
     """The pytest id of a trial, such as "tests/test_pairs.py::test_pair[{pair}-{candidate}]"; reports print it."""
     script: str = ""
-    """Lines that load the kernels' library, for `replay --script`."""
+    """Lines that load the kernels' library, for `replay --script`; `{candidate}` in them becomes the candidate's name."""
 
     def pairs(self) -> "Mapping[str, Pair]":
         """Every pair by name. A mapping may import a pair when it is asked for."""

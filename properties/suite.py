@@ -178,7 +178,7 @@ class KernelSuite(Suite):
     def script(self) -> str:  # type: ignore[override]
         from optimized._library import library_path
 
-        return f'torch.ops.load_library("{library_path()}")'
+        return f'import os\n\nos.environ["KERNELPAIR_TIER"] = "{{candidate}}"\ntorch.ops.load_library("{library_path()}")'
 
     def saved(self, pair: str) -> Path:
         return properties.saved_cases(pair)

@@ -1,14 +1,17 @@
-"""A case as a script that needs only torch and the kernel's library: to attach to somebody else's bug report.
+"""A case as a script that needs only torch and the kernel: to attach to somebody else's bug report.
 
-The case is built and its adapter called here, while every call of an operator that is not torch's own is written down with the
-bytes of its tensors. The file is complete before each call, so that it says what a call does that never comes back.
+The case is built and its candidate called here, while every call of an operator that is not torch's own is written down with the
+bytes of its tensors. The file is complete before each call, so that it says what a call does that never comes back. A candidate
+that calls no operator is called by its own name. What was written is run before it is handed over.
 """
 
 import base64
 import ctypes
 import os
+import subprocess
+import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,45 +21,27 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelpair.call.fault import Extent
 from kernelpair.call.layout import reach
 from kernelpair.call.memory import Placed
-from kernelpair.call.place import place, settle
+from kernelpair.call.place import Placement, place, settle
 from kernelpair.call.runner import InProcess
 from kernelpair.call.worker import named_results
 from kernelpair.contract.candidate import Candidate
-from kernelpair.contract.pair import Pair
-from kernelpair.contract.verdict import Verdict
+from kernelpair.contract.case import WRONG_CALL, Case
+from kernelpair.contract.pair import Inputs, Pair
+from kernelpair.contract.verdict import Failure, Verdict
+from kernelpair.providers.script_text import FOOT, HEAD, WRONG
 
 OURS = ("aten", "prim", "prims", "_c10d_functional")
-HEAD = '''"""{title}
-
-{says}
-"""
-
-import base64
-import zlib
-
-import torch
-
-{load}
-
-
-def buffer(nbytes, packed):
-    """Bytes as they lay in memory before the call."""
-    return torch.frombuffer(bytearray(zlib.decompress(base64.b85decode(packed))), dtype=torch.uint8)[:nbytes]
-
-
-def bytes_of(tensor):
-    """The memory of a tensor that an operator returned."""
-    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
-
-
-def view(memory, dtype, sizes, strides, start):
-    """A tensor in a buffer; start in bytes."""
-    return memory[start:][: (len(memory) - start) // dtype.itemsize * dtype.itemsize].view(dtype).as_strided(sizes, strides)
-
-
-'''
+SHOWN = ("value", "nonfinite", "unwritten", "untouched", "input_changed", "crash", "hang", "exception", "missing_error")
+"""Kinds of failure that a single call can show."""
+MOST_BYTES = 64 << 20  # of a buffer that is written down
+MOST_DIFFERENCES = 4  # of an output
+SECONDS = 60  # for the script's own run
+THREADS = 2  # of the call, as on trial
+class NoScript(ValueError):
+    """No script shows this failure; the message says why."""
 
 
 @dataclass
@@ -74,6 +59,9 @@ class _Writer:
     """The lines of the script, and which memory they know."""
 
     path: Path
+    guard: str
+    extents: list[Extent]
+    """Where the buffers of the arguments are in this process."""
     lines: list[str] = field(default_factory=list)
     memories: list[_Memory] = field(default_factory=list)
     numbers: dict[int, str] = field(default_factory=dict)
@@ -91,14 +79,21 @@ class _Writer:
             return f"torch.empty({tuple(value.shape)}, dtype={value.dtype})"
         first = value.data_ptr()
         last = first + reach(value.shape, value.stride()) * value.element_size()
-        memory = next((known for known in self.memories if known.first <= first and last <= known.last), None)
-        memory = memory or self._remember(first, last)
+        memory = self.memory(first, last)
         return f"view({memory.name}, {value.dtype}, {tuple(value.shape)}, {tuple(value.stride())}, {first - memory.first})"
 
-    def _remember(self, first: int, last: int) -> _Memory:
-        memory = _Memory(f"memory_{len(self.memories)}", first, last, _bytes(first, last))
+    def memory(self, first: int, last: int) -> _Memory:
+        """The memory that holds these bytes: of an argument its whole buffer."""
+        known = next((each for each in self.memories if each.first <= first and last <= each.last), None)
+        if known is not None:
+            return known
+        whole = next((extent for extent in self.extents if extent.start <= first and last <= extent.end), Extent(first, last, ()))
+        if whole.end - whole.start > MOST_BYTES:
+            raise NoScript(f"a buffer takes {(whole.end - whole.start) >> 20} MiB, a script holds {MOST_BYTES >> 20}")
+        name = "_and_".join(whole.arguments) + "_memory" if whole.arguments else f"memory_{len(self.memories)}"
+        memory = _Memory(name, whole.start, whole.end, _bytes(whole.start, whole.end))
         self.memories.append(memory)
-        self.lines.append(f"{memory.name} = buffer({last - first}, {_packed(memory.content)!r})")
+        self.lines.append(f"{name} = buffer({whole.end - whole.start}, {_packed(memory.content)!r}, {self.guard!r})")
         return memory
 
     def refresh(self) -> None:
@@ -107,7 +102,7 @@ class _Writer:
             now = _bytes(memory.first, memory.last)
             if now != memory.content:
                 memory.content = now
-                self.lines.append(f"{memory.name}.copy_(buffer({len(now)}, {_packed(now)!r}))")
+                self.lines.append(f"{memory.name}.copy_(buffer({len(now)}, {_packed(now)!r}, {self.guard!r}))")
 
     def result(self, value: Any) -> None:
         """Name what a call returned."""
@@ -168,52 +163,177 @@ def _packed(content: bytes) -> str:
 
 
 def write_script(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict, load: str) -> None:
-    """Write the first call of the verdict's case as a script. `load` are the lines that load the library.
+    """Write the call of the verdict's case as a script that shows its first failure. `load` are the lines that load the library,
+    with `{candidate}` where they need its name.
 
-    Runs in a child process, since the call may end it. Raises ValueError where no operator is called.
+    The call is recorded in a child process, since it may end that, and the script is run. Raises NoScript, and leaves no file,
+    where the verdict passed, one call cannot show the failure, or the script does not.
     """
+    if verdict.passed:
+        raise NoScript(f"the case passes on {candidate.name}: there is nothing to show")
+    failure, trial = verdict.failures[0], verdict.case.trial
+    if failure.kind not in SHOWN or trial == "fuzz":
+        raise NoScript(f"a single call does not show `{failure.kind}` of the trial {trial}")
+    draft = path.with_name(path.name + ".part")
+    try:
+        for by_name in (False, True):
+            draft.unlink(missing_ok=True)
+            given_up = _in_a_child(lambda by_name=by_name: _record(draft, pair, candidate, verdict, load, by_name))  # type: ignore[misc]
+            if given_up:
+                raise NoScript(given_up)
+            if draft.is_file() and "torch.ops." in draft.read_text().split("def expect_canaries")[1]:
+                break
+        _refuse_unless_it_shows(draft, failure)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _in_a_child(work: Callable[[], None]) -> str:
+    """Why the work was given up, if it was; that the process died is what a script is for."""
+    ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
         with suppress(BaseException):
-            _record(path, pair, candidate, verdict, load)
+            try:
+                work()
+            except NoScript as error:
+                os.write(theirs, str(error).encode())
         os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as pipe:
+        said = pipe.read()
     os.waitpid(child, 0)
-    if not path.is_file() or "torch.ops." not in path.read_text().split("def view")[1]:
-        raise ValueError(f"{candidate.name} calls no operator of its own in this case: there is nothing to write down")
+    return said
 
 
-def _record(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict, load: str) -> None:
+def _refuse_unless_it_shows(script: Path, failure: Failure) -> None:
+    """Run the script. Raises NoScript."""
+    if not script.is_file():
+        raise NoScript("the call could not be made here")
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    try:
+        ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=SECONDS, env=plain, check=False)
+    except subprocess.TimeoutExpired:
+        if failure.kind == "hang":
+            return
+        raise NoScript(f"the script does not end within {SECONDS} s") from None
+    shows = {"crash": ran.returncode < 0, "hang": False, "exception": ran.returncode == 1 and "Traceback" in ran.stderr}
+    if not shows.get(failure.kind, ran.returncode == 1 and WRONG in ran.stdout):
+        says = (ran.stderr or ran.stdout).strip().splitlines()[-1:] or ["nothing"]
+        raise NoScript(f"the script does not show `{failure.kind}`: it ends with status {ran.returncode} and says {says[0]}")
+
+
+def _record(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict, load: str, by_name: bool) -> None:
     case = verdict.case
-    says = "\n".join(map(str, verdict.failures))
-    title = f"{pair.name}: {verdict.line}".replace("\\", "\\\\")
-    writer = _Writer(path, [HEAD.format(title=title, says=says.replace("\\", "\\\\"), load=load)])
+    title, says = f"{pair.name}: {verdict.line}", "\n".join(map(str, verdict.failures))
+    torch.set_num_threads(THREADS)
     with InProcess(candidate) as runner:
-        placement = place(pair, case, settle(pair, case, pair.cases.inputs(case)), runner.arena)
-        tensor = runner.arena.tensor
-        arguments = {
-            name: tensor(value.dtype, value.start, value.sizes, value.strides) if isinstance(value, Placed) else value
-            for name, value in placement.arguments.items()
-        }
+        placement = place(pair, case, _settled(pair, case), runner.arena)
+        base, view = runner.arena.address, runner.arena.view
+        extents = [Extent(base + each.start, base + each.end, each.arguments) for each in placement.extents()]
+        writer = _Writer(path, case.guard, extents)
+        load = _prepared(candidate) if by_name else load.replace("{candidate}", candidate.name)
+        words = {"title": title.replace("\\", "\\\\"), "says": says.replace("\\", "\\\\"), "load": load}
+        writer.lines.append(HEAD.format(**words, threads=THREADS, wrong=WRONG))
+        arguments = {name: view(value) if isinstance(value, Placed) else value for name, value in placement.arguments.items()}
         candidate.enter()
         function: Callable[..., Any] = candidate.load()
-        with _Recorder(writer):
-            result = function(**arguments)
-        _compare(writer, pair, verdict, arguments, result)
+        if by_name:
+            result = _call_by_name(writer, candidate.entry, function, arguments)
+        else:
+            with _Recorder(writer):
+                result = function(**arguments)
+        _compare(writer, pair, verdict, placement, arguments, result)
+        writer.lines.append(FOOT)
         writer.flush()
 
 
-def _compare(writer: _Writer, pair: Pair, verdict: Verdict, arguments: dict[str, Any], result: Any) -> None:
-    """Print the worst elements of each failing output beside what they ought to be."""
+def _settled(pair: Pair, case: Case) -> Inputs:
+    """What the call is given; of a wrong call what makes it wrong."""
+    inputs = pair.cases.inputs(case)
+    if not case.trial.startswith(WRONG_CALL):
+        return settle(pair, case, inputs)
+    wrong = pair.wrong_calls[case.trial.removeprefix(WRONG_CALL)].make(case, inputs)
+    if wrong is None:
+        raise NoScript(f"the case has no room for {case.trial}")
+    return settle(pair, case, wrong, keep_strides=True)
+
+
+def _importing(entry: str) -> tuple[str, str]:
+    """The folder that has to be on the path, and the expression that imports what an entry names."""
+    place, _, attribute = entry.partition(":")
+    file = Path(place) if place.endswith(".py") else Path(sys.modules[place].__file__ or "")
+    module = file.stem if place.endswith(".py") else place
+    folder = file.resolve().parents[module.count(".") + (file.name == "__init__.py")]
+    return str(folder), f"importlib.import_module({module!r}).{attribute}"
+
+
+def _prepared(candidate: Candidate) -> str:
+    """Lines that make a process ready for a candidate that is called by its name."""
+    lines = ["import importlib", *(f"import os\nos.environ[{name!r}] = {value!r}" for name, value in candidate.on_trial.items())]
+    if candidate.prepare:
+        folder, prepare = _importing(candidate.prepare)
+        lines += [f"sys.path.insert(0, {folder!r})", f"{prepare}({candidate.name!r})"]
+    return "\n".join(lines)
+
+
+def _call_by_name(writer: _Writer, entry: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Write down the call of a Python function, and make it."""
+    folder, kernel = _importing(entry)
+    given = [f"{name}={writer.tensor(value) if isinstance(value, Tensor) else repr(value)}" for name, value in arguments.items()]
+    writer.calls = 1
+    writer.lines += [
+        f"sys.path.insert(0, {folder!r})",
+        f"kernel = {kernel}",
+        "result_1 = kernel(\n    " + ",\n    ".join(given) + ",\n)",
+    ]
+    writer.flush()
+    result = function(**arguments)
+    writer.result(result)
+    return result
+
+
+def _compare(
+    writer: _Writer, pair: Pair, verdict: Verdict, placement: Placement, arguments: Mapping[str, Any], result: Any
+) -> None:
+    """Lines that compare what each failure is about with what it ought to be."""
     signature = pair.signature
     outputs = {name: arguments[name] for name in signature.written if name in arguments}
-    outputs |= named_results(result, tuple(signature.results))
+    with suppress(TypeError):  # the results themselves may be what is wrong
+        outputs |= named_results(result, tuple(signature.results))
     for failure in verdict.failures:
         value = outputs.get(failure.tensor)
-        if isinstance(value, Tensor) and value.numel() and failure.differences:
+        if failure.kind == "missing_error":
+            writer.lines.append('wrong("a result where the contract demands an error")')
+        elif failure.kind in ("untouched", "input_changed"):
+            _compare_bytes(writer, pair, verdict.case, placement, failure.tensor)
+        elif isinstance(value, Tensor) and value.numel():
             writer.lines.append(f"{failure.tensor} = {writer.tensor(value)}")
-            for difference in failure.differences[:4]:
-                index = list(difference.index)
-                writer.lines.append(
-                    f'print("{failure.tensor}{index}: got", {failure.tensor}[{", ".join(map(str, index))}].item(), '
-                    f'"expected {difference.expected!r}")'
-                )
+            for each in failure.differences[:MOST_DIFFERENCES]:
+                numbers = f"float({str(each.expected)!r}), float({str(each.bound)!r})"
+                writer.lines.append(f"expect({failure.tensor!r}, {failure.tensor}, {list(each.index)}, {numbers})")
+
+
+def _compare_bytes(writer: _Writer, pair: Pair, case: Case, placement: Placement, name: str) -> None:
+    """Compare the buffer of an argument with what it held, but for what the contract lets the call write."""
+    buffer = next((each for each in placement.buffers if name in each.arguments), None)
+    if buffer is None or buffer.has_gaps:
+        raise NoScript(f"the memory of {name} is too large to be written down")
+    block = buffer.block
+    free = torch.zeros(block.nbytes, dtype=torch.uint8)
+    for argument in buffer.arguments if not case.trial.startswith(WRONG_CALL) else ():
+        placed, mask = placement.arguments[argument], pair.signature.written.get(argument)
+        if argument in pair.signature.scratch:
+            free.fill_(1)
+        elif mask is not None:
+            size = placed.dtype.itemsize
+            strides = (*(stride * size for stride in placed.strides), 1)
+            elements = free.as_strided((*placed.sizes, size), strides, placed.start - block.start)
+            elements[torch.as_tensor(mask(case, placement.logical)).expand(placed.sizes)] = 1
+    first = next(extent for extent in writer.extents if name in extent.arguments)
+    memory = writer.memory(first.start, first.end)
+    before = buffer.before[block.start - block.first :][: block.nbytes]
+    writer.lines.append(
+        f"expect_unchanged({name!r}, {memory.name}, {_packed(before)!r}, {_packed(free.numpy().tobytes())!r})"
+    )

@@ -225,7 +225,7 @@ def _elsewhere(name: str, reason: str, pair: str, case: Case, again: Again) -> O
         return OtherCandidate(shown(name), "skip", str(error))
     if verdict.failures:
         first = verdict.failures[0]
-        return OtherCandidate(shown(name), "fail", f"{first.kind}: {first.tensor}: {first.detail}".replace(": : ", ": "))
+        return OtherCandidate(shown(name), "fail", str(first))
     largest = max((tightness.largest for tightness in verdict.tightness.values()), default=None)
     return OtherCandidate(shown(name), "pass", "" if largest is None else f"largest error / bound {largest:.3g}")
 

@@ -104,17 +104,10 @@ def test_last_digits_may_differ_between_cpus() -> None:
     assert untrue(["value: out: 3 of 8 differ", "nonfinite: out: x"], verdict)
 
 
-def test_a_script_needs_only_torch_and_the_library(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    case = to_line("store_cache", 1, StoreCacheCase(rows=2, dtype="float32", width_k=3, width_v=2))
-    script = tmp_path / "bug.py"
-    assert main(["replay", case, "--tier", "scalar", "--script", str(script)]) == 0
-    text = script.read_text()
-    assert "torch.ops.kernelpair.store_cache(" in text and "import kernelpair" not in text and "properties" not in text
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_no_script_of_a_case_that_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", CASE, "--tier", "scalar", "--script", str(tmp_path / "bug.py")]) == 2
+    assert "--script: the case passes on scalar: there is nothing to show" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_save_adds_a_case_to_the_corpus_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

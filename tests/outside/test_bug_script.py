@@ -1,0 +1,93 @@
+"""A script that shows a failure without the harness; one that would not show it is not written."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import properties
+from kernelpair.call.runner import Isolated
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.subject import Subject
+from kernelpair.contract.verdict import Difference, Failure, Verdict
+from kernelpair.providers.bug_script import NoScript, write_script
+from kernelpair.trial.check import check
+from properties.store_cache.cases import StoreCacheCase
+from properties.suite import SUITE, candidate
+from tests.selftest.toy import PAIR, ToyCase
+
+STORE = properties.pairs()["store_cache"]
+ROWS = ToyCase(rows=3, width=5, spare=1)
+
+
+def verdict_of(name: str, **fields: str) -> tuple[Candidate, Verdict]:
+    ours = Subject(PAIR, Candidate(name, f"tests.selftest.toy:{name}"))
+    with Isolated(ours.candidate) as runner:
+        return ours.candidate, check(ours, replace(ROWS, **fields), runner)
+
+
+def run(script: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=script.parent)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "guard", "status", "says"),
+    [
+        ("reads_past", "end", -11, ""),
+        ("segfault", "end", -11, ""),
+        ("small_error", "end", 1, "wrong: out["),
+        ("nan_output", "end", 1, "wrong: out["),
+        ("unwritten", "end", 1, "wrong: out["),
+        ("writes_left", "end", 1, "bytes beside buffer"),
+        ("clobbers_neighbour", "end", 1, "bytes changed that must not"),
+        ("changes_input", "end", 1, "wrong: x: "),
+        ("exception_instead_of_result", "end", 1, ""),
+    ],
+)
+def test_a_kernel_called_through_ctypes(kernel: str, guard: str, status: int, says: str, tmp_path: Path) -> None:
+    bad, verdict = verdict_of(kernel, guard=guard)
+    write_script(tmp_path / "bug.py", PAIR, bad, verdict, "")
+    done = run(tmp_path / "bug.py")
+    assert done.returncode == status, done.stderr
+    assert says in done.stdout
+    assert "import kernelpair" not in (tmp_path / "bug.py").read_text()
+
+
+def test_a_missing_error(tmp_path: Path) -> None:
+    bad, verdict = verdict_of("result_instead_of_error", trial="wrong_call:slot_too_large")
+    assert verdict.failures[0].kind == "missing_error"
+    write_script(tmp_path / "bug.py", PAIR, bad, verdict, "")
+    assert "wrong: a result where the contract demands an error" in run(tmp_path / "bug.py").stdout
+
+
+def test_an_operator_in_its_tier(tmp_path: Path) -> None:
+    """A verdict that expects what the kernel does not do: the operator itself is called, in each tier by another script."""
+    case = StoreCacheCase(rows=2, dtype="float32", width_k=3, width_v=2)
+    wrong = Difference((0, 0, 1), 7.5, 0.0, 0.125, 60.0)
+    verdict = Verdict(case, STORE.line(case), [Failure("value", "k_cache", "1 of 6 elements differ", (wrong,))])
+    texts = []
+    for tier in ("scalar", "amx_emulated"):
+        script = tmp_path / f"{tier}.py"
+        write_script(script, STORE, candidate(STORE, tier), verdict, SUITE.script)
+        texts.append(script.read_text())
+        done = run(script)
+        assert done.returncode == 1 and "wrong: k_cache[0, 0, 1] is " in done.stdout
+        assert "torch.ops.kernelpair.store_cache(" in texts[-1] and f'"{tier}"' in texts[-1]
+        assert "import kernelpair" not in texts[-1] and "properties" not in texts[-1].replace(str(tmp_path), "")
+    assert texts[0] != texts[1]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says"),
+    [
+        (Verdict(ROWS, PAIR.line(ROWS)), "the case passes on good: there is nothing to show"),
+        (Verdict(ROWS, PAIR.line(ROWS), [Failure("crash", "", "SIGSEGV")]), "does not show `crash`: it ends with status 0"),
+        (Verdict(ROWS, PAIR.line(ROWS), [Failure("relation", "out", "x")]), "a single call does not show `relation`"),
+    ],
+)
+def test_what_no_script_shows_is_not_written(verdict: Verdict, says: str, tmp_path: Path) -> None:
+    with pytest.raises(NoScript, match=says):
+        write_script(tmp_path / "bug.py", PAIR, Candidate("good", "tests.selftest.toy:good"), verdict, "")
+    assert not list(tmp_path.iterdir())
