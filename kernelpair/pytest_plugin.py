@@ -19,6 +19,7 @@ from kernelpair.call.runner import Isolated
 from kernelpair.contract.case import Case
 from kernelpair.contract.subject import Subject
 from kernelpair.environment import cpu_model
+from kernelpair.names import unknown
 from kernelpair.report.lines import FailureReport, command_for_pytest, failures_of
 from kernelpair.search.jobs import EXAMPLES, STATE
 from kernelpair.search.search import Search
@@ -120,7 +121,7 @@ def _skip_unless_wanted(config: pytest.Config, suite: Suite, name: str) -> None:
     wanted = config.getoption("--tier") or [tier for tier in [os.environ.get("KERNELPAIR_TIER")] if tier]
     for tier in wanted:
         if tier not in (*tiers, REFERENCE) and tiers:
-            pytest.fail(f"unknown tier {tier!r}; known are {', '.join(tiers)}", pytrace=False)
+            pytest.fail(unknown("tier", tier, tiers), pytrace=False)
     if wanted and name not in wanted and (name in tiers or name == REFERENCE):
         pytest.skip(f"only {', '.join(wanted)} asked for")
     if name in tiers and not tiers[name].runnable:

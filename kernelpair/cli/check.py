@@ -27,6 +27,7 @@ from kernelpair.cli.table import remarks, show_table
 from kernelpair.contract.case import WRONG_CALL
 from kernelpair.contract.pair import Pair
 from kernelpair.environment import environment
+from kernelpair.names import unknown
 from kernelpair.providers.ledger import Known, LedgerError, ledger
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report import words
@@ -76,7 +77,7 @@ def _validate(options: argparse.Namespace, pairs: list[Pair]) -> None:
     if options.trial:
         known = {trial for pair in pairs for trial in known_trials(pair)}
         if options.trial not in known:
-            raise UsageError(f"unknown trial {options.trial!r}; known are {', '.join(sorted(known))}")
+            raise UsageError(unknown("trial", options.trial, sorted(known)))
 
 
 def _known(path: str | None) -> tuple[Known, ...]:
@@ -291,6 +292,10 @@ class CheckRun:
         missing = words.not_tried(self.results)
         if missing:
             self.console.print(missing, style="dim", soft_wrap=True, markup=False)
+        options = self.options
+        thin = "" if options.examples or options.seconds or options.total or options.trial else words.thin(self.results)
+        if thin:
+            self.console.print(thin, style="yellow", soft_wrap=True, markup=False)
         for result in sorted(self.results, key=lambda result: order.get(id(result), len(order))):
             if result.verdict == "fail":
                 self._print_failure(result)

@@ -22,7 +22,7 @@ def doctor(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(report, indent=2))
     else:
-        _show(report, place)
+        _show(report, place, options.verbose)
     return EXIT_OK
 
 
@@ -37,7 +37,7 @@ def _described(tier: Tier) -> dict[str, Any]:
     return {"name": tier.name, "runnable": tier.runnable, "reason": tier.reason}
 
 
-def _show(report: dict[str, Any], place: Place) -> None:
+def _show(report: dict[str, Any], place: Place, verbose: bool) -> None:
     console = Console(highlight=False)
     machine = report["environment"]
     console.print(f"CPU       {machine['cpu']}, {machine['cores']} cores; {' '.join(machine['cpu_flags'])}")
@@ -49,7 +49,10 @@ def _show(report: dict[str, Any], place: Place) -> None:
         says = ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, Mapping) else str(value)
         console.print(f"{name.replace('_', ' '):9} {says}", soft_wrap=True, markup=False)
     if report["tiers"]:
-        console.print(_table(report["tiers"], str(report.get("selected_tier", ""))))
+        told = [{key: each for key, each in tier.items() if key != "flags"} for tier in report["tiers"]]
+        console.print(_table(told, str(report.get("selected_tier", ""))))
+        for tier in report["tiers"] if verbose else ():
+            console.print(f"{tier['name']}: {tier.get('flags', '')}", soft_wrap=True, markup=False)
 
 
 def _table(tiers: list[dict[str, Any]], selected: str) -> Table:

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from kernelpair.cli.main import EXIT_HARNESS, EXIT_OK
-from kernelpair.cli.select import provider_named, select_candidates, select_suite
+from kernelpair.cli.select import provider_named, select_candidates, select_loaded, select_suite
 from kernelpair.contract.pair import NotFuzzed, Pair
 from kernelpair.providers.provider import ready
-from kernelpair.suite import Suite, loaded
+from kernelpair.suite import Suite
 from kernelpair.trial.modes import BUILT_IN
 
 
@@ -22,8 +22,8 @@ def listing(options: argparse.Namespace) -> int:
     _, suite = select_suite(options)
     if options.provider:
         return _cover(options, suite)
-    pairs, broken = loaded(suite)
-    described = [_describe(suite, pair) for pair in pairs.values()]
+    pairs, broken = select_loaded(suite, options.pairs)
+    described = [_describe(suite, pair) for pair in pairs]
     status = EXIT_HARNESS if broken else EXIT_OK
     if options.json:
         print(json.dumps({"pairs": described, "broken": broken}, indent=2))

@@ -2,13 +2,15 @@
 
 import argparse
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 from kernelpair import __version__
+from kernelpair.names import unknown
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING, EXIT_HARNESS, EXIT_INTERRUPTED = 0, 1, 2, 3, 70, 130
 
@@ -27,6 +29,14 @@ exit status: 0 all is well, 1 a candidate failed, 2 wrong usage, 3 nothing was t
 
 Commands = Any
 """What argparse gives for adding commands; its class is private."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """One that names the command which was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        found = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        super().error(unknown("command", found[1], found[2].replace("'", "").split(", ")) if found else message)
 
 
 class UsageError(Exception):
@@ -71,10 +81,12 @@ def _html(parser: argparse.ArgumentParser) -> None:
 def _add_doctor(commands: Commands) -> None:
     doctor = commands.add_parser("doctor", help="CPU, tiers and why one cannot run, torch, threads, compiler and flags")
     doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.add_argument("-v", "--verbose", action="store_true", help="also the compiler's flags of each tier")
 
 
 def _add_listing(commands: Commands) -> None:
     listing = commands.add_parser("list", help="pairs with their candidates, dtypes, relations and files")
+    _pairs(listing)
     _provider(listing)
     listing.add_argument("--json", action="store_true", help="as JSON")
 
@@ -280,7 +292,7 @@ def _add_history(commands: Commands) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="kernelpair", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")

@@ -35,6 +35,7 @@ from kernelpair.mutation.report import (
     skipped,
     write_json,
 )
+from kernelpair.names import unknown
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report.exhibit import Again, Exhibit, exhibits
 from kernelpair.report.history import History
@@ -76,7 +77,7 @@ def _chosen(options: argparse.Namespace, suite: Suite) -> list[Mutant]:
         raise UsageError(str(error)) from None
     for name in options.mutant:
         if name not in known:
-            raise UsageError(f"unknown mutant {name!r}; known are {', '.join(known)}")
+            raise UsageError(unknown("mutant", name, known))
     pairs = [pair.name for pair in select_pairs(suite, options.pairs)] if options.pairs or not options.mutant else []
     chosen = [mutant for mutant in known.values() if mutant.name in options.mutant or mutant.pair in pairs]
     if not chosen:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kernelpair.cli.main import UsageError
 from kernelpair.contract.pair import Pair
+from kernelpair.names import unknown
 from kernelpair.providers.provider import PREFIX, Provider, ProviderError, provider, ready
 from kernelpair.sources import BuildError
 from kernelpair.suite import REFERENCE, Place, Suite, SuiteError, find, loaded
@@ -42,7 +43,7 @@ def select_loaded(suite: Suite, wanted: Sequence[str]) -> tuple[list[Pair], dict
     known = suite.pairs()
     for name in wanted:
         if name not in known:
-            raise UsageError(f"unknown pair {name!r}; known are {', '.join(known)}")
+            raise UsageError(unknown("pair", name, known))
     found, broken = loaded(suite, wanted)
     return list(found.values()), broken
 
@@ -61,7 +62,7 @@ def select_tiers(suite: Suite, wanted: Sequence[str]) -> list[str]:
             continue
         others = {candidate.name for pair in loaded(suite)[0].values() for candidate in suite.candidates(pair)}
         if name not in others:
-            raise UsageError(f"unknown tier {name!r}; known are {', '.join(tiers or sorted(others))}")
+            raise UsageError(unknown("tier", name, tiers or sorted(others)))
     return chosen
 
 

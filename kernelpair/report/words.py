@@ -40,6 +40,21 @@ def not_tried(results: Sequence[PairResult]) -> str:
     return f"Not tried: {'; '.join(parts)}."
 
 
+def thin(results: Sequence[PairResult]) -> str:
+    """One sentence: pairs of which some edges were drawn on no tier, and what to run for more; empty where there are none."""
+    drawn: dict[str, list[PairResult]] = {}
+    for result in results:
+        if result.verdict == "pass":
+            drawn.setdefault(result.pair, []).append(result)
+    missed = {pair: set.intersection(*(set(result.uncovered) for result in each)) for pair, each in drawn.items()}
+    few = sorted((pair for pair in missed if missed[pair]), key=lambda pair: -len(missed[pair]))
+    if not few:
+        return ""
+    said = _several([f"{pair} ({_cases(drawn[pair])}, {_count(len(missed[pair]), 'edge')} never drawn)" for pair in few], "pairs")
+    most = max(-(-sum(result.cases for result in drawn[pair]) // len(drawn[pair])) for pair in few)
+    return f"Thin: {said}. For more: kernelpair check {' '.join(few)} --examples {max(4 * most, 200)}"
+
+
 def shortest_first(results: Sequence[PairResult]) -> list[PairResult]:
     """The results that failed: those with the shortest case first, since it is the quickest to understand."""
     failed = [result for result in results if result.verdict == "fail"]

@@ -16,6 +16,7 @@ from kernelpair.contract.case import WRONG_CALL, Case, CaseError, from_values, p
 from kernelpair.contract.pair import Inputs, NotFuzzed, Pair
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict
+from kernelpair.names import unknown
 from kernelpair.trial.modes import BUILT_IN, hold_trial
 from kernelpair.trial.session import Abandoned, Session
 
@@ -66,7 +67,7 @@ def read_case(pairs: Mapping[str, Pair], line: str) -> tuple[Pair, Case]:
     """The pair and the case of a line of JSON. Raises CaseError, saying what does not fit."""
     name, version, values = pair_of_line(line)
     if name not in pairs:
-        raise CaseError(f"unknown pair {name!r}; known are {', '.join(sorted(pairs))}")
+        raise CaseError(unknown("pair", name, sorted(pairs)))
     pair = pairs[name]
     case = from_values(pair.cases.type, name, pair.cases.version, version, values)
     if case.trial not in known_trials(pair):

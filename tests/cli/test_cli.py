@@ -363,9 +363,32 @@ def test_help_is_0(capsys: Capture, command: tuple[str, ...]) -> None:
     assert "usage: kernelpair" in capsys.readouterr().out
 
 
+def test_list_of_one_pair(capsys: Capture) -> None:
+    assert kernelpair("list", "store_cache") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("store_cache  ") and "decode_attention" not in out
+    assert kernelpair("list", "stor_cache") == 2
+    assert "unknown pair 'stor_cache' (did you mean store_cache?); known are" in capsys.readouterr().err
+
+
+def test_doctor_tells_the_flags_where_they_are_asked_for(capsys: Capture) -> None:
+    assert kernelpair("doctor") == 0
+    assert "-mavx2" not in capsys.readouterr().out
+    assert kernelpair("doctor", "-v") == 0
+    assert "avx2: -mavx2 -mfma" in capsys.readouterr().out
+
+
+def test_a_check_that_drew_little_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr("kernelpair.cli.check.EXAMPLES", 3)
+    assert kernelpair("check", "store_cache", "--seed", "1") == 0
+    assert "Thin: store_cache (" in capsys.readouterr().out
+    assert kernelpair("check", "store_cache", "--seed", "1", "--examples", "3") == 0
+    assert "Thin: " not in capsys.readouterr().out, "so many were asked for"
+
+
 def test_an_unknown_command_is_2(capsys: Capture) -> None:
     assert kernelpair("chekc") == 2
-    assert "invalid choice: 'chekc'" in capsys.readouterr().err
+    assert "unknown command 'chekc' (did you mean check?); known are doctor, list, check" in capsys.readouterr().err
 
 
 def test_an_impossible_tier_in_the_environment_is_2_for_every_command() -> None:

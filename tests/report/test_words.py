@@ -1,7 +1,7 @@
 """What a run comes to, in sentences."""
 
 from kernelpair.report.lines import FailureReport, PairResult
-from kernelpair.report.words import next_steps, not_tried, proven, shortest_first
+from kernelpair.report.words import next_steps, not_tried, proven, shortest_first, thin
 
 LONG = FailureReport("value", "{" + "x" * 90 + "}", "kernelpair replay long", "out: 3 of 9")
 SHORT = FailureReport("crash", "{x}", "kernelpair replay short", "SIGSEGV")
@@ -35,3 +35,16 @@ def test_the_shortest_failure_comes_first_and_is_the_next_step() -> None:
 
 def test_a_pass_says_kindly_that_nothing_needs_doing() -> None:
     assert next_steps([PASSED])[0].startswith("nothing needs doing")
+
+
+def test_a_pair_of_which_edges_were_drawn_on_no_tier_is_thin() -> None:
+    """What one tier drew counts for all: the strategy is theirs together."""
+    rare = [
+        PairResult("conv", "avx2", "pass", cases=60, uncovered=["empty", "long"]),
+        PairResult("conv", "scalar", "pass", cases=40, uncovered=["empty", "wide"]),
+        PairResult("store", "avx2", "pass", cases=9, uncovered=["far"]),
+        PairResult("store", "scalar", "pass", cases=9),
+    ]
+    said = "Thin: conv (100 cases, 1 edge never drawn). For more: kernelpair check conv --examples 200"
+    assert thin([*rare, *SKIPPED, FAILED]) == said
+    assert thin([PASSED, *SKIPPED]) == ""
