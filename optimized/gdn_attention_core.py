@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from optimized._checks import (
+from optimized.causal_conv1d import causal_conv1d_fwd, causal_conv1d_update
+from optimized.checks import (
     FLOAT_DTYPES,
     INDEX_DTYPES,
     check_dense_last,
@@ -15,7 +16,6 @@ from optimized._checks import (
     check_slots,
     check_tensor,
 )
-from optimized.causal_conv1d import causal_conv1d_fwd, causal_conv1d_update
 from optimized.operators import operator
 from serving.checks import check_count
 from serving.metadata import GdnMetadata

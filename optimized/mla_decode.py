@@ -2,7 +2,7 @@
 
 import torch
 
-from optimized._library import load, raise_as_marked
+from optimized.library import load, raise_as_marked
 from optimized.operators import operator
 
 mla_decode = operator("mla_decode")

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from optimized._library import load, marked_error
+from optimized.library import load, marked_error
 
 
 class Operator:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from optimized._library import load
+from optimized.library import load
 
 SAMPLE_SECONDS = 2e-3  # short: on a machine with other work the best sample is one that nobody disturbed
 SECONDS = 0.3  # of sampling

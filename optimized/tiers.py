@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from optimized._library import load, raise_as_marked
+from optimized.library import load, raise_as_marked
 
 
 @dataclass(frozen=True)

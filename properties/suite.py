@@ -1,6 +1,10 @@
 """Our kernels as a suite: what the engine is told about this repository. The pairs are in the rooms beside this file."""
 
+import fcntl
+import os
 import re
+import shutil
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import properties
 from kernelpair.contract.candidate import Candidate
-from kernelpair.sources import Sources
+from kernelpair.sources import BuildError, Sources, run
 from kernelpair.suite import REFERENCE, Suite
 from kernelpair.timing.machine import Floors, Machine, SpeedPage
 
@@ -47,8 +51,22 @@ SPEED_PAGE = SpeedPage(
 class NativeSources(Sources):
     """csrc is compiled once a tier; only what a change touches is compiled anew."""
 
-    everything: Sequence[str] = ("kernelpair/", "CMakeLists.txt", "pyproject.toml")
+    everything: Sequence[str] = ("kernelpair/", "CMakeLists.txt", "pyproject.toml", "kernels/pyproject.toml")
     include_folders: Sequence[str] = ("csrc",)
+
+    def bring_up_to_date(self, folder: Path) -> None:
+        """Compile what has changed in a checkout, one process at a time. A library that is installed, or that
+        KERNELPAIR_LIBRARY names, stays as it is."""
+        from optimized.library import BUILT, in_checkout
+
+        if os.environ.get("KERNELPAIR_LIBRARY") or not in_checkout():
+            return
+        if not (BUILT / "build.ninja").is_file():
+            raise BuildError(f"{BUILT} is not set up: run `make build`")
+        tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        with open(BUILT / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            run([shutil.which("cmake", path=tools) or "cmake", "--build", str(BUILT)], folder)
 
     def tiers_touched(self, files: Collection[str]) -> set[str]:
         from optimized import tiled_tiers
@@ -176,7 +194,7 @@ class KernelSuite(Suite):
 
     @cached_property
     def script(self) -> str:  # type: ignore[override]
-        from optimized._library import library_path
+        from optimized.library import library_path
 
         return f'import os\n\nos.environ["KERNELPAIR_TIER"] = "{{candidate}}"\ntorch.ops.load_library("{library_path()}")'
 

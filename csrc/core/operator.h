@@ -7,7 +7,7 @@
 //   }
 //
 // The third argument is the fake (meta) implementation of a functional operator: a Python expression over the
-// schema's argument names (and `torch`), evaluated by optimized/_library.py. An operator that returns nothing
+// schema's argument names (and `torch`), evaluated by optimized/library.py. An operator that returns nothing
 // needs none.
 #pragma once
 

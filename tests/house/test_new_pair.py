@@ -16,7 +16,7 @@ STEM = "row_scale"
 NATIVE = {f"csrc/ops/{STEM}.cpp", f"csrc/kernels/{STEM}.h", f"csrc/kernels/{STEM}.cpp"}
 FILES = {f"reference/{STEM}.py", f"properties/{STEM}/__init__.py", *NATIVE}
 KEPT = {  # what every pair stands on, of folders that also hold kernels
-    "optimized": {"__init__.py", "_library.py", "operators.py", "tiers.py"},
+    "optimized": {"__init__.py", "library.py", "operators.py", "tiers.py"},
     "properties": {"__init__.py", "suite.py", "shared/__init__.py", "shared/strategies.py", "scenarios/__init__.py"},
     "reference": {"__init__.py", "checks.py"},
 }

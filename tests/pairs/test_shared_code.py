@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import optimized._checks
 import optimized.attention_metadata
 import optimized.backends.linear
 import optimized.backends.paged
+import optimized.checks
 import optimized.local_attention_batches
 import reference.attention_metadata
 import reference.backends.linear
@@ -221,7 +221,7 @@ def test_tensors_that_share_a_byte_are_refused(side: ModuleType, dims: list[tupl
     shapes = [[dim[which] for dim in dims] for which in (0, 1)]
     a, b = (buffer.as_strided(shape, strides, offset) for shape, offset in zip(shapes, offsets))
     shared = bool(_bytes(a, shapes[0], strides) & _bytes(b, shapes[1], strides))
-    disjoint = reference.checks.disjoint if side is reference else optimized._checks.check_disjoint
+    disjoint = reference.checks.disjoint if side is reference else optimized.checks.check_disjoint
     refused = ""
     try:
         disjoint({"a": a}, {"b": b})
@@ -233,7 +233,7 @@ def test_tensors_that_share_a_byte_are_refused(side: ModuleType, dims: list[tupl
 @BOTH
 def test_halves_of_a_fused_buffer_lie_apart(side: ModuleType) -> None:
     fused = torch.zeros(5, 2, 2, 8)
-    disjoint = reference.checks.disjoint if side is reference else optimized._checks.check_disjoint
+    disjoint = reference.checks.disjoint if side is reference else optimized.checks.check_disjoint
     disjoint({"k": fused[:, 0], "v": fused[:, 1]}, {})
     with pytest.raises(ValueError, match="overlap"):
         disjoint({"k": fused[:, 0], "v": fused[:, 0, :, 4:]}, {})

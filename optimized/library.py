@@ -1,6 +1,5 @@
 """Finding and loading the compiled library, once in a process."""
 
-import importlib.util
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -11,16 +10,25 @@ from typing import Any
 
 import torch
 
+ROOT = Path(__file__).resolve().parent.parent
+BUILT = ROOT / "build" / "release"
+"""Where `make build` builds in a checkout."""
+
+
+def in_checkout() -> bool:
+    """Whether this package stands beside its sources; an installed one has the library in its own folder."""
+    return (ROOT / "CMakeLists.txt").is_file()
+
 
 def library_path() -> Path:
-    """Where the library is: KERNELPAIR_LIBRARY, or beside this package (an editable install rebuilds it here, on import)."""
+    """Where the library is: KERNELPAIR_LIBRARY, or in the build of the checkout, or beside this package. Raises ImportError."""
     forced = os.environ.get("KERNELPAIR_LIBRARY")
     if forced:
         return Path(forced).resolve()
-    spec = importlib.util.find_spec("optimized._kernels")
-    if spec is None or spec.origin is None:
-        raise ImportError("the compiled library optimized/_kernels.so is missing: run `make build`")
-    return Path(spec.origin)
+    path = (BUILT if in_checkout() else Path(__file__).resolve().parent) / "_kernels.so"
+    if not path.is_file():
+        raise ImportError(f"the compiled library {path} is missing: {'run `make build`' if in_checkout() else 'reinstall'}")
+    return path
 
 
 @cache
