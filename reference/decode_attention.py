@@ -25,22 +25,28 @@ def decode_attention(
     logit_cap: float = 0.0,
     sliding_window: int = 0,
     is_cross_attn: bool = False,
+    pad_slot: int | None = None,
 ) -> None:
     """Write key and value to slots loc, then attend: out[b] = attention of q[b] over the slots that request b's table row names.
 
     q [B, H, D], out [B, H, Dv]; k_cache [P, Hkv, D], v_cache [P, Hkv, Dv]; key [B, Hkv, D], value [B, Hkv, Dv], loc [B] or None;
     attn_logits [B, H, S, Dv + 1] float32 scratch; req_to_token [R, C]; req_pool_indices, seq_lens, encoder_lens [B]; sinks [H].
     Self: table columns encoder_lens[b] + j, j < seq_lens[b] (the current token is the last), of which a window keeps the last
-    `sliding_window`. Cross: columns j < encoder_lens[b]. v_cache may be k_cache[..., :Dv] itself (shared buffer, as in MLA).
+    `sliding_window`. Cross: columns j < encoder_lens[b]. A request with loc[b] == pad_slot is a pad: it stores nothing, its row,
+    lengths and tokens are never interpreted, and out[b] is 0. v_cache may be k_cache[..., :Dv] itself (MLA's shared buffer).
     Raises TypeError (dtypes), ValueError (shapes, strides, scalars, lengths, overlap), IndexError (lengths past C, slots, rows).
     """
     checks.is_bool("is_cross_attn", is_cross_attn)
     shared = shares_buffer(k_cache, v_cache)
-    _check_tensors(q, k_cache, v_cache, out, key, value, loc, attn_logits, shared)
+    _check_tensors(q, k_cache, v_cache, out, key, value, attn_logits, shared)
+    live = _live_requests(len(q), k_cache, key, loc, pad_slot)
     check_core(q.shape[1], k_cache.shape[1], q.shape[2], v_cache.shape[2], q.dtype, sm_scale, logit_cap, sinks)
-    slots = _visible_slots(q, k_cache, req_to_token, req_pool_indices, seq_lens, encoder_lens, sliding_window, is_cross_attn)
+    slots = _visible_slots(
+        live, k_cache, req_to_token, req_pool_indices, seq_lens, encoder_lens, sliding_window, is_cross_attn
+    )
     written = {} if key is None else {"k_cache": k_cache} | ({} if shared else {"v_cache": v_cache})
-    tensors = {"q": q, "k_cache": k_cache, "key": key, "value": value, "loc": None if key is None else loc, "sinks": sinks}
+    tensors = {"q": q, "k_cache": k_cache, "key": key, "value": value, "sinks": sinks}
+    tensors |= {"loc": None if key is None and pad_slot is None else loc}
     tensors |= {"req_to_token": req_to_token, "req_pool_indices": req_pool_indices, "seq_lens": seq_lens}
     tensors |= {"encoder_lens": encoder_lens} | ({} if shared else {"v_cache": v_cache})
     others = {name: tensor for name, tensor in tensors.items() if name not in written}
@@ -50,11 +56,12 @@ def decode_attention(
 
     if key is not None:
         assert loc is not None
-        k_cache[loc.long()] = key
+        k_cache[loc[live].long()] = key[live]
         if not shared:
             assert value is not None
-            v_cache[loc.long()] = value
-    for b, keys in enumerate(slots):
+            v_cache[loc[live].long()] = value[live]
+    out[~live] = 0
+    for b, keys in slots.items():
         out[b] = attention_core(
             q[b : b + 1], k_cache[keys], v_cache[keys], sm_scale=sm_scale, logit_cap=logit_cap, sinks=sinks
         )[0]
@@ -76,11 +83,10 @@ def _check_tensors(
     out: Tensor,
     key: Tensor | None,
     value: Tensor | None,
-    loc: Tensor | None,
     attn_logits: Tensor,
     shared: bool,
 ) -> None:
-    """Types, shapes and layouts of the float tensors, and the slots that are written."""
+    """Types, shapes and layouts of the float tensors."""
     tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "out": out, "key": key, "value": value}
     for name, tensor in (tensors | {"attn_logits": attn_logits}).items():
         if tensor is not None or name not in ("key", "value"):
@@ -103,15 +109,26 @@ def _check_tensors(
     checks.has_shape("key", key, [B, Hkv, D])
     if value is None and not shared:
         raise ValueError("key is given without value, but v_cache is not part of k_cache")
+
+
+def _live_requests(B: int, k_cache: Tensor, key: Tensor | None, loc: Tensor | None, pad_slot: int | None) -> Tensor:
+    """The mask [B] of the requests that are no pads; where key is given their slots are checked, which are written."""
+    if pad_slot is not None:
+        checks.is_integer("pad_slot", pad_slot)
     if loc is None:
-        raise ValueError("key is given without loc")
+        if key is not None or pad_slot is not None:
+            raise ValueError(f"{'pad_slot' if key is None else 'key'} is given without loc")
+        return torch.ones(B, dtype=torch.bool)
+    if key is None and pad_slot is None:
+        return torch.ones(B, dtype=torch.bool)
     checks.is_index("loc", loc, [B])
-    checks.in_range("loc", loc, P)
-    checks.no_duplicates("loc", loc)
+    if key is None:
+        return loc != pad_slot
+    return checks.written_slots("loc", loc, k_cache.shape[0], pad_slot)
 
 
 def _visible_slots(
-    q: Tensor,
+    live: Tensor,
     k_cache: Tensor,
     req_to_token: Tensor,
     req_pool_indices: Tensor,
@@ -119,9 +136,9 @@ def _visible_slots(
     encoder_lens: Tensor | None,
     sliding_window: int,
     is_cross_attn: bool,
-) -> list[Tensor]:
-    """For each request the cache slots of the keys that it sees, every one checked."""
-    B = q.shape[0]
+) -> dict[int, Tensor]:
+    """For each live request the cache slots of the keys that it sees, every one checked."""
+    B = len(live)
     checks.is_index("req_to_token", req_to_token)
     checks.is_tensor("req_to_token", req_to_token, 2)
     R, C = req_to_token.shape
@@ -130,13 +147,13 @@ def _visible_slots(
             checks.is_index(name, tensor, [B])
     if is_cross_attn and encoder_lens is None:
         raise ValueError("encoder_lens is required in cross attention")
-    checks.in_range("req_pool_indices", req_pool_indices, R)
+    checks.in_range("req_pool_indices", req_pool_indices, R, live)
     checks.is_integer("sliding_window", sliding_window)
     lengths = seq_lens if encoder_lens is None or not is_cross_attn else encoder_lens
     offsets = None if is_cross_attn else encoder_lens
-    slots = []
-    for b, row in enumerate(req_pool_indices.tolist()):
-        L = int(lengths[b])
+    slots = {}
+    for b in live.nonzero().flatten().tolist():
+        row, L = int(req_pool_indices[b]), int(lengths[b])
         start = 0 if offsets is None else int(offsets[b])
         name = "encoder_lens" if is_cross_attn else "seq_lens"
         if L < 0 or start < 0:
@@ -150,5 +167,5 @@ def _visible_slots(
             column = start + first + int(outside[0])
             raise IndexError(f"req_to_token[{row}, {column}] = {int(req_to_token[row, column])} (batch row {b}) is outside "
                              f"[0, {k_cache.shape[0]})")
-        slots.append(keys.long())
+        slots[b] = keys.long()
     return slots

@@ -68,13 +68,15 @@ template <class T>
 void attend(const Call& call) {
   const int64_t requests = call.q.sizes[0], kv_heads = call.k_cache.sizes[1], size = sizeof(T);
   const int64_t D = call.q.sizes[2], Dv = call.v_cache.sizes[2];
-  int64_t total = 0, longest = 0;
+  int64_t total = 0, longest = 0, busy = 0;
   for (int64_t b = 0; b < requests; ++b) {
     const int64_t keys = call.requests.range(b).keys;
     total += keys;
     longest = most(longest, keys);
+    busy += keys > 0;
   }
-  const SplitPlan plan = plan_splits(call.attn_logits.sizes[2], requests, total, longest, kv_heads);
+  // Only requests with keys count, so that padding a batch changes no bit of it.
+  const SplitPlan plan = plan_splits(call.attn_logits.sizes[2], most(busy, 1), total, longest, kv_heads);
   const int64_t part_heads = divide_up(kv_heads, plan.head_parts);
   const int64_t bytes = total * kv_heads * (D + (call.shared ? 0 : Dv)) * size;
 
@@ -120,12 +122,14 @@ void attend(const Call& call) {
 }
 
 // Rows of key and value to their slots, before anything is read.
-KP_NOINLINE void write_new_rows(const View& from, const View& cache, const View& loc) {
+KP_NOINLINE void write_new_rows(const View& from, const View& cache, const SlotRequests& requests) {
   const int64_t heads = from.sizes[1], bytes = from.sizes[2] * element_size(from.dtype);
   parallel_for(from.sizes[0], kSerialBytes / (heads * bytes) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b)
+    for (int64_t b = begin; b < end; ++b) {
+      if (requests.is_pad(b)) continue;
       for (int64_t h = 0; h < heads; ++h)
-        __builtin_memcpy(at(cache, index_at(loc, b), h), at(from, b, h), bytes);
+        __builtin_memcpy(at(cache, index_at(requests.loc, b), h), at(from, b, h), bytes);
+    }
   });
 }
 
@@ -133,16 +137,19 @@ KP_NOINLINE void write_new_rows(const View& from, const View& cache, const View&
 
 void decode_attention(const DecodeAttentionArguments& arguments) {
   const View &q = arguments.q, &key = arguments.key;
-  if (key.defined) {
-    write_new_rows(key, arguments.k_cache, arguments.loc);
-    if (!arguments.shared) write_new_rows(arguments.value, arguments.v_cache, arguments.loc);
-  }
-  if (q.sizes[0] == 0 || q.sizes[1] == 0) return;
   const SlotRequests requests{.req_pool_indices = arguments.req_pool_indices,
                               .seq_lens = arguments.seq_lens,
                               .encoder_lens = arguments.encoder_lens,
+                              .loc = arguments.loc,
                               .sliding_window = arguments.sliding_window,
-                              .is_cross_attn = arguments.is_cross_attn};
+                              .is_cross_attn = arguments.is_cross_attn,
+                              .has_pad = arguments.has_pad,
+                              .pad_slot = arguments.pad_slot};
+  if (key.defined) {
+    write_new_rows(key, arguments.k_cache, requests);
+    if (!arguments.shared) write_new_rows(arguments.value, arguments.v_cache, requests);
+  }
+  if (q.sizes[0] == 0 || q.sizes[1] == 0) return;
   const Call call{arguments, requests, {.scale = arguments.sm_scale, .cap = arguments.logit_cap}};
   with_float(q.dtype, [&](auto element) { attend<decltype(element)>(call); });
 }

@@ -18,6 +18,8 @@ struct DecodeAttentionArguments {
   float sm_scale, logit_cap;
   int64_t sliding_window;
   bool is_cross_attn;
+  bool has_pad;  // requests whose loc is pad_slot store nothing, and their rows of out are 0
+  int64_t pad_slot;
   bool shared;  // v_cache is the first part of k_cache
 };
 KP_KERNEL(decode_attention, DecodeAttentionArguments);

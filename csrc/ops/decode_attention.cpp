@@ -20,7 +20,7 @@ bool shares_buffer(const View& k_cache, const View& v_cache) {
 }
 
 void check_new_rows(const View& key, const View& value, const View& loc, const View& k_cache,
-                    const View& v_cache, int64_t batch, bool shared) {
+                    const View& v_cache, int64_t batch, bool shared, Pad pad) {
   const int64_t heads = v_cache.sizes[1];
   if (value.defined) check_shape({"value", value}, {batch, heads, v_cache.sizes[2]});
   if (!key.defined) {
@@ -29,18 +29,26 @@ void check_new_rows(const View& key, const View& value, const View& loc, const V
   }
   check_shape({"key", key}, {batch, heads, k_cache.sizes[2]});
   KP_CHECK_VALUE(value.defined || shared, "key is given without value, but v_cache is not part of k_cache");
-  KP_CHECK_VALUE(loc.defined, "key is given without loc");
+  check_indices_in_range({"loc", loc}, k_cache.sizes[0], pad);
+  check_no_duplicates({"loc", loc}, pad);
+}
+
+// Slots of new keys, which also tell the pads.
+void check_loc(const View& loc, bool key, Pad pad, int64_t batch) {
+  if (!key && !pad.given) return;
+  KP_CHECK_VALUE(loc.defined, key ? "key" : "pad_slot", " is given without loc");
   check_index_dtype({"loc", loc});
   check_shape({"loc", loc}, {batch});
-  check_indices_in_range({"loc", loc}, k_cache.sizes[0]);
-  check_no_duplicates({"loc", loc});
 }
 
 void check_requests(const SlotRequests& requests, const View& req_to_token, int64_t slots) {
   const int64_t rows = req_to_token.sizes[0], columns = req_to_token.sizes[1];
-  check_indices_in_range({"req_pool_indices", requests.req_pool_indices}, rows);
   const char* name = requests.is_cross_attn ? "encoder_lens" : "seq_lens";
   for (int64_t b = 0; b < requests.req_pool_indices.sizes[0]; ++b) {
+    if (requests.is_pad(b)) continue;
+    const int64_t row = index_at(requests.req_pool_indices, b);
+    KP_CHECK_INDEX(row >= 0 && row < rows, "req_pool_indices[", b, "] = ", row, " is outside [0, ", rows,
+                   ")");
     const int64_t length = requests.length(b), offset = requests.offset(b);
     KP_CHECK_VALUE(length >= 0, name, "[", b, "] = ", length, " is negative");
     KP_CHECK_VALUE(offset >= 0, "encoder_lens[", b, "] = ", offset, " is negative");
@@ -57,13 +65,15 @@ void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor
                       const Tensor& attn_logits_in, const Tensor& req_to_token_in,
                       const Tensor& req_pool_indices_in, const Tensor& seq_lens_in,
                       const std::optional<Tensor>& encoder_lens_in, const std::optional<Tensor>& sinks_in,
-                      double sm_scale, double logit_cap, int64_t sliding_window, bool is_cross_attn) {
+                      double sm_scale, double logit_cap, int64_t sliding_window, bool is_cross_attn,
+                      std::optional<int64_t> pad_slot) {
   const View q = view_of("q", q_in), out = view_of("out", out_in),
              attn_logits = view_of("attn_logits", attn_logits_in);
   const View k_cache = view_of("k_cache", k_cache_in), v_cache = view_of("v_cache", v_cache_in);
   const View key = view_of("key", key_in), value = view_of("value", value_in),
              sinks = view_of("sinks", sinks_in);
-  const View loc = key.defined ? view_of("loc", loc_in) : View{};
+  const Pad pad{pad_slot.has_value(), pad_slot.value_or(0)};
+  const View loc = key.defined || pad.given ? view_of("loc", loc_in) : View{};
   const View req_to_token = view_of("req_to_token", req_to_token_in),
              seq_lens = view_of("seq_lens", seq_lens_in);
   const View req_pool_indices = view_of("req_pool_indices", req_pool_indices_in);
@@ -87,7 +97,8 @@ void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor
                  shape_of(attn_logits));
   check_shape({"attn_logits", attn_logits}, {batch, heads, attn_logits.sizes[2], Dv + 1});
   const bool shared = shares_buffer(k_cache, v_cache);
-  check_new_rows(key, value, loc, k_cache, v_cache, batch, shared);
+  check_loc(loc, key.defined, pad, batch);
+  check_new_rows(key, value, loc, k_cache, v_cache, batch, shared, pad);
   check_attention({heads, kv_heads, D, Dv, q.dtype}, sm_scale, logit_cap, sinks);
 
   check_rank({"req_to_token", req_to_token}, 2);
@@ -102,8 +113,11 @@ void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor
   check_requests({.req_pool_indices = req_pool_indices,
                   .seq_lens = seq_lens,
                   .encoder_lens = encoder_lens,
+                  .loc = loc,
                   .sliding_window = sliding_window,
-                  .is_cross_attn = is_cross_attn},
+                  .is_cross_attn = is_cross_attn,
+                  .has_pad = pad.given,
+                  .pad_slot = pad.slot},
                  req_to_token, slots);
 
   const View none, k_written = key.defined ? k_cache : none,
@@ -139,6 +153,8 @@ void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor
                              .logit_cap = static_cast<float>(logit_cap),
                              .sliding_window = sliding_window,
                              .is_cross_attn = is_cross_attn,
+                             .has_pad = pad.given,
+                             .pad_slot = pad.slot,
                              .shared = shared});
 }
 
@@ -150,6 +166,6 @@ KP_OPERATOR(decode_attention,
             "Tensor(d!) attn_logits, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, Tensor? "
             "encoder_lens, "
             "Tensor? sinks, float sm_scale, float logit_cap=0.0, int sliding_window=0, bool "
-            "is_cross_attn=False) -> ()");
+            "is_cross_attn=False, int? pad_slot=None) -> ()");
 
 }  // namespace kernelpair

@@ -8,10 +8,12 @@ from torch import Tensor
 from optimized.backends.common import check_all, check_call, lengths, store
 from optimized.operators import operator
 from optimized.workspace import Workspace
-from serving import AttentionLayer, ForwardBatch, KVPool, check_layers
+from serving import DECODE_MODES, AttentionLayer, ForwardBatch, KVPool, check_layers
 
 SPLIT_KEYS = 256  # keys of a split: fewer would cost more in merging than they gain in balance
 MOST_SPLITS = 16
+PAD_SLOT = -1  # of padded requests: every slot of a pool may be a live request's
+EMPTY = {"total": 0, "new": 0, "pool": 0, "encoder": 0, "loc": PAD_SLOT}  # what a padded request has in the static buffers
 
 
 class SlotBackend:
@@ -32,7 +34,8 @@ class SlotBackend:
         """Lengths and rows of a batch, before its first layer runs. ValueError, TypeError, IndexError."""
         check_all(batch, self.req_to_token, self.slots, 1, self.max_bs)
         total, new = lengths(batch)
-        given = {"total": total, "new": new, "pool": batch.req_pool_indices, "encoder": batch.encoder_lens}
+        loc = batch.out_cache_loc if batch.mode in DECODE_MODES else None
+        given = {"total": total, "new": new, "pool": batch.req_pool_indices, "encoder": batch.encoder_lens, "loc": loc}
         self._given = given if batch.padded_size is None else self._replay(batch.padded_size, given)
         longest = int(total.max()) if batch.size else 0
         if batch.encoder_lens is not None and batch.size:
@@ -40,15 +43,14 @@ class SlotBackend:
         self._splits = max(1, min(MOST_SPLITS, longest // SPLIT_KEYS))
 
     def _replay(self, rows: int, given: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
-        """The static buffers of this size, refreshed: padded requests have no keys and no rows."""
-        names = ("total", "new", "pool", "encoder")
-        static = self._static.setdefault(rows, {name: torch.zeros(rows, dtype=torch.int64) for name in names})
+        """The static buffers of this size, refreshed: padded requests have no keys and no rows, and the pad as their slot."""
+        static = self._static.setdefault(rows, {name: torch.zeros(rows, dtype=torch.int64) for name in EMPTY})
         for name, buffer in static.items():
             value = given[name]
-            live = 0 if value is None else len(value)
+            live = 0 if value is None else min(len(value), rows)  # a location of another length is refused by each layer
             if value is not None:
-                buffer[:live] = value
-            buffer[live:] = 0
+                buffer[:live] = value[:live]
+            buffer[live:] = EMPTY[name]
         return {name: buffer if given[name] is not None else None for name, buffer in static.items()}
 
     def forward_extend(
@@ -78,16 +80,17 @@ class SlotBackend:
         save_kv_cache: bool = True,
     ) -> Tensor:  # fmt: skip
         """Attention [rows, heads, v_head_dim] of one token a request, whose key is in the pool before it is read."""
-        live, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
+        _, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
         pool, meta = self.pools[layer.layer_id], self._given
-        fused = save and not layer.is_cross and live == len(q)  # the kernel writes one key a row
+        fused = save and not layer.is_cross  # the kernel writes one key a row
         if save and not fused and k is not None and v is not None and loc is not None:
             store(pool, layer, k, v, loc)
         out = q.new_zeros(len(q), layer.heads, layer.v_head_dim)
         operator("decode_attention")(
-            q, pool.k, pool.v, out, k if fused else None, v if fused and not layer.latent else None, loc if fused else None,
-            self._logits(len(q), layer), self.req_to_token, meta["pool"], meta["total"], meta["encoder"], layer.sinks,
-            layer.sm_scale, layer.logit_cap, _window(layer), layer.is_cross,
+            q, pool.k, pool.v, out, k if fused else None, v if fused and not layer.latent else None,
+            meta["loc"] if fused else None, self._logits(len(q), layer), self.req_to_token, meta["pool"], meta["total"],
+            meta["encoder"], layer.sinks, layer.sm_scale, layer.logit_cap, _window(layer), layer.is_cross,
+            PAD_SLOT if fused else None,
         )
         return out
 

@@ -5,7 +5,6 @@ from optimized import operator
 from properties.decode_attention.bench import BENCH
 from properties.decode_attention.bound import bound
 from properties.decode_attention.cases import (
-    EDGES,
     EMULATED_WORK,
     FUSED,
     INDICES,
@@ -18,6 +17,7 @@ from properties.decode_attention.cases import (
     written,
     written_values,
 )
+from properties.decode_attention.edges import EDGES
 from properties.decode_attention.relations import RELATIONS
 from properties.decode_attention.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths

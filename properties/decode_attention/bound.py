@@ -26,9 +26,11 @@ def bound(case: DecodeAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
     for b, slots in enumerate(table.seen):
         keys[b, : len(slots)], values[b, : len(slots)] = truth["k_cache"][slots], truth["v_cache"][slots]
         seen[b, : len(slots)] = True
+    q = inputs["q"].clone()
+    q[list(case.pads)] = 0  # they may hold NaN, and see no key
     # Requests stand side by side as heads of one query row, so that the whole batch costs one evaluation.
     flat = attention_bound(
-        inputs["q"].reshape(1, batch * H, D),
+        q.reshape(1, batch * H, D),
         keys.permute(1, 0, 2, 3).reshape(N, batch * Hkv, D),
         values.permute(1, 0, 2, 3).reshape(N, batch * Hkv, Dv),
         seen.repeat_interleave(Hkv, dim=0)[:, None, :],

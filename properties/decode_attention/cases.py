@@ -1,6 +1,5 @@
 """decode_attention: what is drawn, and the arguments of a case."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -9,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, POOL, READ_ONLY
+from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, POOL, READ_ONLY
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
@@ -68,6 +67,10 @@ class DecodeAttentionCase(Case):
     """In a shared buffer: value is given although it is not written."""
     scattered: bool = False
     """Slots in any order, for odd seeds in runs of RUN consecutive ones; else each request has consecutive ones."""
+    pad: Literal["none", "negative", "zero"] = "none"
+    """The pad slot; 0 is also a slot of the caches, which live requests may see."""
+    pads: tuple[int, ...] = ()
+    """Requests whose loc is the pad slot."""
     same_row: bool = False
     """All requests use one row of the request table."""
     values: Literal["random", "one_hot", "equal"] = "random"
@@ -79,8 +82,24 @@ class DecodeAttentionCase(Case):
 
 
 def keys_of(case: DecodeAttentionCase) -> list[int]:
-    """How many keys each request has, before the window cuts them."""
-    return list(case.encoder or ()) if case.cross else list(case.lens)
+    """How many keys each request has, before the window cuts them; a pad has none."""
+    given = (case.encoder or ()) if case.cross else case.lens
+    return [0 if b in case.pads else n for b, n in enumerate(given)]
+
+
+def behind_of(case: DecodeAttentionCase) -> list[int]:
+    """How many encoder slots stand in front of each request's keys."""
+    given = [0] * len(case.lens) if case.cross or case.encoder is None else case.encoder
+    return [0 if b in case.pads else n for b, n in enumerate(given)]
+
+
+def live_of(case: DecodeAttentionCase) -> list[int]:
+    """The requests that are no pads."""
+    return [b for b in range(len(case.lens)) if b not in case.pads]
+
+
+def pad_slot_of(case: DecodeAttentionCase) -> int | None:
+    return {"none": None, "negative": -1, "zero": 0}[case.pad]
 
 
 def work(case: DecodeAttentionCase) -> int:
@@ -108,6 +127,9 @@ BUDGET = st.sampled_from((30_000, 30_000, 300_000, WORK))
 WINDOW: st.SearchStrategy[int | str] = st.sampled_from((0, 0, 0, -1, 1, 2, "n-1", "n", "n+1", "n/2"))
 CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
 SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
+PADS: st.SearchStrategy[tuple[Literal["none", "negative", "zero"], str]] = st.sampled_from(
+    (("none", "none"),) * 5 + (("zero", "last"), ("zero", "some"), ("negative", "some"), ("negative", "all"), ("zero", "none"))
+)
 RARE = st.integers(0, 15)
 ENCODER = st.integers(0, 9)
 
@@ -133,6 +155,8 @@ def strategy(draw: st.DrawFn) -> DecodeAttentionCase:
     n = max(lens, default=0)
     window = draw(WINDOW, label="window")
     exact = fields["values"] != "random"
+    pad, which = draw(PADS, label="pads")
+    pads = {"none": (), "last": range(batch // 2, batch), "some": range(0, batch, 3), "all": range(batch)}[which]
     rare = draw(RARE, label="rare")
     if fields["values"] == "equal":
         fields["splits"] = 1  # a merge of splits rounds
@@ -142,7 +166,7 @@ def strategy(draw: st.DrawFn) -> DecodeAttentionCase:
         **fields, lens=lens, encoder=encoder, heads=heads, kv_heads=kv_heads, width=width, width_v=width_v,
         window=window if isinstance(window, int) else {"n-1": n - 1, "n": n, "n+1": n + 1, "n/2": n // 2}[window],
         cap=0.0 if exact else draw(CAP, label="cap"), sinks="none" if exact else draw(SINKS, label="sinks"),
-        cross=kind == "cross", shared=shared, value_given=shared and rare % 2 == 1,
+        pad=pad, pads=tuple(pads), cross=kind == "cross", shared=shared, value_given=shared and rare % 2 == 1,
         same_row=batch > 1 and fields["values"] != "one_hot" and rare == 14,
     )
 
@@ -157,7 +181,7 @@ class SlotTable:
     pool: Tensor  # [B] table row of each request
     columns: Tensor  # [R, C] the request table, poison where it is never read
     slots: int  # P
-    loc: Tensor  # [B] where new rows are written
+    loc: Tensor  # [B] where new rows are written; of a pad the pad slot
     seen: list[Tensor]  # slots of the visible keys of each request, in order
     hidden: list[Tensor]  # slots of keys in front of the window
 
@@ -165,7 +189,7 @@ class SlotTable:
 def table_of(case: DecodeAttentionCase) -> SlotTable:
     """Slots for every token, in order or scattered, and a table that names no other ones."""
     batch = len(case.lens)
-    behind = [0] * batch if case.cross or case.encoder is None else list(case.encoder)
+    behind = behind_of(case)
     lengths = keys_of(case)
     spare = batch + 2  # slots that nobody sees; new rows go there where there is no last token
     rows = batch + 2
@@ -187,8 +211,15 @@ def table_of(case: DecodeAttentionCase) -> SlotTable:
         hidden.append(mine[behind[b] : behind[b] + cut])
         columns[pool[b], behind[b] + cut : behind[b] + lengths[b]] = seen[b]
         last = lengths[b] > 0 and not case.cross and not case.same_row
-        loc.append(int(mine[-1]) if last else int(free[slots - spare + b]))
+        choices = [mine[-1]] if last else []
+        loc.append(_new_slot(case, b, [int(slot) for slot in (*choices, free[slots - spare + b], free[-1])]))
     return SlotTable(pool, columns, slots, torch.tensor(loc, dtype=torch.int64), seen, hidden)
+
+
+def _new_slot(case: DecodeAttentionCase, b: int, choices: list[int]) -> int:
+    """Where request b's new row goes: to the first slot that is not the pad; a pad's location is the pad itself."""
+    pad = pad_slot_of(case)
+    return pad if pad is not None and b in case.pads else next(slot for slot in choices if slot != pad)
 
 
 def _scattered(seed: int, slots: int) -> Tensor:
@@ -260,9 +291,13 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
         q[..., 0] = HOT if case.values == "one_hot" else 0
     known = torch.zeros(table.slots, dtype=torch.bool)
     known[torch.cat([*table.seen, *table.hidden, torch.empty(0, dtype=torch.int64)])] = True
-    key, value = k[table.loc], v[table.loc].clone()
+    live, pads = live_of(case), list(case.pads)
+    key, value = k[table.loc.clamp(min=0)], v[table.loc.clamp(min=0)].clone()
     if case.write:
-        known[table.loc] = False
+        known[table.loc[live]] = False
+    for name, rows in (("q", q), ("key", key), ("value", value)):
+        if case.layout.get(name) != EXPANDED:  # else it would be everybody's row
+            rows[pads] = poison_value(case.poison, dtype)
     k[~known] = poison_value(case.poison, dtype)
     if not case.shared:
         v[~known] = poison_value(case.poison, dtype)
@@ -270,6 +305,15 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
     if case.sinks != "none":
         sinks = uniform(case.seed, "sinks", (heads,), dtype if case.sinks == "same" else torch.float32, 4.0)
         sinks[::5] = -torch.inf
+    pool, lens, encoder = table.pool, torch.tensor(case.lens, dtype=torch.int64), None
+    if case.encoder is not None:
+        encoder = torch.tensor(case.encoder, dtype=torch.int64)
+    for entries in (pool, lens, encoder):
+        if entries is not None:
+            entries[pads] = poison_value(case.poison, torch.int64)
+    loc = table.loc
+    if not case.write:
+        loc[live] = poison_value(case.poison, torch.int64)
     with_value = case.write and (case.value_given or not case.shared)
     return {
         "q": q,
@@ -278,17 +322,18 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
         "out": poison(case.poison, (batch, heads, case.width_v), dtype),
         "key": key if case.write else None,
         "value": value if with_value else None,
-        "loc": table.loc if case.write else None,
+        "loc": loc if case.write or case.pad != "none" else None,
         "attn_logits": poison(case.poison, (batch, heads, case.splits, case.width_v + 1), torch.float32),
         "req_to_token": table.columns,
-        "req_pool_indices": table.pool,
-        "seq_lens": torch.tensor(case.lens, dtype=torch.int64),
-        "encoder_lens": None if case.encoder is None else torch.tensor(case.encoder, dtype=torch.int64),
+        "req_pool_indices": pool,
+        "seq_lens": lens,
+        "encoder_lens": encoder,
         "sinks": sinks,
         "sm_scale": sm_scale,
         "logit_cap": case.cap,
         "sliding_window": case.window,
         "is_cross_attn": case.cross,
+        "pad_slot": pad_slot_of(case),
     }
 
 
@@ -300,7 +345,8 @@ def written(case: DecodeAttentionCase, inputs: Inputs) -> Tensor:
     """The slots that new rows go to."""
     mask = torch.zeros(inputs["k_cache"].shape[0], 1, 1, dtype=torch.bool)
     if inputs["key"] is not None:
-        mask[inputs["loc"].long()] = True
+        loc, pad = inputs["loc"], inputs["pad_slot"]
+        mask[(loc if pad is None else loc[loc != pad]).long()] = True
     return mask
 
 
@@ -313,38 +359,6 @@ def picture(case: DecodeAttentionCase) -> str:
     """A line a request: its keys, those that the query sees as #."""
     lines = []
     for b, slots in enumerate(table_of(case).seen):
-        total, behind = keys_of(case)[b], 0 if case.cross or case.encoder is None else case.encoder[b]
+        total, behind = keys_of(case)[b], behind_of(case)[b]
         lines.append(f"{b:>3}  {'e' * behind}{'.' * (total - len(slots))}{'#' * len(slots)}"[:110] + f"  {len(slots)} keys")
     return "\n".join(lines)
-
-
-EDGES: dict[str, Callable[[Any], bool]] = {
-    "no requests": lambda case: not case.lens,
-    "no keys": lambda case: 0 in keys_of(case),
-    "more splits than keys": lambda case: any(0 < n < case.splits for n in keys_of(case)),
-    "keys in several splits": lambda case: case.splits > 1 and any(n >= 128 for n in keys_of(case)),
-    "long": lambda case: any(n >= 511 for n in keys_of(case)),
-    "cross attention": lambda case: case.cross and any(keys_of(case)),
-    "behind an encoder": lambda case: case.encoder is not None and not case.cross and any(case.lens),
-    "window cuts": lambda case: not case.cross and any(0 < case.window < n for n in case.lens),
-    "window behind an encoder": lambda case: bool(case.encoder) and not case.cross and any(
-        0 < case.window < n and e for n, e in zip(case.lens, case.encoder)),
-    "window of one key": lambda case: case.window == 1 and not case.cross and any(n > 1 for n in case.lens),
-    "softcap": lambda case: case.cap > 0,
-    "sinks": lambda case: case.sinks != "none",
-    "writes": lambda case: case.write,
-    "writes for a request without keys": lambda case: case.write and 0 in keys_of(case),
-    "shared buffer": lambda case: case.shared,
-    "shared buffer, value not given": lambda case: case.shared and case.write and not case.value_given,
-    "shared buffer with window, encoder or cross": lambda case: case.shared and (case.cross or bool(case.encoder)),
-    "several kv heads share queries": lambda case: 1 < case.kv_heads < case.heads,
-    "MHA": lambda case: 1 < case.kv_heads == case.heads,
-    "MLA of 128 heads": lambda case: case.shared and case.heads == 128,
-    "D != Dv": lambda case: case.width != case.width_v,
-    "width of 1": lambda case: case.width == 1,
-    "scattered slots": lambda case: case.scattered,
-    "requests share a table row": lambda case: case.same_row,
-    "fused caches": lambda case: case.layout.get("k_cache") == "fused" and not case.shared,
-    **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype  # type: ignore[misc]
-       for dtype in ("bfloat16", "float16", "float32")},
-}

@@ -9,6 +9,7 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Alias, Inputs, Relation
 from kernelpair.trial.session import Session
+from properties.decode_attention.cases import keys_of, live_of
 from reference.extend_attention import extend_attention
 
 OTHER_SPLITS = {1: 3, 2: 7, 3: 1, 7: 2, 8: 1, 16: 5}
@@ -29,6 +30,22 @@ def _given(case: Any, session: Session) -> Inputs:
 
 def _batch_argument(name: str) -> bool:
     return name in ("q", "out", "key", "value", "loc", "attn_logits", "req_pool_indices", "seq_lens", "encoder_lens")
+
+
+def _reading(given: Inputs) -> Inputs:
+    """The call without new keys, for caches that hold them; loc stays where it tells the pads."""
+    loc = None if given["pad_slot"] is None else given["loc"]
+    return given | {"key": None, "value": None, "loc": loc}
+
+
+def _pads_empty(case: Any, given: Inputs) -> Inputs:
+    """The pads as requests without keys, for what knows no pads."""
+    empty = {name: given[name].clone() for name in ("seq_lens", "req_pool_indices")}
+    if given["encoder_lens"] is not None:
+        empty["encoder_lens"] = given["encoder_lens"].clone()
+    for entries in empty.values():
+        entries[list(case.pads)] = 0
+    return given | empty
 
 
 def _requests(given: Inputs, rows: Tensor) -> Inputs:
@@ -55,7 +72,7 @@ def _splits(case: Any, session: Session) -> None:
 
 def _extend(case: Any, session: Session) -> None:
     """The reference of extend_attention in float64: each request extends by its last token."""
-    given = session.inputs()
+    given = _pads_empty(case, session.inputs())
     lens, rows = given["seq_lens"].long(), given["req_to_token"].long()
     live = lens > 0
     off = torch.zeros_like(lens) if given["encoder_lens"] is None else given["encoder_lens"].long()
@@ -91,7 +108,7 @@ def _written_before(case: Any, session: Session) -> None:
     caches = {name: session.first.outputs[name] for name in ("k_cache", "v_cache")}
     if case.shared:
         caches["v_cache"] = given["v_cache"]
-    before = given | caches | {"key": None, "value": None, "loc": None}
+    before = _reading(given | caches)
     other = session.run(case, before, judged=False)
     session.expect_same("out", other.outputs["out"], session.first.outputs["out"], "a cache that holds the new rows already")
 
@@ -100,10 +117,11 @@ def _window(case: Any, session: Session) -> None:
     """The keys in front of the window have no influence, the first one inside it has: of equal keys each has its share."""
     given = _given(case, session)
     caches = {name: session.first.outputs[name].clone() for name in ("k_cache", "v_cache")}
-    rows, pool, lens = (given[name].long() for name in ("req_to_token", "req_pool_indices", "seq_lens"))
-    off = torch.zeros_like(lens) if given["encoder_lens"] is None else given["encoder_lens"].long()
+    known = _pads_empty(case, given)
+    rows, pool, lens = (known[name].long() for name in ("req_to_token", "req_pool_indices", "seq_lens"))
+    off = torch.zeros_like(lens) if known["encoder_lens"] is None else known["encoder_lens"].long()
     cut = {b: int(off[b] + lens[b]) - case.window for b in range(len(lens)) if 0 < case.window < int(lens[b])}
-    plain = given | {"key": None, "value": None, "loc": None} | caches
+    plain = _reading(given | caches)
     table = rows.clone()  # the slots in front exist and hold numbers
     for b, first in cut.items():
         table[pool[b], off[b] : first] = int(rows[pool[b], first])
@@ -146,8 +164,11 @@ def _relabelled(case: Any, session: Session) -> None:
     real = (table >= 0) & (table < slots)
     renamed = {"req_to_token": torch.where(real, name_of[table.clamp(0, slots - 1)], table)}
     renamed |= {name: given[name][order] for name in ("k_cache", "v_cache") if isinstance(given[name], Tensor)}
-    if case.write:
-        renamed["loc"] = name_of[given["loc"].long()]
+    if case.write or case.pads:
+        loc = given["loc"].long()
+        renamed["loc"] = torch.where((loc >= 0) & (loc < slots), name_of[loc.clamp(0, slots - 1)], loc)
+    if case.pad == "zero":
+        renamed["pad_slot"] = int(name_of[0])
     other = session.run(_plain(case), given | renamed, judged=False)
     _close(case, session, other.outputs["out"], session.first.outputs["out"], "slots renamed")
 
@@ -156,6 +177,30 @@ def _dense(case: Any, session: Session) -> None:
     names = () if case.int32 else ("req_to_token", "seq_lens", "loc")
     other = session.run(replace(case, layout={}, int32=names), _given(case, session), judged=False)
     _close(case, session, other.outputs["out"], session.first.outputs["out"], "dense tensors, other index dtypes")
+
+
+def _padded(case: Any, session: Session) -> None:
+    """Two pads more, as engines fill up a captured batch: the pad slot, row 0, one token; what they bring is never read."""
+    given = _given(case, session)
+    batch, live = len(case.lens), live_of(case)
+    ours = case.write and 0 in given["loc"][live].tolist()  # slot 0 is about to be written, so it cannot be the pad
+    pad = given["pad_slot"] if case.pad != "none" else -1 if ours else 0
+    loc = given["loc"] if case.pad != "none" or case.write else torch.full((batch,), given["k_cache"].shape[0])
+    filled = {"req_pool_indices": 0, "seq_lens": 1, "encoder_lens": 1}
+    more = {name: torch.cat([given[name], torch.full((2,), value, dtype=given[name].dtype)])
+            for name, value in filled.items() if given[name] is not None}
+    more["loc"] = torch.cat([loc, torch.full((2,), pad, dtype=loc.dtype)])
+    for name in ("q", "out", "key", "value", "attn_logits"):
+        if given[name] is not None:
+            rows = given[name].new_full((2, *given[name].shape[1:]), torch.nan)
+            more[name] = torch.cat([given[name], rows])
+    before = session.run(_plain(case), given, judged=False).outputs
+    after = session.run(_plain(case), given | more | {"pad_slot": pad}, judged=False).outputs
+    says = f"two pads of slot {pad} more"
+    session.expect_same("out", after["out"][:batch], before["out"], says)
+    session.expect_same("out", after["out"][batch:], torch.zeros_like(after["out"][batch:]), f"{says}: their rows")
+    for name in ("k_cache", "v_cache"):
+        session.expect_same(name, after[name], before[name], says)
 
 
 def _repeated_heads(case: Any, session: Session) -> None:
@@ -177,12 +222,13 @@ RELATIONS = {
     "written": Relation(_written_before, "writing first equals a cache that is written already", lambda case: case.write),
     "window": Relation(
         _window, "keys in front of the window have no influence, the first inside has",
-        lambda case: not case.cross and not case.shared and not case.same_row and any(0 < case.window < n for n in case.lens),
+        lambda case: not case.cross and not case.shared and not case.same_row and any(0 < case.window < n for n in keys_of(case)),
     ),
     "alone": Relation(_one_by_one, "a batch equals separate calls", lambda case: 1 < len(case.lens) <= 4),
     "order": Relation(_reordered, "permuting requests permutes results", lambda case: len(case.lens) > 1),
     "rename": Relation(_relabelled, "renaming slots changes nothing", lambda case: bool(case.lens)),
     "layout": Relation(_dense, "layout and index dtype do not matter"),
+    "pads": Relation(_padded, "padding changes no bit of a live row or of the caches"),
     "heads": Relation(
         _repeated_heads, "GQA equals MHA over repeated heads",
         lambda case: case.kv_heads < case.heads <= 17 and bool(case.lens),

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from kernelpair.contract.pair import Alias, Inputs, WrongCall
+from properties.decode_attention.cases import behind_of, keys_of, live_of, pad_slot_of
 from properties.shared.wrong_calls import (
     INF,
     NAN,
@@ -14,12 +15,14 @@ from properties.shared.wrong_calls import (
     changed,
     entry,
     grown,
+    made,
     no_index,
     one_rank_more,
     other_dtype,
     replaced,
     replaced_each,
     self_overlapping,
+    setting,
     sparse,
     with_sink,
 )
@@ -29,11 +32,10 @@ FLOATS = ("q", "k_cache", "v_cache", "out", "key", "value")
 
 def _first_key(case: Any, given: Inputs) -> tuple[int, int] | None:
     """Table entry of the first visible key of the first request that has one."""
-    for b, tokens in enumerate(case.encoder if case.cross else case.lens):
+    for b, tokens in enumerate(keys_of(case)):
         if tokens:
             cut = tokens - case.window if not case.cross and 0 < case.window < tokens else 0
-            behind = case.encoder[b] if case.encoder is not None and not case.cross else 0
-            return int(given["req_pool_indices"][b]), behind + cut
+            return int(given["req_pool_indices"][b]), behind_of(case)[b] + cut
     return None
 
 
@@ -45,29 +47,54 @@ def _used(value: int) -> Callable[[Any, Inputs], tuple[Any, int] | None]:
     return pick
 
 
+def _of_live(value: Callable[[Any, Inputs], int]) -> Callable[[Any, Inputs], tuple[Any, int] | None]:
+    """The entry of the first request that is no pad."""
+
+    def pick(case: Any, given: Inputs) -> tuple[Any, int] | None:
+        live = live_of(case)
+        return (live[0], value(case, given)) if live else None
+
+    return pick
+
+
+def _negative(case: Any, given: Inputs) -> int:
+    """A negative number that is not the pad."""
+    return -2 if pad_slot_of(case) == -1 else -1
+
+
 def _past_the_table(case: Any, given: Inputs) -> tuple[Any, int] | None:
     """One token more than the row has columns; a window does not excuse it."""
-    behind = case.encoder[0] if case.encoder is not None else 0
-    return None if case.cross else (0, given["req_to_token"].shape[1] - behind + 1)
+    live = live_of(case)
+    if case.cross or not live:
+        return None
+    return live[0], given["req_to_token"].shape[1] - behind_of(case)[live[0]] + 1
 
 
 def _past_the_table_unseen(case: Any, given: Inputs) -> Inputs | None:
     """The same where the window hides all but one column, and what lies behind the row is a slot like any other."""
-    where = _past_the_table(case, given) if case.lens else None
+    where = _past_the_table(case, given)
     if where is None:
         return None
     lengths = given["seq_lens"].clone()
-    lengths[0] = where[1]
+    lengths[where[0]] = where[1]
     return given | {"seq_lens": lengths, "req_to_token": torch.zeros_like(given["req_to_token"]), "sliding_window": 1}
 
 
 def _too_long_encoder(case: Any, given: Inputs) -> tuple[Any, int] | None:
-    columns = given["req_to_token"].shape[1]
-    return (0, columns + 1) if case.cross else (0, columns - case.lens[0] + 1)
+    columns, live = given["req_to_token"].shape[1], live_of(case)
+    if not live:
+        return None
+    return (live[0], columns + 1) if case.cross else (live[0], columns - case.lens[live[0]] + 1)
 
 
 def _duplicate_loc(case: Any, given: Inputs) -> tuple[Any, int] | None:
-    return (1, int(given["loc"][0])) if len(given["loc"]) > 1 else None
+    live = live_of(case)
+    return (live[1], int(given["loc"][live[0]])) if len(live) > 1 else None
+
+
+def _pad_repeated(case: Any, given: Inputs) -> Inputs | None:
+    """Slots that repeat are only excused by the pad slot: without it pads are requests like any other."""
+    return given | {"pad_slot": None} if case.write and len(case.pads) > 1 and case.pad == "zero" else None
 
 
 def _shifted_values(case: Any, given: Inputs) -> Inputs | None:
@@ -126,19 +153,21 @@ WRONG_CALLS = {
     "value_without_key": WrongCall(
         lambda case, given: given | {"key": None} if given["value"] is not None else None, ValueError, ("value", "key")),
     "no_encoder_lens": replaced("encoder_lens", None, ValueError, when=lambda case: case.cross),
-    "loc_negative": entry("loc", lambda case, given: (0, -1), IndexError),
-    "loc_too_large": entry("loc", lambda case, given: (0, given["k_cache"].shape[0]), IndexError),
-    "loc_duplicate": entry("loc", _duplicate_loc, ValueError),
-    "pool_negative": entry("req_pool_indices", lambda case, given: (0, -1), IndexError),
-    "pool_too_large": entry(
-        "req_pool_indices", lambda case, given: (0, given["req_to_token"].shape[0]), IndexError),
+    "loc_negative": entry("loc", _of_live(_negative), IndexError, when=_writes),
+    "loc_too_large": entry("loc", _of_live(lambda case, given: given["k_cache"].shape[0]), IndexError, when=_writes),
+    "loc_duplicate": entry("loc", _duplicate_loc, ValueError, when=_writes),
+    "pads_without_pad_slot": WrongCall(_pad_repeated, ValueError, "loc"),
+    "pad_slot_without_loc": made(setting(pad_slot=0, loc=None, key=None, value=None), ValueError, "pad_slot", "loc"),
+    "pad_slot_float": replaced("pad_slot", 0.5, TypeError),
+    "pool_negative": entry("req_pool_indices", _of_live(lambda case, given: -1), IndexError),
+    "pool_too_large": entry("req_pool_indices", _of_live(lambda case, given: given["req_to_token"].shape[0]), IndexError),
     "table_negative": entry("req_to_token", _used(-1), IndexError),
     "table_too_large": entry("req_to_token", _used(0), IndexError),
     "table_huge": entry("req_to_token", _used(2**30), IndexError),
-    "seq_lens_negative": entry("seq_lens", lambda case, given: None if case.cross else (0, -1), ValueError),
+    "seq_lens_negative": entry("seq_lens", _of_live(lambda case, given: -1), ValueError, when=lambda case: not case.cross),
     "seq_lens_too_large_for_a_window": WrongCall(_past_the_table_unseen, IndexError, "seq_lens"),
     "seq_lens_too_large": entry("seq_lens", _past_the_table, IndexError, "seq_lens", "req_to_token"),
-    "encoder_lens_negative": entry("encoder_lens", lambda case, given: (0, -1), ValueError),
+    "encoder_lens_negative": entry("encoder_lens", _of_live(lambda case, given: -1), ValueError),
     "encoder_lens_too_large": entry(
         "encoder_lens", _too_long_encoder, IndexError, "encoder_lens", "seq_lens", "req_to_token"),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k_cache")),

@@ -87,8 +87,11 @@ def decode_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, out: Tensor, key: Tensor | None, value: Tensor | None, loc: Tensor | None,
     attn_logits: Tensor, req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor, encoder_lens: Tensor | None,
     sinks: Tensor | None, sm_scale: float, logit_cap: float = 0.0, sliding_window: int = 0, is_cross_attn: bool = False,
+    pad_slot: int | None = None,
 ) -> None:
     """decode_attention_cpu"""
+    if pad_slot is not None:
+        raise Unsupported("no pads (not offered)")
     if key is not None and k_cache.data_ptr() == v_cache.data_ptr():
         value = key[..., : v_cache.shape[2]]
     call(

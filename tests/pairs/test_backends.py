@@ -123,6 +123,28 @@ def test_what_a_backend_cannot_do_is_refused_when_it_is_made(side: str) -> None:
 
 
 @pytest.mark.parametrize("side", SIDES)
+def test_padded_requests_leave_a_live_one_in_slot_0_alone(side: str) -> None:
+    table, slot_0 = TABLE.flip(1), torch.full((1, 8), 0.25)
+    backend = made(side, "slot", max_bs=4)
+    backend.req_to_token.copy_(table)
+    backend.pools[0].k[0], backend.pools[0].v[0] = slot_0, slot_0
+    live = replace(BATCH, req_pool_indices=torch.tensor([0]), seq_lens=torch.tensor([32]), out_cache_loc=torch.tensor([0]))
+    seen = replace(live, req_pool_indices=torch.tensor([1]), seq_lens=torch.tensor([3]), out_cache_loc=torch.tensor([61]))
+    padded = [torch.cat([rows, torch.full((3, *rows.shape[1:]), torch.nan)]) for rows in activations()]
+    q, k, v = padded
+    for batch, stored in ((live, 0), (seen, 61)):
+        backend.pools[0].k[0] = slot_0
+        before = backend.pools[0].k.clone()
+        out = decoded(backend, replace(batch, padded_size=4), q=q, k=k, v=v, tokens=4)
+        assert torch.equal(out[1:], torch.zeros(3, 2, 8)) and out[0].isfinite().all()
+        before[stored] = k[0]
+        assert torch.equal(backend.pools[0].k, before)
+        backend.pools[0].k[0] = slot_0
+        alone = decoded(backend, batch, q=q[:1], k=k[:1], v=v[:1])
+        assert torch.equal(alone, out[:1])  # slot 0 and all
+
+
+@pytest.mark.parametrize("side", SIDES)
 def test_buffers_hold_one_size_of_draft(side: str) -> None:
     backend = made(side, "paged", max_bs=2, max_context_len=16, num_draft_tokens=3)
     verify = replace(BATCH, mode="target_verify", padded_size=2, num_draft_tokens=2)

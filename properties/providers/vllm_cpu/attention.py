@@ -108,7 +108,7 @@ def _fit_decode(case: DecodeAttentionCase) -> DecodeAttentionCase:
         ("req_to_token",) if "req_to_token" in case.int32 else (),
         lens=tuple(max(length, 1) for length in case.lens) or (1,), sinks="same" if case.sinks != "none" else "none",
         encoder=case.encoder if case.lens else None, cross=case.cross and bool(case.lens),
-        values=_values(case),
+        values=_values(case), pad="none", pads=(),
     )
     if is_mla(wanted):
         wanted = replace(wanted, cap=0.0)
@@ -122,6 +122,7 @@ def _fit_decode(case: DecodeAttentionCase) -> DecodeAttentionCase:
         "MLA with bfloat16 (AMXMLABackend.supported_dtypes)": lambda case: is_mla(case) and case.dtype != "bfloat16",
         "MLA without logit_cap (checked by the operator)": lambda case: is_mla(case) and case.cap > 0,
         EQUAL: lambda case: case.values == "equal",
+        "no pads (not offered)": lambda case: case.pad != "none",
         "sinks have q's dtype (read as such)": lambda case: case.sinks == "float32",
         "at least one request, each with a token (its own)": lambda case: not case.lens or 0 in case.lens,
         "the last stride of q, keys and values is 1 (checked)": lambda case: bool(case.layout) and not _wide(case),
@@ -136,8 +137,11 @@ def decode_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, out: Tensor, key: Tensor | None, value: Tensor | None, loc: Tensor | None,
     attn_logits: Tensor, req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor, encoder_lens: Tensor | None,
     sinks: Tensor | None, sm_scale: float, logit_cap: float = 0.0, sliding_window: int = 0, is_cross_attn: bool = False,
+    pad_slot: int | None = None,
 ) -> None:
     """decode_attention_cpu, the decode step of AMX_MLA"""
+    if pad_slot is not None:
+        raise Unsupported("no pads (not offered)")
     if key is not None and k_cache.data_ptr() == v_cache.data_ptr():
         value = key[..., : v_cache.shape[2]]  # the operator wants a value with every key; in a shared buffer it is part of it
     OPS.decode_attention_cpu(
