@@ -119,12 +119,13 @@ def _live_requests(B: int, k_cache: Tensor, key: Tensor | None, loc: Tensor | No
         if key is not None or pad_slot is not None:
             raise ValueError(f"{'pad_slot' if key is None else 'key'} is given without loc")
         return torch.ones(B, dtype=torch.bool)
-    if key is None and pad_slot is None:
+    if key is not None:
+        checks.is_index("loc", loc, [B])
+        return checks.written_slots("loc", loc, k_cache.shape[0], pad_slot)
+    if pad_slot is None:
         return torch.ones(B, dtype=torch.bool)
     checks.is_index("loc", loc, [B])
-    if key is None:
-        return loc != pad_slot
-    return checks.written_slots("loc", loc, k_cache.shape[0], pad_slot)
+    return loc != pad_slot
 
 
 def _visible_slots(

@@ -162,7 +162,7 @@ def _relabelled(case: Any, session: Session) -> None:
     name_of[order] = torch.arange(slots)
     table = given["req_to_token"].long()
     real = (table >= 0) & (table < slots)
-    renamed = {"req_to_token": torch.where(real, name_of[table.clamp(0, slots - 1)], table)}
+    renamed: Inputs = {"req_to_token": torch.where(real, name_of[table.clamp(0, slots - 1)], table)}
     renamed |= {name: given[name][order] for name in ("k_cache", "v_cache") if isinstance(given[name], Tensor)}
     if case.write or case.pads:
         loc = given["loc"].long()
@@ -180,22 +180,30 @@ def _dense(case: Any, session: Session) -> None:
 
 
 def _padded(case: Any, session: Session) -> None:
-    """Two pads more, as engines fill up a captured batch: the pad slot, row 0, one token; what they bring is never read."""
+    """Two pads more, behind the batch and behind its longest request alone in splits, where they might change how it is cut."""
     given = _given(case, session)
-    batch, live = len(case.lens), live_of(case)
+    live, keys = live_of(case), keys_of(case)
+    if live:
+        longest = torch.tensor([max(live, key=keys.__getitem__)])
+        alone = _requests(given, longest)
+        _with_two_pads(case, session, alone | {"attn_logits": torch.zeros(1, case.heads, 7, case.width_v + 1)}, [0])
+    _with_two_pads(case, session, given, live)
+
+
+def _with_two_pads(case: Any, session: Session, given: Inputs, live: list[int]) -> None:
+    """As engines fill up a captured batch: the pad slot, table row 0, one token; what a pad brings is never read."""
+    batch = len(given["seq_lens"])
     ours = case.write and 0 in given["loc"][live].tolist()  # slot 0 is about to be written, so it cannot be the pad
     pad = given["pad_slot"] if case.pad != "none" else -1 if ours else 0
     loc = given["loc"] if case.pad != "none" or case.write else torch.full((batch,), given["k_cache"].shape[0])
     filled = {"req_pool_indices": 0, "seq_lens": 1, "encoder_lens": 1}
-    more = {name: torch.cat([given[name], torch.full((2,), value, dtype=given[name].dtype)])
-            for name, value in filled.items() if given[name] is not None}
-    more["loc"] = torch.cat([loc, torch.full((2,), pad, dtype=loc.dtype)])
-    for name in ("q", "out", "key", "value", "attn_logits"):
-        if given[name] is not None:
-            rows = given[name].new_full((2, *given[name].shape[1:]), torch.nan)
-            more[name] = torch.cat([given[name], rows])
+    padded = given | {"pad_slot": pad, "loc": torch.cat([loc, torch.full((2,), pad, dtype=loc.dtype)])}
+    padded |= {name: torch.cat([given[name], torch.full((2,), value, dtype=given[name].dtype)])
+               for name, value in filled.items() if given[name] is not None}
+    padded |= {name: torch.cat([given[name], given[name].new_full((2, *given[name].shape[1:]), torch.nan)])
+               for name in ("q", "out", "key", "value", "attn_logits") if given[name] is not None}
     before = session.run(_plain(case), given, judged=False).outputs
-    after = session.run(_plain(case), given | more | {"pad_slot": pad}, judged=False).outputs
+    after = session.run(_plain(case), padded, judged=False).outputs
     says = f"two pads of slot {pad} more"
     session.expect_same("out", after["out"][:batch], before["out"], says)
     session.expect_same("out", after["out"][batch:], torch.zeros_like(after["out"][batch:]), f"{says}: their rows")
