@@ -45,7 +45,7 @@ def gdn_attention_core(
     mixed_qkv: Tensor, a: Tensor, b: Tensor, core_attn_out: Tensor, conv_state: Tensor, ssm_state: Tensor,
     conv_weight: PackedConvWeight, conv_bias: Tensor | None, A_log: Tensor, dt_bias: Tensor, metadata: GdnMetadata | None, *,
     num_k_heads: int, head_k_dim: int, num_v_heads: int, head_v_dim: int, conv_layout: str = "SD", state_layout: str = "vk",
-    silu_activation: bool = True, use_qk_l2norm: bool = True, eps: float = 1e-6,
+    silu_activation: bool = True, use_qk_l2norm: bool = True, eps: float = 1e-5,
 ) -> None:  # fmt: skip
     """Write the rows of `core_attn_out` that hold tokens, and the state slots of the batch's requests, in both caches.
 

@@ -22,7 +22,7 @@ def chunk_gated_delta_rule(
     cu_seqlens: Tensor,
     state_layout: str = "kv",
     use_qk_l2norm: bool = True,
-    eps: float = 1e-6,
+    eps: float = 1e-5,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, HV, V] and the fresh final states of N sequences; sequence n owns tokens cu_seqlens[n]:cu_seqlens[n + 1].
@@ -68,7 +68,7 @@ def chunk_gated_delta_rule_pool(
     cu_seqlens: Tensor,
     state_layout: str = "kv",
     use_qk_l2norm: bool = True,
-    eps: float = 1e-6,
+    eps: float = 1e-5,
     scale: float | None = None,
     pad_slot: int | None = None,
 ) -> Tensor:

@@ -22,7 +22,7 @@ def gated_delta_rule_update(
     state_indices: Tensor,
     state_layout: str = "kv",
     use_qk_l2norm: bool = True,
-    eps: float = 1e-6,
+    eps: float = 1e-5,
     scale: float | None = None,
     softplus_beta: float = 1.0,
     softplus_threshold: float = 20.0,

@@ -52,7 +52,7 @@ class GdnLayer:
     A_log: Tensor
     dt_bias: Tensor
     use_qk_l2norm: bool = True
-    eps: float = 1e-6
+    eps: float = 1e-5
 
 
 @dataclass(frozen=True, eq=False)

@@ -152,7 +152,7 @@ Tensor chunk_gated_delta_rule_pool(const Tensor& q, const Tensor& k, const Tenso
 
 KP_OPERATOR(chunk_gated_delta_rule,
             "(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? initial_state, Tensor cu_seqlens, "
-            "str state_layout=\"kv\", bool use_qk_l2norm=True, float eps=1e-6, float? scale=None) -> "
+            "str state_layout=\"kv\", bool use_qk_l2norm=True, float eps=1e-5, float? scale=None) -> "
             "(Tensor, Tensor)",
             "(v.new_empty(v.shape, dtype=q.dtype), q.new_empty((len(cu_seqlens) - 1, v.shape[1]) + "
             "((q.shape[2], v.shape[2]) if state_layout == 'kv' else (v.shape[2], q.shape[2])), "
@@ -160,7 +160,7 @@ KP_OPERATOR(chunk_gated_delta_rule,
 KP_OPERATOR(chunk_gated_delta_rule_pool,
             "(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor(a!) state, Tensor state_indices, "
             "Tensor? has_initial_state, Tensor cu_seqlens, str state_layout=\"kv\", bool use_qk_l2norm=True, "
-            "float eps=1e-6, float? scale=None, int? pad_slot=None) -> Tensor",
+            "float eps=1e-5, float? scale=None, int? pad_slot=None) -> Tensor",
             "v.new_empty(v.shape)");
 
 }  // namespace kernelpair

@@ -82,7 +82,7 @@ Tensor gated_delta_rule_update(const Tensor& A_log_in, const Tensor& dt_bias_in,
 KP_OPERATOR(
     gated_delta_rule_update,
     "(Tensor A_log, Tensor dt_bias, Tensor q, Tensor k, Tensor v, Tensor a, Tensor b, Tensor(a!) state, "
-    "Tensor state_indices, str state_layout=\"kv\", bool use_qk_l2norm=True, float eps=1e-6, float? "
+    "Tensor state_indices, str state_layout=\"kv\", bool use_qk_l2norm=True, float eps=1e-5, float? "
     "scale=None, "
     "float softplus_beta=1.0, float softplus_threshold=20.0, int? pad_slot=None) -> Tensor",
     "v.new_empty(v.shape)");

@@ -144,7 +144,7 @@ NUMBERS = {
     "beta": ("mixed", "mixed", "zero", "one"),
     "decay": DECAYS,
     "l2norm": (True, True, False),
-    "eps": (1e-6, 1e-6, 0.1),
+    "eps": (1e-5, 1e-6, 0.1),
     "scale": (None, None, 0.7),
     "keys": ("random", "random", "parallel", "tiny"),
     "size": (1.0, 1e-3, 100.0),

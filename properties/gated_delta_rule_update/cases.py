@@ -94,7 +94,7 @@ def strategy(draw: st.DrawFn) -> DeltaCase:
         state_dtype=draw(any_of("float32", "bfloat16"), label="state_dtype"),
         state_layout=draw(any_of("kv", "vk"), label="state_layout"),
         l2norm=not exact and draw(either, label="l2norm"),
-        eps=draw(any_of(1e-6, 1e-3)),
+        eps=draw(any_of(1e-5, 1e-6, 1e-3)),
         scale=1.0 if exact else draw(any_of(None, 0.3)),
         softplus_beta=draw(any_of(1.0, 0.5, 2.0)),
         softplus_threshold=draw(any_of(20.0, 0.5)),

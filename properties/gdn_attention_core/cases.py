@@ -136,7 +136,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "parameters_float32": (True, False),
     "silu": (True, False),
     "l2norm": (True, True, False),
-    "eps": (1e-6, 0.01),
+    "eps": (1e-5, 1e-6, 0.01),
     "size": (1.0, 1e-2, 30.0),
 }
 

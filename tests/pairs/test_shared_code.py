@@ -153,7 +153,7 @@ def test_fields_and_their_defaults() -> None:
                          "logit_cap": 0.0, "sliding_window": -1, "is_cross": False, "sinks": None, "k_scale": None,
                          "v_scale": None, "local": False, "latent": False},
         GdnLayer: {"layer_id": ..., "num_k_heads": ..., "head_k_dim": ..., "num_v_heads": ..., "head_v_dim": ...,
-                   "conv_weight": ..., "conv_bias": ..., "A_log": ..., "dt_bias": ..., "use_qk_l2norm": True, "eps": 1e-6},
+                   "conv_weight": ..., "conv_bias": ..., "A_log": ..., "dt_bias": ..., "use_qk_l2norm": True, "eps": 1e-5},
         KVPool: {"k": ..., "v": ...},
         StatePool: {"conv": ..., "ssm": ..., "conv_layout": "SD", "state_layout": "vk"},
         ForwardBatch: {"mode": ..., "req_pool_indices": ..., "seq_lens": ..., "out_cache_loc": None, "extend_seq_lens": None,

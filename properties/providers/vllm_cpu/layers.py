@@ -205,7 +205,7 @@ def _fit_delta(case: DeltaCase) -> DeltaCase:
 )
 def gated_delta_rule_update(
     A_log: Tensor, dt_bias: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor, state_indices: Tensor,
-    state_layout: str = "kv", use_qk_l2norm: bool = True, eps: float = 1e-6, scale: float | None = None,
+    state_layout: str = "kv", use_qk_l2norm: bool = True, eps: float = 1e-5, scale: float | None = None,
     softplus_beta: float = 1.0, softplus_threshold: float = 20.0, pad_slot: int | None = None,
 ) -> Tensor:
     """fused_sigmoid_gating_delta_rule_update_cpu"""
@@ -250,7 +250,7 @@ def _fit_chunk(case: ChunkCase) -> ChunkCase:
 )
 def chunk_gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, state_indices: Tensor,
-    has_initial_state: Tensor, cu_seqlens: Tensor, state_layout: str = "kv", use_qk_l2norm: bool = True, eps: float = 1e-6,
+    has_initial_state: Tensor, cu_seqlens: Tensor, state_layout: str = "kv", use_qk_l2norm: bool = True, eps: float = 1e-5,
     scale: float | None = None, pad_slot: int | None = None,
 ) -> Any:
     """chunk_gated_delta_rule_cpu, the slots of new requests zeroed before as the layer does"""

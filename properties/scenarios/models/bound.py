@@ -10,7 +10,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Inputs, Outputs
 from kernelpair.contract.verdict import Failure, Judged, PlaceRow, PlaceTable, Tightness
 from kernelpair.trial import judge
-from properties.scenarios.models.cases import FAMILIES, LATENT, WINDOW, ModelCase, absorbed, encoder_lens, totals
+from properties.scenarios.models.cases import FAMILIES, LATENT, LIBRARY_EPS, WINDOW, ModelCase, absorbed, encoder_lens, totals
 from properties.scenarios.models.oracle import Recorded, record
 from properties.scenarios.serving.bounds import gdn_layer_bound
 from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, attention_bound, flush_error
@@ -116,7 +116,7 @@ def _attention(
     if kind == "gdn":
         assert layer is not None
         truth = torch.cat(layer["truth"])
-        bound = gdn_layer_bound(case.dtype, given, n, totals(case), truth)
+        bound = gdn_layer_bound(case.dtype, given, n, totals(case), truth, LIBRARY_EPS)
         return truth, 2 * bound, got  # the library rounds as much as the contract allows: each side within one bound
     if kind == "cross":
         truth = _of_all(case, [] if layer is None else layer["truth"], got)

@@ -11,6 +11,7 @@ from kernelpair.call.values import generator
 from kernelpair.contract.case import Case
 from properties.shared.strategies import choices, common
 
+LIBRARY_EPS = 1e-6  # of the library's L2 norm of q and k, where our default is the engines' 1e-5
 LONGEST = 64  # decoder tokens of a request
 COLUMNS = 96
 VOCABULARY = 48

@@ -11,6 +11,7 @@ from properties.scenarios.models.cases import (
     COLUMNS,
     FAMILIES,
     LATENT,
+    LIBRARY_EPS,
     LONGEST,
     WINDOW,
     ModelCase,
@@ -65,7 +66,7 @@ class ModelRunner:
         weight, heads = self.tensors[f"conv{n}"], self.tensors[f"a{n}"].shape[1]
         width = weight.shape[0] // (2 + heads)  # one key head, and widths that are all equal
         A_log, dt_bias = self.tensors[f"A_log{n}"], self.tensors[f"dt_bias{n}"]
-        return GdnLayer(n, 1, width, heads, width, self.side.conv_weight.pack(weight), None, A_log, dt_bias)
+        return GdnLayer(n, 1, width, heads, width, self.side.conv_weight.pack(weight), None, A_log, dt_bias, eps=LIBRARY_EPS)
 
     def _state(self, layer: GdnLayer) -> StatePool:
         """States that hold NaN: a request starts from zeros whatever it finds."""

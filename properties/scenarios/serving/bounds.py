@@ -97,7 +97,7 @@ def gdn_bounds(
         dtype=case.dtype, state=case.state, conv_layout=case.conv_layout, state_layout=case.state_layout, width=GDN_WIDTH,
         key_heads=GDN["num_k_heads"], group=GDN["num_v_heads"] // GDN["num_k_heads"], K=GDN["head_k_dim"], V=GDN["head_v_dim"],
         decodes=decodes, prefills=tuple(len(one.rows) for one in prefills),
-        cold=tuple(n for n, one in enumerate(prefills) if one.start == 0),
+        cold=tuple(n for n, one in enumerate(prefills) if one.start == 0), eps=layer.eps,
     )  # fmt: skip
     lengths = [len(one.rows) for one in work]
     inputs: dict[str, Any] = {
@@ -116,13 +116,13 @@ def gdn_bounds(
     return bound["core_attn_out"], bound["ssm_state"]
 
 
-def gdn_layer_bound(dtype: str, given: Inputs, n: int, totals: Sequence[int], truth: Tensor) -> Tensor:
+def gdn_layer_bound(dtype: str, given: Inputs, n: int, totals: Sequence[int], truth: Tensor, eps: float) -> Tensor:
     """Bound of layer n's outputs [T, HV, V] for requests of `totals` tokens that start from nothing."""
     heads, V = truth.shape[1:]
     weight = given[f"conv{n}"]
     K = (weight.shape[0] - heads * V) // 2
     batch = GdnCase(
-        dtype=dtype, width=weight.shape[-1], group=heads, K=K, V=V, decodes=0, prefills=tuple(totals),
+        dtype=dtype, width=weight.shape[-1], group=heads, K=K, V=V, decodes=0, prefills=tuple(totals), eps=eps,
         cold=tuple(range(len(totals))),
     )  # fmt: skip
     states = torch.zeros(len(totals), heads, V, K, dtype=torch.float64)
