@@ -1,13 +1,18 @@
 """What changed against another revision, and which pairs and tiers that touches: by what their files include and import."""
 
 import ast
+import inspect
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
+from kernelpair.providers.provider import ProviderError, known, provider
+from kernelpair.sources import NATIVE, source_files
 from kernelpair.suite import Suite, loaded
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -29,6 +34,8 @@ class Affected:
     """Pairs whose kernel changed, or what is compiled into it."""
     everything: list[str] = field(default_factory=list)
     """Files that touch all pairs alike."""
+    own: set[str] = field(default_factory=set)
+    """Pairs that a file touches which does not touch all of them alike."""
 
 
 def base_revision(root: Path, wanted: str | None) -> str:
@@ -51,29 +58,74 @@ def _git(root: Path, *arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def affected(suite: Suite, files: Iterable[str]) -> Affected:
+def affected(suite: Suite, files: Iterable[str], needs: "Needs | None" = None) -> Affected:
     """Which pairs the changed files touch."""
-    found, root, sources = Affected(), suite.root, suite.sources
+    found, sources = Affected(), suite.sources
+    needs = needs or Needs.of(suite)
     changed = list(files)
-    found.everything = [file for file in changed if _is_within(file, sources.everything)]
+    found.everything = [file for file in changed if needs.is_alike(file)]
     for name, pair in loaded(suite)[0].items():
-        roles = {role: root / file for role, file in suite.files(pair).items() if role != "contract"}
-        needs = _of_pairs(suite, closure(root, roles.values(), sources.include_folders))
-        saved = suite.saved(name)
-        touched = [file for file in changed if root / file in needs or root / file == saved]
-        if touched:
-            found.tiers[name] = sources.tiers_touched(touched)
-            found.files[name] = touched
-            timed = [file for role, file in roles.items() if role in TIMED]
-            if any(sources.is_native(file) or root / file in timed for file in touched):
+        own = [file for file in changed if file not in found.everything and suite.root / file in needs.all[name]]
+        if own:
+            found.own.add(name)
+            found.tiers[name] = set() if found.everything else sources.tiers_touched(own)
+            timed = [suite.root / file for role, file in suite.files(pair).items() if role in TIMED]
+            if any(sources.is_native(file) or suite.root / file in timed for file in own):
                 found.compiled.add(name)
+        if own or found.everything:
+            found.tiers.setdefault(name, set())
+            found.files[name] = own + found.everything
     return found
 
 
-def _of_pairs(suite: Suite, files: set[Path]) -> set[Path]:
-    """Without those that touch every pair alike."""
-    outside = suite.sources.everything
-    return {file for file in files if not _is_within(str(file.relative_to(suite.root)), outside)}
+@dataclass(frozen=True)
+class Needs:
+    """Which files each pair depends on."""
+
+    suite: Suite
+    all: Mapping[str, set[Path]]
+
+    @classmethod
+    def of(cls, suite: Suite, called: Mapping[str, Collection[str] | None] = MappingProxyType({})) -> "Needs":
+        """By what its files include and import, and by the operators that it calls (None: any)."""
+        pairs, folders = loaded(suite)[0], suite.sources.include_folders
+        needs: dict[str, set[Path]] = {}
+        for name, pair in pairs.items():
+            roles = [suite.root / file for role, file in suite.files(pair).items() if role != "contract"]
+            needs[name] = closure(suite.root, [*roles, *_registering(suite, called.get(name, ()))], folders)
+            needs[name].add(suite.saved(name).resolve())
+        for path, about in suite.mutants().items():
+            for name in [about] if about else pairs:
+                needs[name].add(path.resolve())
+        for name, path in _adapters(suite.root.resolve()):
+            if name in needs:
+                needs[name] |= {file for file in closure(suite.root, [path], folders) if file.is_relative_to(path.parent)}
+        return cls(suite, needs)
+
+    def is_alike(self, file: str) -> bool:
+        """Does the file touch all pairs alike: it is said to, or counts and is not known to be needed by any."""
+        sources = self.suite.sources
+        if _is_within(file, sources.everything):
+            return True
+        return _is_within(file, sources.counted) and not any(self.suite.root / file in files for files in self.all.values())
+
+
+def _registering(suite: Suite, called: Collection[str] | None) -> list[Path]:
+    """The compiled files of these operators; of unknown ones every compiled file."""
+    if called is None:
+        return [suite.root / file for file in source_files(suite.root) if file.suffix in NATIVE]
+    return [path for operator in called for path in suite.sources.registering(suite.root, operator)]
+
+
+def _adapters(root: Path) -> Iterator[tuple[str, Path]]:
+    """Each pair that a provider of this repository adapts, and where."""
+    for spec in known():
+        with suppress(ProviderError):  # one that does not import here adapts nothing that could be tried
+            found = provider(spec)
+            for pair in found.adapters:
+                path = Path(inspect.getsourcefile(found.adapter(pair).call) or "").resolve()
+                if path.is_relative_to(root):
+                    yield pair, path
 
 
 def _is_within(file: str, names: Sequence[str]) -> bool:
@@ -124,7 +176,9 @@ def _imports(root: Path, file: Path, text: str) -> list[Path]:
     for name in filter(None, names):
         for place in places:
             path = place / Path(*name.split("."))
-            found += [each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()]
+            modules = [each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()]
+            packages = [folder / "__init__.py" for folder in path.parents if folder.is_relative_to(place) and folder != place]
+            found += [*modules, *(each for each in packages if modules and each.is_file())]
     return [path.resolve() for path in found]
 
 

@@ -2,12 +2,14 @@
 
 import io
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import tarfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +34,12 @@ class Sources:
 
     build: Sequence[str] = ()
     """Commands that bring everything compiled up to date, run in the suite's folder, or in a copy of it."""
-    everything: Sequence[str] = ("pyproject.toml",)
+    everything: Sequence[str] = ("pyproject.toml", "CMakeLists.txt", "meson.build", "setup.py", "Cargo.toml")
     """Files, and folders with a slash at the end, that touch every pair alike."""
+    counted: Sequence[str] = ()
+    """Files and such folders of which none is without effect: one that no pair is known to need touches all of them."""
+    registers: str = r"\b(?:def|impl)\s*\(\s*\"(?:\w+::)?{name}\b"
+    """A regular expression for the place in a source that registers the operator `name`."""
     include_folders: Sequence[str] = (".", "include", "src")
     """Where an #include "..." is looked for, beside the folder of the file that has it."""
 
@@ -45,6 +51,14 @@ class Sources:
     def is_native(self, file: str) -> bool:
         """Is the file compiled, so that the speed of what it touches may change?"""
         return Path(file).suffix in NATIVE
+
+    def registering(self, root: Path, operator: str) -> list[Path]:
+        """The compiled files that register an operator; where none is recognised, those that so much as name it."""
+        name = re.escape(operator.rpartition("::")[2])
+        places = [re.compile(self.registers.format(name=name)), re.compile(rf"\b{name}\b")]
+        texts = _native_texts(root)
+        found = ([file for file, text in texts.items() if place.search(text)] for place in places)
+        return next((files for files in found if files), [])
 
     def tiers_touched(self, files: Collection[str]) -> set[str]:
         """The tiers that these files of one pair can touch; empty for all."""
@@ -68,6 +82,13 @@ class Sources:
             self.bring_up_to_date(folder)
             (folder / ".complete").touch()
         return elsewhere(candidate, root, folder)
+
+
+@cache
+def _native_texts(root: Path) -> dict[Path, str]:
+    """The compiled sources of a repository."""
+    files = [root / file for file in source_files(root) if file.suffix in NATIVE]
+    return {file: file.read_text(errors="replace") for file in files}
 
 
 def run(command: Sequence[str], folder: Path) -> str:

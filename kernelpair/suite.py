@@ -274,6 +274,12 @@ def loaded(suite: Suite, wanted: Collection[str] = ()) -> "tuple[dict[str, Pair]
     return found, broken
 
 
+def usual_candidate(suite: Suite, pair: "Pair") -> Candidate:
+    """The candidate that runs when nobody asks for one."""
+    candidates = suite.candidates(pair)
+    return next((candidate for candidate in candidates if candidate.name == suite.machine.usual()), candidates[0])
+
+
 def saved_lines(suite: Suite, pair: str) -> tuple[str, ...]:
     """The saved cases of a pair."""
     path = suite.saved(pair)

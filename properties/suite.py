@@ -51,8 +51,12 @@ SPEED_PAGE = SpeedPage(
 class NativeSources(Sources):
     """csrc is compiled once a tier; only what a change touches is compiled anew."""
 
-    everything: Sequence[str] = ("kernelpair/", "CMakeLists.txt", "pyproject.toml", "kernels/pyproject.toml")
+    everything: Sequence[str] = (
+        "kernelpair/", "CMakeLists.txt", "pyproject.toml", "kernels/pyproject.toml", "properties/suite.py"
+    )  # fmt: skip
+    counted: Sequence[str] = ("csrc/", "optimized/", "properties/", "reference/", "serving/")
     include_folders: Sequence[str] = ("csrc",)
+    registers: str = r"\bKP_OPERATOR(?:_FOR\(\w+,|\()\s*{name}\b"
 
     def bring_up_to_date(self, folder: Path) -> None:
         """Compile what has changed in a checkout, one process at a time. A library that is installed, or that

@@ -10,19 +10,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kernelpair.changes import Affected, RevisionError, affected, base_revision, changed_files
+from kernelpair.changes import Affected, Needs, RevisionError, affected, base_revision, changed_files
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.page import check_page
 from kernelpair.cli.pages import premerge_page
 from kernelpair.cli.select import select_candidates, select_suite
-from kernelpair.contract.candidate import Candidate
-from kernelpair.contract.pair import Pair
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report.history import History
 from kernelpair.report.lines import PairResult, result_of, write_junit
 from kernelpair.search.jobs import STATE, Ended, Job, Jobs
+from kernelpair.search.operators import called
 from kernelpair.sources import BuildError
-from kernelpair.suite import Place, Suite, loaded, saved_lines
+from kernelpair.suite import Place, Suite, loaded, saved_lines, usual_candidate
 from kernelpair.timing.compare import Ratio, compare
 
 FOR_AFFECTED = 0.75  # share of the budget for the pairs that the change touches
@@ -69,8 +68,12 @@ def premerge(options: argparse.Namespace) -> int:
         raise UsageError(f"--base: {error}") from None
     started = time.monotonic()
     files = changed_files(suite.root, base)
-    run = Premerge(base, files, affected(suite, files))
     console = Console(highlight=False)
+    needs = Needs.of(suite)
+    if any(suite.sources.is_native(file) for file in files):
+        console.print("asking which operators each pair calls, where that is not known yet")
+        needs = Needs.of(suite, called(place, needs.all))
+    run = Premerge(base, files, affected(suite, files, needs))
     console.print(f"against {base[:10]}: {len(files)} files changed; affected: {', '.join(run.touched.tiers) or 'no pair'}")
     try:
         _trials(run, options, place)
@@ -119,14 +122,15 @@ def _trials(run: Premerge, options: argparse.Namespace, place: Place) -> None:
             if reason:
                 continue
             job = Job(pair.name, name, seed=seed, corpus=saved_lines(suite, pair.name))
-            (first if wanted is not None and (not wanted or name in wanted) else rest).append(job)
+            is_own = pair.name in run.touched.own and (not wanted or name in wanted)
+            (first if is_own else rest).append(job)
     random.Random(seed).shuffle(rest)
     processes = len(os.sched_getaffinity(0))
     for_first = options.seconds * processes * (FOR_AFFECTED if first else 0.0)
     for_rest = options.seconds * processes - for_first
     fit = rest[: max(1, int(for_rest / LEAST_SECONDS))]
     if len(fit) < len(rest):
-        run.notes.append(f"{len(rest) - len(fit)} trials of pairs that are not affected left out, chosen by the seed")
+        run.notes.append(f"{len(rest) - len(fit)} trials that no file of their own affects left out, chosen by the seed")
     jobs = [replace(job, seconds=for_first / len(first)) for job in first]
     jobs += [replace(job, seconds=for_rest / len(fit) - START_SECONDS) for job in fit]
     leader = Jobs(Subjects(place), suite.preload, processes)
@@ -156,19 +160,13 @@ def _benches(run: Premerge, place: Place) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     try:
         for name in names[:MOST_BENCHES]:
-            now = _usual(suite, pairs[name])
+            now = usual_candidate(suite, pairs[name])
             then = suite.sources.at_revision(suite.root, pairs[name], now, run.base, run.files, folder)
             run.ratios.append(compare(place, name, now, then, BENCH_SECONDS))
     except BuildError as error:
         run.notes.append(f"no comparison of speed: the base does not build: {error}")
     except RuntimeError as error:
         run.notes.append(f"no comparison of speed: {error}")
-
-
-def _usual(suite: Suite, pair: Pair) -> Candidate:
-    """The candidate that runs when nobody asks for one."""
-    candidates = suite.candidates(pair)
-    return next((candidate for candidate in candidates if candidate.name == suite.machine.usual()), candidates[0])
 
 
 # --- what it says ---

@@ -1,17 +1,117 @@
 """The pre-merge check: what a change touches, what is said about it, and the exit status."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from kernelpair.changes import RevisionError, affected, base_revision, changed_files
+from kernelpair.changes import Needs, RevisionError, affected, base_revision, changed_files
 from kernelpair.cli import main
 from kernelpair.cli.premerge import Premerge, annotations, markdown, summary
+from kernelpair.contract.subject import Subject
 from kernelpair.report.lines import FailureReport, PairResult
+from kernelpair.search.operators import called, operators_of
+from kernelpair.sources import NATIVE, Sources, source_files
+from kernelpair.suite import Place
 from kernelpair.timing.compare import Ratio
 from optimized import tiled_tiers
 from properties.suite import SUITE
+from tests.kernels import kernel
+from tests.selftest.toy import PAIR as TOY
+
+PLACE = Place("properties.suite")
+SOURCES = ("csrc/", "kernelpair/", "optimized/", "properties/", "reference/", "serving/", "CMakeLists.txt", "pyproject.toml")
+FOR_ALL = {  # needed by no pair alone: how the library is made and put on trial
+    "csrc/core/build_info.h.in", "csrc/core/tiers.h.in", "optimized/peak.py", "properties/planting.py", "properties/steering.py",
+}
+RUN_BY = {  # kernel -> what runs it beside its own pair
+    "attention_metadata": {"models", "serving"},
+    "causal_conv1d": {"gdn_attention_core", "gdn_core", "linear_modules", "models", "serving"},
+    "chunk_gated_delta_rule": {"gdn_attention_core", "gdn_core", "models", "serving"},
+    "decode_attention": {"models", "serving"},
+    "extend_attention": {"models", "serving"},
+    "gated_delta_rule_update": {"gdn_attention_core", "models", "serving"},
+    "gdn_gating": {"gdn_attention_core", "gdn_core", "models", "serving"},
+    "local_attention_batches": {"attention_metadata", "serving"},
+    "mla_decode": {"mla_workspace", "models", "serving"},
+    "pack_linear_weight": {"linear_modules", "models"},
+    "packed_linear": {"linear_modules", "models"},
+    "paged_attention": {"models", "serving"},
+    "store_cache": {"models", "serving"},
+}
+
+
+@pytest.fixture(scope="module")
+def needs() -> Needs:
+    return Needs.of(SUITE, called(PLACE, Needs.of(SUITE).all))
+
+
+def project_files() -> list[str]:
+    return [str(file) for file in source_files(SUITE.root) if str(file).startswith(SOURCES)]
+
+
+def test_every_source_file_touches_a_pair(needs: Needs) -> None:
+    files = project_files()
+    assert len(files) > 200
+    assert [file for file in files if not affected(SUITE, [file], needs).tiers] == []
+
+
+def test_few_files_touch_all_pairs_only_because_nobody_is_known_to_need_them(needs: Needs) -> None:
+    counted = [file for file in project_files() if file.startswith(tuple(SUITE.sources.counted))]
+    others = {file for file in counted if needs.is_alike(file)} - set(SUITE.sources.everything)
+    # Kernels by which tests look at the machine and at the building blocks of kernels have no pair.
+    assert {file for file in others if not Path(file).name.startswith("_") and file != "csrc/tiles/peak.h"} <= FOR_ALL
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted((SUITE.root / "csrc/kernels").glob("[a-z]*.cpp"))])
+def test_a_kernel_touches_every_scenario_that_runs_it(needs: Needs, name: str) -> None:
+    for file in (f"csrc/kernels/{name}.cpp", f"csrc/kernels/{name}.h", f"csrc/ops/{name}.cpp"):
+        assert set(affected(SUITE, [file], needs).own) >= {name, *RUN_BY[name]}
+    assert "gdn_gating" not in affected(SUITE, ["csrc/kernels/store_cache.cpp"], needs).own
+
+
+def test_the_pre_commit_filter_lets_the_same_files_through(needs: Needs) -> None:
+    text = (SUITE.root / ".pre-commit-hooks.yaml").read_text()
+    filters = re.findall(r"^  exclude: '(.*)'", text, re.MULTILINE)
+    assert len(filters) == len(re.findall(r"^- id:", text, re.MULTILINE)) == 2
+    assert not re.search(r"^  (types|types_or|files):", text, re.MULTILINE)
+    names = [str(file) for file in source_files(SUITE.root)]
+    touching = [name for name in names if affected(SUITE, [name], needs).tiers] + [f"src/kernel{suffix}" for suffix in NATIVE]
+    assert not [name for name in touching for each in filters if re.search(each, name)]
+    assert all(re.search(each, "docs/1-what-it-proves.md") for each in filters)
+
+
+def test_a_run_that_fails_says_nothing_of_what_it_would_have_called() -> None:
+    assert operators_of(Subject(TOY, kernel("good")), cases=5) == frozenset()
+    assert operators_of(Subject(TOY, kernel("raises")), cases=5) is None
+    assert Needs.of(SUITE, {"gdn_gating": None}).all["gdn_gating"] >= {SUITE.root / "csrc/kernels/store_cache.cpp"}
+
+
+def test_what_a_run_called_is_remembered_by_content(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text("one")
+    memory = tmp_path / "operators.json"
+    first = called(PLACE, {"gdn_gating": [file]}, memory)
+    assert "kernelpair::gdn_gating" in (first["gdn_gating"] or ())
+    memory.write_text(memory.read_text().replace("kernelpair::gdn_gating", "kernelpair::remembered"))
+    assert "kernelpair::remembered" in (called(PLACE, {"gdn_gating": [file]}, memory)["gdn_gating"] or ())
+    file.write_text("two")
+    assert called(PLACE, {"gdn_gating": [file]}, memory) == first
+
+
+def test_operators_are_found_where_torch_has_them_registered(tmp_path: Path) -> None:
+    registered = tmp_path / "binding.cpp"
+    registered.write_text('TORCH_LIBRARY(mine, m) {\n  m.def("scale(Tensor x) -> Tensor", scale);\n}\n')
+    (tmp_path / "other.cpp").write_text("void scale();\nMY_MACRO(shift)\n")
+    assert Sources().registering(tmp_path, "mine::scale") == [registered]
+    assert Sources().registering(tmp_path, "mine::shift") == [tmp_path / "other.cpp"]
+    assert Sources().registering(tmp_path, "mine::nowhere") == []
+
+
+def test_a_file_of_all_pairs_affects_them_all_alike() -> None:
+    found = affected(SUITE, ["CMakeLists.txt", "csrc/kernels/gdn_gating.cpp"], Needs.of(SUITE))
+    assert set(found.tiers) == set(SUITE.pairs()) and found.own == {"gdn_gating"} and found.everything == ["CMakeLists.txt"]
 
 
 @pytest.mark.parametrize(

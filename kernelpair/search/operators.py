@@ -1,0 +1,132 @@
+"""Which operators a pair's candidate calls: asked of a run, and remembered as long as the pair's Python files stay the same."""
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelpair.call.runner import InProcess, worker_context
+from kernelpair.call.worker import CallRequest, Outcome
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.subject import Subject
+from kernelpair.search.search import Search
+from kernelpair.suite import Place, usual_candidate
+from kernelpair.trial.session import JudgedCall, Session
+
+CASES = 100  # of a pair; of ours, the one whose operators come up latest has met all of them after 52
+MOST_SECONDS = 60.0  # for one pair; what is not known by then is taken to call everything
+TORCHS = ("aten", "prim", "prims", "_c10d_functional")  # namespaces of operators that are torch's own
+FILE = Path(".kernelpair") / "operators.json"
+Called = Mapping[str, frozenset[str] | None]
+"""Pair -> the operators that it calls, as `namespace::name`; None where that could not be found out."""
+
+
+class _Listening(TorchDispatchMode):
+    """Notes every operator that is called and not torch's own."""
+
+    def __init__(self, heard: set[str]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace not in TORCHS:
+            self._heard.add(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+class _Overheard(InProcess):
+    """Calls in this process, and what they call in turn."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        super().__init__(candidate)
+        self.heard: set[str] = set()
+        self.raised = False
+
+    def run(self, request: CallRequest) -> Outcome:
+        with _Listening(self.heard):
+            outcome = super().run(request)
+        self.raised |= outcome.status != "ok" and outcome.error != "Unsupported"
+        return outcome
+
+
+class _Unjudged(Session):
+    """One call: neither truth nor bound is asked for."""
+
+    def run_first(self) -> JudgedCall:
+        self.first = self.run(judged=False)
+        return self.first
+
+
+def operators_of(subject: Subject, cases: int = CASES) -> frozenset[str] | None:
+    """The operators that the subject calls in so many drawn cases; None where one of the calls failed, and so may have gone
+    only part of its way, or where the time was over before."""
+    runner = _Overheard(subject.candidate)
+    search = Search(subject, runner, trial="value", shrink_seconds=0.0, session_type=_Unjudged)
+    tally = search.run(cases, MOST_SECONDS, 0, None)
+    runner.close()
+    return None if runner.raised or tally.seconds >= MOST_SECONDS else frozenset(runner.heard)
+
+
+def called(place: Place, needs: Mapping[str, Collection[Path]], memory: Path | None = None) -> Called:
+    """The operators of each pair, by the files that it needs: asked anew where their content has changed since."""
+    suite = place.load()
+    path = memory or suite.root / FILE
+    known = _remembered(path)
+    keys = {name: _content(files) for name, files in needs.items()}
+    new = [name for name, key in keys.items() if known.get(name, {}).get("of") != key]
+    context = worker_context(suite.preload)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        found = dict(zip(new, pool.map(lambda name: _asked(context, place, name), new)))
+    known |= {name: {"of": keys[name], "calls": sorted(calls)} for name, calls in found.items() if calls is not None}
+    if found:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(known, indent=1) + "\n")
+    return {name: found[name] if name in found else frozenset(known[name]["calls"]) for name in needs}
+
+
+def _remembered(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_text())
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _content(files: Iterable[Path]) -> str:
+    """A digest of Python files: what is compiled does not say which operators are called."""
+    digest = hashlib.sha256(torch.__version__.encode())
+    for file in sorted(files):
+        if file.suffix == ".py":
+            digest.update(str(file).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _asked(context: Any, place: Place, name: str) -> frozenset[str] | None:
+    """The answer of a process of its own, which the kernel may end."""
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(theirs, place, name), daemon=True)
+    process.start()
+    theirs.close()
+    answer: frozenset[str] | None = None
+    with suppress(EOFError, OSError):
+        answer = ours.recv() if ours.poll(2 * MOST_SECONDS) else None
+    process.kill()
+    process.join()
+    return answer
+
+
+def _answer(connection: Connection, place: Place, name: str) -> None:
+    torch.set_num_threads(1)
+    suite = place.load()
+    pair = suite.pairs()[name]
+    try:
+        connection.send(operators_of(Subject(pair, usual_candidate(suite, pair))))
+    except Exception:  # noqa: BLE001 - the trials will say what is wrong with the pair
+        connection.send(None)
