@@ -64,6 +64,15 @@ class Tier(Protocol):
     def reason(self) -> str: ...
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where `kernelpair new-pair` writes: paths relative to the suite's root, with {name} for the pair's name."""
+
+    room: str
+    reference: str
+    kernel: str
+
+
 class Suite:
     """What the engine asks of a suite, with a default for everything but `root` and `pairs`."""
 
@@ -78,6 +87,8 @@ class Suite:
     """Environment variables of a process in which kernels are tried, set before a pair is imported; candidates have their own."""
     test: str = ""
     """The pytest id of a trial, such as "tests/test_pairs.py::test_pair[{pair}-{candidate}]"; reports print it."""
+    places: Places | None = None
+    """Where a new pair is written; None where the suite does not find pairs by their folders."""
     script: str = ""
     """Lines that load the kernels' library, for `replay --script`; `{candidate}` in them becomes the candidate's name."""
 

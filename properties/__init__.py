@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from kernelpair.rooms import Rooms
 
 if TYPE_CHECKING:
     from kernelpair.contract.pair import Pair
@@ -37,34 +38,14 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).parts)
 
 
-class Rooms(Mapping[str, "Pair"]):
-    """Every pair by name, in alphabetical order. A room is imported when its pair is asked for."""
-
-    def __init__(self) -> None:
-        self._rooms = {path.name: path for path in sorted(rooms(), key=lambda path: path.name)}
-        self._pairs: dict[str, Pair] = {}
-
-    def __getitem__(self, name: str) -> "Pair":
-        if name not in self._pairs:
-            path = self._rooms[name]
-            pair: Pair = import_module(module_of(path)).PAIR
-            self._pairs[name] = replace(pair, files=_files(path, pair.name))
-        return self._pairs[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._rooms
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rooms)
-
-    def __len__(self) -> int:
-        return len(self._rooms)
-
-
 @cache
 def pairs() -> Mapping[str, "Pair"]:
     """Every pair by its name, which is that of its room."""
-    return Rooms()
+    found = {path.name: path for path in rooms()}
+    return Rooms(
+        {name: module_of(path) for name, path in found.items()},
+        lambda pair: replace(pair, files=_files(found[pair.name], pair.name)),
+    )
 
 
 def _files(path: Path, name: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import properties
 from kernelpair.contract.candidate import Candidate
 from kernelpair.sources import BuildError, Sources, run
-from kernelpair.suite import REFERENCE, Suite
+from kernelpair.suite import REFERENCE, Places, Suite
 from kernelpair.timing.machine import Floors, Machine, SpeedPage
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ class KernelSuite(Suite):
     machine = KernelMachine()
     preload = ("properties.suite", "optimized")
     on_trial = ON_TRIAL
+    places = Places("properties/{name}", "reference/{name}.py", "optimized/{name}.py")
     test = "tests/pairs/test_pairs.py::test_pair[{pair}-{candidate}]"
 
     def pairs(self) -> "Mapping[str, Pair]":

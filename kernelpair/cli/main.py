@@ -91,6 +91,17 @@ def _add_listing(commands: Commands) -> None:
     listing.add_argument("--json", action="store_true", help="as JSON")
 
 
+def _add_new_pair(commands: Commands) -> None:
+    new = commands.add_parser(
+        "new-pair",
+        help="write the files of a pair that is to be filled in",
+        description="Writes a pair into the suite one stands in: its room (cases, bound, relations, wrong calls, bench), "
+        "a reference and a kernel in Python. It is found and put on trial at once, and fails until its three functions are "
+        "filled in. Without a suite a kernelpair_suite.py is written too.",
+    )
+    new.add_argument("name", metavar="NAME", help="of the kernel: a Python name in lower case, such as row_scale")
+
+
 def _add_check(commands: Commands) -> None:
     check = commands.add_parser(
         "check",
@@ -302,6 +313,7 @@ def parser() -> argparse.ArgumentParser:
     for add in (
         _add_doctor,
         _add_listing,
+        _add_new_pair,
         _add_check,
         _add_replay,
         _add_mutate,
@@ -351,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(options: argparse.Namespace) -> int:
     # Each command imports what it needs: `--help` answers before torch has loaded.
-    module = {"list": "listing"}.get(options.command, options.command)
+    module = {"list": "listing"}.get(options.command, options.command.replace("-", "_"))
     status: int = getattr(import_module(f"kernelpair.cli.{module}"), module)(options)
     return status
 
