@@ -25,6 +25,7 @@ ROUND = 2000  # cases that one Hypothesis run draws; a long run is many rounds, 
 SHRINK_SECONDS = 20.0  # budget for making one run's failures small
 LEAST_ATTEMPTS = 50  # cases drawn, if none of them is supported, before the time may end a run that has tried nothing
 PATIENCE_SECONDS = 180.0  # the same while the case has more of something than a shrunk one may (`Cases.sizes`)
+PHASES = (Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
 # How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
 TRIALS = ("value",) * 4 + ("repeat", "threads", "concurrent", "poison") + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz",)
 
@@ -171,7 +172,7 @@ class Search:
             print_blob=False,
             report_multiple_bugs=True,
             suppress_health_check=list(HealthCheck),
-            phases=[Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
+            phases=[phase for phase in PHASES if phase in settings().phases],  # a profile may leave some out
         )
         @hypothesis.seed(seed)  # inside of the settings: outside it would switch the database off
         @hypothesis.given(self.strategy)
