@@ -97,6 +97,13 @@ def _known(path: str | None) -> tuple[Known, ...]:
         raise UsageError(f"--known: {error}") from None
 
 
+def _seen(result: PairResult, group: str) -> str:
+    """How many cases were a group's, and how far off."""
+    cases, worst = result.groups.get(group, (0, None))
+    far = f", up to {worst:.3g} times the bound" if worst else ""
+    return f" ({cases} cases{far})" if cases else ""
+
+
 class CheckRun:
     """One `kernelpair check`."""
 
@@ -130,7 +137,7 @@ class CheckRun:
             self.results.append(PairResult(pair.name, candidate, "skip", reason))
         else:
             foreign = bool(self.options.provider)
-            known = tuple((entry.group, entry.case) for entry in self.known if entry.pair == pair.name)
+            known = tuple((entry.group, entry.case, entry.ratio) for entry in self.known if entry.pair == pair.name)
             saved = () if foreign else saved_lines(self.suite, pair.name)
             several = foreign or bool(known)
             self.jobs.append(Job(pair.name, candidate, None, None, self.seed, trial, saved, several, known))
@@ -339,7 +346,7 @@ class CheckRun:
         for failure in result.failures:
             if failure.group and failure.group != group:
                 group = failure.group
-                self.console.print(f"group {group}", soft_wrap=True, markup=False)
+                self.console.print(f"group {group}{_seen(result, group)}", soft_wrap=True, markup=False)
             head = Text("FAIL ", style="bold red")
             head.append(f"{result.pair}[{shown(result.candidate)}] {failure.kind}: {failure.detail}", style="default")
             self.console.print(head, soft_wrap=True)
@@ -365,7 +372,10 @@ class CheckRun:
         """What the ledger says about this kernel: still so, or no longer."""
         for group in result.known:
             entry = next(entry for entry in self.known if (entry.pair, entry.group) == (result.pair, group))
-            says = f"known: {result.pair} {group}: {entry.reason} {entry.link}".rstrip()
+            says = f"known: {result.pair} {group}{_seen(result, group)}: {entry.reason} {entry.link}".rstrip()
+            self.console.print(says, soft_wrap=True, markup=False)
+        for output, (cases, worst, line) in result.gaps.items():
+            says = f"gap: {result.pair} {output}: {result.rounding}: {worst:.3g} times the contract's bound, {cases} cases; {line}"
             self.console.print(says, soft_wrap=True, markup=False)
         for group in result.mended:
             says = f"no longer fails: {result.pair} {group}: take the entry out of {self.options.known}"

@@ -201,11 +201,14 @@ class Within:
     bound: Callable[[Any, Inputs, Outputs], Bound]
     """(case, inputs in float64, truth) -> error bound of each element of each judged output; an output that the returned
     mapping leaves out compares bit for bit."""
-    aggregate: Callable[[Any, Inputs, Outputs, Outputs], Sequence[tuple[str, str]]] | None = None
-    """(case, inputs in float64, truth, outputs) -> (output, what is wrong with it): checks over many elements at once, where
-    roundings average out, beside the bound of each element."""
+    aggregate: Callable[[Any, Inputs, Outputs, Outputs], Sequence[tuple[str, str, float]]] | None = None
+    """(case, inputs in float64, truth, outputs) -> (output, what is wrong with it, error over what is allowed): checks over many
+    elements at once, where roundings average out, beside the bound of each element."""
     sharp: Callable[[Any], bool] = _never
     """Cases judged by a second check with power (exact modes, fp32), for a bound that is loose elsewhere."""
+    roundings: Mapping[str, "Within"] = field(default_factory=dict)
+    """A rounding that the contract forbids and a kernel of a provider may do, in the contract's words -> the truth derived anew
+    with it. Judged by that, such a kernel has no excuse for anything else; the gap itself is reported, once."""
 
 
 @dataclass(frozen=True)

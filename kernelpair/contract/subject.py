@@ -21,6 +21,8 @@ class Subject:
     """A case outside of the limits -> one like it within them, which is tried in its place."""
     skipped_trials: Collection[str] = ()
     """Trials that it is not asked for: relations, built-in ones, `WRONG_CALLS`."""
+    rounding: str = ""
+    """One of the truth's `roundings`, which the candidate is known to do: it is judged by the bound derived with it."""
     foreign: bool = False
     """Somebody else's kernel: it may say `Unsupported`, and no tier is asked for."""
 

@@ -1,5 +1,6 @@
 """What a trial ends with: nothing to say, or failures, each of one kind."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -41,6 +42,14 @@ class Failure:
     tensor: str
     detail: str
     differences: tuple[Difference, ...] = ()
+    ratio: float | None = None
+    """Error over what is allowed, of a check over many elements at once."""
+
+    @property
+    def worst(self) -> float:
+        """The largest ratio of error and bound; infinite where nothing is measured, such as after a crash."""
+        found = self.ratio if self.ratio is not None else self.differences[0].ratio if self.differences else math.inf
+        return found if found == found else math.inf
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -117,6 +126,8 @@ class Verdict:
     tightness: dict[str, Tightness] = field(default_factory=dict)
     table: PlaceTable | None = None
     """Place by place, where the pair's judge goes through several."""
+    gaps: dict[str, float] = field(default_factory=dict)
+    """Output -> how many times the contract's own bound it is off, where a wider one judges for a rounding that is declared."""
     calls: int = 0
     paths: set[str] = field(default_factory=set)
     """The ways through the candidate's code that its calls took."""

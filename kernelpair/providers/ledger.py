@@ -4,6 +4,7 @@
     group = "value out: window cuts"       # as `kernelpair check` prints it
     case = '{"pair":"extend_attention","v":1,...}'
     reason = "rows outside of the window keep the last block's weights"
+    ratio = 5.0                            # optional: known up to this ratio of error and bound; what is worse is new
     link = "https://..."                   # optional
 """
 
@@ -26,6 +27,7 @@ class Known:
     case: str
     reason: str
     link: str = ""
+    ratio: float | None = None
 
     @property
     def pair(self) -> str:
@@ -46,8 +48,12 @@ def ledger(path: Path) -> tuple[Known, ...]:
 
 def _entry(path: Path, number: int, entry: object) -> Known:
     names = [spec.name for spec in fields(Known)]
-    if not isinstance(entry, dict) or not set(entry) <= set(names) or not all(isinstance(v, str) for v in entry.values()):
-        raise LedgerError(f"{path}: entry {number} must have texts named {', '.join(names)}")
+    texts = [name for name in names if name != "ratio"]
+    if not isinstance(entry, dict) or not set(entry) <= set(names) or not all(isinstance(entry.get(n, ""), str) for n in texts):
+        raise LedgerError(f"{path}: entry {number} must have texts named {', '.join(texts)}, and may have a number ratio")
+    ratio = entry.get("ratio", 1.0)
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not ratio >= 1.0:
+        raise LedgerError(f"{path}: entry {number}: ratio must be a number of at least 1, got {ratio!r}")
     missing = [name for name in ("group", "case", "reason") if not entry.get(name)]
     if missing:
         raise LedgerError(f"{path}: entry {number} lacks {', '.join(missing)}")

@@ -25,7 +25,7 @@ from typing import Any
 
 from kernelpair.contract.candidate import Candidate, module_of_file
 from kernelpair.contract.case import Case
-from kernelpair.contract.pair import Pair
+from kernelpair.contract.pair import Pair, Within
 from kernelpair.contract.subject import WRONG_CALLS, Subject
 from kernelpair.trial.modes import BUILT_IN
 
@@ -60,6 +60,8 @@ class Adapter:
     """A case outside of the limits -> one like it within them."""
     silent: Mapping[str, str] = field(default_factory=dict)
     """Relations and built-in trials that say nothing about this kernel -> the reason."""
+    rounding: str = ""
+    """A rounding that the contract forbids and this kernel is known to do, in the contract's own words (`Within.roundings`)."""
     timed: Callable[[Mapping[str, Any]], Calls] | None = None
     """Arguments of a bench row -> each way to do its work, by name: calls with everything prepared that an engine prepares once
     (packed weights, the cache in the kernel's own format). None: the adapter itself is timed."""
@@ -74,12 +76,13 @@ def adapts(
     limits: Limits | None = None,
     fit: Callable[[Any], Any] = lambda case: case,
     silent: Mapping[str, str] | None = None,
+    rounding: str = "",
     timed: Callable[[Mapping[str, Any]], Calls] | None = None,
 ) -> Callable[[Callable[..., Any]], Adapter]:
     """Mark a function as the adapter of `pair` (a name from `kernelpair list`)."""
 
     def mark(call: Callable[..., Any]) -> Adapter:
-        return Adapter(pair, call, limits or {}, fit, silent or {}, timed)
+        return Adapter(pair, call, limits or {}, fit, silent or {}, rounding, timed)
 
     return mark
 
@@ -146,11 +149,15 @@ class Provider:
         unknown = set(adapter.silent) - set(pair.relations) - set(BUILT_IN)
         if unknown:
             raise ProviderError(f"{self.name}: {pair.name} has no trial {', '.join(sorted(unknown))}")
+        known = pair.truth.roundings if isinstance(pair.truth, Within) else {}
+        if adapter.rounding and adapter.rounding not in known:
+            says = f"no rounding {adapter.rounding!r}; known are {', '.join(map(repr, known)) or 'none'}"
+            raise ProviderError(f"{self.name}: {pair.name} has {says}")
         prepare = f"{self.place}:prepare" if callable(getattr(self.module, "prepare", None)) else ""
         entry = f"{self.place}:{self.adapters[pair.name]}"
         candidate = Candidate(PREFIX + self.spec, entry, f"{__name__}:enter" if prepare else "")
         skipped = (*SKIPPED_TRIALS, *adapter.silent)
-        return Subject(pair, candidate, adapter.limits, adapter.fit, skipped, foreign=True)
+        return Subject(pair, candidate, adapter.limits, adapter.fit, skipped, adapter.rounding, foreign=True)
 
 
 def enter(name: str) -> None:

@@ -1,6 +1,7 @@
 """What a run found, for people and for machines: lines, JSON, JUnit."""
 
 import json
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -46,6 +47,13 @@ class PairResult:
     cases: int = 0
     seconds: float = 0.0
     failures: list[FailureReport] = field(default_factory=list)
+    gaps: dict[str, tuple[int, float, str]] = field(default_factory=dict)
+    """Output -> cases beyond the contract's own bound for the rounding that a provider declares, the worst ratio, its case."""
+    rounding: str = ""
+    """That rounding."""
+    groups: dict[str, tuple[int, float | None]] = field(default_factory=dict)
+    """Group of failures, also one that a ledger knows -> its cases, and the worst ratio of error and bound among them; None where
+    nothing is measured, such as after a crash."""
     tightness: dict[str, float] = field(default_factory=dict)
     """Output -> largest error / bound over the run."""
     ratios: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -124,6 +132,9 @@ def result_of(ended: Ended, pair: Pair) -> PairResult:
         cases=tally.cases,
         seconds=round(tally.seconds, 3),
         failures=failures,
+        gaps=dict(tally.gaps),
+        rounding=ended.rounding if tally.gaps else "",
+        groups={name: (cases, worst if math.isfinite(worst) else None) for name, (cases, worst) in tally.groups.items()},
         tightness={name: round(value, 4) for name, value in sorted(tally.largest.items())},
         ratios={name: dict(sorted(counts.items())) for name, counts in sorted(tally.ratios.items())},
         edges={name: tally.edges[name] for name in pair.coverage.edges},

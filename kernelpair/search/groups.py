@@ -1,7 +1,7 @@
 """Failures by cause, so that after one defect the search goes on to the others of the same kernel."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
@@ -9,7 +9,8 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Pair
 from kernelpair.contract.verdict import Failure, Verdict
 
-MUCH_WORSE = 20.0  # times further off than a known failure of the same tensor: that is another defect
+FAR = 10.0  # times further off than a known failure: that is another defect, or another face of this one that must be seen
+GROSS = 1e4  # bounds: beyond this a failure is as bad as any
 MOST = 12  # groups of one kernel; beyond that it is not one defect after another, but a kernel with another contract
 PLACING = ("seed", "poison", "guard")  # they say where and among what a call's numbers lie, seldom why it fails
 Try = Callable[[Case], Verdict | None]
@@ -27,12 +28,39 @@ class Group:
     fields: tuple[str, ...]
     """The fields of the case that make them."""
     verdict: Verdict
+    limits: Mapping[tuple[str, str], float]
+    """Kind and tensor -> the ratio of error and bound up to which a failure is this one."""
+
+    @property
+    def size(self) -> float:
+        """The ratio of the smallest case."""
+        own = [f.worst for f in self.verdict.failures if (f.kind, f.tensor) == (self.kind, self.tensor)]
+        return max(own, default=math.inf)
 
     @property
     def label(self) -> str:
         """The name by which a ledger of known failures calls the group."""
         where = f" {self.tensor}" if self.tensor else ""
         return f"{self.kind}{where}: {', '.join(sorted(self.cause)) or 'any case'}"
+
+
+@dataclass(frozen=True)
+class Class:
+    """What a failure has to stay while its case is made smaller: its kind, its tensor, and how far it is off at least."""
+
+    kind: str
+    tensor: str
+    least: float
+
+    @classmethod
+    def of(cls, failure: Failure) -> "Class":
+        return cls(failure.kind, failure.tensor, min(failure.worst, GROSS) / FAR)
+
+    def is_of(self, failure: Failure) -> bool:
+        return (failure.kind, failure.tensor) == (self.kind, self.tensor) and failure.worst >= self.least
+
+    def holds(self, verdict: Verdict) -> bool:
+        return any(map(self.is_of, verdict.failures))
 
 
 def features(pair: Pair, case: Case) -> frozenset[str]:
@@ -88,28 +116,42 @@ def _others(case: Case, observed: Mapping[str, set[str]]) -> Iterator[tuple[str,
         yield name, [replace(case, **{name: other}) for other in others]
 
 
-def lead(verdict: Verdict) -> Failure:
-    """The failure that a verdict goes by: its first, but a wrong value before an element that happens to equal what it held."""
-    first = verdict.failures[0]
-    wrong = [failure for failure in verdict.failures if failure.kind == "value" and failure.tensor == first.tensor]
+def lead(failures: Sequence[Failure]) -> Failure:
+    """The failure that a verdict goes by: the first that is about as bad as the worst, but a wrong value before an element that
+    happens to equal what it held."""
+    least = max(min(failure.worst, GROSS) for failure in failures) / FAR
+    first = next(failure for failure in failures if failure.worst >= least)
+    wrong = [failure for failure in failures if failure.kind == "value" and failure.tensor == first.tensor]
     return wrong[0] if first.kind == "unwritten" and wrong else first
 
 
-def _alike(verdict: Verdict | None, kind: str, tensor: str) -> bool:
-    return verdict is not None and any((f.kind, f.tensor) == (kind, tensor) for f in verdict.failures)
+def _limits(first: Failure, verdicts: Sequence[Verdict], most: float | None) -> dict[tuple[str, str], float]:
+    """Up to where failures are those of a group: ten times what was seen, or what is said. A failure beside the first belongs to
+    it where it is about as far off; one that is much further off, or much less, is another's."""
+    limits: dict[tuple[str, str], float] = {}
+    about = min(first.worst, GROSS)
+    for failure in (failure for verdict in verdicts for failure in verdict.failures):
+        size, name = min(failure.worst, GROSS), (failure.kind, failure.tensor)
+        if name == (first.kind, first.tensor) or (most is None and about / FAR <= size <= about * FAR):
+            known = FAR * size if most is None else most
+            limits[name] = math.inf if known >= GROSS else max(known, limits.get(name, 0.0))
+    return limits
 
 
-def group_of(pair: Pair, verdict: Verdict, attempt: Try, observed: Mapping[str, set[str]]) -> Group:
+def group_of(
+    pair: Pair, verdict: Verdict, attempt: Try, observed: Mapping[str, set[str]], first: Failure | None = None,
+    most: float | None = None,
+) -> Group:
     """What the failure hangs on: each field is set to its default, and kept there where the case fails as before; then each is
-    changed, and belongs to the cause where that ends the failure."""
-    first = lead(verdict)
-    kind, tensor = first.kind, first.tensor
-    again = True
+    changed, and belongs to the cause where that ends the failure. `most` is the ratio up to which it is known."""
+    first = first or lead(verdict.failures)
+    wanted = Class.of(first)
+    drawn, again = verdict, True
     while again:
         again = False
         for case in _plainer(verdict.case):
             plain = attempt(case)
-            if plain is not None and _alike(plain, kind, tensor):
+            if plain is not None and wanted.holds(plain):
                 verdict, again = plain, True
                 break
     here = features(pair, verdict.case)
@@ -117,11 +159,12 @@ def group_of(pair: Pair, verdict: Verdict, attempt: Try, observed: Mapping[str, 
     needed: list[str] = []
     for name, cases in _others(verdict.case, observed):
         tried = [(case, found) for case, found in ((case, attempt(case)) for case in cases) if found is not None]
-        if tried and not any(_alike(found, kind, tensor) for _, found in tried):
+        if tried and not any(wanted.holds(found) for _, found in tried):
             gone = [here - features(pair, case) for case, _ in tried]
             cause |= gone[0].intersection(*gone[1:])
             needed.append(name)
-    return Group(kind, tensor, frozenset(cause), tuple(needed), verdict)
+    limits = _limits(first, [drawn, verdict], most)
+    return Group(first.kind, first.tensor, frozenset(cause), tuple(needed), verdict, limits)
 
 
 def _is_set(case: Case, name: str) -> bool:
@@ -129,12 +172,6 @@ def _is_set(case: Case, name: str) -> bool:
     field_name, _, key = name.partition(".")
     value, default = next((value, default) for known, value, default in _values(case) if known == field_name)
     return key in value if key else value != default
-
-
-def _ratio(verdict: Verdict) -> float:
-    """How far the first failure's worst element is off, in bounds; 1 where nothing is measured."""
-    shown = lead(verdict).differences
-    return 1.0 if not shown else shown[0].ratio if shown[0].ratio == shown[0].ratio else math.inf
 
 
 def _is_flag(case: Case, name: str) -> bool:
@@ -150,9 +187,12 @@ class Groups:
     """The groups of one kernel so far."""
 
     pair: Pair
-    found: list[Group] = field(default_factory=list)
+    found: dict[str, Group] = field(default_factory=dict)
+    """By label."""
     counts: dict[str, int] = field(default_factory=dict)
     """Label -> failing cases that it explains."""
+    worst: dict[str, float] = field(default_factory=dict)
+    """Label -> the largest ratio of error and bound among them."""
     observed: dict[str, set[str]] = field(default_factory=dict)
     """Field -> the words that drawn cases had there."""
 
@@ -166,51 +206,69 @@ class Groups:
             if isinstance(value, str) and name not in PLACING:
                 self.observed.setdefault(name, set()).add(value)
 
-    def add(self, group: Group) -> list[str] | None:
+    def add(self, group: Group, label: str = "") -> list[str] | None:
         """Take up a new group; None if it is a known one under another case. Returns the labels of those that it takes in: the
-        same failure with a cause that says more than is needed."""
-        alike = [known for known in self.found if (known.kind, known.tensor) == (group.kind, group.tensor)]
-        if any(known.cause <= group.cause and _ratio(group.verdict) <= MUCH_WORSE * _ratio(known.verdict) for known in alike):
+        same failure with a cause that says more than is needed. `label` is what a ledger calls it."""
+        name = group.kind, group.tensor
+        alike = {known_label: known for known_label, known in self.found.items() if name in known.limits}
+        if any(known.cause <= group.cause and group.size <= known.limits[name] for known in alike.values()):
             return None
-        wider = [
-            known for known in alike
-            if group.cause < known.cause and _ratio(known.verdict) <= MUCH_WORSE * _ratio(group.verdict)
-        ]
-        self.found = [known for known in self.found if known not in wider] + [group]
-        self.counts[group.label] = 1 + sum(self.counts.pop(known.label, 0) for known in wider)
-        return [known.label for known in wider]
+        wider = [label for label, known in alike.items() if group.cause < known.cause and known.size <= group.limits[name]]
+        for known_label in wider:
+            del self.found[known_label]
+        label = label or self.label_of(group)
+        self.found[label] = group
+        self.counts[label] = 1 + sum(self.counts.pop(known_label, 0) for known_label in wider)
+        self.worst[label] = max([group.size, *(self.worst.pop(known_label, 0.0) for known_label in wider)])
+        return wider
 
-    def explains(self, verdict: Verdict, attempt: Try) -> bool:
-        """Is this failure one of a known group: it has all of the cause, and without the cause it passes.
+    def label_of(self, group: Group) -> str:
+        """The group's own, and where a known group has that, how many have it."""
+        names = (f"{group.label}, far beyond{f' ({number})' if number > 1 else ''}" for number in range(1, MOST + 2))
+        return next(name for name in (group.label, *names) if name not in self.found)
 
-        A cause in sizes cannot be taken away from another case; there the kind and the tensor decide.
+    def news(self, verdict: Verdict, attempt: Try) -> list[Failure]:
+        """The failures of a verdict that no known group explains.
+
+        One does where the case has all of the group's cause and passes without it, and is about as far off. A cause in sizes
+        cannot be taken away from another case; there the kind and the tensor decide.
         """
         here = features(self.pair, verdict.case)
-        for group in self.found:
-            if self._hangs_on_flags(group, verdict, attempt) or (
-                group.cause <= here and self._is_it(group, verdict, attempt)
-            ):
-                self.counts[group.label] += 1
-                return True
-        return False
+        left = list(verdict.failures)
+        for label, group in self.found.items():
+            mine = [failure for failure in left if self._is_within(group, failure)]
+            if mine and (self._hangs_on_flags(group, verdict, attempt) or self._is_it(group, verdict, here, attempt)):
+                # Of another kind or tensor is what goes with the cause, or went with the failure when the group was found.
+                alone = [f for f in mine if (f.kind, f.tensor) in group.limits or group.cause]
+                left = [failure for failure in left if failure not in alone]
+                self.counts[label] += bool(alone)
+                own = [f.worst for f in alone if (f.kind, f.tensor) == (group.kind, group.tensor)]
+                self.worst[label] = max([self.worst[label], *own])
+        return left
+
+    def _is_within(self, group: Group, failure: Failure) -> bool:
+        """No further off than the group is known to go."""
+        most = max(group.limits.values())
+        return failure.worst <= group.limits.get((failure.kind, failure.tensor), most)
 
     def _hangs_on_flags(self, group: Group, verdict: Verdict, attempt: Try) -> bool:
         """Does the case fail alike, has all of the group's flags, and passes once the first of them is gone: other edges of the
         group's case may only have made the flags count there."""
-        first, known = lead(verdict), group.verdict.case
+        known = group.verdict.case
         flags = [name for name in group.fields if _is_flag(known, name) and _is_set(known, name)]
-        if (first.kind, first.tensor) != (group.kind, group.tensor) or not flags:
+        if not flags or not any((f.kind, f.tensor) == (group.kind, group.tensor) for f in verdict.failures):
             return False
         if not all(_is_flag(verdict.case, name) and _is_set(verdict.case, name) for name in flags):
             return False
         cases = [case for name, others in _others(verdict.case, self.observed) if name == flags[0] for case in others]
         return any(found is not None and found.passed for found in map(attempt, cases))
 
-    def _is_it(self, group: Group, verdict: Verdict, attempt: Try) -> bool:
+    def _is_it(self, group: Group, verdict: Verdict, here: frozenset[str], attempt: Try) -> bool:
+        if not group.cause <= here:
+            return False
         if group.cause and all(_is_flag(verdict.case, name) for name in group.fields):
             cases = [case for name, others in _others(verdict.case, self.observed) if name in group.fields for case in others]
             tried = [found for found in map(attempt, cases) if found is not None]
             if tried:
                 return any(found.passed for found in tried)
-        first = lead(verdict)
-        return (first.kind, first.tensor) == (group.kind, group.tensor) and _ratio(verdict) <= MUCH_WORSE * _ratio(group.verdict)
+        return any((f.kind, f.tensor) in group.limits for f in verdict.failures)

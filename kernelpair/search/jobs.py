@@ -41,8 +41,8 @@ class Job:
     """Lines of saved cases, tried first."""
     several: bool = False
     """After a failure the search goes on to other defects of the same kernel."""
-    known: tuple[tuple[str, str], ...] = ()
-    """Of a ledger: the group's label and the line of its case."""
+    known: tuple[tuple[str, str, float | None], ...] = ()
+    """Of a ledger: the group's label, the line of its case, and the ratio of error and bound up to which it is known."""
     remember: bool = True
     """Keep failing examples in Hypothesis's database, and try those that are there first."""
     shared: str = ""
@@ -63,6 +63,8 @@ class Ended:
     error: str = ""
     candidate: Candidate | None = None
     """What was on trial, so that it can be run again."""
+    rounding: str = ""
+    """That the candidate is known to do and the contract forbids."""
 
 
 def carry_out(
@@ -79,7 +81,7 @@ def carry_out(
     try:
         subject = resolve(job.pair, job.candidate)
         pair, candidate = subject.pair, subject.candidate
-        ended.candidate = candidate
+        ended.candidate, ended.rounding = candidate, subject.rounding
         saved = [read_case({pair.name: pair}, line)[1] for line in job.corpus]
         runner: Runner = InProcess(candidate) if in_process else Isolated(candidate, preload=preload)
         with runner:
@@ -89,7 +91,7 @@ def carry_out(
             )
             ended.tally = search.tally
             if job.known:
-                search.recall({label: read_case({pair.name: pair}, line)[1] for label, line in job.known})
+                search.recall({label: (read_case({pair.name: pair}, line)[1], most) for label, line, most in job.known})
             search.replay(saved)
             search.run(job.examples, job.seconds, job.seed, EXAMPLES if job.remember else None, job.shared)
     except HarnessError as error:

@@ -14,8 +14,8 @@ from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase, 
 from kernelpair.call.runner import HarnessError, Runner
 from kernelpair.contract.case import WRONG_CALL, Case
 from kernelpair.contract.subject import WRONG_CALLS, Subject
-from kernelpair.contract.verdict import Verdict
-from kernelpair.search.groups import Groups, group_of
+from kernelpair.contract.verdict import Failure, Verdict
+from kernelpair.search.groups import Class, Groups, group_of, lead
 from kernelpair.search.hypothesis_internals import draws_of_the_seed
 from kernelpair.search.tally import First, Shrinking, Tally
 from kernelpair.trial.check import Journal, check
@@ -45,9 +45,8 @@ class _Stop(KeyboardInterrupt):
 _caught: dict[str, type[Caught]] = {}
 
 
-def caught(verdict: Verdict) -> Caught:
-    """The exception for a failing verdict; its class is that of the first failure's kind."""
-    kind = verdict.failures[0].kind
+def caught(verdict: Verdict, kind: str) -> Caught:
+    """The exception for a failing verdict; its class is that of the kind."""
     if kind not in _caught:
         _caught[kind] = type(kind, (Caught,), {"__module__": "kernelpair"})
     return _caught[kind](verdict)
@@ -119,9 +118,11 @@ class Search:
         self._shrink_until: float | None = None
         self._failing: dict[str, Verdict] = {}
         self._trails: dict[str, Shrinking] = {}
-        self._answers: dict[str, bool] = {}
+        self._answers: dict[str, list[Failure]] = {}
         self._attempts = self._drawn = 0
         self._fault: HarnessError | None = None
+        self._target: Class | None = None
+        """In a search for several defects: what this round shrinks."""
 
     def replay(self, cases: Sequence[Case]) -> None:
         """Try saved cases first, one by one; a failing one is kept as it is."""
@@ -130,16 +131,20 @@ class Search:
             if not verdict.passed:
                 self._take_up(verdict)
 
-    def recall(self, known: Mapping[str, Case]) -> None:
-        """Try the cases of a ledger: their groups are known failures, as long as they fail."""
+    def recall(self, known: Mapping[str, tuple[Case, float | None]]) -> None:
+        """Try the cases of a ledger: their groups are known failures, as long as they fail, up to a ratio of error and bound
+        where it says one. What else fails in them is as new as anywhere."""
         assert self.groups is not None, "a ledger needs a search for several defects"
-        for label, case in known.items():
+        for label, (case, most) in known.items():
             verdict = self._verdict(case)
             if verdict.passed:
                 self.tally.mended.append(label)
-            else:
-                self.tally.known[label] = verdict
-                self.groups.add(group_of(self.pair, verdict, self._plain_attempt, self.groups.observed))
+                continue
+            self.tally.known[label] = verdict
+            meant = [f for f in verdict.failures if label.startswith((f"{f.kind} {f.tensor}:", f"{f.kind}:"))]
+            first = meant[0] if meant else None
+            self.groups.add(group_of(self.pair, verdict, self._plain_attempt, self.groups.observed, first, most), label)
+            self._take_up(verdict)
 
     def run(self, examples: int | None, seconds: float | None, seed: int, database: Path | None, shared: str = "") -> Tally:
         """Draw until `examples` cases or `seconds` are used up, a failure is found and shrunk, or the run is stopped.
@@ -157,8 +162,10 @@ class Search:
             drawn, failed = self._drawn, len(self.tally.failures)
             self._round(size, seed + done, store if done == 0 else None)
             done += size if len(self.tally.failures) == failed else max(self._drawn - drawn, 1)
-            self._shrink_until = None
+            self._shrink_until = self._target = None
         self.tally.seconds = time.monotonic() - self._started
+        if self.groups is not None:
+            self.tally.groups = {label: (count, self.groups.worst[label]) for label, count in self.groups.counts.items()}
         self.tally.judge_bounds(self.pair)
         self.progress(self.tally)
         return self.tally
@@ -221,9 +228,9 @@ class Search:
         if self.groups is not None:
             self.groups.note(case)
         verdict = self._remembered_or_new(case)
-        if not verdict.passed and not self._explained(verdict):
+        if not verdict.passed and self._is_wanted(verdict):
             # The one place that raises: Hypothesis tells failures apart by the line that raised them.
-            raise caught(verdict)
+            raise caught(verdict, self._kind(verdict))
 
     def _remembered_or_new(self, case: Case) -> Verdict:
         """The verdict on a case. A failing case keeps its verdict, so that a flaky kernel does not confuse shrinking. Raises
@@ -239,22 +246,39 @@ class Search:
             self._fault = error
             raise
         if not verdict.passed:
-            if self._explained(verdict):
+            if not self._is_wanted(verdict):
                 return verdict
             self._begin_shrinking()
             self._failing[self._line(case)] = verdict
-            self._trails.setdefault(verdict.failures[0].kind, Shrinking(verdict.line)).tried += 1
+            self._trails.setdefault(self._kind(verdict), Shrinking(verdict.line)).tried += 1
         return verdict
+
+    def _kind(self, verdict: Verdict) -> str:
+        """What is being shrunk goes by this kind."""
+        return verdict.failures[0].kind if self._target is None else self._target.kind
 
     def _line(self, case: Case) -> str:
         return self.pair.line(case)
 
-    def _explained(self, verdict: Verdict) -> bool:
-        """Is this a failure of a group that is known; each is asked once."""
+    def _is_wanted(self, verdict: Verdict) -> bool:
+        """Is this failure to be shrunk: any, or, among several defects, one that no group explains.
+
+        Once one is being shrunk, only what fails like it and about as far off: on the way to a small case lie others' failures.
+        """
         if self.groups is None:
-            return False
+            return True
+        if self._target is not None:
+            return self._target.holds(verdict)
+        news = self._news(verdict)
+        if news:
+            self._target = Class.of(lead(news))
+        return bool(news)
+
+    def _news(self, verdict: Verdict) -> list[Failure]:
+        """The failures that belong to no known group; each verdict is asked once."""
+        assert self.groups is not None
         if verdict.line not in self._answers:
-            self._answers[verdict.line] = self.groups.explains(verdict, self._plain_attempt)
+            self._answers[verdict.line] = self.groups.news(verdict, self._plain_attempt)
         return self._answers[verdict.line]
 
     def _plain_attempt(self, case: Case) -> Verdict | None:
@@ -302,32 +326,37 @@ class Search:
 
     def _reduced(self, verdict: Verdict) -> Verdict:
         """Smaller still, by what the pair knows to leave out of a case, as long as the failure stays of its kind."""
-        started, kind = time.monotonic(), verdict.failures[0].kind
+        started, kind, target = time.monotonic(), verdict.failures[0].kind, self._target
         smaller = iter(self.pair.cases.simpler(verdict.case))
         while (case := next(smaller, None)) is not None and not self.stopped():
             large = any(measured(verdict.case) > most for most, measured in self.pair.cases.sizes.values())
             if time.monotonic() > started + (PATIENCE_SECONDS if large else SHRINK_SECONDS):
                 break
             tried = self._plain_attempt(case)
-            if tried is not None and not tried.passed and tried.failures[0].kind == kind:
+            if tried is None or tried.passed:
+                continue
+            if target.holds(tried) if target is not None else tried.failures[0].kind == kind:
                 verdict, smaller = tried, iter(self.pair.cases.simpler(case))
         return verdict
 
     def _take_up(self, verdict: Verdict) -> None:
         """Note a failure: of a kind, or of a group that was not known."""
-        trail = self._trails.get(verdict.failures[0].kind)
+        trail = self._trails.get(self._kind(verdict))
         if self.groups is None:
             self.tally.failures.setdefault(verdict.failures[0].kind, verdict)
             if trail is not None:
                 self.tally.shrinking.setdefault(verdict.failures[0].kind, trail)
-        elif self.groups.room and not self.groups.explains(verdict, self._plain_attempt):
-            group = group_of(self.pair, verdict, self._plain_attempt, self.groups.observed)
+        elif self.groups.room and (news := self.groups.news(verdict, self._plain_attempt)):
+            meant = [failure for failure in news if self._target is not None and self._target.is_of(failure)]
+            first = lead(meant or news)
+            group = group_of(self.pair, verdict, self._plain_attempt, self.groups.observed, first)
             wider = self.groups.add(group)
             if wider is not None:
+                label = next(label for label, known in self.groups.found.items() if known is group)
                 self.tally.failures = {name: v for name, v in self.tally.failures.items() if name not in wider}
-                self.tally.failures[group.label] = group.verdict
+                self.tally.failures[label] = group.verdict
                 if trail is not None:
-                    self.tally.shrinking[group.label] = trail
+                    self.tally.shrinking[label] = trail
 
     def _over(self) -> bool:
         until = self._deadline if self._shrink_until is None else self._shrink_until

@@ -54,6 +54,10 @@ class Tally:
     first: First | None = None
     unsupported: Counter[str] = field(default_factory=Counter)
     """Documented limit -> cases drawn outside of it."""
+    gaps: dict[str, tuple[int, float, str]] = field(default_factory=dict)
+    """Output -> cases beyond the contract's own bound because of a rounding that is declared, the worst ratio, and its case."""
+    groups: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Label of a group, known or new -> failing cases that are its, and the worst ratio of error and bound among them."""
     known: dict[str, Verdict] = field(default_factory=dict)
     """Failures that the ledger knows, by its groups."""
     mended: list[str] = field(default_factory=list)
@@ -97,6 +101,9 @@ class Tally:
             self.sizes[name] = max(self.sizes.get(name, 0), size)
         self.paths.update(verdict.paths)
         self.sharp += verdict.calls > 0 and pair.sharp(case)
+        for name, ratio in verdict.gaps.items():
+            cases, worst, line = self.gaps.get(name, (0, 0.0, ""))
+            self.gaps[name] = (cases + 1, max(ratio, worst), verdict.line if ratio > worst else line)
         for name, tightness in verdict.tightness.items():
             self.largest[name] = max(self.largest.get(name, 0.0), tightness.largest)
             self.ratios.setdefault(f"{name} {case.dtype}", Counter())[_power(tightness.largest)] += 1

@@ -12,7 +12,7 @@ from kernelpair.call.place import Placement, place, resolve, settle
 from kernelpair.call.runner import HarnessError, Runner
 from kernelpair.call.worker import CallRequest, Outcome, Returned
 from kernelpair.contract.case import Case
-from kernelpair.contract.pair import Bound, Inputs, Outputs, Stepwise, Within
+from kernelpair.contract.pair import Bound, Inputs, Outputs, Stepwise, Truth, Within
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.trial import judge
@@ -55,6 +55,12 @@ class Session:
         self._own: tuple[int, Inputs, Placement] | None = None
         self._passed: Outputs | None = None
 
+    @property
+    def truth(self) -> Truth:
+        """What judges: the pair's truth, or the one derived anew with the rounding that the candidate is known to do."""
+        way = self.pair.truth
+        return way.roundings[self.subject.rounding] if self.subject.rounding and isinstance(way, Within) else way
+
     def run_first(self) -> JudgedCall:
         """Run and judge the case itself: the call that everything later is compared with."""
         self.first = self.run()
@@ -74,7 +80,7 @@ class Session:
             raise Abandoned
         known = inputs is None and case is self.case
         settled, placement = self._placed_again() if known else self._placed(case, inputs)
-        way = self.pair.truth if judged else None
+        way = self.truth if judged else None
         expected = NOTHING_EXPECTED if way is None or isinstance(way, Stepwise) else self._expect(case, settled, known)
         truth, bound = expected.truth, expected.bound
         outcome = self.call(placement, threads)
@@ -92,7 +98,9 @@ class Session:
             if isinstance(way, Within) and way.aggregate is not None:
                 with unchanged(self.pair.name, "aggregate", {"inputs": expected.inputs, "truth": truth, "outputs": outputs}):
                     wrong = way.aggregate(case, expected.inputs, truth, outputs)
-                self.record([Failure("value", name, says) for name, says in wrong], note)
+                self.record([Failure("value", name, says, ratio=ratio) for name, says, ratio in wrong], note)
+            if way is not self.pair.truth and self.verdict.passed:
+                self._note_gaps(case, expected, masks, outputs)
             if known and self.verdict.passed:
                 self._passed = outputs
         return JudgedCall(outputs, truth, bound)
@@ -137,7 +145,7 @@ class Session:
         if known and self._expected is not None:
             return self._expected
         truth, inputs = truth_of(self.pair, settled)
-        way = self.pair.truth
+        way = self.truth
         bound: Bound = {}
         if isinstance(way, Within):
             with unchanged(self.pair.name, "bound", {"inputs": inputs, "truth": truth}):
@@ -298,6 +306,22 @@ class Session:
                 self.record(failures, note)
                 if tightness is not None and not failures:
                     self.verdict.tightness[name] = tightness
+
+    def _note_gaps(self, case: Case, expected: Expected, masks: Masks, outputs: Outputs) -> None:
+        """How far outputs are beyond the contract's own bound."""
+        way, truth = self.pair.truth, expected.truth
+        assert isinstance(way, Within)
+        bound = way.bound(case, expected.inputs, truth)
+        failures = [] if way.aggregate is None else [
+            Failure("value", name, says, ratio=ratio)
+            for name, says, ratio in way.aggregate(case, expected.inputs, truth, outputs)
+        ]
+        for name, limit in bound.items():
+            mask = masks.get(name)
+            mask = mask.expand(truth[name].shape) if isinstance(mask, Tensor) else None
+            failures += judge.judged(judge.Compared(name, outputs[name], truth[name], limit, mask))
+        for failure in failures:
+            self.verdict.gaps[failure.tensor] = max(self.verdict.gaps.get(failure.tensor, 0.0), failure.worst)
 
     def blame(self, case: Case) -> None:
         """Make `case`, which fails alone, the verdict's."""

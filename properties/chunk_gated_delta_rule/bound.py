@@ -1,11 +1,14 @@
 """chunk_gated_delta_rule: how far a result may be from the truth."""
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from kernelpair.contract.pair import Inputs, Outputs
+from kernelpair.contract.pair import Inputs, Outputs, Within
 from properties.chunk_gated_delta_rule.cases import ChunkCase
-from properties.shared.delta_rule_bound import BF16_STORE, UNIT, Rule, Walk, walk
+from properties.shared.delta_rule_bound import BF16_STORE, CARRY, UNIT, Rule, Walk, walk
 
 
 def averaged(columns: int) -> float:
@@ -36,22 +39,23 @@ def _start(case: ChunkCase, given: Inputs) -> Tensor:
     return start
 
 
-_last: list[tuple[Inputs, Walk]] = []  # bound and aggregate of one call need the same walk
+_last: list[tuple[Inputs, float, Walk]] = []  # bound and aggregate of one call need the same walk
 
 
-def _walk(case: ChunkCase, given: Inputs) -> Walk:
-    if not (_last and _last[0][0] is given):
+def _walk(case: ChunkCase, given: Inputs, carry: float) -> Walk:
+    if not (_last and _last[0][0] is given and _last[0][1] == carry):
         scale = case.K**-0.5 if case.scale is None else case.scale
         spans = [span if n in case.live else (span[0], span[0]) for n, span in enumerate(case.spans)]
         q, k, v, g, beta = (given[name] for name in ("q", "k", "v", "g", "beta"))
-        rule = Rule(case.dtype, case.l2norm, case.eps, scale)
-        _last[:] = [(given, walk(q, k, v, g, beta, _start(case, given), spans, rule))]
-    return _last[0][1]
+        rule = Rule(case.dtype, case.l2norm, case.eps, scale, carry=carry)
+        _last[:] = [(given, carry, walk(q, k, v, g, beta, _start(case, given), spans, rule))]
+    return _last[0][2]
 
 
-def bound(case: ChunkCase, given: Inputs, truth: Outputs) -> dict[str, Tensor]:
-    """Per element; of a state each element may take its whole column's bound, the column's own is in `aggregate`."""
-    found = _walk(case, given)
+def bound(case: ChunkCase, given: Inputs, truth: Outputs, carry: float = CARRY) -> dict[str, Tensor]:
+    """Per element; of a state each element may take its whole column's bound, the column's own is in `aggregate`. `carry` is what
+    a step may lose of a column."""
+    found = _walk(case, given, carry)
     if case.form == "functional":
         return {"out": found.out, "final_state": _state_bound(case, found.state, truth["final_state"])}
     whole = torch.zeros_like(truth["state"])
@@ -68,10 +72,12 @@ def _state_bound(case: ChunkCase, columns: Tensor, state: Tensor) -> Tensor:
     return each if moved is None else each.masked_fill(moved[:, None, None, None], 0)
 
 
-def aggregate(case: ChunkCase, given: Inputs, truth: Outputs, outputs: Outputs) -> list[tuple[str, str]]:
+def aggregate(
+    case: ChunkCase, given: Inputs, truth: Outputs, outputs: Outputs, carry: float = CARRY
+) -> list[tuple[str, str, float]]:
     """State columns as 2-norms; for 16-bit inputs also the errors of a whole sequence and head."""
-    found = _walk(case, given)
-    failures = []
+    found = _walk(case, given, carry)
+    failures: list[tuple[str, str, float]] = []
     for n in case.live:
         begin, end = case.spans[n]
         name, row = ("final_state", n) if case.form == "functional" else ("state", int(given["state_indices"][n]))
@@ -95,8 +101,20 @@ def aggregate(case: ChunkCase, given: Inputs, truth: Outputs, outputs: Outputs) 
     return failures
 
 
-def _exceeds(name: str, what: str, error: Tensor, allowed: Tensor) -> list[tuple[str, str]]:
+def _exceeds(name: str, what: str, error: Tensor, allowed: Tensor) -> list[tuple[str, str, float]]:
     if bool((error <= allowed).all()):
         return []
-    worst = (error / allowed).nan_to_num(torch.inf).flatten().argmax()
-    return [(name, f"{what}: {float(error.flatten()[worst]):.3g}, allowed {float(allowed.flatten()[worst]):.3g}")]
+    ratios = (error / allowed).nan_to_num(torch.inf).flatten()
+    worst = ratios.argmax()
+    says = f"{what}: {float(error.flatten()[worst]):.3g}, allowed {float(allowed.flatten()[worst]):.3g}"
+    return [(name, says, float(ratios[worst]))]
+
+
+ROUNDED_STATE = "state rounded to bfloat16 after each token"
+_rounded: dict[str, Any] = {"carry": CARRY + 2.0**-9}  # to nearest: half a unit of the last of 8 bits, of each element
+TRUTH = Within(
+    bound,
+    aggregate=aggregate,
+    sharp=lambda case: case.dtype == "float32" or case.beta == "zero",
+    roundings={ROUNDED_STATE: Within(partial(bound, **_rounded), aggregate=partial(aggregate, **_rounded))},
+)

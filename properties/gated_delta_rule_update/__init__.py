@@ -1,9 +1,9 @@
 """gated_delta_rule_update on trial: one recurrent step on a pool of states, two layouts, two state dtypes."""
 
-from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
+from kernelpair.contract.pair import Cases, Coverage, Pair, Signature
 from optimized import operator
 from properties.gated_delta_rule_update.bench import BENCH
-from properties.gated_delta_rule_update.bound import bound
+from properties.gated_delta_rule_update.bound import TRUTH
 from properties.gated_delta_rule_update.cases import ARGUMENT_LAYOUTS, EDGES, DeltaCase, inputs, strategy, written
 from properties.gated_delta_rule_update.relations import RELATIONS
 from properties.gated_delta_rule_update.wrong_calls import WRONG_CALLS
@@ -26,7 +26,7 @@ PAIR = Pair(
         layouts=ARGUMENT_LAYOUTS,
         fused=[("q", "k")],
     ),
-    truth=Within(bound, sharp=lambda case: case.exact or case.dtype == "float32"),
+    truth=TRUTH,
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(

@@ -39,6 +39,8 @@ class Rule:
     scale: float
     rounded_inputs: bool = False
     """The inputs were themselves rounded by an earlier step and may differ by one ulp from the reference's (a layer)."""
+    carry: float = CARRY
+    """What a step may lose of a state's column, relative to its norm."""
 
 
 Moved = tuple[Tensor, Tensor, Tensor]
@@ -88,13 +90,13 @@ def walk(
         Y = gamma**2 * Y + (strength[t] * (fresh[t] + R) + given[t]) ** 2  # neutral tokens add nothing to Y
         Z = torch.where(batch.live[t], gamma**2 * Z + column[t], Z)
         carried[t], exact[t] = Y, Z
-    carried, exact = carried.sqrt_() + tiny_y, exact.sqrt_() * CARRY + 2.0**-100
+    carried, exact = carried.sqrt_() + tiny_y, exact.sqrt_() * rule.carry + 2.0**-100
     norm = rule.scale * batch.q.norm(dim=-1, keepdim=True)
     out = u * (2 if rule.rounded_inputs else 1) * rule.scale * o + norm * (8 * working * carried + exact)
     out += 4 * working * rule.scale * (o + ro) + _smallest(rule)
     out += rule.scale * batch.dq * (column_norm + strength * (batch.v.abs() + read))
     tokens = (batch.tokens(x) for x in (out, rule.scale * ro, norm * carried, norm * exact + _smallest(rule)))
-    Y, Z = Y.sqrt() + tiny_y, Z.sqrt() * CARRY + 2.0**-100
+    Y, Z = Y.sqrt() + tiny_y, Z.sqrt() * rule.carry + 2.0**-100
     return Walk(*tokens, *(batch.columns(x) for x in (Y, Z, 8 * working * Y + Z)))
 
 

@@ -30,7 +30,7 @@ def spoilt_truth(case: Any, inputs: Inputs, truth: Outputs) -> Any:
     return BOUND(case, inputs, truth)
 
 
-def spoilt_aggregate(case: Any, inputs: Inputs, truth: Outputs, outputs: Outputs) -> list[tuple[str, str]]:
+def spoilt_aggregate(case: Any, inputs: Inputs, truth: Outputs, outputs: Outputs) -> list[tuple[str, str, float]]:
     outputs["out"] = outputs["out"].clone()
     return []
 
