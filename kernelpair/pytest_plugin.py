@@ -26,13 +26,13 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.subject import Subject
 from kernelpair.environment import cpu_model
 from kernelpair.names import unknown
-from kernelpair.report.lines import FailureReport, failures_of
+from kernelpair.report.lines import FailureReport, failures_of, shown
 from kernelpair.search.hypothesis_internals import described
 from kernelpair.search.jobs import EXAMPLES, STATE
 from kernelpair.search.search import Search
 from kernelpair.search.tally import Tally
 from kernelpair.sources import BuildError
-from kernelpair.suite import REFERENCE, Suite, SuiteError, find, loaded, saved_lines
+from kernelpair.suite import REFERENCE, Suite, SuiteError, find, loaded, obstacle, run_as, saved_lines
 from kernelpair.trial.check import Journal, read_case
 from kernelpair.trial.purity import SWITCH
 
@@ -110,7 +110,7 @@ def profile_name() -> str:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """CPU, tiers, profile, seed."""
     try:
-        runnable = " ".join(tier.name for tier in suite_of(config).tiers() if tier.runnable)
+        runnable = " ".join(shown(tier.name, run_as(tier)) for tier in suite_of(config).tiers() if not obstacle(tier))
     except SuiteError as error:
         runnable = f"unknown: {error}"
     tiers = f"tiers {runnable}; " if runnable else ""
@@ -180,7 +180,7 @@ def _skip_unless_wanted(config: pytest.Config, suite: Suite, name: str) -> None:
             pytest.fail(unknown("tier", tier, tiers), pytrace=False)
     if wanted and name not in wanted and (name in tiers or name == REFERENCE):
         pytest.skip(f"only {', '.join(wanted)} asked for")
-    if name in tiers and not tiers[name].runnable:
+    if name in tiers and obstacle(tiers[name]):
         if name in wanted:
             pytest.fail(f"tier {name} cannot run here: {tiers[name].reason}", pytrace=False)
         pytest.skip(tiers[name].reason)

@@ -73,6 +73,17 @@ class Places:
     kernel: str
 
 
+def run_as(tier: Tier) -> str:
+    """How a tier that cannot run here is put on trial all the same, in a word such as "trapped"; empty where it is not. A tier
+    says it with an attribute of this name, which it need not have."""
+    return "" if tier.runnable else str(getattr(tier, "run_as", ""))
+
+
+def obstacle(tier: Tier) -> str:
+    """Why a tier cannot be put on trial here; empty where it can."""
+    return "" if tier.runnable or run_as(tier) else tier.reason
+
+
 class Suite:
     """What the engine asks of a suite, with a default for everything but `root` and `pairs`."""
 

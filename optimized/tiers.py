@@ -15,7 +15,8 @@ from optimized.library import load, raise_as_marked
 @dataclass(frozen=True)
 class Tier:
     """One build of the kernels. `reason` says why a tier that is not runnable is not; `flags` are its compiler flags;
-    `products` how it multiplies bf16: none (as float32), dots, tile_registers or soft_tiles."""
+    `products` how it multiplies bf16: none (as float32), dots, tile_registers or soft_tiles. `run_as` is `trapped` where it can
+    be put on trial all the same, with its tile instructions carried out by a handler (`optimized.trapped`)."""
 
     name: str
     compiled: bool
@@ -23,6 +24,7 @@ class Tier:
     reason: str
     flags: str
     products: str = "none"
+    run_as: str = ""
 
     @property
     def tiled(self) -> bool:

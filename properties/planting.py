@@ -121,7 +121,11 @@ def _library(mutant: Mutant, units: list[str], tier: str, folder: Path) -> str:
 
 def _link(anew: Callable[[dict[str, Any]], str | None], library: Path) -> None:
     """Link the ordinary build's objects into `library`, those apart that `anew` names another one for. Raises BuildError."""
-    objects = [anew(command) or str(Path(command["directory"]) / command["output"]) for command in _commands()]
+    objects = [
+        anew(command) or str(Path(command["directory"]) / command["output"])
+        for command in _commands()
+        if "/_trap.dir/" not in command["output"]  # a library of its own
+    ]
     compiler = next(word for word in shlex.split(_commands()[0]["command"]) if word != "ccache")
     run([compiler, "-shared", "-Wl,--no-as-needed", "-o", str(library), *objects, _torch()], library.parent)
 

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,7 +109,7 @@ class KernelMachine(Machine):
 
     @cached_property
     def untimed(self) -> Sequence[str]:  # type: ignore[override]
-        return [tier.name for tier in SUITE.tiers() if tier.emulated]
+        return [tier.name for tier in SUITE.tiers() if tier.emulated or tier.run_as]
 
     @cached_property
     def contest(self) -> Sequence[str]:  # type: ignore[override]
@@ -218,9 +218,15 @@ def module_of(pair: "Pair") -> str:
 def candidate(pair: "Pair", tier: str) -> Candidate:
     """The compiled kernel of `pair` in `tier`, or the one candidate of a pair that is not put on trial by tier."""
     prepare = "" if tier == PYTHON else "properties.suite:set_tier"
-    return Candidate(
+    known = next((known for known in SUITE.tiers() if known.name == tier), None)
+    plain = Candidate(
         tier, f"{module_of(pair)}:PAIR.optimized", prepare, "properties.suite:observe", "properties.suite:taken", ON_TRIAL,
-        slow=any(known.name == tier and known.emulated for known in SUITE.tiers()),
+        slow=known is not None and known.emulated,
+    )
+    if known is None or not known.run_as:
+        return plain
+    return replace(
+        plain, prepare="properties.suite:set_trapped_tier", run_as=known.run_as, executed="properties.suite:executed", slow=True
     )
 
 
@@ -236,6 +242,23 @@ def set_tier(name: str) -> None:
     import optimized
 
     optimized.set_tier(name)
+
+
+def set_trapped_tier(name: str) -> None:
+    """The same on a CPU without its tile instructions, which a handler carries out."""
+    from optimized.trapped import trap_tiles
+
+    trap_tiles()
+    set_tier(name)
+
+
+def executed() -> dict[str, int]:
+    """Tile instructions that were carried out since this was last asked."""
+    from optimized import trapped
+
+    counted = trapped.totals()
+    trapped.reset()
+    return {f"amx {name}": count for name, count in counted.items() if count}
 
 
 def observe(before: bool) -> str | None:

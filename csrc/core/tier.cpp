@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <string_view>
 
 #include "build_info.h"
 #include "core/checks.h"
@@ -43,12 +44,14 @@ bool tile_permission() {
 #endif
 }
 
-// What the flags of the tier let the compiler use, and this CPU has not: "avx512f, avx512bw".
-std::string lacking(Tier tier) {
+// What the flags of the tier let the compiler use, and this CPU has not: "avx512f, avx512bw". Names that begin
+// with `apart` are left out.
+std::string lacking(Tier tier, std::string_view apart = "none of them") {
   std::string names;
   switch (tier) {
-#define KP_FEATURE(feature) \
-  if (!__builtin_cpu_supports(feature)) names += (names.empty() ? "" : ", ") + std::string(feature);
+#define KP_FEATURE(feature)                                                              \
+  if (!std::string_view(feature).starts_with(apart) && !__builtin_cpu_supports(feature)) \
+    names += (names.empty() ? "" : ", ") + std::string(feature);
 #define KP_CASE(name, compiled, products, flags, features) \
   case Tier::name: features break;
     KP_TIERS(KP_CASE)
@@ -57,6 +60,12 @@ std::string lacking(Tier tier) {
     case Tier::count: break;
   }
   return names;
+}
+
+// Whether nothing is lacking but the tile instructions themselves, which csrc/trap can carry out.
+bool lacks_only_tiles(Tier tier) {
+  return info(tier).compiled && info(tier).products == Products::tile_registers && !lacking(tier).empty() &&
+         lacking(tier, "amx-").empty();
 }
 
 std::string find_obstacle(Tier tier) {
@@ -79,6 +88,13 @@ const std::string& obstacle(Tier tier) {
   return obstacles[static_cast<int>(tier)];
 }
 
+// Set where the tile instructions are trapped: such a tier then runs if it is named, and is never chosen.
+std::atomic<bool> tiles_trapped{false};
+
+bool may_run(Tier tier) {
+  return obstacle(tier).empty() || (tiles_trapped.load(std::memory_order_relaxed) && lacks_only_tiles(tier));
+}
+
 std::string names_of_tiers() {
   std::string names;
   for (const TierInfo& tier : kTiers) names += (names.empty() ? "" : ", ") + std::string(tier.name);
@@ -88,9 +104,9 @@ std::string names_of_tiers() {
 Tier tier_named(const std::string& name, const char* source) {
   for (int i = 0; i < kTierCount; ++i) {
     if (name != kTiers[i].name) continue;
-    const std::string& why = obstacle(static_cast<Tier>(i));
-    KP_CHECK_VALUE(why.empty(), source, "tier '", name, "' cannot run here: ", why);
-    return static_cast<Tier>(i);
+    const Tier tier = static_cast<Tier>(i);
+    KP_CHECK_VALUE(may_run(tier), source, "tier '", name, "' cannot run here: ", obstacle(tier));
+    return tier;
   }
   fail(ErrorKind::value, concat(source, "there is no tier '", name, "'; the tiers are ", names_of_tiers()));
 }
@@ -151,6 +167,8 @@ Tier begin_kernel() {
 
 void select_tier(const std::string& name) { selected.store(static_cast<int>(tier_named(name, ""))); }
 
+void allow_trapped_tiles() { tiles_trapped.store(true); }
+
 std::string last_tier() {
   const int tier = last.load();
   return tier == kNone ? "" : kTiers[tier].name;
@@ -165,6 +183,7 @@ std::string describe_tiers() {
     tiers += concat(i ? ", " : "", "{\"name\": ", json_string(kTiers[i].name),
                     ", \"compiled\": ", kTiers[i].compiled ? "true" : "false",
                     ", \"runnable\": ", why.empty() ? "true" : "false", ", \"reason\": ", json_string(why),
+                    ", \"run_as\": ", json_string(lacks_only_tiles(static_cast<Tier>(i)) ? "trapped" : ""),
                     ", \"products\": ", json_string(kTiers[i].products_name),
                     ", \"flags\": ", json_string(kTiers[i].flags), "}");
   }

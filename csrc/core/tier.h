@@ -19,7 +19,8 @@ Tier begin_kernel();
 const char* name_of(Tier tier);
 Tier selected_tier();
 void select_tier(const std::string& name);  // ValueError for a tier that is unknown or cannot run here
-std::string last_tier();                    // empty if no kernel ran since the last forget_last_tier()
+void allow_trapped_tiles();  // the tile instructions of this process are carried out by csrc/trap
+std::string last_tier();     // empty if no kernel ran since the last forget_last_tier()
 void forget_last_tier();
 std::string describe_tiers();  // JSON for the Python face
 

@@ -63,6 +63,8 @@ class Outcome:
     ran: str | None = None
     paths: tuple[str, ...] = ()
     """The ways through the candidate's code that the call took, as far as it tells."""
+    executed: Mapping[str, int] | None = None
+    """The instructions that the candidate's counter saw; None where none can be seen."""
     others: list["Outcome"] = field(default_factory=list)
     """Of the calls in `CallRequest.also`."""
     fault: Fault | None = None
@@ -107,6 +109,7 @@ class Caller:
         self.function: Callable[..., Any] = candidate.load()
         self.observe = candidate.observer()
         self.survey = candidate.surveyor()
+        self.count = candidate.counter()
         self.threads = 0
         self.guards: list[int] = []
 
@@ -118,6 +121,7 @@ class Caller:
         calls = [{name: self._view(value) for name, value in given.items()} for given in (request.arguments, *request.also)]
         shapes = [{name: _shape(value) for name, value in call.items() if isinstance(value, Tensor)} for call in calls]
         self.observe(True)
+        self.count()
         if guarded:
             self._arm(request)
         answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
@@ -125,7 +129,7 @@ class Caller:
         for outcome, call, before in zip(outcomes, calls, shapes):
             outcome.moved = tuple(name for name, shape in before.items() if shape != _shape(call[name]))
             outcome.ran = self.observe(False)
-        return replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()))
+        return replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), executed=self.count())
 
     def _arm(self, request: CallRequest) -> None:
         """Guard the request's pages, and no others. They stay guarded: the next call often has the same."""

@@ -51,7 +51,7 @@ def _rows(options: argparse.Namespace, pair: Pair) -> list[BenchRow]:
 
 
 def _contest(options: argparse.Namespace, place: Place, suite: Suite) -> int:
-    select_tiers(suite, options.tier)  # names one that is unknown or cannot run
+    select_tiers(suite, options.tier, timed=True)  # names one that is unknown or cannot run
     pairs = select_pairs(suite, options.pairs)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     peers = peers_named(suite, options.against)
@@ -108,11 +108,11 @@ def peers_named(suite: Suite, text: str) -> Peers:
 
 def _plain(options: argparse.Namespace, suite: Suite) -> int:
     console = Console(highlight=False)
-    tiers = select_tiers(suite, options.tier)
+    tiers = select_tiers(suite, options.tier, timed=True)
     measured: list[dict[str, Any]] = []
     try:
         for pair in select_pairs(suite, options.pairs):
-            names = [name for name, reason in select_candidates(suite, pair, tiers) if not reason]
+            names = [name for name, reason in select_candidates(suite, pair, tiers, timed=True) if not reason]
             names = [name for name in names if name not in suite.machine.untimed or name in tiers]
             for row in _rows(options, pair):
                 timings = _time(suite, pair, row, names, options.seconds)

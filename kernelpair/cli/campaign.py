@@ -79,9 +79,10 @@ def campaign(options: argparse.Namespace) -> int:
 
 
 def labels_here(suite: Suite) -> list[str]:
-    """The labels of a node that is this machine: one for each candidate that can run."""
+    """The labels of a node that is this machine: one for each candidate that can run, with nothing standing in for hardware."""
     pairs = suite.pairs().values()
-    return sorted({LABEL + name for pair in pairs for name, reason in select_candidates(suite, pair, ()) if not reason})
+    ready = (name for pair in pairs for name, reason in select_candidates(suite, pair, (), timed=True) if not reason)
+    return sorted({LABEL + name for name in ready})
 
 
 def run_block(place: Place, block: SeedBlock, seed: int, corpus: tuple[str, ...], shared: str) -> dict[str, Any]:

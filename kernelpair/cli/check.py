@@ -37,6 +37,7 @@ from kernelpair.report.lines import (
     PairResult,
     command_for_pytest,
     histogram,
+    instructions,
     result_of,
     shown,
     write_json,
@@ -228,7 +229,7 @@ class CheckRun:
         result = result_of(ended, self.pairs[ended.job.pair])
         self.results.append(result)
         if self.progress is not None:
-            failures = [f"{result.pair}[{shown(result.candidate)}] {f.kind}: {f.detail}" for f in result.failures]
+            failures = [f"{result.pair}[{result.shown}] {f.kind}: {f.detail}" for f in result.failures]
             self.progress.ended((result.pair, shown(result.candidate)), result.cases, failures)
         self._print_line(result)
 
@@ -245,10 +246,12 @@ class CheckRun:
 
     def _print_line(self, result: PairResult) -> None:
         speed = f"{result.cases / result.seconds:5.0f}/s" if result.seconds else "     - "
-        line = Text(f"{result.pair:24} {shown(result.candidate):13} {result.cases:>7} cases  {speed}  ")
+        line = Text(f"{result.pair:24} {result.shown:13} {result.cases:>7} cases  {speed}  ")
         line.append(result.verdict, style=COLOURS[result.verdict])
         if result.reason:
             line.append(f"  {result.reason}", style="dim")
+        for path, count in instructions(result.executed).items():
+            line.append(f"  {count:,} {path} instructions", style="dim")
         if result.unsupported:
             line.append(f"  {sum(result.unsupported.values())} drawn outside of documented limits", style="dim")
         self.console.print(line, soft_wrap=True)
@@ -260,6 +263,9 @@ class CheckRun:
             bars = f"|{histogram(ratios, LEAST)}|"
             says = f"    error / bound, 2^{LEAST} to 1: {name:24} {bars} largest <= 2^{max(ratios)}"
             self.console.print(says, style="dim", soft_wrap=True, markup=False)
+        if result.executed:
+            said = ", ".join(f"{name} {count:,}" for name, count in result.executed.items())
+            self.console.print(f"    executed: {said}", style="dim", soft_wrap=True)
         for limit, count in result.unsupported.items():
             self.console.print(f"    unsupported: {limit}: {count}", style="dim", soft_wrap=True, markup=False)
         drawn: Counter[str] = Counter()
@@ -348,7 +354,7 @@ class CheckRun:
                 group = failure.group
                 self.console.print(f"group {group}{_seen(result, group)}", soft_wrap=True, markup=False)
             head = Text("FAIL ", style="bold red")
-            head.append(f"{result.pair}[{shown(result.candidate)}] {failure.kind}: {failure.detail}", style="default")
+            head.append(f"{result.pair}[{result.shown}] {failure.kind}: {failure.detail}", style="default")
             self.console.print(head, soft_wrap=True)
             if failure.replay and failure.replay != command:
                 command = failure.replay
@@ -364,7 +370,7 @@ class CheckRun:
         subject = self.resolve(result.pair, result.candidate)
         cases = [read_case({result.pair: subject.pair}, table.line)[1] for table in result.tables]
         feet = [""] * len(cases) if interrupted else remarks(subject, cases, self.suite.preload)
-        self.console.print(f"\n{result.pair}[{shown(result.candidate)}] layer by layer", soft_wrap=True, markup=False)
+        self.console.print(f"\n{result.pair}[{result.shown}] layer by layer", soft_wrap=True, markup=False)
         for table, foot in zip(result.tables, feet):
             show_table(self.console, table, foot)
 
@@ -375,7 +381,8 @@ class CheckRun:
             says = f"known: {result.pair} {group}{_seen(result, group)}: {entry.reason} {entry.link}".rstrip()
             self.console.print(says, soft_wrap=True, markup=False)
         for output, (cases, worst, line) in result.gaps.items():
-            says = f"gap: {result.pair} {output}: {result.rounding}: {worst:.3g} times the contract's bound, {cases} cases; {line}"
+            far = f"{worst:.3g} times the contract's bound, {cases} cases"
+            says = f"gap: {result.pair} {output}: {result.rounding}: {far}; {line}"
             self.console.print(says, soft_wrap=True, markup=False)
         for group in result.mended:
             says = f"no longer fails: {result.pair} {group}: take the entry out of {self.options.known}"

@@ -12,7 +12,7 @@ from rich.table import Table
 from kernelpair.cli.main import EXIT_OK
 from kernelpair.cli.select import select_suite
 from kernelpair.environment import environment
-from kernelpair.suite import Place, Suite, Tier
+from kernelpair.suite import Place, Suite, Tier, run_as
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -32,9 +32,8 @@ def _report(suite: Suite) -> dict[str, Any]:
 
 def _described(tier: Tier) -> dict[str, Any]:
     """What the suite says of a tier, all of it where it is a dataclass."""
-    if is_dataclass(tier) and not isinstance(tier, type):
-        return asdict(tier)
-    return {"name": tier.name, "runnable": tier.runnable, "reason": tier.reason}
+    known = asdict(tier) if is_dataclass(tier) and not isinstance(tier, type) else {}
+    return known | {"name": tier.name, "runnable": tier.runnable, "reason": tier.reason, "run_as": run_as(tier)}
 
 
 def _show(report: dict[str, Any], place: Place, verbose: bool) -> None:
@@ -56,13 +55,13 @@ def _show(report: dict[str, Any], place: Place, verbose: bool) -> None:
 
 
 def _table(tiers: list[dict[str, Any]], selected: str) -> Table:
-    others = [key for key in tiers[0] if key not in ("name", "runnable", "reason")]
+    others = [key for key in tiers[0] if key not in ("name", "runnable", "reason", "run_as")]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("tier", "runs here", "why not", *others):
         table.add_column(heading, overflow="fold")
     for tier in tiers:
         name = tier["name"] + (" (in use)" if tier["name"] == selected else "")
-        table.add_row(name, _said(tier["runnable"]), tier["reason"], *(_said(tier[key]) for key in others))
+        table.add_row(name, tier["run_as"] or _said(tier["runnable"]), tier["reason"], *(_said(tier[key]) for key in others))
     return table
 
 

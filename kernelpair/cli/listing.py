@@ -13,7 +13,8 @@ from kernelpair.cli.main import EXIT_HARNESS, EXIT_OK
 from kernelpair.cli.select import provider_named, select_candidates, select_loaded, select_suite
 from kernelpair.contract.pair import NotFuzzed, Pair
 from kernelpair.providers.provider import ready
-from kernelpair.suite import Suite
+from kernelpair.report.lines import shown
+from kernelpair.suite import Suite, Tier, run_as
 from kernelpair.trial.modes import BUILT_IN
 
 
@@ -74,11 +75,12 @@ def _summary(path: Path) -> str:
 def _describe(suite: Suite, pair: Pair) -> dict[str, Any]:
     files = suite.files(pair)
     candidates = select_candidates(suite, pair, ())
+    tiers = {tier.name: tier for tier in suite.tiers()}
     return {
         "pair": pair.name,
         "summary": _summary(suite.root / files["properties"]).removeprefix(f"{pair.name} on trial: "),
         "dtypes": list(pair.signature.dtypes),
-        "candidates": [{"name": name, "runnable": not reason, "reason": reason} for name, reason in candidates],
+        "candidates": [_candidate(name, reason, tiers.get(name)) for name, reason in candidates],
         "relations": {name: relation.says for name, relation in pair.relations.items()} | BUILT_IN,
         "wrong_calls": list(pair.wrong_calls),
         "incomplete": _lacks(pair),
@@ -86,6 +88,12 @@ def _describe(suite: Suite, pair: Pair) -> dict[str, Any]:
         "bench_rows": [row.name for row in pair.bench.rows],
         "files": dict(files),
     }
+
+
+def _candidate(name: str, reason: str, tier: Tier | None) -> dict[str, Any]:
+    """Whether it runs here, why not, and what stands in for what the machine lacks."""
+    stand_in = run_as(tier) if tier is not None else ""
+    return {"name": name, "runnable": not reason and not stand_in, "reason": reason, "run_as": stand_in}
 
 
 def _lacks(pair: Pair) -> str:
@@ -98,7 +106,7 @@ def _lacks(pair: Pair) -> str:
 
 def _show(console: Console, entry: dict[str, Any]) -> None:
     console.print(Text.assemble((entry["pair"], "bold"), f"  {entry['summary']}"), soft_wrap=True, markup=False)
-    names = [c["name"] if c["runnable"] else f"({c['name']})" for c in entry["candidates"]]
+    names = [f"({c['name']})" if c["reason"] else shown(c["name"], c["run_as"]) for c in entry["candidates"]]
     console.print(f"  candidates   {' '.join(names)}", soft_wrap=True, markup=False)
     console.print(f"  dtypes       {' '.join(entry['dtypes'])}", soft_wrap=True, markup=False)
     for number, (name, says) in enumerate(entry["relations"].items()):

@@ -59,7 +59,7 @@ def replay(options: argparse.Namespace) -> int:
                 continue
             fails_here |= not verdict.passed
             ran += 1
-            _show(console, pair, shown(name), verdict, options.verbose)
+            _show(console, pair, shown(name, subject.candidate.run_as), verdict, options.verbose)
             if options.verbose:
                 for plane in planes:
                     console.print(drawn_in_text(plane), soft_wrap=True, markup=False)

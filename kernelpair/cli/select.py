@@ -9,7 +9,7 @@ from kernelpair.contract.pair import Pair
 from kernelpair.names import unknown
 from kernelpair.providers.provider import PREFIX, Provider, ProviderError, provider, ready
 from kernelpair.sources import BuildError
-from kernelpair.suite import REFERENCE, Place, Suite, SuiteError, find, loaded
+from kernelpair.suite import REFERENCE, Place, Suite, SuiteError, Tier, find, loaded, obstacle, run_as
 
 ENVIRONMENT_TIER = "KERNELPAIR_TIER"
 
@@ -48,15 +48,16 @@ def select_loaded(suite: Suite, wanted: Sequence[str]) -> tuple[list[Pair], dict
     return list(found.values()), broken
 
 
-def select_tiers(suite: Suite, wanted: Sequence[str]) -> list[str]:
+def select_tiers(suite: Suite, wanted: Sequence[str], *, timed: bool = False) -> list[str]:
     """The candidates asked for by option or environment, tiers most often; none means all. UsageError for a tier that cannot
-    run here, and for a name that is neither a tier nor a candidate of any pair."""
+    run here, or with `timed` not at its own speed, and for a name that is neither a tier nor a candidate of any pair."""
     chosen = list(wanted) or [tier for tier in [os.environ.get(ENVIRONMENT_TIER)] if tier]
     tiers = {tier.name: tier for tier in suite.tiers()}
     for name in chosen:
         if name in tiers:
-            if not tiers[name].runnable:
-                raise UsageError(f"tier {name} cannot run here: {tiers[name].reason}")
+            reason = _untimed(tiers[name]) if timed else obstacle(tiers[name])
+            if reason:
+                raise UsageError(f"tier {name} cannot {'be timed' if timed else 'run'} here: {reason}")
             continue
         if name == REFERENCE:
             continue
@@ -66,16 +67,22 @@ def select_tiers(suite: Suite, wanted: Sequence[str]) -> list[str]:
     return chosen
 
 
-def select_candidates(suite: Suite, pair: Pair, chosen: Sequence[str]) -> list[tuple[str, str]]:
-    """Candidate and, where it cannot run here, the reason. One that is not named as a tier is there whatever tiers are chosen,
-    unless another one of the pair is; the reference only where it is asked for."""
+def _untimed(tier: Tier) -> str:
+    """Why a tier cannot be timed here: what only stands in for it has a speed of its own."""
+    return "" if tier.runnable else f"it runs {run_as(tier)} only: {tier.reason}" if run_as(tier) else tier.reason
+
+
+def select_candidates(suite: Suite, pair: Pair, chosen: Sequence[str], *, timed: bool = False) -> list[tuple[str, str]]:
+    """Candidate and, where it cannot run here (with `timed`, at its own speed), the reason. One that is not named as a tier is
+    there whatever tiers are chosen, unless another one of the pair is; the reference only where it is asked for."""
     tiers = {tier.name: tier for tier in suite.tiers()}
     if REFERENCE in chosen:
         return [(REFERENCE, "")]
     names = [candidate.name for candidate in suite.candidates(pair)]
     if chosen:
         names = [name for name in names if name in chosen] or [name for name in names if name not in tiers]
-    return [(name, "" if name not in tiers or tiers[name].runnable else tiers[name].reason) for name in names]
+    why = _untimed if timed else obstacle
+    return [(name, why(tiers[name]) if name in tiers else "") for name in names]
 
 
 def select_provider(suite: Suite, spec: str, tiers: Sequence[str]) -> Provider:

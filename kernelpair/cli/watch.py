@@ -153,7 +153,7 @@ class _Watch:
     def _show(self, result: PairResult, seconds: float) -> None:
         if result.verdict == "fail":
             first = min(result.failures, key=lambda failure: len(failure.case))
-            self.say(f"FAIL {result.pair}[{shown(result.candidate)}] {first.kind}: {first.detail}  ({seconds:.1f} s)", "red")
+            self.say(f"FAIL {result.pair}[{result.shown}] {first.kind}: {first.detail}  ({seconds:.1f} s)", "red")
             self.say(f"  {first.replay}")
 
     def close(self) -> None:

@@ -30,6 +30,13 @@ class Candidate:
     paths: str = ""
     on_trial: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of a process that puts it on trial; where it is timed they are not set."""
+    run_as: str = ""
+    """How it is run where the machine lacks what it needs, such as "trapped"; every report says it, and nothing is timed."""
+    executed: str = ""
+    """Place of a function that returns what was executed since it was last called: "amx loads" -> how many, the first word
+    being the path; or None where that cannot be seen here."""
+    claims: str = ""
+    """A path, such as "amx", that its calls take: to fall back silently is the failure `wrong_path`."""
     slow: bool = False
     """Only the cases that the pair calls small are for it."""
 
@@ -55,6 +62,10 @@ class Candidate:
     def surveyor(self) -> Callable[[], Sequence[str]]:
         """Tells which ways were taken since the last time."""
         return _callable(self.paths) if self.paths else lambda: ()
+
+    def counter(self) -> Callable[[], Mapping[str, int] | None]:
+        """Tells which instructions were executed since the last time."""
+        return _callable(self.executed) if self.executed else lambda: None
 
 
 @dataclass(frozen=True)

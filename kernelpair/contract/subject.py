@@ -23,6 +23,8 @@ class Subject:
     """Trials that it is not asked for: relations, built-in ones, `WRONG_CALLS`."""
     rounding: str = ""
     """One of the truth's `roundings`, which the candidate is known to do: it is judged by the bound derived with it."""
+    claimed: Callable[[Any], bool] = lambda case: True
+    """The cases in which the candidate takes the path that it claims (`Candidate.claims`)."""
     foreign: bool = False
     """Somebody else's kernel: it may say `Unsupported`, and no tier is asked for."""
 

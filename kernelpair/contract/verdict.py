@@ -1,6 +1,7 @@
 """What a trial ends with: nothing to say, or failures, each of one kind."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ KINDS = {
     "exception": "an exception instead of a result, or another one than the contract's",
     "missing_error": "a result where the contract demands an error",
     "wrong_tier": "another tier ran than the one on trial",
+    "wrong_path": "the call took another path than the one that the candidate claims",
     "vacuous": "the bound is so loose over a whole run that it proves nothing",
 }
 
@@ -131,6 +133,8 @@ class Verdict:
     calls: int = 0
     paths: set[str] = field(default_factory=set)
     """The ways through the candidate's code that its calls took."""
+    executed: Counter[str] = field(default_factory=Counter)
+    """Instructions that its calls executed, as far as they can be seen."""
     unsupported: str = ""
     """The documented limit that kept a call from being made; the trial ended there."""
     noticed_by: str = "value"

@@ -8,7 +8,7 @@ from kernelpair.contract.subject import Subject
 from kernelpair.mutation.mutant import Mutant, MutantError, mutants
 from kernelpair.providers.subjects import Subjects
 from kernelpair.sources import BuildError
-from kernelpair.suite import Place, Suite
+from kernelpair.suite import Place, Suite, obstacle
 
 
 def host(suite: Suite, mutant: Mutant) -> tuple[Candidate, str]:
@@ -20,7 +20,7 @@ def host(suite: Suite, mutant: Mutant) -> tuple[Candidate, str]:
     if wanted not in candidates and wanted not in tiers:
         raise MutantError(f"{mutant.name}: unknown tier {wanted!r}")
     found = candidates.get(wanted) or candidates[suite.planted_in(pair)]  # of a pair that is not put on trial by tier
-    return found, "" if wanted not in tiers or tiers[wanted].runnable else tiers[wanted].reason
+    return found, obstacle(tiers[wanted]) if wanted in tiers else ""
 
 
 def planted(suite: Suite, mutant: Mutant, folder: Path) -> Candidate:

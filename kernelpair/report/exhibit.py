@@ -223,11 +223,12 @@ def _elsewhere(name: str, reason: str, pair: str, case: Case, again: Again) -> O
             verdict = check(subject, case, runner)
     except HarnessError as error:
         return OtherCandidate(shown(name), "skip", str(error))
+    name = shown(name, subject.candidate.run_as)
     if verdict.failures:
         first = verdict.failures[0]
-        return OtherCandidate(shown(name), "fail", str(first))
+        return OtherCandidate(name, "fail", str(first))
     largest = max((tightness.largest for tightness in verdict.tightness.values()), default=None)
-    return OtherCandidate(shown(name), "pass", "" if largest is None else f"largest error / bound {largest:.3g}")
+    return OtherCandidate(name, "pass", "" if largest is None else f"largest error / bound {largest:.3g}")
 
 
 def _script(subject: Subject, verdict: Verdict, load: str) -> str:

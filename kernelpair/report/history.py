@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelpair.environment import cpu_model
-from kernelpair.report.lines import PairResult, shown
+from kernelpair.report.lines import PairResult
 from kernelpair.report.live import in_ci
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _change(values: Sequence[float]) -> float:
 
 
 def _figures(result: PairResult) -> Iterable[Figure]:
-    candidate = shown(result.candidate)
+    candidate = result.shown
     if result.cases:
         yield Figure("cases", result.pair, candidate, "", result.cases)
     if result.cases and result.seconds:

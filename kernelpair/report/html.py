@@ -185,11 +185,11 @@ def _coverage(results: Sequence[PairResult]) -> list[dict[str, Any]]:
             tables.append(
                 {
                     "pair": pair,
-                    "candidates": [shown(result.candidate) for result in ran],
+                    "candidates": [result.shown for result in ran],
                     "rows": [(edge, [result.edges.get(edge, 0) for result in ran]) for edge in edges],
                     "missed": sum(not result.edges.get(edge, 0) for edge in edges for result in ran),
-                    "unhit": [(shown(result.candidate), result.unhit) for result in ran if result.unhit],
-                    "untaken": [(shown(result.candidate), result.untaken) for result in ran if result.untaken],
+                    "unhit": [(result.shown, result.unhit) for result in ran if result.unhit],
+                    "untaken": [(result.shown, result.untaken) for result in ran if result.untaken],
                     "sizes": [(name, max(result.sizes.get(name, 0) for result in ran)) for name in sizes],
                 }
             )
@@ -227,7 +227,7 @@ def _bounds(results: Sequence[PairResult]) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "pair": result.pair,
-                    "candidate": shown(result.candidate),
+                    "candidate": result.shown,
                     "output": name,
                     "largest": f"{largest:.3g}",
                     "looseness": f"{result.looseness[name]:.2g}" if name in result.looseness else "",

@@ -3,7 +3,8 @@
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -79,13 +80,31 @@ class PairResult:
     """Group of the ledger -> its case; they fail as they did."""
     mended: list[str] = field(default_factory=list)
     """Groups of the ledger that fail no longer."""
+    run_as: str = ""
+    """How it ran where the machine lacks what it needs, such as "trapped"."""
+    executed: dict[str, int] = field(default_factory=dict)
+    """Instructions that the calls executed, as far as they can be seen: "amx loads" -> how many."""
     tables: list[PlaceTable] = field(default_factory=list)
     """Place by place: of each failing case that has such a table, or else the largest ratios over all cases of the run."""
 
+    @property
+    def shown(self) -> str:
+        """The candidate's name for people, and how it ran."""
+        return shown(self.candidate, self.run_as)
 
-def shown(candidate: str) -> str:
+
+def shown(candidate: str, run_as: str = "") -> str:
     """A candidate's name for people: of a provider, what `--provider` was given."""
-    return candidate.removeprefix(PREFIX)
+    return candidate.removeprefix(PREFIX) + (f" ({run_as})" if run_as else "")
+
+
+def instructions(executed: Mapping[str, int]) -> dict[str, int]:
+    """Path -> its instructions; how often they were trapped is not one of them."""
+    paths: Counter[str] = Counter()
+    for name, count in executed.items():
+        path, _, kind = name.partition(" ")
+        paths[path] += count if kind != "traps" else 0
+    return dict(paths)
 
 
 def replay_command(line: str, candidate: str) -> str:
@@ -127,6 +146,7 @@ def result_of(ended: Ended, pair: Pair) -> PairResult:
     return PairResult(
         pair=ended.job.pair,
         candidate=ended.job.candidate,
+        run_as=ended.candidate.run_as if ended.candidate else "",
         verdict="fail" if failures else "pass" if tally.cases else "skip",
         reason="" if tally.cases else "no case was tried",  # all of them unsupported, or no time
         cases=tally.cases,
@@ -148,6 +168,7 @@ def result_of(ended: Ended, pair: Pair) -> PairResult:
         unsupported=dict(tally.unsupported.most_common()),
         known={label: verdict.line for label, verdict in tally.known.items()},
         mended=list(tally.mended),
+        executed=dict(sorted(tally.executed.items())),
         tables=[verdict.table for verdict in tally.failures.values() if verdict.table] or list(tally.tables.values()),
     )
 
@@ -172,7 +193,7 @@ def write_junit(path: Path, results: Sequence[PairResult]) -> None:
         suite.set(attribute, str(sum(result.verdict == verdict for result in results)))
     for result in results:
         entry = ElementTree.SubElement(
-            suite, "testcase", classname=result.pair, name=shown(result.candidate), time=f"{result.seconds:.3f}"
+            suite, "testcase", classname=result.pair, name=result.shown, time=f"{result.seconds:.3f}"
         )
         if result.verdict == "skip":
             ElementTree.SubElement(entry, "skipped", message=result.reason)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kernelpair.report.lines import PairResult, shown
+from kernelpair.report.lines import PairResult
 
 FEW = 4  # names that a sentence lists; of more it says how many
 
@@ -13,13 +13,13 @@ def proven(results: Sequence[PairResult], interrupted: bool = False) -> str:
     passed = [result for result in results if result.verdict == "pass"]
     early = " when it was interrupted" if interrupted else ""
     if failed:
-        where = _several([f"{result.pair}[{shown(result.candidate)}]" for result in failed], "trials")
+        where = _several([f"{result.pair}[{result.shown}]" for result in failed], "trials")
         rest = f"; {_count(len(passed), 'other trial')} found nothing in {_cases(passed)}" if passed else ""
         return f"Failed{early}: {where}{rest}."
     if not passed:
         return f"Nothing was tested{early}."
     pairs = _several(_distinct(result.pair for result in passed), "pairs")
-    candidates = _several(_distinct(shown(result.candidate) for result in passed), "candidates")
+    candidates = _several(_distinct(result.shown for result in passed), "candidates")
     return f"No failure{early} in {_cases(passed)} of {pairs} on {candidates}."
 
 
@@ -33,9 +33,9 @@ def not_tried(results: Sequence[PairResult]) -> str:
         return ""
     parts = []
     for reason, skipped in reasons.items():
-        candidates = _distinct(shown(result.candidate) for result in skipped)
+        candidates = _distinct(result.shown for result in skipped)
         every = len(_distinct(result.pair for result in skipped)) > 1
-        names = candidates if every else [f"{result.pair}[{shown(result.candidate)}]" for result in skipped]
+        names = candidates if every else [f"{result.pair}[{result.shown}]" for result in skipped]
         parts.append(f"{_several(names, 'trials')} ({reason})")
     return f"Not tried: {'; '.join(parts)}."
 

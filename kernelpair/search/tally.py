@@ -71,6 +71,8 @@ class Tally:
     """Field of the case -> the largest size drawn; of a field with several, their sum."""
     paths: Counter[str] = field(default_factory=Counter)
     """Way through the candidate's code -> cases that took it."""
+    executed: Counter[str] = field(default_factory=Counter)
+    """Instructions that all calls executed, as far as they can be seen."""
     largest: dict[str, float] = field(default_factory=dict)
     """Output -> largest |error| / bound."""
     ratios: dict[str, Counter[int]] = field(default_factory=dict)
@@ -100,6 +102,7 @@ class Tally:
         for name, size in cells.sizes(case):
             self.sizes[name] = max(self.sizes.get(name, 0), size)
         self.paths.update(verdict.paths)
+        self.executed.update(verdict.executed)
         self.sharp += verdict.calls > 0 and pair.sharp(case)
         for name, ratio in verdict.gaps.items():
             cases, worst, line = self.gaps.get(name, (0, 0.0, ""))

@@ -208,6 +208,7 @@ class Session:
             says = told(outcome.fault, extents, self.case.guard, self.runner.arena.limit)
             outcome.message = says + outcome.message.removeprefix(outcome.error)
         self.verdict.paths.update(outcome.paths)
+        self.verdict.executed.update(outcome.executed or {})
         return outcome
 
     def outputs_of(self, placement: Placement, outcome: Outcome, note: str) -> Outputs:
@@ -230,12 +231,21 @@ class Session:
         self.record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.signature.scratch)), note)
         for name in outcome.moved:
             self.record([Failure("layout", name, "the call changed the argument's sizes, strides or data pointer")], note)
+        self._judge_path(case, outcome, note)
         idle = outcome.ran == "" and self.pair.cases.idle(case)
         name = self.subject.candidate.name
         by_tier = self.pair.tiers == "each" and not self.subject.foreign
         if by_tier and outcome.ran is not None and outcome.ran != name and not idle:
             self.record([Failure("wrong_tier", "", f"{outcome.ran or 'no kernel'} ran instead of {name}")], note)
         return self._outputs(case, placement, outcome, truth, note)
+
+    def _judge_path(self, case: Case, outcome: Outcome, note: str) -> None:
+        """The call executed some instruction of the path that the candidate claims, where that can be seen."""
+        path = self.subject.candidate.claims
+        if not path or outcome.executed is None or self.pair.cases.idle(case) or not self.subject.claimed(case):
+            return
+        if not any(count for name, count in outcome.executed.items() if name.split()[0] == path):
+            self.record([Failure("wrong_path", "", f"the call executed no instruction of {path}, which is claimed")], note)
 
     def masks(self, case: Case, placement: Placement) -> Masks:
         """What the contract writes of the placed arguments."""
