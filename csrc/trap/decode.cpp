@@ -105,6 +105,7 @@ Instruction decode(const uint8_t* code, const greg_t* registers) {
   found.right = vex.vvvv;
   at += 5;
   if (form.mod != 3) at = decode_memory(at, vex, form, registers, found);
+  if (opcode == 0x49) found.address += found.stride;  // no rows: the index is a part of the address
   found.length = static_cast<int>(at - code);
   return found;
 }
