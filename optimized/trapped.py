@@ -2,31 +2,29 @@
 code of the amx tier, a thousand times slower than hardware; nothing here is ever chosen unasked."""
 
 import ctypes
-import importlib.util
 import os
 from functools import cache
 
 import torch
 
-from optimized.library import load_untried
+from optimized.library import BUILT, library_path, load_untried
+
+COUNTED = ("loads", "products", "stores", "zeros", "configurations", "releases", "traps")
 
 
 class Totals(ctypes.Structure):
     """What was carried out, as csrc/trap/trap.h has it."""
 
-    _fields_ = [
-        (name, ctypes.c_uint64)
-        for name in ("loads", "products", "stores", "zeros", "configurations", "releases", "traps")
-    ]
+    _fields_ = [(name, ctypes.c_uint64) for name in COUNTED]
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library of the handler, which is built beside that of the kernels. ImportError where there is none."""
-    spec = importlib.util.find_spec("optimized._trap")
-    if spec is None or spec.origin is None:
-        raise ImportError("the library optimized/_trap.so is missing: it is built on Linux on x86-64 only")
-    return ctypes.CDLL(spec.origin)
+    """The library of the handler: beside that of the kernels, or where theirs usually is. ImportError where there is none."""
+    for folder in (library_path().parent, BUILT):
+        if (folder / "_trap.so").is_file():
+            return ctypes.CDLL(str(folder / "_trap.so"))
+    raise ImportError(f"{library_path().with_name('_trap.so')} is missing: it is built on Linux on x86-64 only")
 
 
 def install() -> None:
@@ -47,7 +45,7 @@ def totals() -> dict[str, int]:
     """Instructions carried out since the last reset, in all threads together; `traps` counts the signals for them."""
     counted = Totals()
     library().kernelpair_trap_counts(ctypes.byref(counted))
-    return {name: getattr(counted, name) for name, _ in Totals._fields_}
+    return {name: getattr(counted, name) for name in COUNTED}
 
 
 def reset() -> None:

@@ -32,7 +32,7 @@ def _report(suite: Suite) -> dict[str, Any]:
 
 def _described(tier: Tier) -> dict[str, Any]:
     """What the suite says of a tier, all of it where it is a dataclass."""
-    known = asdict(tier) if is_dataclass(tier) and not isinstance(tier, type) else {}
+    known: dict[str, Any] = asdict(tier) if is_dataclass(tier) and not isinstance(tier, type) else {}
     return known | {"name": tier.name, "runnable": tier.runnable, "reason": tier.reason, "run_as": run_as(tier)}
 
 

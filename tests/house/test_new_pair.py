@@ -16,7 +16,7 @@ STEM = "row_scale"
 NATIVE = {f"csrc/ops/{STEM}.cpp", f"csrc/kernels/{STEM}.h", f"csrc/kernels/{STEM}.cpp"}
 FILES = {f"reference/{STEM}.py", f"properties/{STEM}/__init__.py", *NATIVE}
 KEPT = {  # what every pair stands on, of folders that also hold kernels
-    "optimized": {"__init__.py", "library.py", "operators.py", "tiers.py"},
+    "optimized": {"__init__.py", "library.py", "operators.py", "tiers.py", "trapped.py"},
     "properties": {"__init__.py", "suite.py", "shared/__init__.py", "shared/strategies.py", "scenarios/__init__.py"},
     "reference": {"__init__.py", "checks.py"},
 }
@@ -35,7 +35,7 @@ class Checkout:
         self.folder = folder
         for name in ("CMakeLists.txt", "pyproject.toml"):
             shutil.copy(ROOT / name, folder / name)
-        for package in ("csrc/core", "csrc/simd", "csrc/tiles", "kernelpair", *KEPT):
+        for package in ("csrc/core", "csrc/simd", "csrc/tiles", "csrc/trap", "kernelpair", *KEPT):
             kept = KEPT.get(package)
             for path in sorted((ROOT / package).rglob("*")):
                 wanted = kept is None or str(path.relative_to(ROOT / package)) in kept

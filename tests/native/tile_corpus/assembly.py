@@ -15,7 +15,9 @@ saved: .skip 8
 """
 KEPT = ("rbx", "rbp", "r12", "r13", "r14", "r15")
 ENTER = "".join(f"push %{name}\n" for name in KEPT) + "movq saved@gottpoff(%rip), %rax\nmovq %rsp, %fs:(%rax)\n"
-LEAVE = "movq saved@gottpoff(%rip), %rax\nmovq %fs:(%rax), %rsp\n" + "".join(f"pop %{name}\n" for name in reversed(KEPT)) + "ret\n"
+LEAVE = "".join(
+    ["movq saved@gottpoff(%rip), %rax\nmovq %fs:(%rax), %rsp\n", *(f"pop %{name}\n" for name in reversed(KEPT)), "ret\n"]
+)
 
 
 def vex(opcode: int, reg: int, rm: int, right: int = 0, *, prefix: int, first: int = 0xE2, wide: int = 0) -> str:
@@ -82,7 +84,8 @@ class Functions:
         note = '.section .note.GNU-stack,"",@progbits\n'
         source.write_text(HEAD + functions + data + note)
         model = Path(__file__).with_name("model.cpp")
-        command = ["g++", "-shared", "-fPIC", "-O2", "-ffp-contract=off", "-o", str(library), str(model), str(source), "-Wl,-Bsymbolic"]
+        options = ["-shared", "-fPIC", "-O2", "-ffp-contract=off", "-Wl,-Bsymbolic"]
+        command = ["g++", *options, "-o", str(library), str(model), str(source)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         return library
 
