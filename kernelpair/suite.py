@@ -96,6 +96,8 @@ class Suite:
     """Modules that are imported once for all workers, so that a new worker is quick. They must not load a kernel's library."""
     on_trial: Mapping[str, str] = MappingProxyType({})
     """Environment variables of a process in which kernels are tried, set before a pair is imported; candidates have their own."""
+    executed: str = ""
+    """Place of a function that counts instructions by path (`Candidate.executed`), for providers that claim one."""
     test: str = ""
     """The pytest id of a trial, such as "tests/test_pairs.py::test_pair[{pair}-{candidate}]"; reports print it."""
     places: Places | None = None

@@ -62,6 +62,10 @@ class Adapter:
     """Relations and built-in trials that say nothing about this kernel -> the reason."""
     rounding: str = ""
     """A rounding that the contract forbids and this kernel is known to do, in the contract's own words (`Within.roundings`)."""
+    claims: str = ""
+    """A path, such as "amx", that the kernel takes; to fall back silently is then the failure `wrong_path`."""
+    claimed: Callable[[Any], bool] = lambda case: True
+    """The cases in which it takes that path."""
     timed: Callable[[Mapping[str, Any]], Calls] | None = None
     """Arguments of a bench row -> each way to do its work, by name: calls with everything prepared that an engine prepares once
     (packed weights, the cache in the kernel's own format). None: the adapter itself is timed."""
@@ -77,12 +81,14 @@ def adapts(
     fit: Callable[[Any], Any] = lambda case: case,
     silent: Mapping[str, str] | None = None,
     rounding: str = "",
+    claims: str = "",
+    claimed: Callable[[Any], bool] = lambda case: True,
     timed: Callable[[Mapping[str, Any]], Calls] | None = None,
 ) -> Callable[[Callable[..., Any]], Adapter]:
     """Mark a function as the adapter of `pair` (a name from `kernelpair list`)."""
 
     def mark(call: Callable[..., Any]) -> Adapter:
-        return Adapter(pair, call, limits or {}, fit, silent or {}, rounding, timed)
+        return Adapter(pair, call, limits or {}, fit, silent or {}, rounding, claims, claimed, timed)
 
     return mark
 
@@ -155,9 +161,10 @@ class Provider:
             raise ProviderError(f"{self.name}: {pair.name} has {says}")
         prepare = f"{self.place}:prepare" if callable(getattr(self.module, "prepare", None)) else ""
         entry = f"{self.place}:{self.adapters[pair.name]}"
-        candidate = Candidate(PREFIX + self.spec, entry, f"{__name__}:enter" if prepare else "")
+        candidate = Candidate(PREFIX + self.spec, entry, f"{__name__}:enter" if prepare else "", claims=adapter.claims)
         skipped = (*SKIPPED_TRIALS, *adapter.silent)
-        return Subject(pair, candidate, adapter.limits, adapter.fit, skipped, adapter.rounding, foreign=True)
+        limits, fit, rounding, claimed = adapter.limits, adapter.fit, adapter.rounding, adapter.claimed
+        return Subject(pair, candidate, limits, fit, skipped, rounding=rounding, claimed=claimed, foreign=True)
 
 
 def enter(name: str) -> None:

@@ -1,10 +1,10 @@
 """What is put on trial, by name: a suite's own candidates, and those of providers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelpair.contract.subject import Subject
 from kernelpair.providers.provider import PREFIX, provider
-from kernelpair.suite import REFERENCE, Place
+from kernelpair.suite import REFERENCE, Place, Suite
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,17 @@ class Subjects:
         suite = self.place.load()
         found = suite.pairs()[pair]
         if name.startswith(PREFIX):
-            return provider(name.removeprefix(PREFIX)).subject(found)
+            return _counted(provider(name.removeprefix(PREFIX)).subject(found), suite)
         if name == REFERENCE:
             return Subject(found, suite.reference(found))
         candidates = {candidate.name: candidate for candidate in suite.candidates(found)}
         if name not in candidates:
             raise ValueError(f"{pair} has no candidate {name!r}; known are {', '.join(candidates)}")
         return Subject(found, candidates[name])
+
+
+def _counted(subject: Subject, suite: Suite) -> Subject:
+    """With the suite's counter, where the candidate claims a path."""
+    if not subject.candidate.claims or not suite.executed:
+        return subject
+    return replace(subject, candidate=replace(subject.candidate, executed=suite.executed))

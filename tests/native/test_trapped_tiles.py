@@ -17,6 +17,26 @@ from properties import ROOT
 
 AMX = next(tier for tier in optimized.tiers() if tier.products == "tile_registers")
 LEAST_SUMS = 1_000_000
+PROVIDER = '''"""A library with AMX kernels, as far as it says."""
+
+from math import prod
+
+from kernelpair.providers.provider import adapts
+from properties.packed_linear import PAIR
+
+
+def prepare():
+    from optimized import set_tier
+    from optimized.trapped import trap_tiles
+
+    trap_tiles()
+    set_tier("TIER")
+
+
+@adapts("packed_linear", claims="amx", claimed=lambda case: case.dtype == "bfloat16" and prod(case.outer) > 0)
+def packed_linear(**given):
+    return PAIR.optimized(**given)
+'''
 TRIED_HERE = pytest.mark.skipif(not (AMX.runnable or AMX.run_as), reason=AMX.reason)
 TRAPPED_HERE = pytest.mark.skipif(not AMX.run_as, reason="this machine has what the tier needs, or lacks more than tiles")
 
@@ -114,6 +134,19 @@ def test_reports_say_that_they_are_trapped(capsys: pytest.CaptureFixture[str]) -
     assert (tier["runnable"], tier["run_as"]) == (False, "trapped") and tier["reason"]
     assert main(["list"]) == 0
     assert f"{AMX.name} (trapped)" in capsys.readouterr().out
+
+
+@TRAPPED_HERE
+@pytest.mark.usefixtures("in_a_folder_of_its_own")
+@pytest.mark.parametrize("tier", [AMX.name, optimized.best_tier()])
+def test_a_provider_that_falls_back_silently_is_caught(tier: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("library.py").write_text(PROVIDER.replace("TIER", tier))
+    took = tier == AMX.name
+    arguments = ["packed_linear", "--provider", "library.py", "--examples", "60", "--seed", "3", "--json", "found.json"]
+    assert main(["check", *arguments]) == (0 if took else 1), capsys.readouterr().out
+    result = json.loads(Path("found.json").read_text())["results"][0]
+    assert {failure["kind"] for failure in result["failures"]} == (set() if took else {"wrong_path"})
+    assert bool(result["executed"].get("amx products")) == took
 
 
 @TRAPPED_HERE

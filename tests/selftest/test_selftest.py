@@ -29,6 +29,12 @@ def test_good_kernel_passes() -> None:
     assert tally.cases == CASES
 
 
+def test_the_path_that_is_claimed_and_taken_passes() -> None:
+    tally = _try("takes_path")
+    assert tally.passed, tally.failures
+    assert tally.executed["fast products"] >= CASES
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_bad_kernel_is_caught(fault: str) -> None:
     tally = _try(fault)

@@ -113,6 +113,26 @@ def other_error(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
     good(x, slots, out, scale)
 
 
+TAKEN = {"fast products": 0}
+"""What the kernels of this process did on the path that they claim."""
+
+
+def takes_path(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    good(x, slots, out, scale)
+    TAKEN["fast products"] += 1
+
+
+def wrong_path(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    """Right, and on the path that it claims but for odd widths, where it says nothing."""
+    (good if x.shape[1] % 2 else takes_path)(x, slots, out, scale)
+
+
+def executed() -> dict[str, int]:
+    counted = dict(TAKEN)
+    TAKEN["fast products"] = 0
+    return counted
+
+
 def ran_right(before: bool) -> str | None:
     return "toy"
 
@@ -216,6 +236,7 @@ FAULTS = {
     "corrupts_heap": {"crash"},
     "loops_forever": {"hang"},
     "wrong_tier": {"wrong_tier"},
+    "wrong_path": {"wrong_path"},
     "exception_instead_of_result": {"exception"},
     "result_instead_of_error": {"missing_error"},
     "other_error": {"exception"},
@@ -232,4 +253,7 @@ def toy_subject(name: str) -> Subject:
 def toy_candidate(name: str) -> Candidate:
     """A kernel of this module as a candidate named `toy`."""
     ran = "ran_wrong" if name == "wrong_tier" else "ran_right"
-    return Candidate("toy", f"{__file__}:{name}", ran=f"{__file__}:{ran}")
+    claims = "fast" if name in ("takes_path", "wrong_path") else ""
+    return Candidate(
+        "toy", f"{__file__}:{name}", ran=f"{__file__}:{ran}", executed=f"{__file__}:executed" if claims else "", claims=claims
+    )
