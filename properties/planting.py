@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -128,6 +128,21 @@ def _link(anew: Callable[[dict[str, Any]], str | None], library: Path) -> None:
     ]
     compiler = next(word for word in shlex.split(_commands()[0]["command"]) if word != "ccache")
     run([compiler, "-shared", "-Wl,--no-as-needed", "-o", str(library), *objects, _torch()], library.parent)
+
+
+def object_of(unit: str, tier: str) -> Path:
+    """The object that the ordinary build made of a source for a tier. Raises BuildError where there is none."""
+    for command in _commands():
+        if Path(command["file"]) == ROOT / unit and f"/kernels_{tier}.dir/" in f"/{command['output']}":
+            return Path(command["directory"]) / command["output"]
+    raise BuildError(f"{unit} is not compiled for {tier}")
+
+
+def library_with(objects: Mapping[Path, Path], library: Path) -> Path:
+    """A library with other objects in the place of some of the ordinary build. Raises BuildError where it does not link."""
+    anew = {str(old): str(new) for old, new in objects.items()}
+    _link(lambda command: anew.get(str(Path(command["directory"]) / command["output"])), library)
+    return library
 
 
 def library_at(root: Path, revision: str, changed: Sequence[str], tier: str, folder: Path) -> Path:

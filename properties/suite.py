@@ -227,7 +227,8 @@ def candidate(pair: "Pair", tier: str) -> Candidate:
     if known is None or not known.run_as:
         return plain
     return replace(
-        plain, prepare="properties.suite:set_trapped_tier", run_as=known.run_as, executed="properties.suite:executed", slow=True
+        plain, prepare="properties.suite:set_trapped_tier", run_as=known.run_as, executed="properties.suite:executed",
+        left="properties.suite:left", slow=True,
     )
 
 
@@ -263,6 +264,15 @@ def executed() -> dict[str, int] | None:
     counted = trapped.totals()
     trapped.reset()
     return {f"amx {name}": count for name, count in counted.items() if count}
+
+
+def left() -> str:
+    """Tiles that the last call configured and did not give back: the next user of the thread would pay for their state."""
+    from optimized import trapped
+
+    counted = trapped.totals()
+    open_ones = counted["configurations"] - counted["releases"]
+    return f"tiles were configured {counted['configurations']} times, released {counted['releases']} times" if open_ones else ""
 
 
 def observe(before: bool) -> str | None:

@@ -65,6 +65,8 @@ class Outcome:
     """The ways through the candidate's code that the call took, as far as it tells."""
     executed: Mapping[str, int] | None = None
     """The instructions that the candidate's counter saw; None where none can be seen."""
+    left: str = ""
+    """What the call left behind in the process or its CPU."""
     others: list["Outcome"] = field(default_factory=list)
     """Of the calls in `CallRequest.also`."""
     fault: Fault | None = None
@@ -110,6 +112,7 @@ class Caller:
         self.observe = candidate.observer()
         self.survey = candidate.surveyor()
         self.count = candidate.counter()
+        self.inspect = candidate.inspector()
         self.threads = 0
         self.guards: list[int] = []
 
@@ -129,7 +132,8 @@ class Caller:
         for outcome, call, before in zip(outcomes, calls, shapes):
             outcome.moved = tuple(name for name, shape in before.items() if shape != _shape(call[name]))
             outcome.ran = self.observe(False)
-        return replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), executed=self.count())
+        left = self.inspect()  # before the counts begin anew
+        return replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), left=left, executed=self.count())
 
     def _arm(self, request: CallRequest) -> None:
         """Guard the request's pages, and no others. They stay guarded: the next call often has the same."""

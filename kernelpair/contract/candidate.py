@@ -35,6 +35,9 @@ class Candidate:
     executed: str = ""
     """Place of a function that returns what was executed since it was last called: "amx loads" -> how many, the first word
     being the path; or None where that cannot be seen here."""
+    left: str = ""
+    """Place of a function that says after a call what it left behind in the process or its CPU, such as a mode; empty for
+    nothing. That is the failure `left_behind`."""
     claims: str = ""
     """A path, such as "amx", that its calls take: to fall back silently is the failure `wrong_path`."""
     slow: bool = False
@@ -66,6 +69,10 @@ class Candidate:
     def counter(self) -> Callable[[], Mapping[str, int] | None]:
         """Tells which instructions were executed since the last time."""
         return _callable(self.executed) if self.executed else lambda: None
+
+    def inspector(self) -> Callable[[], str]:
+        """Says what the last call left behind."""
+        return _callable(self.left) if self.left else lambda: ""
 
 
 @dataclass(frozen=True)

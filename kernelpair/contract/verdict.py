@@ -21,6 +21,7 @@ KINDS = {
     "missing_error": "a result where the contract demands an error",
     "wrong_tier": "another tier ran than the one on trial",
     "wrong_path": "the call took another path than the one that the candidate claims",
+    "left_behind": "the call left a state of the process or its CPU that it must give back",
     "vacuous": "the bound is so loose over a whole run that it proves nothing",
 }
 

@@ -231,6 +231,8 @@ class Session:
         self.record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.signature.scratch)), note)
         for name in outcome.moved:
             self.record([Failure("layout", name, "the call changed the argument's sizes, strides or data pointer")], note)
+        if outcome.left:
+            self.record([Failure("left_behind", "", outcome.left)], note)
         self._judge_path(case, outcome, note)
         idle = outcome.ran == "" and self.pair.cases.idle(case)
         name = self.subject.candidate.name

@@ -113,6 +113,16 @@ def other_error(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
     good(x, slots, out, scale)
 
 
+def left_behind(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    good(x, slots, out, scale)
+    os.environ["TOY_MODE"] = str(len(x))
+
+
+def left() -> str:
+    mode = os.environ.pop("TOY_MODE", "0")
+    return "" if mode == "0" else f"the mode is {mode}"
+
+
 TAKEN = {"fast products": 0}
 """What the kernels of this process did on the path that they claim."""
 
@@ -237,6 +247,7 @@ FAULTS = {
     "loops_forever": {"hang"},
     "wrong_tier": {"wrong_tier"},
     "wrong_path": {"wrong_path"},
+    "left_behind": {"left_behind"},
     "exception_instead_of_result": {"exception"},
     "result_instead_of_error": {"missing_error"},
     "other_error": {"exception"},
@@ -255,5 +266,6 @@ def toy_candidate(name: str) -> Candidate:
     ran = "ran_wrong" if name == "wrong_tier" else "ran_right"
     claims = "fast" if name in ("takes_path", "wrong_path") else ""
     return Candidate(
-        "toy", f"{__file__}:{name}", ran=f"{__file__}:{ran}", executed=f"{__file__}:executed" if claims else "", claims=claims
+        "toy", f"{__file__}:{name}", ran=f"{__file__}:{ran}", executed=f"{__file__}:executed" if claims else "", claims=claims,
+        left=f"{__file__}:left",
     )
