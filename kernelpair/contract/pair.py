@@ -157,6 +157,9 @@ class Cases:
     """Case -> logical arguments. Raises ValueError for a case that cannot be built."""
     constant: Collection[str] = ()
     """Fields that the strategy leaves at their defaults, inherited from another pair's case."""
+    models: Callable[[bool], Any] | None = None
+    """Is the candidate slow -> a strategy of cases with the sizes that users have, which shrink to small ones (`shrinking` of
+    `kernelpair.search.strategies`): some of a run's cases are drawn from it. Of a slow candidate it keeps to what that can do."""
     small: Callable[[Any], bool] = _always
     """Cases small enough for a candidate that is a thousand times slower (`Candidate.slow`)."""
     idle: Callable[[Any], bool] = _never

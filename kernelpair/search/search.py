@@ -26,6 +26,7 @@ SHRINK_SECONDS = 20.0  # budget for making one run's failures small
 LEAST_ATTEMPTS = 50  # cases drawn, if none of them is supported, before the time may end a run that has tried nothing
 PATIENCE_SECONDS = 180.0  # the same while the case has more of something than a shrunk one may (`Cases.sizes`)
 PHASES = (Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
+MODELS_EVERY = 40  # one case in so many has the sizes of a model (`Cases.models`)
 # How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
 TRIALS = ("value",) * 4 + ("repeat", "threads", "concurrent", "poison") + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz",)
 
@@ -52,18 +53,27 @@ def caught(verdict: Verdict, kind: str) -> Caught:
     return _caught[kind](verdict)
 
 
+CODES = st.integers(0, 2**16 - 1)
+
+
+def scattered(code: int, count: int) -> int:
+    """One of CODES as a number below `count`, 0 as 0. Hypothesis repeats small and recent numbers; so each gets its share."""
+    return (code * 40503 % 2**16) * count >> 16
+
+
 def trials(subject: Subject, trial: str | None = None) -> Any:
-    """A strategy of the pair's cases with their trial drawn, or all of one trial."""
-    names = _trial_names(subject)
+    """A strategy of cases within the candidate's budget of work, some of a model's sizes; their trial drawn, or all of one."""
+    names, cases, slow = _trial_names(subject), subject.pair.cases, subject.candidate.slow
+    small = cases.strategy.filter(cases.small) if slow else cases.strategy
+    models = cases.models(slow) if cases.models is not None else None
 
     @st.composite
     def draw_trial(draw: st.DrawFn) -> Case:
-        case: Case = draw(subject.pair.cases.strategy)
+        model = models is not None and scattered(draw(CODES, label="model"), MODELS_EVERY) == MODELS_EVERY - 1
+        case: Case = draw(models if model else small)
         if trial is not None:
             return replace(case, trial=trial)
-        # Scattered, because Hypothesis repeats small and recent numbers: each trial gets its share, and 0 is `value`.
-        drawn = draw(st.integers(0, 2**16 - 1), label="trial") * 40503 % 2**16
-        return replace(case, trial=names[drawn * len(names) >> 16])
+        return replace(case, trial=names[scattered(draw(CODES, label="trial"), len(names))])
 
     return draw_trial()
 
@@ -80,12 +90,6 @@ def _trial_names(subject: Subject) -> list[str]:
         several = members.get(group, [group] if subject.asked_for(group) else [])
         names += [several[i * len(several) // share] for i in range(share)] if several else []
     return names
-
-
-def strategy_for(subject: Subject, trial: str | None = None) -> Any:
-    """Cases within the candidate's budget of work."""
-    drawn = trials(subject, trial)
-    return drawn.filter(subject.pair.cases.small) if subject.candidate.slow else drawn
 
 
 class Search:
@@ -111,7 +115,7 @@ class Search:
         self.journal = journal
         self.progress = progress
         self.stopped = stopped
-        self.strategy = strategy_for(subject, trial)
+        self.strategy = trials(subject, trial)
         self._shrink_seconds, self._session_type = shrink_seconds, session_type
         self._started = time.monotonic()
         self._deadline: float | None = None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kernelpair.call.layout import FUSED
 
 SCATTER = 2_654_435_761  # a prime, so that multiplying by it loses no code
+SHRUNK = 2**18  # sizes below are reached by shrinking; all codes have 24 bits, of which Hypothesis draws every one as often
 MOST_LAYOUTS = 3  # arguments of one case that are not dense; more find nothing new and make failures harder to read
 
 seeds = st.integers(0, 2**31 - 1)
@@ -29,6 +30,12 @@ def any_of(*options: Any) -> st.SearchStrategy[Any]:
 def between(low: int, high: int) -> st.SearchStrategy[int]:
     """Both ends included."""
     return st.integers(low, high)
+
+
+@cache
+def shrinking(size: int, low: int = 1) -> st.SearchStrategy[int]:
+    """The size itself, and for one code in 64 a number between `low` and it: so that a failure shrinks to any smaller one."""
+    return st.integers(0, 64 * SHRUNK - 1).map(lambda code: size if code >= SHRUNK else min(low + code, size))
 
 
 def together(strategies: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:

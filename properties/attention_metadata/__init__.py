@@ -12,6 +12,7 @@ from properties.attention_metadata.cases import (
     reference_metadata,
     strategy,
 )
+from properties.attention_metadata.models import models
 from properties.attention_metadata.relations import RELATIONS
 from properties.attention_metadata.wrong_calls import WRONG_CALLS
 
@@ -24,6 +25,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
     ),
     signature=Signature(
         dtypes=(),

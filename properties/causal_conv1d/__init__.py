@@ -15,6 +15,7 @@ from properties.causal_conv1d.cases import (
     strategy,
     written,
 )
+from properties.causal_conv1d.models import models
 from properties.causal_conv1d.relations import RELATIONS
 from properties.causal_conv1d.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
@@ -28,6 +29,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
     ),
     signature=Signature(
         written={"conv_states": written},

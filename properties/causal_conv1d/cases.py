@@ -84,6 +84,12 @@ def _requests(draw: st.DrawFn, form: str, dim: int) -> dict[str, Any]:
         lengths = (1 if form == "update" else length,) * count
     if dim * sum(lengths) > MOST_ELEMENTS:
         lengths = tuple(min(length, 5) for length in lengths)
+    return _states_of(draw, form, lengths)
+
+
+def _states_of(draw: st.DrawFn, form: str, lengths: tuple[int, ...]) -> dict[str, Any]:
+    """Slots, pads and initial states of these requests."""
+    count = len(lengths)
     states = form == "update" or draw(between(0, 4)) > 0
     indexed = states and draw(either, label="indexed")
     pads = draw(any_of("none", "some", "all")) if indexed else "none"
@@ -112,13 +118,27 @@ def strategy(draw: st.DrawFn) -> ConvCase:
     dim, width = draw(any_of(*DIMS), label="dim"), draw(any_of(2, 3, 4), label="width")
     if form == "pack":
         return ConvCase(**fields, form=form, dim=dim, width=width, single_row=draw(either))
+    return completed(draw, fields, form, dim, width, draw(_requests(form, dim)))
+
+
+def with_lengths(
+    draw: st.DrawFn, fields: dict[str, Any], form: str, dim: int, width: int, lengths: tuple[int, ...]
+) -> ConvCase:
+    """A case with requests of these lengths."""
+    return completed(draw, fields, form, dim, width, _states_of(draw, form, lengths))
+
+
+def completed(
+    draw: st.DrawFn, fields: dict[str, Any], form: str, dim: int, width: int, requests: dict[str, Any]
+) -> ConvCase:
+    """The case of these requests, with a bias and values."""
     exact = draw(between(0, 3)) == 3
     return ConvCase(
         **fields,
         form=form,
         dim=dim,
         width=width,
-        **draw(_requests(form, dim)),
+        **requests,
         bias=draw(any_of("none", "call", "float32"), label="bias"),
         silu=not exact and draw(any_of(False, True, True)),
         scale=1.0 if exact else draw(any_of(*SCALES), label="scale"),

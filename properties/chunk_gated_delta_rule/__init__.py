@@ -23,6 +23,7 @@ from properties.chunk_gated_delta_rule.cases import (
     strategy,
     written,
 )
+from properties.chunk_gated_delta_rule.models import models
 from properties.chunk_gated_delta_rule.relations import RELATIONS
 from properties.chunk_gated_delta_rule.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
@@ -36,6 +37,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
         small=small_enough,
     ),
     signature=Signature(

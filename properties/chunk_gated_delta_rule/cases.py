@@ -185,7 +185,13 @@ FIELDS = st.tuples(choices(SHAPES), choices(STATES), choices(NUMBERS), together(
 def strategy(draw: st.DrawFn) -> ChunkCase:
     """Any sequences, states, gates and layouts that the contract allows, within the budget of work."""
     shapes_code, states_code, numbers, fields = draw(FIELDS, label="shapes, states, numbers, layouts")
-    shapes = _shapes(shapes_code)
+    return completed(_shapes(shapes_code), states_code, numbers, fields)
+
+
+def completed(
+    shapes: dict[str, Any], states_code: dict[str, Any], numbers: dict[str, Any], fields: dict[str, Any]
+) -> ChunkCase:
+    """The case of these sizes."""
     return ChunkCase(**shapes, **_states_of(states_code, len(shapes["lengths"])), **numbers, **fields)
 
 

@@ -18,6 +18,7 @@ from properties.decode_attention.cases import (
     written_values,
 )
 from properties.decode_attention.edges import EDGES
+from properties.decode_attention.models import models
 from properties.decode_attention.relations import RELATIONS
 from properties.decode_attention.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
@@ -32,6 +33,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
         small=lambda case: work(case) <= EMULATED_WORK,
         picture=picture,
     ),

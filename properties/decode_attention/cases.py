@@ -21,6 +21,7 @@ LATENT_WIDTHS = ((40, 8), (96, 64), (576, 512))
 SPLITS = (1, 2, 3, 7, 8, 16)
 BATCHES = (1, 1, 2, 2, 3, 3, 4, 16, 17, 0)
 LENGTHS = (1, 2, 3, 5, 0, *around(8, 16, 32), 48, *around(64, 128), 200, *around(256), 300, *around(512))
+MOST_SPLITS = 600  # of a request: more than any of LENGTHS has keys
 RUN = 5
 WORK = 3_000_000  # multiply-adds of a case's scores: 1 ms in the reference
 EMULATED_WORK = 300_000
@@ -152,7 +153,16 @@ def strategy(draw: st.DrawFn) -> DecodeAttentionCase:
     encoder = None
     if kind != "self":
         encoder = tuple(draw(length if kind == "cross" else ENCODER, label="encoder") for _ in range(batch))
-    n = max(lens, default=0)
+    sizes = {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v}
+    return completed(draw, fields, lens, kind, encoder, shared, sizes)
+
+
+def completed(
+    draw: st.DrawFn, fields: dict[str, Any], lens: tuple[int, ...], kind: str, encoder: tuple[int, ...] | None, shared: bool,
+    sizes: dict[str, int],
+) -> DecodeAttentionCase:
+    """The case of these sizes, with a window, a cap and sinks."""
+    batch, n = len(lens), max(lens, default=0)
     window = draw(WINDOW, label="window")
     exact = fields["values"] != "random"
     pad, which = draw(PADS, label="pads")
@@ -161,13 +171,13 @@ def strategy(draw: st.DrawFn) -> DecodeAttentionCase:
     if fields["values"] == "equal":
         fields["splits"] = 1  # a merge of splits rounds
     elif rare == 15:
-        fields["splits"] = n + 1
+        fields["splits"] = min(n + 1, MOST_SPLITS)
     return DecodeAttentionCase(
-        **fields, lens=lens, encoder=encoder, heads=heads, kv_heads=kv_heads, width=width, width_v=width_v,
+        **fields, **sizes, lens=lens, encoder=encoder,
         window=window if isinstance(window, int) else {"n-1": n - 1, "n": n, "n+1": n + 1, "n/2": n // 2}[window],
         cap=0.0 if exact else draw(CAP, label="cap"), sinks="none" if exact else draw(SINKS, label="sinks"),
         pad=pad, pads=tuple(pads), cross=kind == "cross", shared=shared, value_given=shared and rare % 2 == 1,
-        same_row=batch > 1 and fields["values"] != "one_hot" and rare == 14,
+        same_row=len(lens) > 1 and fields["values"] != "one_hot" and rare == 14,
     )
 
 

@@ -17,6 +17,7 @@ from properties.extend_attention.cases import (
     strategy,
     written,
 )
+from properties.extend_attention.models import models
 from properties.extend_attention.relations import RELATIONS
 from properties.extend_attention.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
@@ -31,6 +32,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
         small=lambda case: padded_work(case) <= EMULATED_WORK,
         picture=picture,
     ),

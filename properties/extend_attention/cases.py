@@ -159,6 +159,15 @@ def strategy(draw: st.DrawFn) -> ExtendAttentionCase:
         encoder = tuple(draw(ENCODER, label="encoder") for _ in range(batch))
     elif kind == "foreign cache":
         prefixes = (0,) * batch
+    sizes = {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v}
+    return completed(draw, fields, extends, prefixes, kind, encoder, rare, sizes)
+
+
+def completed(
+    draw: st.DrawFn, fields: dict[str, Any], extends: tuple[int, ...], prefixes: tuple[int, ...], kind: str,
+    encoder: tuple[int, ...] | None, rare: int, sizes: dict[str, int],
+) -> ExtendAttentionCase:
+    """The case of these sizes, with a window, a cap and sinks."""
     E, P = max(extends, default=0), max(prefixes, default=0)
     window = draw(WINDOW, label="window")
     named = {"E-1": E - 1, "E": E, "E+1": E + 1, "P": P, "L": E + P, "L+1": E + P + 1, "L/2": (E + P) // 2}
@@ -166,11 +175,11 @@ def strategy(draw: st.DrawFn) -> ExtendAttentionCase:
         fields["layout"] = {**fields["layout"], "k_cache": FUSED_LAYOUT}
     exact = fields["values"] != "random"
     return ExtendAttentionCase(
-        **fields, extends=extends, prefixes=prefixes, encoder=encoder, heads=heads, kv_heads=kv_heads, width=width,
-        width_v=width_v, window=window if isinstance(window, int) else named[window],
+        **fields, **sizes, extends=extends, prefixes=prefixes, encoder=encoder,
+        window=window if isinstance(window, int) else named[window],
         cap=0.0 if exact else draw(CAP, label="cap"), sinks="none" if exact else draw(SINKS, label="sinks"),
         cross=kind == "cross", new_keys=kind != "cross" or rare % 2 == 0, foreign_cache=kind == "foreign cache",
-        same_row=batch > 1 and fields["values"] != "one_hot" and rare % 16 == 15,
+        same_row=len(extends) > 1 and fields["values"] != "one_hot" and rare % 16 == 15,
     )
 
 

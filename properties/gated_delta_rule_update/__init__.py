@@ -5,6 +5,7 @@ from optimized import operator
 from properties.gated_delta_rule_update.bench import BENCH
 from properties.gated_delta_rule_update.bound import TRUTH
 from properties.gated_delta_rule_update.cases import ARGUMENT_LAYOUTS, EDGES, DeltaCase, inputs, strategy, written
+from properties.gated_delta_rule_update.models import models
 from properties.gated_delta_rule_update.relations import RELATIONS
 from properties.gated_delta_rule_update.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
@@ -19,6 +20,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
     ),
     signature=Signature(
         written={"state": written},

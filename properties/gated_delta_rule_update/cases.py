@@ -83,7 +83,12 @@ SIZES = _sizes()
 @st.composite
 def strategy(draw: st.DrawFn) -> DeltaCase:
     """Any call that the contract allows."""
-    fields, sizes = draw(FIELDS), draw(SIZES)
+    fields = draw(FIELDS)
+    return completed(draw, fields, draw(SIZES))
+
+
+def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any]) -> DeltaCase:
+    """The case of these sizes, with gates, values and pads."""
     count = sizes["requests"]
     exact = draw(between(0, 4)) == 4
     pads = draw(any_of("none", "none", "some", "all"), label="pads")

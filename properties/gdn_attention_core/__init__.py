@@ -21,6 +21,7 @@ from properties.gdn_attention_core.cases import (
     strategy,
     written_slots,
 )
+from properties.gdn_attention_core.models import models
 from properties.gdn_attention_core.relations import RELATIONS
 from properties.gdn_attention_core.wrong_calls import WRONG_CALLS
 
@@ -33,6 +34,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
         small=small_enough,
         idle=lambda case: case.tokens == 0,
     ),

@@ -150,12 +150,17 @@ def strategy(draw: st.DrawFn) -> GdnCase:
     """Any batch, layouts and dtypes that the contract allows, small enough for the reference."""
     drawn = draw(BATCHES, label="batch")
     count, length, other = drawn.pop("prefills"), drawn.pop("length"), drawn.pop("other")
-    prefills = (length, other, 1)[:count]
+    return completed(drawn, (length, other, 1)[:count], draw(FIELDS))
+
+
+def completed(drawn: dict[str, Any], prefills: tuple[int, ...], fields: dict[str, Any]) -> GdnCase:
+    """The case of these prefills; pads and cold ones are named in words."""
+    count = len(prefills)
     requests = drawn["decodes"] + count
     drawn["pads"] = {"none": (), "some": tuple(range(0, requests, 2)), "all": tuple(range(requests))}[drawn["pads"]]
     drawn["cold"] = {"none": (), "some": tuple(range(0, count, 2)), "all": tuple(range(count))}[drawn["cold"]]
     drawn["pad_in_range"] = bool(drawn["pads"]) and drawn["pad_in_range"]
-    return GdnCase(prefills=prefills, **drawn, **draw(FIELDS))
+    return GdnCase(prefills=prefills, **drawn, **fields)
 
 
 def mixed(case: GdnCase, name: str, rows: int, columns: int = 1) -> Tensor:

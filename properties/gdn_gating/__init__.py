@@ -7,6 +7,7 @@ from optimized import operator
 from properties.gdn_gating.bench import BENCH
 from properties.gdn_gating.bound import bound
 from properties.gdn_gating.cases import ARGUMENT_LAYOUTS, EDGES, NAMES, GatingCase, inputs, strategy
+from properties.gdn_gating.models import models
 from properties.gdn_gating.relations import RELATIONS
 from properties.gdn_gating.wrong_calls import WRONG_CALLS
 from reference.gdn_gating import gdn_gating
@@ -20,6 +21,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
     ),
     signature=Signature(
         results=NAMES,

@@ -51,9 +51,14 @@ def strategy(draw: st.DrawFn) -> GatingCase:
     """Any sizes, regimes, dtypes and layouts that the contract allows."""
     fields = draw(FIELDS)
     heads, rows = draw(any_of(*HEADS), label="heads"), draw(any_of(*ROWS), label="rows")
+    return completed(draw, fields, rows if rows * heads <= MOST_ELEMENTS else 7, heads)
+
+
+def completed(draw: st.DrawFn, fields: dict[str, Any], rows: int, heads: int) -> GatingCase:
+    """The case of these sizes, in any regime."""
     return GatingCase(
         **fields,
-        rows=rows if rows * heads <= MOST_ELEMENTS else 7,
+        rows=rows,
         heads=heads,
         centre=draw(any_of(*CENTRES), label="centre"),
         log_rate=draw(any_of(*LOG_RATES), label="log_rate"),

@@ -4,6 +4,7 @@ from kernelpair.contract.pair import Cases, Coverage, Exact, Pair, Signature
 from optimized.local_attention_batches import local_attention_batches as optimized
 from properties.local_attention_batches.bench import BENCH
 from properties.local_attention_batches.cases import EDGES, INDICES, LAYOUTS, RESULTS, LocalCase, inputs, strategy
+from properties.local_attention_batches.models import models
 from properties.local_attention_batches.relations import RELATIONS
 from properties.local_attention_batches.wrong_calls import WRONG_CALLS
 from reference.local_attention_batches import local_attention_batches
@@ -17,6 +18,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
     ),
     signature=Signature(
         results=RESULTS,

@@ -5,6 +5,7 @@ from optimized import operator
 from properties.mla_decode.bench import BENCH
 from properties.mla_decode.bound import bound
 from properties.mla_decode.cases import EDGES, EMULATED_WORK, INDICES, LAYOUTS, MlaDecodeCase, inputs, strategy, work
+from properties.mla_decode.models import models
 from properties.mla_decode.relations import RELATIONS
 from properties.mla_decode.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
@@ -19,6 +20,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
         small=lambda case: work(case) <= EMULATED_WORK,
     ),
     signature=Signature(

@@ -92,12 +92,18 @@ def strategy(draw: st.DrawFn) -> MlaDecodeCase:
     batch = draw(BATCH, label="batch")
     most = draw(BUDGET, label="budget") // (heads * (latent + rope) * max(batch, 1))
     lens = tuple(draw(_lengths(max(1, min(most, 1024))), label="keys") for _ in range(batch))
-    if fields["values"] == "equal":
-        fields["splits"] = 1  # a merge of splits rounds
-    elif fields["splits"] * batch * heads * latent > WORKSPACE:
-        fields["splits"] = WORKSPACE // (batch * heads * latent)
+    fields = within_workspace(fields, batch * heads * latent)
     shared = batch > 1 and fields["values"] != "one_hot" and fields["seed"] % 8 == 1
     return MlaDecodeCase(**fields, lens=lens, heads=heads, latent=latent, rope=rope, shared_pages=shared)
+
+
+def within_workspace(fields: dict[str, Any], results: int) -> dict[str, Any]:
+    """The fields with no more splits of so many results than WORKSPACE holds, and one split for a case of exact values."""
+    if fields["values"] == "equal":
+        return fields | {"splits": 1}  # a merge of splits rounds
+    if fields["splits"] * results > WORKSPACE:
+        return fields | {"splits": max(WORKSPACE // results, 1)}
+    return fields
 
 
 def work(case: MlaDecodeCase) -> int:

@@ -13,6 +13,7 @@ from properties.packed_linear.cases import (
     small,
     strategy,
 )
+from properties.packed_linear.models import models
 from properties.packed_linear.relations import RELATIONS
 from properties.packed_linear.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
@@ -26,6 +27,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
         small=small,
     ),
     signature=Signature(

@@ -64,6 +64,11 @@ def strategy(draw: st.DrawFn) -> LinearCase:
         M, N, K = LONG, min(N, 7), min(K, 31)
     shapes = [(M,), (2, M), (M, 3), (2, 1, M)] + ([()] if M == 1 else [])
     outer = draw(any_of(*(shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS)), label="outer")
+    return completed(draw, fields, outer, N, K)
+
+
+def completed(draw: st.DrawFn, fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> LinearCase:
+    """The case of these sizes, with values and a bias."""
     values = draw(any_of(*VALUES), label="values")
     scale = draw(any_of(*SCALES), label="scale") if values == "uniform" and K <= 512 else 1.0
     bias = draw(any_of("", *DTYPES), label="bias")

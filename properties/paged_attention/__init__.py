@@ -16,6 +16,7 @@ from properties.paged_attention.cases import (
     picture,
     strategy,
 )
+from properties.paged_attention.models import models
 from properties.paged_attention.relations import RELATIONS
 from properties.paged_attention.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
@@ -30,6 +31,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
         small=lambda case: padded_work(case) <= EMULATED_WORK,
         picture=picture,
     ),

@@ -153,11 +153,20 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
         most = max(most, min(max(STEP_LENGTHS), LONG_BUDGET // (heads * (width + width_v) * max(batch, 1))))
     lens = tuple(draw(_lengths(max(1, most), fields["page"], single), label="keys") for _ in range(batch))
     rows = tuple(draw(_rows(max(1, most // max(n, 1)), n), label="rows") for n in lens)
-    n = max(lens, default=0)
-    named = {"sk-1": max(n - 1, 0), "sk": n, "sk/2": n // 2}
-    left, right = (draw(WINDOW, label=side) for side in ("left", "right"))
     if single:
         rows = tuple(min(1, n) for n in rows)
+    sizes = {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v}
+    return completed(draw, fields, rows, lens, kind, rare, sizes)
+
+
+def completed(
+    draw: st.DrawFn, fields: dict[str, Any], rows: tuple[int, ...], lens: tuple[int, ...], kind: str, rare: int,
+    sizes: dict[str, int],
+) -> PagedAttentionCase:
+    """The case of these sizes, with windows, a cap, sinks and descales."""
+    latent, n = kind == "latent", max(lens, default=0)
+    named = {"sk-1": max(n - 1, 0), "sk": n, "sk/2": n // 2}
+    left, right = (draw(WINDOW, label=side) for side in ("left", "right"))
     if (latent and rare % 2) or rare % 16 == 4:
         # Of a latent's rows either part may come first; caches of serving engines have the value there.
         fields["layout"] = {**fields["layout"], "v_cache" if latent and rare % 3 else "k_cache": FUSED_LAYOUT}
@@ -167,7 +176,7 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
     if kind != "same":  # float8 has no other sizes; a latent value is part of its key
         fields["size"] = 1.0
     return PagedAttentionCase(
-        **fields, rows=rows, lens=lens, heads=heads, kv_heads=kv_heads, width=width, width_v=width_v,
+        **fields, **sizes, rows=rows, lens=lens,
         left=left if isinstance(left, int) else named[left], right=right if isinstance(right, int) else named[right],
         cap=0.0 if exact else draw(CAP, label="cap"), sinks="none" if exact else draw(SINKS, label="sinks"),
         cache=kind if kind.startswith("float8") else "same", latent=latent,  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from kernelpair.search.strategies import (
     layouts,
     poisons,
     seeds,
+    shrinking,
     subset,
     together,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "layouts",
     "poisons",
     "seeds",
+    "shrinking",
     "subset",
     "together",
 ]

@@ -5,6 +5,7 @@ from optimized import operator
 from properties.shared.strategies import kernel_paths
 from properties.store_cache.bench import BENCH
 from properties.store_cache.cases import DTYPES, EDGES, FUSED, LAYOUTS, StoreCacheCase, inputs, strategy, written
+from properties.store_cache.models import models
 from properties.store_cache.relations import RELATIONS
 from properties.store_cache.wrong_calls import WRONG_CALLS
 from reference.store_cache import store_cache
@@ -18,6 +19,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
     ),
     signature=Signature(
         written={"k_cache": written, "v_cache": written},

@@ -66,6 +66,11 @@ def strategy(draw: st.DrawFn) -> StoreCacheCase:
     rows, sizes = draw(any_of(*ROWS[1:], *ROWS[:1]), label="rows"), draw(SIZES)
     if draw(between(0, 63), label="large") == 63:
         rows, sizes = max(ROWS), LARGE
+    return completed(draw, fields, rows, sizes)
+
+
+def completed(draw: st.DrawFn, fields: dict[str, Any], rows: int, sizes: dict[str, Any]) -> StoreCacheCase:
+    """The case of these sizes, with pads."""
     pads = draw(any_of("none", "some", "all"), label="pads")
     chosen = {"none": (), "some": tuple(range(0, rows, 3)), "all": tuple(range(rows))}[pads]
     spare = draw(between(0, 3), label="spare")

@@ -18,7 +18,7 @@ from kernelpair.contract.verdict import Verdict
 from kernelpair.pytest_plugin import profile_name
 from kernelpair.search import search as searching
 from kernelpair.search.coverage import cells
-from kernelpair.search.search import Search, strategy_for
+from kernelpair.search.search import Search, trials
 from kernelpair.trial.check import known_trials
 
 PAIRS = properties.pairs()
@@ -49,7 +49,7 @@ every_pair = pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 
 
 def smallest(pair: Pair, holds: Any) -> Case:
-    found: Case = hypothesis.find(strategy_for(Subject(pair, ANY)), holds, settings=FIND)
+    found: Case = hypothesis.find(trials(Subject(pair, ANY)), holds, settings=FIND)
     return found
 
 
@@ -64,15 +64,15 @@ def nothing_is_empty(pair: Pair, case: Case) -> bool:
 @every_pair
 def test_every_edge_cell_and_trial_comes_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "check", lambda subject, case, *rest: Verdict(case, ""))  # draws, and runs nothing
-    trials, edges, corners = known_trials(pair), set(pair.coverage.edges), set(cells(pair))
+    names, edges, corners = known_trials(pair), set(pair.coverage.edges), set(cells(pair))
 
     def enough() -> bool:
         found = run.tally
-        return not (edges - found.edges.keys() or corners - found.cells.keys()) and len(found.trials) >= MOST * len(trials)
+        return not (edges - found.edges.keys() or corners - found.cells.keys()) and len(found.trials) >= MOST * len(names)
 
     run = Search(Subject(pair, ANY), Runner(), stopped=enough)
     tally = run.run(DRAWS, None, 1, None)
-    missing = edges - set(tally.edges), corners - set(tally.cells), set(trials) - set(tally.trials)
+    missing = edges - set(tally.edges), corners - set(tally.cells), set(names) - set(tally.trials)
     assert enough(), f"{tally.cases} cases left out {missing}"
 
 

@@ -1,0 +1,31 @@
+"""causal_conv1d: cases with the sizes of users' models."""
+
+from functools import cache
+
+from hypothesis import strategies as st
+
+from properties.causal_conv1d.cases import FIELDS, ConvCase, with_lengths
+from properties.shared.models import ragged
+from properties.shared.strategies import any_of, shrinking
+
+# Form, channels, and a batch's requests and tokens of the longest: more than a chunk of tokens, of a row buffer, of channels.
+SHAPES = (
+    ("varlen", 8192, 3, 17), ("update", 8192, 16, 1), ("update", 10240, 5, 1), ("batched", 12288, 2, 6), ("update", 256, 256, 1),
+    ("varlen", 128, 2, 1100), ("batched", 96, 2, 1030), ("varlen", 2048, 33, 12), ("varlen", 1056, 1, 130),
+    ("varlen", 64, 1, 2100),
+)  # fmt: skip
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[ConvCase]:
+    """Thousands of channels, long sequences, and large batches: the kernel has no tiles, so a slow candidate gets the same."""
+    return _models()
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> ConvCase:
+    fields = draw(FIELDS)
+    form, dim, batch, length = draw(any_of(*SHAPES), label="form, dim, batch, length")
+    count, longest = draw(shrinking(batch), label="batch"), draw(shrinking(length), label="length")
+    lengths = ragged(count, longest) if form == "varlen" else (longest,) * count
+    return with_lengths(draw, fields, form, draw(shrinking(dim), label="dim"), draw(any_of(4, 3, 2)), lengths)

@@ -1,0 +1,22 @@
+"""gdn_gating: cases with the sizes of users' models."""
+
+from functools import cache
+
+from hypothesis import strategies as st
+
+from properties.gdn_gating.cases import FIELDS, GatingCase, completed
+from properties.shared.strategies import any_of, shrinking
+
+SHAPES = ((2048, 32), (1030, 64), (256, 128), (4100, 16))  # tokens, heads
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[GatingCase]:
+    """Prompts of thousands of tokens: elementwise, so a slow candidate gets the same."""
+    return _models()
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> GatingCase:
+    fields, (rows, heads) = draw(FIELDS), draw(any_of(*SHAPES), label="rows, heads")
+    return completed(draw, fields, draw(shrinking(rows), label="rows"), draw(shrinking(heads), label="heads"))

@@ -1,0 +1,33 @@
+"""mla_decode: cases with the sizes of users' models."""
+
+from functools import cache
+
+from hypothesis import strategies as st
+
+from properties.mla_decode.cases import FIELDS, MlaDecodeCase, within_workspace
+from properties.shared.models import LATENT, LONGEST, ROPE, ragged
+from properties.shared.strategies import any_of, between, shrinking
+
+# Heads, and a batch's requests and keys of the longest: 128 heads once over more than a split of the automatic ones.
+BATCHES = ((128, 1, 530), (128, 2, 140), (64, 1, 1100), (32, 2, 700), (16, 4, 700), (16, 1, 2100), (16, 33, 40), (2, 256, 9))
+SLOW_BATCHES = ((128, 1, 140), (64, 2, 140), (16, 2, 600), (32, 1, 530), (16, 40, 9))
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[MlaDecodeCase]:
+    """16 to 128 heads over whole latents, mostly with automatic splits."""
+    return _models(slow)
+
+
+@st.composite
+def _models(draw: st.DrawFn, slow: bool) -> MlaDecodeCase:
+    fields, rare = draw(FIELDS), draw(between(0, 99), label="rare")
+    heads, batch, keys = draw(any_of(*(SLOW_BATCHES if slow else BATCHES)), label="heads, batch, keys")
+    heads = draw(shrinking(heads), label="heads")
+    latent, rope = draw(shrinking(LATENT)), draw(shrinking(ROPE))
+    if rare == 58 and not slow:
+        heads, latent, rope, batch, keys = 2, min(latent, 64), min(rope, 8), 1, LONGEST
+    lens = ragged(draw(shrinking(batch), label="batch"), draw(shrinking(keys), label="keys"))
+    if rare % 4:
+        fields["splits"] = -1
+    return MlaDecodeCase(**within_workspace(fields, len(lens) * heads * latent), lens=lens, heads=heads, latent=latent, rope=rope)

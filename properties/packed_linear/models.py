@@ -1,0 +1,28 @@
+"""packed_linear: cases with the sizes of users' models."""
+
+from functools import cache
+
+from hypothesis import strategies as st
+
+from properties.packed_linear.cases import FIELDS, LinearCase, completed
+from properties.shared.strategies import any_of, shrinking
+
+# M, N, K: each as large as it gets, or two of them; the third is cut, for the truth takes a nanosecond a product.
+SHAPES = (
+    (1, 152_064, 24), (3, 33_000, 96), (1, 40, 14_336), (20, 33, 14_336), (1030, 96, 100), (70, 2304, 100), (1, 2304, 900),
+    (16, 5120, 80), (130, 40, 2200), (128, 1100, 64), (512, 3072, 4), (5, 4096, 160),
+)  # fmt: skip
+SLOW_SHAPES = ((1, 152_064, 24), (1, 300, 14_336), (40, 70, 2100), (70, 2304, 40), (130, 40, 2100), (1030, 96, 40), (5, 4096, 96))
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[LinearCase]:
+    """A vocabulary, a wide hidden layer, a prompt of 1,030 tokens."""
+    return _models(SLOW_SHAPES if slow else SHAPES)
+
+
+@st.composite
+def _models(draw: st.DrawFn, table: tuple[tuple[int, int, int], ...]) -> LinearCase:
+    fields, (M, N, K) = draw(FIELDS), draw(any_of(*table), label="M, N, K")
+    M, N, K = draw(shrinking(M), label="M"), draw(shrinking(N), label="N"), draw(shrinking(K), label="K")
+    return completed(draw, fields, draw(any_of((M,), (1, M)), label="outer"), N, K)

@@ -1,0 +1,29 @@
+"""store_cache: cases with the sizes of users' models."""
+
+from functools import cache
+
+from hypothesis import strategies as st
+
+from properties.shared.strategies import any_of, shrinking
+from properties.store_cache.cases import FIELDS, StoreCacheCase, completed
+
+SHAPES = ((300, 8, 128, 128), (70, 32, 128, 128), (2, 32, 256, 256), (2100, 1, 64, 64), (1030, 1, 576, 0), (256, 16, 64, 64),
+          (40, 28, 192, 128), (2, 71, 64, 64))  # rows, heads, Dk, Dv
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[StoreCacheCase]:
+    """8 to 71 heads, thousands of rows, rows of a latent: bytes that move, so a slow candidate gets the same."""
+    return _models()
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> StoreCacheCase:
+    fields, (rows, heads, width_k, width_v) = draw(FIELDS), draw(any_of(*SHAPES), label="rows, heads, widths")
+    rows = draw(shrinking(rows), label="rows")
+    sizes = {
+        "heads": draw(shrinking(heads), label="heads"),
+        "width_k": draw(shrinking(width_k, 0), label="Dk"),
+        "width_v": draw(shrinking(width_v, 0), label="Dv"),
+    }
+    return completed(draw, fields, rows, sizes)
