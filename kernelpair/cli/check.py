@@ -273,6 +273,9 @@ class CheckRun:
             drawn[WRONG_CALL.rstrip(":") if name.startswith(WRONG_CALL) else name] += count
         trials = ", ".join(f"{name} {count}" for name, count in drawn.most_common())
         self.console.print(f"    trials: {trials}", style="dim", soft_wrap=True)
+        if result.measures:
+            sizes = ", ".join(f"{name} {drawn:,} / {most:,}" for name, (drawn, most) in result.measures.items() if most)
+            self.console.print(f"    largest drawn / branched on: {sizes}", style="dim", soft_wrap=True, markup=False)
         undrawn = [name for name in known_trials(self.pairs[result.pair]) if name not in result.trials]
         if undrawn and not self.options.trial:
             self.console.print(f"    trials never drawn: {', '.join(undrawn)}", style="yellow", soft_wrap=True)

@@ -243,6 +243,10 @@ class Coverage:
     """Named corners of the contract -> does this case lie in it."""
     paths: Callable[[str], Sequence[str]] = lambda candidate: ()
     """Candidate's name -> the ways through its code that some case is to take, as far as it tells (`Candidate.paths`)."""
+    measures: Mapping[str, Callable[[Any], int]] = field(default_factory=dict)
+    """What sizes count (keys, rows, bytes) -> how much of it a case has."""
+    branches: Callable[[], Mapping[str, int]] = dict
+    """Measure -> the largest size that the code of any candidate branches on; some case is to have more."""
 
 
 @dataclass(frozen=True, kw_only=True)

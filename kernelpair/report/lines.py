@@ -67,6 +67,8 @@ class PairResult:
     """`dtype argument layout` -> cases that had both."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Field of the case -> the largest size drawn."""
+    measures: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Measure -> the largest drawn, and the largest that the kernel's code branches on (0: none)."""
     looseness: dict[str, float] = field(default_factory=dict)
     """Output -> median over the run of the median bound over the output's size."""
     unhit: list[str] = field(default_factory=list)
@@ -134,7 +136,7 @@ def failures_of(verdict: Verdict, candidate: str, group: str = "", trail: Shrink
 
 def result_of(ended: Ended, pair: Pair) -> PairResult:
     """The report of a job that ended."""
-    tally = ended.tally
+    tally, branches = ended.tally, pair.coverage.branches()
     failures = [
         report
         for label, verdict in tally.failures.items()
@@ -160,6 +162,7 @@ def result_of(ended: Ended, pair: Pair) -> PairResult:
         edges={name: tally.edges[name] for name in pair.coverage.edges},
         crossed=dict(sorted(tally.crossed.items())),
         sizes=dict(sorted(tally.sizes.items())),
+        measures={name: (largest, branches.get(name, 0)) for name, largest in sorted(tally.measures.items())},
         looseness={name: float(f"{median(values):.3g}") for name, values in sorted(tally.looseness.items())},
         untaken=[name for name in pair.coverage.paths(ended.job.candidate) if not tally.paths[name]],
         unhit=[name for name in cells(pair) if not tally.cells[name]],

@@ -26,7 +26,8 @@ SHRINK_SECONDS = 20.0  # budget for making one run's failures small
 LEAST_ATTEMPTS = 50  # cases drawn, if none of them is supported, before the time may end a run that has tried nothing
 PATIENCE_SECONDS = 180.0  # the same while the case has more of something than a shrunk one may (`Cases.sizes`)
 PHASES = (Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
-MODELS_EVERY = 40  # one case in so many has the sizes of a model (`Cases.models`)
+MODELS_EVERY = 50  # one case in so many has the sizes of a model (`Cases.models`),
+LEAST_MODELS = 3  # and so many do at the start of a run that has room for them; Hypothesis makes the first a smallest one
 # How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
 TRIALS = ("value",) * 4 + ("repeat", "threads", "concurrent", "poison") + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz",)
 
@@ -61,7 +62,7 @@ def scattered(code: int, count: int) -> int:
     return (code * 40503 % 2**16) * count >> 16
 
 
-def trials(subject: Subject, trial: str | None = None) -> Any:
+def trials(subject: Subject, trial: str | None = None, models_every: int = MODELS_EVERY) -> Any:
     """A strategy of cases within the candidate's budget of work, some of a model's sizes; their trial drawn, or all of one."""
     names, cases, slow = _trial_names(subject), subject.pair.cases, subject.candidate.slow
     small = cases.strategy.filter(cases.small) if slow else cases.strategy
@@ -69,7 +70,7 @@ def trials(subject: Subject, trial: str | None = None) -> Any:
 
     @st.composite
     def draw_trial(draw: st.DrawFn) -> Case:
-        model = models is not None and scattered(draw(CODES, label="model"), MODELS_EVERY) == MODELS_EVERY - 1
+        model = models is not None and scattered(draw(CODES, label="model"), models_every) == models_every - 1
         case: Case = draw(models if model else small)
         if trial is not None:
             return replace(case, trial=trial)
@@ -115,7 +116,7 @@ class Search:
         self.journal = journal
         self.progress = progress
         self.stopped = stopped
-        self.strategy = trials(subject, trial)
+        self.strategy, self.models = trials(subject, trial), trials(subject, trial, 1)
         self._shrink_seconds, self._session_type = shrink_seconds, session_type
         self._started = time.monotonic()
         self._deadline: float | None = None
@@ -159,12 +160,16 @@ class Search:
         self.runner.start()
         self._started = time.monotonic()
         self._deadline = None if seconds is None else self._started + seconds
-        store = self._store(database, shared)
         done = 0
+        if self.pair.cases.models is not None and (examples is None or examples > 10 * LEAST_MODELS):
+            self._round(LEAST_MODELS, seed, self._store(database, shared, "-models"), self.models)
+            done, self._shrink_until = self._drawn, None
+        store = self._store(database, shared)
+        begun = done
         while (examples is None or done < examples) and not self._over() and self._searching():
             size = ROUND if examples is None else min(ROUND, examples - done)
             drawn, failed = self._drawn, len(self.tally.failures)
-            self._round(size, seed + done, store if done == 0 else None)
+            self._round(size, seed + done, store if done == begun else None, self.strategy)
             done += size if len(self.tally.failures) == failed else max(self._drawn - drawn, 1)
             self._shrink_until = self._target = None
         self.tally.seconds = time.monotonic() - self._started
@@ -174,7 +179,7 @@ class Search:
         self.progress(self.tally)
         return self.tally
 
-    def _round(self, size: int, seed: int, store: ExampleDatabase | None) -> None:
+    def _round(self, size: int, seed: int, store: ExampleDatabase | None, strategy: Any) -> None:
         @settings(
             max_examples=size,
             database=store,
@@ -186,7 +191,7 @@ class Search:
             phases=[phase for phase in PHASES if phase in settings().phases],  # a profile may leave some out
         )
         @hypothesis.seed(seed)  # inside of the settings: outside it would switch the database off
-        @hypothesis.given(self.strategy)
+        @hypothesis.given(strategy)
         def attempt(case: Case) -> None:
             self._attempt(case)
 
@@ -196,21 +201,22 @@ class Search:
         except (_Stop, Caught, BaseExceptionGroup, hypothesis.errors.Flaky) as error:
             self._keep(error)
 
-    def _store(self, database: Path | None, shared: str) -> ExampleDatabase | None:
+    def _store(self, database: Path | None, shared: str, part: str = "") -> ExampleDatabase | None:
         """Failing examples of this machine, and beside them those of all machines."""
         if database is None:
             return None
-        own = DirectoryBasedExampleDatabase(database / self._folder)
+        folder = f"{self._folder}{part}"
+        own = DirectoryBasedExampleDatabase(database / folder)
         if not shared:
             return own
         if shared.startswith(("redis://", "rediss://")):
             from hypothesis.extra.redis import RedisExampleDatabase
             from redis import Redis
 
-            prefix = f"kernelpair:{self._folder}:".encode()
+            prefix = f"kernelpair:{folder}:".encode()
             other: ExampleDatabase = RedisExampleDatabase(Redis.from_url(shared), key_prefix=prefix)
         else:
-            other = DirectoryBasedExampleDatabase(Path(shared) / self._folder)
+            other = DirectoryBasedExampleDatabase(Path(shared) / folder)
         return MultiplexedDatabase(own, other)
 
     @property

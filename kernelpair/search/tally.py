@@ -69,6 +69,8 @@ class Tally:
     """`dtype argument layout` -> cases that had both."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Field of the case -> the largest size drawn; of a field with several, their sum."""
+    measures: dict[str, int] = field(default_factory=dict)
+    """Measure (`Coverage.measures`) -> the largest of all cases."""
     paths: Counter[str] = field(default_factory=Counter)
     """Way through the candidate's code -> cases that took it."""
     executed: Counter[str] = field(default_factory=Counter)
@@ -101,6 +103,8 @@ class Tally:
         self.crossed.update(cells.crossed(pair, case))
         for name, size in cells.sizes(case):
             self.sizes[name] = max(self.sizes.get(name, 0), size)
+        for name, measured in pair.coverage.measures.items():
+            self.measures[name] = max(self.measures.get(name, 0), measured(case))
         self.paths.update(verdict.paths)
         self.executed.update(verdict.executed)
         self.sharp += verdict.calls > 0 and pair.sharp(case)

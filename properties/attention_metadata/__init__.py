@@ -1,5 +1,7 @@
 """attention_metadata on trial: the eager builder, and static buffers replayed over a sequence of batches. All integers."""
 
+from functools import partial
+
 from kernelpair.contract.pair import Cases, Coverage, Exact, Pair, Signature
 from properties.attention_metadata.bench import BENCH
 from properties.attention_metadata.cases import (
@@ -12,9 +14,10 @@ from properties.attention_metadata.cases import (
     reference_metadata,
     strategy,
 )
-from properties.attention_metadata.models import models
+from properties.attention_metadata.models import MEASURES, models
 from properties.attention_metadata.relations import RELATIONS
 from properties.attention_metadata.wrong_calls import WRONG_CALLS
+from properties.thresholds import branches
 
 PAIR = Pair(
     name="attention_metadata",
@@ -38,6 +41,8 @@ PAIR = Pair(
     fuzz=lambda case, inputs: () if case.static else inputs.keys() - {"steps", "static"},
     coverage=Coverage(
         edges=EDGES,
+        measures=MEASURES,
+        branches=partial(branches, "attention_metadata"),
     ),
     bench=BENCH,
 )

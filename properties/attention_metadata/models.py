@@ -1,6 +1,8 @@
 """attention_metadata: cases with the sizes of users' models."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -41,3 +43,9 @@ def _models(draw: st.DrawFn) -> MetadataCase:
     step = MetadataStep(mode=mode, requests=requests, encoder=image > 0)
     given = fields | {"page_size": page, "chunk_pages": chunk, "rows": batch}
     return MetadataCase(**given, static=static, batches=(step,) * (2 if static else 1))
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "entries": lambda case: max(len(b.requests) * max((r.total for r in b.requests), default=0) for b in case.batches)
+    // case.page_size,
+}

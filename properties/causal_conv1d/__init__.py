@@ -1,5 +1,7 @@
 """causal_conv1d on trial: packing, whole sequences (batched or end to end), and single tokens, as one pair of five forms."""
 
+from functools import partial
+
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from properties.causal_conv1d.bench import BENCH
 from properties.causal_conv1d.bound import bound
@@ -15,10 +17,11 @@ from properties.causal_conv1d.cases import (
     strategy,
     written,
 )
-from properties.causal_conv1d.models import models
+from properties.causal_conv1d.models import MEASURES, models
 from properties.causal_conv1d.relations import RELATIONS
 from properties.causal_conv1d.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
+from properties.thresholds import branches
 
 PAIR = Pair(
     name="causal_conv1d",
@@ -43,6 +46,8 @@ PAIR = Pair(
     fuzz=lambda case, inputs: inputs.keys() - {"form", "dim", "width"},
     coverage=Coverage(
         edges=EDGES,
+        measures=MEASURES,
+        branches=partial(branches, "causal_conv1d"),
         paths=kernel_paths("conv_"),
     ),
     bench=BENCH,

@@ -1,6 +1,8 @@
 """causal_conv1d: cases with the sizes of users' models."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -29,3 +31,11 @@ def _models(draw: st.DrawFn) -> ConvCase:
     count, longest = draw(shrinking(batch), label="batch"), draw(shrinking(length), label="length")
     lengths = ragged(count, longest) if form == "varlen" else (longest,) * count
     return with_lengths(draw, fields, form, draw(shrinking(dim), label="dim"), draw(any_of(4, 3, 2)), lengths)
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "channels": lambda case: case.dim,
+    "tokens": lambda case: max(case.lengths, default=0) if case.form != "pack" else 0,
+    "history": lambda case: case.width,
+    "elements": lambda case: case.dim * sum(case.lengths),
+}

@@ -6,6 +6,8 @@ out, which a second check uses (`aggregate`): errors of independent roundings ad
 beta = 0, leave no room for a rounding of the carried state at all.
 """
 
+from functools import partial
+
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature
 from properties.chunk_gated_delta_rule.bench import BENCH
 from properties.chunk_gated_delta_rule.bound import TRUTH
@@ -23,10 +25,11 @@ from properties.chunk_gated_delta_rule.cases import (
     strategy,
     written,
 )
-from properties.chunk_gated_delta_rule.models import models
+from properties.chunk_gated_delta_rule.models import MEASURES, models
 from properties.chunk_gated_delta_rule.relations import RELATIONS
 from properties.chunk_gated_delta_rule.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
+from properties.thresholds import branches
 
 PAIR = Pair(
     name="chunk_gated_delta_rule",
@@ -53,6 +56,8 @@ PAIR = Pair(
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(
         edges=EDGES,
+        measures=MEASURES,
+        branches=partial(branches, "chunk_gated_delta_rule"),
         paths=kernel_paths("chunk_"),
     ),
     bench=BENCH,

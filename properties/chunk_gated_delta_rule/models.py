@@ -1,5 +1,6 @@
 """chunk_gated_delta_rule: cases with the sizes of users' models."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -34,3 +35,11 @@ def _models(draw: st.DrawFn, table: tuple[tuple[int, int, int, int], ...]) -> Ch
         "V": draw(shrinking(WIDTH), label="V"),
     }
     return completed(shapes, states, numbers, fields)
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "tokens": lambda case: max(case.lengths, default=0),
+    "columns": lambda case: case.V,
+    "blocks of a chunk": lambda case: max(case.lengths, default=0) // 16,
+    "vectors": lambda case: case.V // 16,
+}

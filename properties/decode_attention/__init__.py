@@ -1,5 +1,7 @@
 """decode_attention on trial: one query token per request over a slot cache, alone, in a shared buffer, or across an encoder."""
 
+from functools import partial
+
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within, everything
 from optimized import operator
 from properties.decode_attention.bench import BENCH
@@ -18,10 +20,11 @@ from properties.decode_attention.cases import (
     written_values,
 )
 from properties.decode_attention.edges import EDGES
-from properties.decode_attention.models import models
+from properties.decode_attention.models import MEASURES, models
 from properties.decode_attention.relations import RELATIONS
 from properties.decode_attention.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
+from properties.thresholds import branches
 from reference.decode_attention import decode_attention
 
 PAIR = Pair(
@@ -49,6 +52,8 @@ PAIR = Pair(
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(
         edges=EDGES,
+        measures=MEASURES,
+        branches=partial(branches, "decode_attention"),
         paths=kernel_paths("decode_"),
     ),
     bench=BENCH,

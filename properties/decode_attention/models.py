@@ -1,11 +1,13 @@
 """decode_attention: cases with the sizes of users' models."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
-from properties.decode_attention.cases import FIELDS, DecodeAttentionCase, completed
-from properties.shared.models import ENCODERS, LATENT, LATENT_HEADS, LONGEST, ROPE, Budget, Heads, heads, ragged
+from properties.decode_attention.cases import FIELDS, DecodeAttentionCase, completed, keys_of
+from properties.shared.models import ENCODERS, LATENT, LATENT_HEADS, LONGEST, ROPE, Budget, Heads, dtype_bytes, heads, ragged
 from properties.shared.strategies import any_of, between, shrinking
 
 BATCHES = ((256, 24), (64, 100), (33, 200), (8, 1100), (2, 2100), (1, 8200))  # requests, and keys of the longest
@@ -47,3 +49,14 @@ def _models(draw: st.DrawFn, slow: bool) -> DecodeAttentionCase:
     fields["splits"] = min(fields["splits"], 8 if len(lens) > 32 else 16)
     sizes = {"heads": layer.heads, "kv_heads": layer.kv_heads, "width": layer.width, "width_v": layer.width_v}
     return completed(draw, fields, lens, kind, encoder, shared, sizes)
+
+
+def _key_bytes(case: DecodeAttentionCase) -> int:
+    return case.kv_heads * (case.width + (0 if case.shared else case.width_v)) * dtype_bytes(case.dtype)
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "keys": lambda case: max(keys_of(case), default=0),
+    "heads": lambda case: case.heads // case.kv_heads,
+    "bytes": lambda case: sum(keys_of(case)) * _key_bytes(case),
+}

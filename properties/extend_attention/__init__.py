@@ -1,5 +1,7 @@
 """extend_attention on trial: ragged requests that extend a cached prefix, alone, behind an encoder, or across one."""
 
+from functools import partial
+
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from optimized import operator
 from properties.extend_attention.bench import BENCH
@@ -17,10 +19,11 @@ from properties.extend_attention.cases import (
     strategy,
     written,
 )
-from properties.extend_attention.models import models
+from properties.extend_attention.models import MEASURES, models
 from properties.extend_attention.relations import RELATIONS
 from properties.extend_attention.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
+from properties.thresholds import branches
 from reference.extend_attention import extend_attention
 
 PAIR = Pair(
@@ -47,6 +50,8 @@ PAIR = Pair(
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(
         edges=EDGES,
+        measures=MEASURES,
+        branches=partial(branches, "extend_attention"),
         paths=kernel_paths("prefill_"),
     ),
     bench=BENCH,

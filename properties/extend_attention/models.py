@@ -1,11 +1,13 @@
 """extend_attention: cases with the sizes of users' models."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
-from properties.extend_attention.cases import FIELDS, RARE, ExtendAttentionCase, completed
-from properties.shared.models import ENCODERS, LONGEST, Budget, Heads, heads, ragged
+from properties.extend_attention.cases import FIELDS, RARE, ExtendAttentionCase, completed, keys_of
+from properties.shared.models import ENCODERS, LONGEST, Budget, Heads, dtype_bytes, heads, ragged
 from properties.shared.strategies import any_of, shrinking
 
 # Requests, new tokens and cached tokens of the longest. One row more than a unit of tiles, a block of keys, a group of units.
@@ -48,3 +50,16 @@ def _models(draw: st.DrawFn, slow: bool) -> ExtendAttentionCase:
         prefixes = tuple(p % 5 for p in prefixes)
     sizes = {"heads": layer.heads, "kv_heads": layer.kv_heads, "width": layer.width, "width_v": layer.width_v}
     return completed(draw, fields, extends, prefixes, kind, encoder, rare, sizes)
+
+
+def _rows(case: ExtendAttentionCase) -> int:
+    return max(case.extends, default=0) * case.heads // case.kv_heads
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "keys": lambda case: max((keys_of(case, b) for b, new in enumerate(case.extends) if new), default=0),
+    "rows": _rows,
+    "units": lambda case: _rows(case) // 32,
+    "packed": lambda case: MEASURES["keys"](case) * (case.width + case.width_v) * dtype_bytes(case.dtype),
+    "group": lambda case: _rows(case) * (case.width * dtype_bytes(case.dtype) + 4 * case.width_v),
+}

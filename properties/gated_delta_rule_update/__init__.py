@@ -1,14 +1,17 @@
 """gated_delta_rule_update on trial: one recurrent step on a pool of states, two layouts, two state dtypes."""
 
+from functools import partial
+
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature
 from optimized import operator
 from properties.gated_delta_rule_update.bench import BENCH
 from properties.gated_delta_rule_update.bound import TRUTH
 from properties.gated_delta_rule_update.cases import ARGUMENT_LAYOUTS, EDGES, DeltaCase, inputs, strategy, written
-from properties.gated_delta_rule_update.models import models
+from properties.gated_delta_rule_update.models import MEASURES, models
 from properties.gated_delta_rule_update.relations import RELATIONS
 from properties.gated_delta_rule_update.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
+from properties.thresholds import branches
 from reference.gated_delta_rule_update import gated_delta_rule_update
 
 PAIR = Pair(
@@ -33,6 +36,8 @@ PAIR = Pair(
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(
         edges=EDGES,
+        measures=MEASURES,
+        branches=partial(branches, "gated_delta_rule_update"),
         paths=kernel_paths("step_"),
     ),
     bench=BENCH,

@@ -1,6 +1,8 @@
 """gated_delta_rule_update: cases with the sizes of users' models."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -24,3 +26,10 @@ def _models(draw: st.DrawFn) -> DeltaCase:
     width = 16 if shape == MANY else WIDTH
     names = ("requests", "key_heads", "group", "key_size", "value_size")
     return completed(draw, fields, {name: draw(shrinking(size), label=name) for name, size in zip(names, (*shape, width, width))})
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "width": lambda case: case.key_size,
+    "rows": lambda case: case.value_size,
+    "elements": lambda case: case.requests * case.key_heads * case.group * case.key_size * case.value_size,
+}

@@ -1,5 +1,7 @@
 """gdn_gating on trial: elementwise gates that must be accurate from the flat end to the saturated one, wherever they stand."""
 
+from functools import partial
+
 import torch
 
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
@@ -7,9 +9,10 @@ from optimized import operator
 from properties.gdn_gating.bench import BENCH
 from properties.gdn_gating.bound import bound
 from properties.gdn_gating.cases import ARGUMENT_LAYOUTS, EDGES, NAMES, GatingCase, inputs, strategy
-from properties.gdn_gating.models import models
+from properties.gdn_gating.models import MEASURES, models
 from properties.gdn_gating.relations import RELATIONS
 from properties.gdn_gating.wrong_calls import WRONG_CALLS
+from properties.thresholds import branches
 from reference.gdn_gating import gdn_gating
 
 PAIR = Pair(
@@ -33,6 +36,8 @@ PAIR = Pair(
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(
         edges=EDGES,
+        measures=MEASURES,
+        branches=partial(branches, "gdn_gating"),
     ),
     bench=BENCH,
 )

@@ -1,6 +1,8 @@
 """gdn_gating: cases with the sizes of users' models."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -20,3 +22,6 @@ def models(slow: bool) -> st.SearchStrategy[GatingCase]:
 def _models(draw: st.DrawFn) -> GatingCase:
     fields, (rows, heads) = draw(FIELDS), draw(any_of(*SHAPES), label="rows, heads")
     return completed(draw, fields, draw(shrinking(rows), label="rows"), draw(shrinking(heads), label="heads"))
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {"elements": lambda case: case.rows * case.heads}

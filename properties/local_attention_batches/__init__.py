@@ -1,12 +1,15 @@
 """local_attention_batches on trial: integers that are rearranged, so everything compares bit for bit."""
 
+from functools import partial
+
 from kernelpair.contract.pair import Cases, Coverage, Exact, Pair, Signature
 from optimized.local_attention_batches import local_attention_batches as optimized
 from properties.local_attention_batches.bench import BENCH
 from properties.local_attention_batches.cases import EDGES, INDICES, LAYOUTS, RESULTS, LocalCase, inputs, strategy
-from properties.local_attention_batches.models import models
+from properties.local_attention_batches.models import MEASURES, models
 from properties.local_attention_batches.relations import RELATIONS
 from properties.local_attention_batches.wrong_calls import WRONG_CALLS
+from properties.thresholds import branches
 from reference.local_attention_batches import local_attention_batches
 
 PAIR = Pair(
@@ -31,6 +34,8 @@ PAIR = Pair(
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(
         edges=EDGES,
+        measures=MEASURES,
+        branches=partial(branches, "local_attention_batches"),
     ),
     bench=BENCH,
 )

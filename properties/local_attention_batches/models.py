@@ -1,6 +1,8 @@
 """local_attention_batches: cases with the sizes of users' models."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -10,7 +12,7 @@ from properties.shared.strategies import any_of, shrinking
 
 # Page, pages of a chunk, and a batch's requests, new tokens and tokens of the longest.
 SHAPES = (
-    (16, 512, 3, 8200, 20_000), (64, 128, 8, 100, 16_500), (1, 8192, 2, 8200, 8200), (128, 64, 256, 1, 9000),
+    (16, 512, 3, 8200, 20_000), (64, 128, 8, 100, 16_500), (1, 8192, 8, 100, 20_000), (128, 64, 256, 1, 9000),
     (256, 4, 33, 2048, 8200), (16, 512, 1, 5, 131_072),
 )  # fmt: skip
 
@@ -27,3 +29,8 @@ def _models(draw: st.DrawFn) -> LocalCase:
     page, chunk, batch, new, total = (draw(shrinking(size)) for size in shape)
     requests = tuple((min(q, k), k) for q, k in zip(ragged(batch, new), ragged(batch, total)))
     return LocalCase(**fields | {"page_size": page, "chunk_pages": chunk}, requests=requests)
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "entries": lambda case: sum(-(-min(new + case.chunk, total) // case.page_size) for new, total in case.requests),
+}

@@ -1,14 +1,17 @@
 """mla_decode on trial: one query token per request over paged latents, split in any way, with exactly the workspace asked for."""
 
+from functools import partial
+
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from optimized import operator
 from properties.mla_decode.bench import BENCH
 from properties.mla_decode.bound import bound
 from properties.mla_decode.cases import EDGES, EMULATED_WORK, INDICES, LAYOUTS, MlaDecodeCase, inputs, strategy, work
-from properties.mla_decode.models import models
+from properties.mla_decode.models import MEASURES, models
 from properties.mla_decode.relations import RELATIONS
 from properties.mla_decode.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
+from properties.thresholds import branches
 from reference.mla_decode import mla_decode
 
 PAIR = Pair(
@@ -33,6 +36,8 @@ PAIR = Pair(
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(
         edges=EDGES,
+        measures=MEASURES,
+        branches=partial(branches, "mla_decode"),
         paths=kernel_paths("decode_", but=["decode_head_parts"]),
     ),
     bench=BENCH,

@@ -1,11 +1,13 @@
 """mla_decode: cases with the sizes of users' models."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
 from properties.mla_decode.cases import FIELDS, MlaDecodeCase, within_workspace
-from properties.shared.models import LATENT, LONGEST, ROPE, ragged
+from properties.shared.models import LATENT, LONGEST, ROPE, dtype_bytes, ragged
 from properties.shared.strategies import any_of, between, shrinking
 
 # Heads, and a batch's requests and keys of the longest: 128 heads once over more than a split of the automatic ones.
@@ -31,3 +33,12 @@ def _models(draw: st.DrawFn, slow: bool) -> MlaDecodeCase:
     if rare % 4:
         fields["splits"] = -1
     return MlaDecodeCase(**within_workspace(fields, len(lens) * heads * latent), lens=lens, heads=heads, latent=latent, rope=rope)
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "keys": lambda case: max(case.lens, default=0) if case.splits == -1 else 0,
+    "heads": lambda case: case.heads,
+    "page": lambda case: case.page,
+    "requests": lambda case: len(case.lens) if case.splits == -1 else 0,
+    "bytes": lambda case: sum(case.lens) * (case.latent + case.rope) * dtype_bytes(case.dtype),
+}

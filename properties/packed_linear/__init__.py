@@ -1,5 +1,7 @@
 """packed_linear on trial: any rows against a packed weight, summed in float32 and rounded once."""
 
+from functools import partial
+
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from properties.packed_linear.bench import BENCH
 from properties.packed_linear.bound import bound
@@ -13,10 +15,11 @@ from properties.packed_linear.cases import (
     small,
     strategy,
 )
-from properties.packed_linear.models import models
+from properties.packed_linear.models import MEASURES, models
 from properties.packed_linear.relations import RELATIONS
 from properties.packed_linear.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
+from properties.thresholds import branches
 
 PAIR = Pair(
     name="packed_linear",
@@ -38,6 +41,8 @@ PAIR = Pair(
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(
         edges=EDGES,
+        measures=MEASURES,
+        branches=partial(branches, "packed_linear"),
         paths=kernel_paths("linear_"),
     ),
     bench=BENCH,

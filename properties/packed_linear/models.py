@@ -1,6 +1,9 @@
 """packed_linear: cases with the sizes of users' models."""
 
+from collections.abc import Callable
 from functools import cache
+from math import prod
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -26,3 +29,15 @@ def _models(draw: st.DrawFn, table: tuple[tuple[int, int, int], ...]) -> LinearC
     fields, (M, N, K) = draw(FIELDS), draw(any_of(*table), label="M, N, K")
     M, N, K = draw(shrinking(M), label="M"), draw(shrinking(N), label="N"), draw(shrinking(K), label="K")
     return completed(draw, fields, draw(any_of((M,), (1, M)), label="outer"), N, K)
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "rows": lambda case: prod(case.outer),
+    "columns": lambda case: case.N,
+    "panels": lambda case: case.N // 32,
+    "width": lambda case: case.K,
+    "blocks": lambda case: case.K // 32,
+    "steps": lambda case: case.K // 32,
+    "elements": lambda case: case.N * case.K,
+    "ahead": lambda case: case.N * case.K,
+}

@@ -1,5 +1,7 @@
 """paged_attention on trial: ragged queries over pages, causal or windowed, float8 caches, absorbed MLA."""
 
+from functools import partial
+
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from optimized.paged_attention import paged_attention as optimized_paged_attention
 from properties.paged_attention.bench import BENCH
@@ -16,10 +18,11 @@ from properties.paged_attention.cases import (
     picture,
     strategy,
 )
-from properties.paged_attention.models import models
+from properties.paged_attention.models import MEASURES, models
 from properties.paged_attention.relations import RELATIONS
 from properties.paged_attention.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
+from properties.thresholds import branches
 from reference.paged_attention import paged_attention
 
 PAIR = Pair(
@@ -45,6 +48,8 @@ PAIR = Pair(
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(
         edges=EDGES,
+        measures=MEASURES,
+        branches=partial(branches, "paged_attention"),
         paths=kernel_paths("decode_", "prefill_"),
     ),
     bench=BENCH,

@@ -1,11 +1,13 @@
 """paged_attention: cases with the sizes of users' models."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
 from properties.paged_attention.cases import FIELDS, KINDS, PagedAttentionCase, completed
-from properties.shared.models import ENCODERS, LATENT, LATENT_HEADS, LONGEST, ROPE, Budget, Heads, heads, ragged
+from properties.shared.models import ENCODERS, LATENT, LATENT_HEADS, LONGEST, ROPE, Budget, Heads, dtype_bytes, heads, ragged
 from properties.shared.strategies import any_of, between, shrinking
 
 PAGES = (1, 16, 32, 64, 128, 256)
@@ -47,3 +49,22 @@ def _models(draw: st.DrawFn, slow: bool) -> PagedAttentionCase:
         layer = layer.within(budget, sum(lens), scores)
     sizes = {"heads": layer.heads, "kv_heads": layer.kv_heads, "width": layer.width, "width_v": layer.width_v}
     return completed(draw, fields, several, lens, kind, rare, sizes)
+
+
+def _rows(case: PagedAttentionCase) -> int:
+    return max(case.rows, default=0) * case.heads // case.kv_heads
+
+
+def _bytes(case: PagedAttentionCase, keys: int) -> int:
+    return keys * (case.width + case.width_v) * dtype_bytes(case.dtype)
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "keys": lambda case: max((k for q, k in zip(case.rows, case.lens) if q), default=0),
+    "heads": lambda case: case.heads // case.kv_heads,
+    "rows": _rows,
+    "units": lambda case: _rows(case) // 32,
+    "bytes": lambda case: case.kv_heads * _bytes(case, sum(k for q, k in zip(case.rows, case.lens) if q == 1)),
+    "packed": lambda case: _bytes(case, max((k for q, k in zip(case.rows, case.lens) if q > 1), default=0)),
+    "group": lambda case: _rows(case) * (case.width * dtype_bytes(case.dtype) + 4 * case.width_v),
+}

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from hypothesis import strategies as st
 
 from properties.shared.strategies import any_of, shrinking
@@ -57,6 +58,12 @@ def heads(draw: st.DrawFn, groups: Sequence[tuple[int, int]] = GROUPS, widths: S
     both = width if isinstance(width, tuple) else (width, width)
     kv_heads, group = draw(shrinking(kv_heads)), draw(shrinking(many // kv_heads))
     return Heads(kv_heads * group, kv_heads, draw(shrinking(both[0])), draw(shrinking(both[1])))
+
+
+def dtype_bytes(name: str) -> int:
+    """Of one element."""
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype.itemsize
 
 
 def ragged(count: int, longest: int) -> tuple[int, ...]:

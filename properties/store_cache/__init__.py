@@ -1,13 +1,16 @@
 """store_cache on trial: KV rows of any bits into slots of a cache. It moves data, so everything compares bit for bit."""
 
+from functools import partial
+
 from kernelpair.contract.pair import Cases, Coverage, Exact, Pair, Signature
 from optimized import operator
 from properties.shared.strategies import kernel_paths
 from properties.store_cache.bench import BENCH
 from properties.store_cache.cases import DTYPES, EDGES, FUSED, LAYOUTS, StoreCacheCase, inputs, strategy, written
-from properties.store_cache.models import models
+from properties.store_cache.models import MEASURES, models
 from properties.store_cache.relations import RELATIONS
 from properties.store_cache.wrong_calls import WRONG_CALLS
+from properties.thresholds import branches
 from reference.store_cache import store_cache
 
 PAIR = Pair(
@@ -33,6 +36,8 @@ PAIR = Pair(
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(
         edges=EDGES,
+        measures=MEASURES,
+        branches=partial(branches, "store_cache"),
         paths=kernel_paths("store_"),
     ),
     bench=BENCH,

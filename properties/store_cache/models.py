@@ -1,9 +1,12 @@
 """store_cache: cases with the sizes of users' models."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
+from properties.shared.models import dtype_bytes
 from properties.shared.strategies import any_of, shrinking
 from properties.store_cache.cases import FIELDS, StoreCacheCase, completed
 
@@ -27,3 +30,8 @@ def _models(draw: st.DrawFn) -> StoreCacheCase:
         "width_v": draw(shrinking(width_v, 0), label="Dv"),
     }
     return completed(draw, fields, rows, sizes)
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "bytes": lambda case: case.rows * case.heads * (case.width_k + case.width_v) * dtype_bytes(case.dtype),
+}
