@@ -141,6 +141,8 @@ TURNED = ("turned", "turned_padded", "turned_sliced")
 """Layouts that make the dimension before the last one dense, as in channels-last activations."""
 POOL = (*DENSE_LAST, FAR)
 """For pools of slots and pages."""
+TABLE = (*ANY_STRIDES, FAR)
+"""For tables, whose rows may be as far apart."""
 FUSED = "fused"
 """Of a tensor whose next argument shares its buffer row by row, as k and v halves of one projection (`Signature.fused`)."""
 EXPANDED = "expanded"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import optimized.attention_metadata
 import reference.attention_metadata
-from kernelpair.call.layout import ANY_STRIDES
+from kernelpair.call.layout import ANY_STRIDES, TABLE
 from kernelpair.call.values import permutation, poison_value
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -31,7 +31,7 @@ MOST_STEPS = 5
 MOST_ROWS = 9  # of the request table: more than any batch has requests
 
 INDICES = ("seq_lens", "req_pool_indices", "req_to_token", "extend_seq_lens", "encoder_lens")
-LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES)
+LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES) | {"req_to_token": TABLE}
 
 
 @dataclass(frozen=True, kw_only=True)

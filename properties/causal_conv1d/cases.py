@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.causal_conv1d
 import reference.causal_conv1d
-from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, LAYOUTS, TURNED
+from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, LAYOUTS, POOL, TURNED
 from kernelpair.call.values import generator, permutation, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -26,7 +26,7 @@ MOST_ELEMENTS = 40_000  # of x: beyond it lengths are cut to 5, which keeps the 
 SCALES = (1.0, 1e-3, 1e2)
 PAD = -7
 NOBODY = -(2**20)  # the index of an empty sequence: never interpreted
-STATE_LAYOUTS = (*TURNED, *DENSE_LAST)  # SD: channels dense; DS: columns dense
+STATE_LAYOUTS = (*TURNED, *POOL)  # SD: channels dense; DS: columns dense
 MATRIX_LAYOUTS = (*TURNED, *DENSE_LAST, "transposed", "strided", "expanded")
 ARGUMENT_LAYOUTS = {
     "x": MATRIX_LAYOUTS,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ONLY
 from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -35,7 +35,7 @@ LAYOUTS = {
     "g": (*ANY_STRIDES, EXPANDED),
     "beta": (*ANY_STRIDES, EXPANDED),
     "initial_state": READ_ONLY,
-    "state": DENSE_LAST,
+    "state": POOL,
     "state_indices": ANY_STRIDES,
     "has_initial_state": ANY_STRIDES,
     "cu_seqlens": ANY_STRIDES,

@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, POOL, READ_ONLY
+from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, POOL, READ_ONLY, TABLE
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
@@ -35,7 +35,7 @@ LAYOUTS = {
     "value": READ_ONLY,
     "loc": ANY_STRIDES,
     "attn_logits": DENSE_LAST,
-    "req_to_token": ANY_STRIDES,
+    "req_to_token": TABLE,
     "req_pool_indices": ANY_STRIDES,
     "seq_lens": ANY_STRIDES,
     "encoder_lens": ANY_STRIDES,

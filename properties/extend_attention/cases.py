@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, POOL, READ_ONLY
+from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, POOL, READ_ONLY, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison
 from kernelpair.contract.case import Case
@@ -34,7 +34,7 @@ LAYOUTS = {
     "out": DENSE_LAST,
     "k_cache": POOL,
     "v_cache": POOL,
-    "req_to_token": ANY_STRIDES,
+    "req_to_token": TABLE,
     "req_pool_indices": ANY_STRIDES,
     "seq_lens": ANY_STRIDES,
     "extend_seq_lens": ANY_STRIDES,

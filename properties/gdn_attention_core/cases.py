@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.gdn_attention_core
 import reference.gdn_attention_core
-from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, READ_ONLY
+from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, POOL, READ_ONLY
 from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -26,8 +26,8 @@ LAYOUTS = {
     "a": (*READ_ONLY, *ANY_STRIDES),
     "b": (*READ_ONLY, *ANY_STRIDES),
     "core_attn_out": DENSE_LAST,
-    "conv_state": DENSE_LAST,
-    "ssm_state": DENSE_LAST,
+    "conv_state": POOL,
+    "ssm_state": POOL,
     "conv_bias": ANY_STRIDES,
     "A_log": ANY_STRIDES,
     "dt_bias": ANY_STRIDES,

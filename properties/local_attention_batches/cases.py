@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from kernelpair.call.layout import ANY_STRIDES
+from kernelpair.call.layout import ANY_STRIDES, TABLE
 from kernelpair.call.values import permutation, poison_value
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -21,7 +21,7 @@ MOST_CHUNKS = 3  # of one request: a first, an inner and a last one
 MOST_PAGE_ID = 2**31 - 1
 
 INDICES = ("query_start_loc", "seq_lens", "block_table")
-LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES)
+LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES) | {"block_table": TABLE}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ONLY
+from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ONLY, TABLE
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -31,7 +31,7 @@ LAYOUTS = {
     "q_pe": READ_ONLY,
     "kv_cache": POOL,
     "seq_lens": ANY_STRIDES,
-    "page_table": ANY_STRIDES,
+    "page_table": TABLE,
     "workspace": ("offset",),
 }
 INDICES = ("seq_lens", "page_table")

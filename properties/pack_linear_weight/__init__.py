@@ -1,6 +1,7 @@
 """pack_linear_weight and its inverse on trial: bits that move into panels and back, padding that is zero."""
 
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import torch
 from hypothesis import strategies as st
@@ -12,11 +13,13 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Relation, Signature, WrongCall
 from kernelpair.trial.session import Session
 from optimized import operator
-from properties.shared.strategies import any_of, around, common, together
+from properties.shared.strategies import any_of, around, common, shrinking, together
+from properties.thresholds import branches
 from reference import pack_linear_weight as reference
 
 OUTPUTS = (1, 7, 12, *around(16), 24, *around(32, 48, 64), 416)  # N
 DEPTHS = (1, 2, 3, *around(32, 64), 96, 512)  # K
+MODELS = ((152_064, 24), (70, 14_336), (2304, 900), (5120, 320))
 LAYOUTS = {"weight": (*READ_ONLY, "strided", "transposed")}
 
 
@@ -37,6 +40,19 @@ def strategy(draw: st.DrawFn) -> PackCase:
     fields = draw(FIELDS)
     dtype = draw(any_of("float32", "bfloat16", "float16"))
     return PackCase(**fields, dtype=dtype, N=draw(any_of(*OUTPUTS)), K=draw(any_of(*DEPTHS)))
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[PackCase]:
+    """A vocabulary, a wide hidden layer: bytes that move, so a slow candidate gets the same."""
+    return _models()
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> PackCase:
+    fields, dtype = draw(FIELDS), draw(any_of("float32", "bfloat16", "float16"))
+    N, K = draw(any_of(*MODELS), label="N, K")
+    return PackCase(**fields, dtype=dtype, N=draw(shrinking(N), label="N"), K=draw(shrinking(K), label="K"))
 
 
 def inputs(case: PackCase) -> Inputs:
@@ -77,6 +93,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
+        models=models,
     ),
     signature=Signature(
         results=("packed", "unpacked"),
@@ -106,5 +123,7 @@ PAIR = Pair(
             "odd K": lambda case: case.K % 2 == 1,
             "transposed": lambda case: case.layout.get("weight") == "transposed" and case.K > 1,
         },
+        measures={"columns": lambda case: case.N, "elements": lambda case: case.N * case.K},
+        branches=partial(branches, "pack_linear_weight"),
     ),
 )

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ONLY
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ONLY, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
@@ -32,7 +32,7 @@ LAYOUTS = {
     "q": READ_ONLY,
     "k_cache": POOL,
     "v_cache": POOL,
-    "page_table": ANY_STRIDES,
+    "page_table": TABLE,
     "cache_seqlens": ANY_STRIDES,
     "cu_seqlens_q": ANY_STRIDES,
     "qv": READ_ONLY,

@@ -1,6 +1,7 @@
 """Cases of models' sizes: they come up, shrink to small ones, and pass every size that a kernel branches on."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -16,7 +17,7 @@ from kernelpair.contract.verdict import Verdict
 from kernelpair.pytest_plugin import profile_name
 from kernelpair.search import search as searching
 from kernelpair.search.search import Search, trials
-from properties.thresholds import UnknownConstant, _value, sizes
+from properties.thresholds import UnknownConstant, _constants, _value, sizes
 
 PAIRS = properties.pairs()
 MEASURED = {name: pair for name, pair in PAIRS.items() if pair.coverage.measures}
@@ -84,10 +85,20 @@ def test_an_expression_has_a_value(expression: str, value: int) -> None:
     assert _value(expression, {"kTwo": 2, "kWide": 64}) == value
 
 
-def test_a_value_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    from properties.thresholds import _constants
-
+def test_a_value_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "odd.h"
     file.write_text("constexpr int64_t kOdd = odd(3);\n")
     with pytest.raises(UnknownConstant, match="kOdd"):
         list(_constants(file, {}))
+
+
+POOLS_AND_TABLES = {
+    "k_cache", "v_cache", "kv_cache", "state", "conv_state", "conv_states", "ssm_state", "req_to_token", "page_table", "block_table",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS.values() if POOLS_AND_TABLES & pair.signature.layouts.keys()],
+                         ids=lambda pair: pair.name)
+def test_rows_of_a_pool_or_table_may_lie_far_apart(pair: Pair) -> None:
+    named = POOLS_AND_TABLES & pair.signature.layouts.keys()
+    assert {name for name in named if "far" in pair.signature.layouts[name]} == named

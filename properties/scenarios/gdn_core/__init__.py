@@ -21,6 +21,7 @@ PAIR = replace(
         type=GdnServingCase,
         strategy=strategy(),
         inputs=first_call,
+        models=None,  # the layer's own pair has them; here the steps count
         constant=("pad_in_range",),
         small=lambda case: len(case.steps) <= 4,
         idle=lambda case: layer_case(case).tokens == 0,
