@@ -159,7 +159,7 @@ def strategy(draw: st.DrawFn) -> DecodeAttentionCase:
 
 def completed(
     draw: st.DrawFn, fields: dict[str, Any], lens: tuple[int, ...], kind: str, encoder: tuple[int, ...] | None, shared: bool,
-    sizes: dict[str, int],
+    sizes: dict[str, Any],
 ) -> DecodeAttentionCase:
     """The case of these sizes, with a window, a cap and sinks."""
     batch, n = len(lens), max(lens, default=0)

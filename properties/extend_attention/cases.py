@@ -165,7 +165,7 @@ def strategy(draw: st.DrawFn) -> ExtendAttentionCase:
 
 def completed(
     draw: st.DrawFn, fields: dict[str, Any], extends: tuple[int, ...], prefixes: tuple[int, ...], kind: str,
-    encoder: tuple[int, ...] | None, rare: int, sizes: dict[str, int],
+    encoder: tuple[int, ...] | None, rare: int, sizes: dict[str, Any],
 ) -> ExtendAttentionCase:
     """The case of these sizes, with a window, a cap and sinks."""
     E, P = max(extends, default=0), max(prefixes, default=0)

@@ -161,7 +161,7 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
 
 def completed(
     draw: st.DrawFn, fields: dict[str, Any], rows: tuple[int, ...], lens: tuple[int, ...], kind: str, rare: int,
-    sizes: dict[str, int],
+    sizes: dict[str, Any],
 ) -> PagedAttentionCase:
     """The case of these sizes, with windows, a cap, sinks and descales."""
     latent, n = kind == "latent", max(lens, default=0)

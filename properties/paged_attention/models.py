@@ -31,7 +31,7 @@ def models(slow: bool) -> st.SearchStrategy[PagedAttentionCase]:
 def _models(draw: st.DrawFn, slow: bool) -> PagedAttentionCase:
     fields, kind, rare, layer = draw(FIELDS), draw(KINDS, label="kind"), draw(between(0, 119), label="rare"), draw(heads())
     fields["page"] = draw(shrinking(draw(any_of(*PAGES))), label="page")
-    table = SLOW_BATCHES if slow else BATCHES
+    table: tuple[tuple[int, int, int], ...] = SLOW_BATCHES if slow else BATCHES
     if kind == "latent":
         layer = Heads(draw(shrinking(draw(any_of(*LATENT_HEADS)))), 1, draw(shrinking(ROPE)), draw(shrinking(LATENT)))
         table = SLOW_LATENT_BATCHES if slow else LATENT_BATCHES

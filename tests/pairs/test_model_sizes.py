@@ -93,7 +93,8 @@ def test_a_value_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 POOLS_AND_TABLES = {
-    "k_cache", "v_cache", "kv_cache", "state", "conv_state", "conv_states", "ssm_state", "req_to_token", "page_table", "block_table",
+    "k_cache", "v_cache", "kv_cache", "state", "conv_state", "conv_states", "ssm_state",
+    "req_to_token", "page_table", "block_table",
 }  # fmt: skip
 
 
