@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelpair.call.runner import WORKERS
+from kernelpair.call.fork_server import WORKERS
 from properties.suite import ON_TRIAL
 
 # Kernels that a test calls in this process are on trial too; the library reads this when it is loaded. A waiting thread that

@@ -3,65 +3,29 @@
 import os
 import select
 import signal
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing import get_context
-from multiprocessing.context import ForkServerContext
-from multiprocessing.forkserver import ensure_running
-from multiprocessing.reduction import DupFd
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import Pipe
 from types import TracebackType
 from typing import Any
 
 import torch
 
 from kernelpair.call.fault import forget, noted
+from kernelpair.call.fork_server import Forked, ForkServer, ServerGone, fork_server
 from kernelpair.call.memory import Arena
-from kernelpair.call.worker import Caller, CallRequest, Outcome, serve, stderr_of, stderr_tail
+from kernelpair.call.worker import Caller, CallRequest, Outcome, stderr_of, stderr_tail, work
 from kernelpair.contract.candidate import Candidate
 
 HANG_SECONDS = 20.0  # a case has a budget of work far below this on every tier
 HANG_SECONDS_AGAIN = 2.0  # once a candidate has hung, shrinking tries many more hanging cases
 START_SECONDS = 120.0  # for importing torch and the candidate on a loaded machine
-WORKERS = {
-    # Freshly allocated memory is filled with bytes that are a huge number in bf16 and fp32 and NaN in fp16, so that a kernel
-    # which trusts its scratch is seen; glibc reads it when the workers' server starts.
-    "MALLOC_PERTURB_": "129",
-    # A waiting OpenMP thread that spins takes the core from the process at the other end of the pipe: a 1 MiB call took 6.6 ms
-    # instead of 1.4. It is read when torch loads.
-    "OMP_WAIT_POLICY": "passive",
-    # What the server preloads is found as here, and not in whatever folder it happens to start in.
-    "PYTHONSAFEPATH": "1",
-}
-"""Environment of worker and judging processes."""
-
-
-@contextmanager
-def _environment_of_workers() -> Iterator[None]:
-    """Processes that start in this block have it; what the user has set stays."""
-    wanted = {**WORKERS, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
-    before = {name: os.environ[name] for name in wanted if name in os.environ}
-    os.environ.update(wanted | {name: value for name, value in before.items() if name in WORKERS})
-    try:
-        yield
-    finally:
-        for name in wanted.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
+END_SECONDS = 5.0  # for a process whose connection has closed to be seen ended
+WORK = f"{work.__module__}:{work.__name__}"
 
 
 class HarnessError(RuntimeError):
     """The harness itself failed; says nothing about the candidate."""
-
-
-def worker_context(preload: Sequence[str] = ()) -> ForkServerContext:
-    """The context whose server has torch loaded, so that a new worker takes about 10 ms."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["torch", "kernelpair.call.worker", *preload])
-    with _environment_of_workers():
-        ensure_running()
-    return context
 
 
 class Runner:
@@ -120,10 +84,11 @@ class Isolated(Runner):
         self.candidate = candidate
         self.arena = arena or Arena.create()
         self.restarts = -1
-        self._context = worker_context(preload)
+        self._preload = preload
         self._hang_seconds = hang_seconds
-        self._stderr = tempfile.NamedTemporaryFile(prefix="kernelpair-", suffix=".log")  # noqa: SIM115
-        self._process: Any = None
+        self._log = os.memfd_create("kernelpair-log")
+        self._server: ForkServer | None = None
+        self._process: Forked | None = None
         self._connection: Any = None
 
     def start(self) -> None:
@@ -143,16 +108,13 @@ class Isolated(Runner):
 
     def _start(self) -> None:
         forget(self.arena)
-        self._connection, theirs = self._context.Pipe()
+        self._connection, theirs = Pipe()
         self._answers = select.poll()  # Connection.poll makes one for each call
         self._answers.register(self._connection, select.POLLIN)
-        self._process = self._context.Process(
-            target=serve,
-            args=(theirs, _Descriptor(self.arena.descriptor), self.arena.capacity, self.candidate, self._stderr.name),
-            daemon=True,
-        )
-        self._process.start()
-        theirs.close()
+        with theirs:
+            self._process = self._fork(theirs.fileno())
+        with suppress(BrokenPipeError, ConnectionResetError):  # that it died is seen below
+            self._connection.send((self.arena.capacity, self.candidate))
         self.restarts += 1
         if not self._connection.poll(START_SECONDS):
             self._stop()
@@ -166,52 +128,50 @@ class Isolated(Runner):
             self._stop()
             raise HarnessError(refusal.message)
 
+    def _fork(self, connection: int) -> Forked:
+        """A worker; from a new server where the candidate has ended the one that it had."""
+        try:
+            if self._server is None or not self._server.serves():
+                self._server = fork_server(self._preload).for_workers()
+            return self._server.fork(WORK, connection, self.arena.descriptor, self._log)
+        except ServerGone:
+            raise HarnessError("the server of the workers ended; what it wrote stands above") from None
+
     def _hung(self) -> Outcome:
         seconds = self._hang_seconds
         self._hang_seconds = min(seconds, HANG_SECONDS_AGAIN)
-        self._process.kill()
         self._stop()
         return Outcome("hang", "Hang", f"no answer within {seconds:g} s")
 
     def _died(self) -> Outcome:
-        self._process.join(5)
-        code = self._process.exitcode
+        assert self._process is not None
+        try:
+            code = self._process.wait(END_SECONDS)
+        except ServerGone:
+            self._stop()
+            return Outcome("crash", "ParentKilled", "the process that started the candidate's was killed")
         self._stop()
-        log = stderr_of(self._stderr.name)
+        log = stderr_of(self._log)
         tail = stderr_tail(log)
-        killed = code is not None and code < 0
-        name = _signal(-code) if killed else f"exit status {code}"
-        return Outcome("crash", name, f"{name}{': ' + tail if tail else ''}", fault=noted(self.arena, log) if killed else None)
+        name = _signal(-code) if code is not None and code < 0 else f"exit status {code}"
+        return Outcome("crash", name, f"{name}{': ' + tail if tail else ''}", fault=noted(self.arena, log))
 
     def _stop(self) -> None:
-        if self._process is None:
-            return
-        self._connection.close()
-        self._process.join(1)
-        if self._process.is_alive():
+        if self._process is not None:
+            self._connection.close()
             self._process.kill()
-            self._process.join()
-        self._process = None
+            self._process = None
 
     def close(self) -> None:
         self._stop()
-        self._stderr.close()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._log >= 0:
+            os.close(self._log)
+            self._log = -1
 
 
 def _signal(number: int) -> str:
     """Its name; real-time signals have none."""
     return signal.Signals(number).name if number in signal.Signals._value2member_map_ else f"signal {number}"
-
-
-class _Descriptor:
-    """A file descriptor that survives the way to the worker."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def __reduce__(self) -> Any:
-        return _attach, (DupFd(self.descriptor),)
-
-
-def _attach(duplicate: Any) -> Any:
-    return duplicate

@@ -18,6 +18,7 @@ from kernelpair.call.layout import reach
 from kernelpair.call.memory import Arena, Placed
 from kernelpair.contract.candidate import Candidate
 
+LOG_BYTES = 1 << 20  # the end of what a worker wrote, where its last words are looked for
 PLAIN = (bool, int, float, str, tuple, list, type(None))  # what a call may return beside tensors
 
 
@@ -80,16 +81,19 @@ class _Raised:
     error: BaseException
 
 
-def serve(connection: Connection, descriptor: Any, capacity: int, candidate: Candidate, stderr_path: str) -> None:
-    """Answer requests until the judge hangs up. Runs in the worker."""
+def work(descriptor: int, arena: int, log: int) -> None:
+    """Answer requests until the judge hangs up. Runs in the worker; the descriptors are of its connection, arena and log."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    log = os.open(stderr_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.ftruncate(log, 0)
+    os.lseek(log, 0, os.SEEK_SET)
     os.dup2(log, 2)
     os.dup2(log, 1)
+    connection: Connection = Connection(descriptor)
     try:
-        arena = Arena(descriptor.detach(), capacity)
-        caller = Caller(candidate, arena)
-        fault.install(arena)  # after the candidate is loaded: its libraries may install handlers of their own
+        capacity, candidate = connection.recv()
+        shared = Arena(arena, capacity)
+        caller = Caller(candidate, shared)
+        fault.install(shared)  # after the candidate is loaded: its libraries may install handlers of their own
         connection.send(None)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the judge reports it
         connection.send(Outcome("harness", type(error).__name__, f"the candidate does not load: {error}"))
@@ -236,13 +240,9 @@ def _aliased(value: Tensor, arguments: Mapping[str, Any]) -> str:
     return next(iter(sharing))
 
 
-def stderr_of(path: str) -> str:
-    """All that a dead worker wrote."""
-    try:
-        with open(path, errors="replace") as log:
-            return log.read()
-    except OSError:
-        return ""
+def stderr_of(log: int) -> str:
+    """The last that a dead worker wrote."""
+    return os.pread(log, LOG_BYTES, max(os.fstat(log).st_size - LOG_BYTES, 0)).decode(errors="replace")
 
 
 def stderr_tail(log: str, lines: int = 3) -> str:

@@ -18,6 +18,7 @@ from kernelpair.cli.select import provider_named, select_candidates, select_pair
 from kernelpair.contract.pair import BenchRow, Pair
 from kernelpair.environment import environment
 from kernelpair.providers.provider import known, ready
+from kernelpair.report.files import write_whole
 from kernelpair.suite import Place, Suite
 from kernelpair.timing.compare import prepared
 from kernelpair.timing.contest import TORCH, Contest, Peers, contest_tiers
@@ -121,7 +122,7 @@ def _plain(options: argparse.Namespace, suite: Suite) -> int:
     finally:
         if options.json:
             document = {"rows": measured, "environment": environment()}
-            Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
+            write_whole(Path(options.json), json.dumps(document, indent=2) + "\n")
     if not measured:
         console.print("no row fits the selection")
         return EXIT_NOTHING

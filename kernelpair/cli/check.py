@@ -5,8 +5,9 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,10 +28,12 @@ from kernelpair.cli.table import remarks, show_table
 from kernelpair.contract.case import WRONG_CALL
 from kernelpair.contract.pair import Pair
 from kernelpair.environment import environment
+from kernelpair.interruption import handled_by, interrupt, until_interrupted
 from kernelpair.names import unknown
 from kernelpair.providers.ledger import Known, LedgerError, ledger
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report import words
+from kernelpair.report.files import WriteError
 from kernelpair.report.history import History
 from kernelpair.report.lines import (
     FailureReport,
@@ -44,7 +47,7 @@ from kernelpair.report.lines import (
     write_junit,
 )
 from kernelpair.report.live import Progress
-from kernelpair.search.jobs import Ended, Job, Jobs, carry_out, spread, until_interrupted
+from kernelpair.search.jobs import INTERRUPT_SECONDS, Ended, Job, Jobs, carry_out, spread
 from kernelpair.search.tally import LEAST
 from kernelpair.suite import Place, Suite, saved_lines
 from kernelpair.trial.check import known_trials, read_case
@@ -66,11 +69,12 @@ def check(options: argparse.Namespace) -> int:
     run = CheckRun(options, place, suite, pairs, broken)
     interrupted = False
     started = time.monotonic()
-    try:
-        run.carry_out()
-    except KeyboardInterrupt:
-        interrupted = True
-    return run.conclude(time.monotonic() - started, interrupted)
+    with until_interrupted(INTERRUPT_SECONDS if options.in_process else None) as stopped:
+        try:
+            run.carry_out(stopped)
+        except KeyboardInterrupt:
+            interrupted = True
+        return run.conclude(time.monotonic() - started, interrupted)
 
 
 def _validate(options: argparse.Namespace, pairs: list[Pair]) -> None:
@@ -143,34 +147,38 @@ class CheckRun:
             several = foreign or bool(known)
             self.jobs.append(Job(pair.name, candidate, None, None, self.seed, trial, saved, several, known))
 
-    def carry_out(self) -> None:
-        """Run all jobs, one a core or one after another in this process."""
+    def carry_out(self, stopped: Callable[[], bool]) -> None:
+        """Run all jobs, one a core or one after another in this process. KeyboardInterrupt once `stopped` says so."""
         self.console.print(f"seed {self.seed}; {len(self.jobs)} trials, {len(self.results)} skipped", style="dim")
         self._print_skipped()
         if self.options.in_process:
-            self._one_after_another()
+            self._one_after_another(stopped)
             return
         processes = min(len(os.sched_getaffinity(0)), max(len(self.jobs), 1))
         leader = Jobs(self.resolve, self.suite.preload, processes)
         try:
             with Progress(self.console, len(self.jobs), self._seconds()) as self.progress:
-                jobs = self._spread(leader) if self.options.total else self._counted()
-                leader.run(jobs, self._progress, self._ended, self._seconds())
+                jobs = self._spread(leader, stopped) if self.options.total else self._counted()
+                leader.run(jobs, self._progress, self._ended, self._seconds(), stopped)
         finally:
             self.progress = None
             leader.close()
 
-    def _one_after_another(self) -> None:
+    def _one_after_another(self, stopped: Callable[[], bool]) -> None:
         torch.set_num_threads(1)
-        with until_interrupted() as stopped:
-            jobs, seconds = self._counted(), self._seconds()
-            for job in jobs:
-                if seconds is not None:
-                    job = replace(job, seconds=seconds / len(jobs))
+        jobs, seconds = self._counted(), self._seconds()
+        for job in jobs:
+            if seconds is not None:
+                job = replace(job, seconds=seconds / len(jobs))
+            ended = Ended(job)
+            try:
                 if not stopped():
-                    self._ended(carry_out(job, self.resolve, self.suite.preload, True, lambda tally: None, stopped))
-            if stopped():
-                raise KeyboardInterrupt
+                    carry_out(job, self.resolve, self.suite.preload, True, lambda tally: None, stopped, ended)
+            finally:
+                if ended.tally.cases or not stopped():
+                    self._ended(ended)
+        if stopped():
+            raise KeyboardInterrupt
 
     def _counted(self) -> list[Job]:
         """The jobs with their number of cases; none where only the time counts."""
@@ -184,13 +192,13 @@ class CheckRun:
         unlimited = options.seconds is None and (options.examples or options.total)
         return None if unlimited else options.seconds or SECONDS
 
-    def _spread(self, leader: Jobs) -> list[Job]:
+    def _spread(self, leader: Jobs, stopped: Callable[[], bool]) -> list[Job]:
         """Measure what a case costs, then share out the total."""
         pilots: dict[tuple[str, str], Ended] = {}
         size = min(PILOT, max(1, self.options.total // max(len(self.jobs), 1)))
         jobs = [replace(job, examples=size) for job in self.jobs]
         try:
-            leader.run(jobs, self._progress, lambda ended: pilots.update({ended.job.key: ended}))
+            leader.run(jobs, self._progress, lambda ended: pilots.update({ended.job.key: ended}), stopped=stopped)
         except KeyboardInterrupt:
             for ended in pilots.values():
                 self._ended(ended)
@@ -296,25 +304,37 @@ class CheckRun:
         tally = f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped"
         stopped = "interrupted: " if interrupted else ""
         self.console.print(f"{stopped}{tally}; {cases} cases in {seconds:.1f} s, seed {self.seed}", soft_wrap=True)
-        history = History.usual(self.suite.root)
-        if history is not None and cases:
-            history.append("check", self.results)
-        if self.options.json:
-            write_json(Path(self.options.json), self.results, environment() | {"seed": self.seed})
-        if self.options.junit:
-            write_junit(Path(self.options.junit), self.results)
-        if self.options.html:
-            self._write_page(seconds, interrupted, steps, history)
+        unwritten = self._write_files(seconds, interrupted, steps)
         if interrupted:
             return EXIT_INTERRUPTED
         if counts["fail"]:
             return EXIT_FAILED
-        if self.errors:
+        if self.errors or unwritten:
             return EXIT_HARNESS
         if not cases:
             self.console.print("nothing was tested", style="red")
             return EXIT_NOTHING
         return EXIT_OK
+
+    def _write_files(self, seconds: float, interrupted: bool, steps: list[str]) -> bool:
+        """Every file that was asked for, and the history. Says which cannot be written; whether there is one."""
+        history = History.usual(self.suite.root)
+        if history is not None and any(result.cases for result in self.results):
+            history.append("check", self.results)
+        options, facts = self.options, environment() | {"seed": self.seed, "interrupted": interrupted}
+        unwritten = False
+        for path, write in (
+            (options.json, lambda: write_json(Path(options.json), self.results, facts)),
+            (options.junit, lambda: write_junit(Path(options.junit), self.results)),
+            (options.html, lambda: self._write_page(seconds, interrupted, steps, history)),
+        ):
+            try:
+                if path:
+                    write()
+            except WriteError as error:
+                unwritten = True
+                self.console.print(str(error), style="red", soft_wrap=True, markup=False)
+        return unwritten
 
     def _print_end(self, steps: list[str], interrupted: bool) -> None:
         """What was proven in one sentence, the failures with the shortest case first, and what to do next."""
@@ -345,7 +365,14 @@ class CheckRun:
         good = not interrupted and not self.errors and all(result.verdict != "fail" for result in self.results)
         series = history.series([result.pair for result in self.results]) if history is not None else []
         how = page.again(self.suite, self.resolve)
-        made = page.page_of("check", sentence, self.results, how, good=good, facts=facts, histories=series, next_steps=steps)
+        make = partial(
+            page.page_of, "check", sentence, self.results, how, good=good, facts=facts, histories=series, next_steps=steps
+        )
+        try:
+            with handled_by(interrupt):
+                made = make(most=0) if interrupted else make()
+        except KeyboardInterrupt:
+            made = make(most=0)  # without the failures run again, which takes time
         page.write(self.console, self.options.html, made)
 
     def _print_failure(self, result: PairResult) -> None:

@@ -12,6 +12,7 @@ from rich.table import Table
 from kernelpair.cli.main import EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.page import check_page
 from kernelpair.cli.select import select_pairs, select_suite
+from kernelpair.report.files import write_whole
 from kernelpair.report.history import FILE, WHAT, History, RunFigure
 from kernelpair.report.html import ReportPage, write_page
 
@@ -35,7 +36,7 @@ def history(options: argparse.Namespace) -> int:
     if options.json:
         runs = [{"at": row.at, "revision": row.revision, "command": row.command, "cpu": row.cpu} for row in rows]
         document = [run | asdict(row.figure) for run, row in zip(runs, rows)]
-        Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+        write_whole(Path(options.json), json.dumps(document, indent=1) + "\n")
     _show(console, rows)
     if options.html:
         series = [each for each in kept.series(pairs) if not options.what or each.says == WHAT[options.what]]

@@ -1,16 +1,22 @@
 """Arguments of every command, and the exit status."""
 
 import argparse
+import json
 import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 from kernelpair import __version__
+from kernelpair.call.system import inherit_orphans, kill_children
+from kernelpair.interruption import handled_by, ignore_signals, interrupt, take_over
 from kernelpair.names import unknown
+from kernelpair.report.files import WriteError, write_whole
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING, EXIT_HARNESS, EXIT_INTERRUPTED = 0, 1, 2, 3, 70, 130
 
@@ -338,8 +344,36 @@ def _suite(parser: argparse.ArgumentParser, default: str | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
-    options = parser().parse_args(arguments)
+    """Run one command and return its exit status. Without arguments it is those of the process, and signals are handled."""
+    if arguments is not None:
+        return _run(parser().parse_args(arguments))
+    inherit_orphans()
+    options = argparse.Namespace(command="")
+    take_over(lambda number, frame: _leave(options))
+    parser().parse_args(namespace=options)
+    status = _run(options)
+    ignore_signals()
+    return status
+
+
+def _leave(options: argparse.Namespace) -> None:
+    """End before a run has begun: what loads cannot always be interrupted. The files that were asked for tell of no result."""
+    kill_children()  # a compiler
+    seed, files = getattr(options, "seed", None), vars(options) if options.command == "check" else {}
+    nothing = {
+        "json": json.dumps({"results": [], "environment": {"seed": seed, "interrupted": True}}) + "\n",
+        "junit": '<testsuite name="kernelpair" tests="0" failures="0" skipped="0" />\n',
+        "html": "<!doctype html><title>kernelpair check</title><p>Interrupted before the first trial.</p>\n",
+    }
+    for name, text in nothing.items():
+        if files.get(name):
+            with suppress(WriteError):
+                write_whole(Path(files[name]), text)
+    os.write(2, f"kernelpair {options.command}: interrupted before it began\n".encode())
+    os._exit(EXIT_INTERRUPTED)
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         status = _dispatch(options)
         sys.stdout.flush()
@@ -347,6 +381,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"kernelpair {options.command}: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except WriteError as error:
+        print(f"kernelpair {options.command}: {error}", file=sys.stderr)
+        return EXIT_HARNESS
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -364,9 +401,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(options: argparse.Namespace) -> int:
     # Each command imports what it needs: `--help` answers before torch has loaded.
     module = {"list": "listing"}.get(options.command, options.command.replace("-", "_"))
-    status: int = getattr(import_module(f"kernelpair.cli.{module}"), module)(options)
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    command: Callable[[argparse.Namespace], int] = getattr(import_module(f"kernelpair.cli.{module}"), module)
+    if options.command == "check":  # it says itself when its run begins
+        return command(options)
+    with handled_by(interrupt):
+        return command(options)

@@ -38,6 +38,7 @@ from kernelpair.mutation.report import (
 from kernelpair.names import unknown
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report.exhibit import Again, Exhibit, exhibits
+from kernelpair.report.files import write_whole
 from kernelpair.report.history import History
 from kernelpair.report.lines import result_of as trial_result
 from kernelpair.search.jobs import STATE, Ended, Job, Jobs
@@ -214,7 +215,7 @@ class MutateRun:
             write_json(Path(self.options.json), results, self.healthy, environment() | {"seed": self.options.seed})
         if self.options.markdown:
             text = markdown(results, self.options.seed, self.options.seconds, environment())
-            Path(self.options.markdown).write_text(text)
+            write_whole(Path(self.options.markdown), text)
         history = History.usual(self.suite.root)
         if history is not None and not interrupted:
             history.append("mutate", [], figures_of(results))

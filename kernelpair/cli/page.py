@@ -50,9 +50,10 @@ def page_of(
     sections: Sequence[Section] = (),
     histories: Sequence[Series] = (),
     next_steps: Sequence[str] = (),
+    most: int = SHOWN_GROUPS,
 ) -> ReportPage:
-    """The page of a run, its shortest failures run again."""
-    shown, groups = exhibits(results, how, SHOWN_GROUPS)
+    """The page of a run; `most` of its failures, the shortest, are run again."""
+    shown, groups = exhibits(results, how, most)
     machine = environment()
     about = [("machine", f"{machine['cpu']}, {machine['cores']} cores"), ("torch", str(machine["torch"]))]
     title = f"kernelpair {command} · {os.path.basename(os.getcwd())}"

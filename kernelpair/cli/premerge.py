@@ -16,6 +16,7 @@ from kernelpair.cli.page import check_page
 from kernelpair.cli.pages import premerge_page
 from kernelpair.cli.select import select_candidates, select_suite
 from kernelpair.providers.subjects import Subjects
+from kernelpair.report.files import write_whole
 from kernelpair.report.history import History
 from kernelpair.report.lines import PairResult, result_of, write_junit
 from kernelpair.search.jobs import STATE, Ended, Job, Jobs
@@ -84,7 +85,7 @@ def premerge(options: argparse.Namespace) -> int:
     lines = summary(run)
     console.print("\n".join(lines), soft_wrap=True, markup=False)
     if options.markdown:
-        Path(options.markdown).write_text(markdown(run))
+        write_whole(Path(options.markdown), markdown(run))
     if options.junit:
         write_junit(Path(options.junit), run.results)
     history = History.usual(suite.root)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from kernelpair.cli.main import EXIT_OK, UsageError
 from kernelpair.cli.select import select_suite
+from kernelpair.report.files import write_whole
 from kernelpair.timing.page import page_of
 from kernelpair.timing.speeds import SpeedError, Speeds, read
 
@@ -20,7 +21,7 @@ def speed(options: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     _, suite = select_suite(options)
     plots = _plots(speeds, page)
-    page.write_text(page_of(speeds, plots, suite))
+    write_whole(page, page_of(speeds, plots, suite))
     print(f"wrote {', '.join(str(path) for path in (page, *plots.values()))}")
     return EXIT_OK
 

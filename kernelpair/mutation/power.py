@@ -17,6 +17,7 @@ from kernelpair.call.runner import HarnessError, Isolated
 from kernelpair.contract.pair import Pair
 from kernelpair.mutation.candidate import MutantSubjects, host
 from kernelpair.mutation.mutant import Mutant, mutants
+from kernelpair.report.files import write_whole
 from kernelpair.search.search import Search
 from kernelpair.suite import find
 from kernelpair.trial.session import Session
@@ -80,7 +81,7 @@ def main() -> int:
             rows.append(f"| {name} | `{relation}` | {says} | {cases or ''} |")
             print(f"{name:24} {relation:16} {says}" + (f" ({cases} cases)" if cases else ""), flush=True)
     if options.markdown:
-        Path(options.markdown).write_text("\n".join(rows) + "\n")
+        write_whole(Path(options.markdown), "\n".join(rows) + "\n")
     return 1 if powerless else 0
 
 

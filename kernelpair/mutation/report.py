@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelpair.contract.pair import Pair
 from kernelpair.mutation.mutant import Mutant
+from kernelpair.report.files import write_whole
 from kernelpair.search.jobs import Ended
 
 KILLED, SURVIVED, EQUIVALENT, SKIPPED, ERROR = "killed", "survived", "equivalent", "skipped", "error"
@@ -106,7 +107,7 @@ def write_json(
 ) -> None:
     """{"mutants": […], "unmutated": […], "environment": {…}}"""
     document = {"mutants": [asdict(result) for result in results], "unmutated": list(healthy), "environment": environment}
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    write_whole(path, json.dumps(document, indent=2) + "\n")
 
 
 def markdown(results: Sequence[MutantResult], seed: int, seconds: float, environment: dict[str, Any]) -> str:

@@ -1,10 +1,24 @@
 """Files that are whole or not there, whenever the process ends."""
 
+from contextlib import suppress
 from pathlib import Path
 
 
+class WriteError(OSError):
+    """A file that was asked for cannot be written; the message names it and says why."""
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Write beside the path, then take its place in one step."""
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    """Write beside the path, then take its place in one step. Raises WriteError; what was there before is then as it was."""
+    place = path.resolve()  # of a link, the file that it points to
+    partial = place.with_name(place.name + ".part")
+    try:
+        if place.exists() and not place.is_file():  # a pipe, /dev/null
+            place.write_text(text, encoding="utf-8")
+            return
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(place)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise WriteError(f"cannot write {path}: {error.strerror or error}") from None

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 from kernelpair.contract.pair import Pair
 from kernelpair.contract.verdict import PlaceTable, Verdict
 from kernelpair.providers.provider import PREFIX
+from kernelpair.report.files import write_whole
 from kernelpair.search.coverage import cells
 from kernelpair.search.jobs import Ended
 from kernelpair.search.tally import Shrinking
@@ -186,7 +187,7 @@ def histogram(ratios: dict[int, int], least: int) -> str:
 def write_json(path: Path, results: Sequence[PairResult], environment: dict[str, Any]) -> None:
     """{"results": […], "environment": {…}}"""
     document = {"results": [asdict(result) for result in results], "environment": environment}
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    write_whole(path, json.dumps(document, indent=2) + "\n")
 
 
 def write_junit(path: Path, results: Sequence[PairResult]) -> None:
@@ -203,4 +204,4 @@ def write_junit(path: Path, results: Sequence[PairResult]) -> None:
         for failure in result.failures:
             node = ElementTree.SubElement(entry, "failure", type=failure.kind, message=failure.detail)
             node.text = failure.replay
-    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+    write_whole(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True))

@@ -3,17 +3,19 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from kernelpair.call.runner import HarnessError, InProcess, Isolated, Runner, worker_context
+from kernelpair.call.fork_server import Forked, ServerGone, adopt, fork_server
+from kernelpair.call.runner import HarnessError, InProcess, Isolated, Runner
 from kernelpair.contract.candidate import Candidate
+from kernelpair.interruption import until_interrupted
 from kernelpair.search.search import SHRINK_SECONDS, Search
 from kernelpair.search.tally import Tally
 from kernelpair.suite import Resolve
@@ -21,7 +23,10 @@ from kernelpair.trial.check import Journal, read_case
 
 PROGRESS_SECONDS = 0.2
 LEAST_SECONDS = 0.5  # of a job that is handed out when the time of all is used up: none goes untested
-STOP_SECONDS = 30.0  # how long a judging process may take to hand in what it knows after Ctrl-C
+LOOK_SECONDS = 0.1  # between looks whether the run is to end
+INTERRUPT_SECONDS = 0.4  # after which a judging process that was asked to stop is interrupted, and every so often again
+STOP_SECONDS = 1.2  # after which it is left alone; a run ends within 2 s
+GONE_SECONDS = 5.0  # for a process whose connection has closed to be seen ended
 STATE = Path(".kernelpair")  # journals of running cases
 EXAMPLES = Path(".hypothesis") / "kernelpair"  # Hypothesis's failing examples, one folder a pair and candidate
 
@@ -74,9 +79,10 @@ def carry_out(
     in_process: bool,
     progress: Callable[[Tally], None],
     stopped: Callable[[], bool] = lambda: False,
+    ended: Ended | None = None,
 ) -> Ended:
-    """Run one job in this process."""
-    ended = Ended(job)
+    """Run one job in this process. KeyboardInterrupt ends it with what is known, which is in `ended` at any time."""
+    ended = ended or Ended(job)
     journal = Journal(STATE / f"running-{os.getpid()}.json")
     try:
         subject = resolve(job.pair, job.candidate)
@@ -104,47 +110,48 @@ def carry_out(
     return ended
 
 
-@contextmanager
-def until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Tells whether Ctrl-C was pressed, instead of interrupting what runs in this process; the second Ctrl-C interrupts."""
-    pressed = False
+def judge(descriptor: int, channel: int) -> None:
+    """The judging process: jobs come in, progress and results go out. SIGINT is the leader's word that a job takes too long."""
+    running = False
 
-    def press(number: int, frame: object) -> None:
-        nonlocal pressed
-        pressed = True
-        signal.signal(signal.SIGINT, before)
+    def interrupt(number: int, frame: object) -> None:
+        if running:
+            raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, press)
-    try:
-        yield lambda: pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _judge(connection: Connection, resolve: Resolve, preload: Sequence[str]) -> None:
-    """The judging process: jobs come in, progress and results go out. Ctrl-C is the leader's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, interrupt)
+    adopt(channel)
+    connection: Connection = Connection(descriptor)
+    resolve, preload = connection.recv()
     torch.set_num_threads(1)
     while True:
         job = connection.recv()
         if job is None:
             return
-        last = 0.0
+        ended, last = Ended(job), 0.0
 
         def progress(tally: Tally, job: Job = job) -> None:
-            nonlocal last
+            nonlocal last, running
             if time.monotonic() - last > PROGRESS_SECONDS:
                 last = time.monotonic()
+                running = False  # half a message would be worse than none
                 connection.send((job, tally.cases, tally.seconds))
+                running = True
 
-        connection.send(carry_out(job, resolve, preload, False, progress, connection.poll))
+        with suppress(KeyboardInterrupt):
+            running = True
+            carry_out(job, resolve, preload, False, progress, connection.poll, ended)
+            running = False
+        running = False
+        connection.send(ended)
 
 
 @dataclass
 class _Seat:
-    process: Any
-    connection: Any
+    process: Forked
+    connection: Connection
     job: Job | None = None
+    cases: int = 0
+    """That the job has tried, as far as it told."""
 
 
 class Jobs:
@@ -152,7 +159,7 @@ class Jobs:
 
     def __init__(self, resolve: Resolve, preload: Sequence[str], processes: int) -> None:
         self._resolve, self._preload = resolve, tuple(preload)
-        self._context = worker_context([*preload, "kernelpair.search.jobs"])
+        fork_server([*preload, __name__])  # it loads torch while this process goes on
         self._processes = processes
         self._seats: list[_Seat] = []
 
@@ -162,36 +169,36 @@ class Jobs:
         on_progress: Callable[[Job, int, float], None],
         on_end: Callable[[Ended], None],
         seconds: float | None = None,
+        stopped: Callable[[], bool] | None = None,
     ) -> None:
         """Run all jobs; with `seconds` each gets, when its turn comes, its share of what is left of them.
 
-        KeyboardInterrupt is raised again after every running job has handed in what it knows.
+        When the run is to end, which `stopped` or else Ctrl-C, SIGTERM or SIGHUP says, every running job hands in what it
+        knows; then KeyboardInterrupt is raised.
         """
         pending = list(jobs)[::-1]
         until = None if seconds is None else time.monotonic() + seconds
-        try:
-            while len(self._seats) < min(self._processes, len(jobs)):
+        with until_interrupted() if stopped is None else nullcontext(stopped) as stopped:
+            while len(self._seats) < min(self._processes, len(jobs)) and not stopped():
                 self._seats.append(self._seat())
-            self._lead(pending, on_progress, on_end, until)
-        except KeyboardInterrupt:
-            self._stop(on_end)
-            raise
+            self._lead(pending, on_progress, on_end, until, stopped)
+            if stopped():
+                self._stop(on_end)
+                raise KeyboardInterrupt
 
     def close(self) -> None:
         """End the judging processes."""
         for seat in self._seats:
-            with suppress(OSError):
-                seat.connection.send(None)
-            seat.process.join(5)
-            if seat.process.is_alive():
-                seat.process.kill()
+            seat.connection.close()
+            seat.process.kill()
         self._seats = []
 
     def _seat(self) -> _Seat:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_judge, args=(theirs, self._resolve, self._preload))
-        process.start()
-        theirs.close()
+        ours, theirs = Pipe()
+        server = fork_server([*self._preload, __name__])
+        with theirs, server.channel() as channel:
+            process = server.fork(f"{__name__}:{judge.__name__}", theirs.fileno(), channel.fileno())
+        ours.send((self._resolve, self._preload))
         return _Seat(process, ours)
 
     def _lead(
@@ -200,8 +207,9 @@ class Jobs:
         on_progress: Callable[[Job, int, float], None],
         on_end: Callable[[Ended], None],
         until: float | None,
+        stopped: Callable[[], bool],
     ) -> None:
-        while pending or any(seat.job for seat in self._seats):
+        while not stopped() and (pending or any(seat.job for seat in self._seats)):
             for seat in self._seats:
                 if seat.job is None and pending:
                     seat.job = pending.pop()
@@ -209,9 +217,11 @@ class Jobs:
                         left = until - time.monotonic()
                         share = left * min(len(self._seats) / (len(pending) + 1), 1)
                         seat.job = replace(seat.job, seconds=max(share, LEAST_SECONDS))
-                    seat.connection.send(seat.job)
+                    seat.cases = 0
+                    with suppress(BrokenPipeError, ConnectionResetError):  # it died since; seen when it is read from
+                        seat.connection.send(seat.job)
             busy = [seat for seat in self._seats if seat.job]
-            ready = wait([seat.connection for seat in busy], timeout=1)
+            ready = wait([seat.connection for seat in busy], timeout=LOOK_SECONDS)
             for seat in busy:
                 if seat.connection in ready:
                     self._receive(seat, on_progress, on_end)
@@ -219,37 +229,57 @@ class Jobs:
     def _receive(
         self, seat: _Seat, on_progress: Callable[[Job, int, float], None], on_end: Callable[[Ended], None]
     ) -> None:
+        assert seat.job is not None
         try:
             message = seat.connection.recv()
         except (EOFError, ConnectionResetError):
-            seat.process.join(5)
-            assert seat.job is not None
-            on_end(Ended(seat.job, error=f"the judging process died (exit code {seat.process.exitcode})"))
+            on_end(Ended(seat.job, error=self._death(seat)))
             self._seats[self._seats.index(seat)] = self._seat()
             return
         if isinstance(message, Ended):
             seat.job = None
             on_end(message)
         else:
+            seat.cases = message[1]
             on_progress(*message)
 
+    def _death(self, seat: _Seat) -> str:
+        try:
+            code = seat.process.wait(GONE_SECONDS)
+        except ServerGone:
+            return "the judging process died with the server that started it"
+        return f"the judging process died (exit code {code})"
+
     def _stop(self, on_end: Callable[[Ended], None]) -> None:
-        """Tell the busy ones to stop, which any message does, and wait for their tallies."""
-        deadline = time.monotonic() + STOP_SECONDS
+        """Tell the busy ones to stop, which any message does; interrupt those in a long case; take what they know."""
+        started = time.monotonic()
+        interrupted = 0
         busy = [seat for seat in self._seats if seat.job]
         for seat in busy:
-            seat.connection.send(None)
-        while busy and time.monotonic() < deadline:
-            for connection in wait([seat.connection for seat in busy], timeout=0.5):
+            with suppress(OSError):
+                seat.connection.send(None)
+        while busy and (passed := time.monotonic() - started) < STOP_SECONDS:
+            if passed > INTERRUPT_SECONDS * (interrupted + 1):
+                interrupted += 1
+                for seat in busy:
+                    seat.process.send(signal.SIGINT)
+            for connection in wait([seat.connection for seat in busy], timeout=LOOK_SECONDS):
                 seat = next(seat for seat in busy if seat.connection is connection)
-                try:
-                    message = seat.connection.recv()
-                except (EOFError, ConnectionResetError):
+                if self._hands_in(seat, on_end):
                     busy.remove(seat)
-                    continue
-                if isinstance(message, Ended):
-                    on_end(message)
-                    busy.remove(seat)
+        for seat in busy:
+            assert seat.job is not None
+            on_end(Ended(seat.job, error=f"interrupted in a long call; what its {seat.cases} cases showed is not known"))
+
+    def _hands_in(self, seat: _Seat, on_end: Callable[[Ended], None]) -> bool:
+        """Take one message; whether it was the last."""
+        try:
+            message = seat.connection.recv()
+        except (EOFError, ConnectionResetError):
+            return True
+        if isinstance(message, Ended):
+            on_end(message)
+        return isinstance(message, Ended)
 
 
 def spread(jobs: Sequence[Job], seconds_per_case: Sequence[float], total: int) -> list[Job]:

@@ -6,14 +6,15 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelpair.call.runner import InProcess, worker_context
+from kernelpair.call.fork_server import ForkServer, fork_server
+from kernelpair.call.runner import InProcess
 from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
@@ -82,9 +83,9 @@ def called(place: Place, needs: Mapping[str, Collection[Path]], memory: Path | N
     known = _remembered(path)
     keys = {name: _content(files) for name, files in needs.items()}
     new = [name for name, key in keys.items() if known.get(name, {}).get("of") != key]
-    context = worker_context(suite.preload)
+    server = fork_server(suite.preload)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        found = dict(zip(new, pool.map(lambda name: _asked(context, place, name), new)))
+        found = dict(zip(new, pool.map(lambda name: _asked(server, place, name), new)))
     known |= {name: {"of": keys[name], "calls": sorted(calls)} for name, calls in found.items() if calls is not None}
     if found:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,21 +109,26 @@ def _content(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _asked(context: Any, place: Place, name: str) -> frozenset[str] | None:
+def _asked(server: ForkServer, place: Place, name: str) -> frozenset[str] | None:
     """The answer of a process of its own, which the kernel may end."""
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(theirs, place, name), daemon=True)
-    process.start()
-    theirs.close()
-    answer: frozenset[str] | None = None
-    with suppress(EOFError, OSError):
-        answer = ours.recv() if ours.poll(2 * MOST_SECONDS) else None
-    process.kill()
-    process.join()
-    return answer
+    ours, theirs = Pipe()
+    asking = ForkServer(server.channel())  # several threads ask at once
+    answered: frozenset[str] | None = None
+    try:
+        with theirs:
+            asking.fork(f"{__name__}:{answer.__name__}", theirs.fileno())
+        with ours, suppress(EOFError, OSError):
+            ours.send((place, name))
+            answered = ours.recv() if ours.poll(2 * MOST_SECONDS) else None
+    finally:
+        asking.close()  # which ends the process
+    return answered
 
 
-def _answer(connection: Connection, place: Place, name: str) -> None:
+def answer(descriptor: int) -> None:
+    """Say which operators a pair calls: None where its candidate fails. Runs in a process of its own."""
+    connection: Connection = Connection(descriptor)
+    place, name = connection.recv()
     torch.set_num_threads(1)
     suite = place.load()
     pair = suite.pairs()[name]

@@ -198,7 +198,7 @@ class Search:
         try:
             with draws_of_the_seed():
                 attempt()
-        except (_Stop, Caught, BaseExceptionGroup, hypothesis.errors.Flaky) as error:
+        except (KeyboardInterrupt, Caught, BaseExceptionGroup, hypothesis.errors.Flaky) as error:  # _Stop is one of the first
             self._keep(error)
 
     def _store(self, database: Path | None, shared: str, part: str = "") -> ExampleDatabase | None:

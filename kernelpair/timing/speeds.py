@@ -10,6 +10,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from kernelpair.contract.pair import PEERS, BenchRow, Floor
+from kernelpair.report.files import write_whole
 from kernelpair.timing.interleaved import Timing
 from kernelpair.timing.machine import Floors
 
@@ -180,7 +181,7 @@ def started(row: BenchRow, pair: str, tier: str, skipped: str = "") -> SpeedRow:
 
 def write(speeds: Speeds, path: Path) -> None:
     """As JSON."""
-    path.write_text(json.dumps(_ADAPTER.dump_python(speeds, mode="json"), indent=1) + "\n")
+    write_whole(path, json.dumps(_ADAPTER.dump_python(speeds, mode="json"), indent=1) + "\n")
 
 
 def read(path: Path) -> Speeds:

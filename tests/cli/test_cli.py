@@ -22,6 +22,7 @@ from properties.store_cache.cases import StoreCacheCase
 from properties.suite import SUITE, KernelSuite
 from tests.command_line import kernelpair
 from tests.kernels import kernel
+from tests.processes import heed_signals
 from tests.selftest.toy import PAIR as TOY
 from tests.selftest.toy import ToyCase
 
@@ -236,6 +237,7 @@ def test_ctrl_c_ends_with_what_is_known_and_leaves_no_process() -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=heed_signals,
     )
     try:
         begun = _wait_for(lambda: any(path.stat().st_size for path in Path(".kernelpair").glob("running-*.json")), 300)

@@ -27,6 +27,7 @@ from optimized import tiers
 from properties.planting import plant
 from properties.scenarios.serving.cases import ServingCase
 from properties.suite import SUITE
+from tests.processes import heed_signals
 
 ALL = mutants(SUITE)
 PAIRS = properties.pairs()
@@ -137,7 +138,9 @@ def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], arguments: tuple[s
 
 def test_an_interrupted_run_tells_what_it_knows() -> None:
     command = [*COMMAND, "store_cache", "--json", "found.json"]
-    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed_signals
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if "killed" in line:

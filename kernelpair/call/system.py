@@ -1,0 +1,55 @@
+"""What Python's standard library does not say about processes on Linux."""
+
+import ctypes
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGKILL
+
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with(parent: int) -> None:
+    """This process is killed when `parent`, which forked it, is gone."""
+    _control(PR_SET_PDEATHSIG, SIGKILL)
+    if os.getppid() != parent:  # it went before the line above
+        os._exit(1)
+
+
+def inherit_orphans() -> None:
+    """Processes below this one whose parent ends become its children, however they were started."""
+    _control(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def be_called(name: str) -> None:
+    """The name of this process where processes are listed; the system keeps 15 letters."""
+    _control(PR_SET_NAME, ctypes.c_char_p(name.encode()))
+
+
+def _control(option: int, value: int | ctypes.c_char_p) -> None:
+    if _libc.prctl(option, value if isinstance(value, ctypes.c_char_p) else ctypes.c_ulong(value), 0, 0, 0):
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl({option}): {os.strerror(error)}")
+
+
+def children() -> set[int]:
+    """The processes whose parent is this one, whichever of its threads forked them; zombies too."""
+    found: set[int] = set()
+    for task in os.listdir("/proc/self/task"):
+        with suppress(OSError):  # the thread has ended
+            found.update(map(int, Path("/proc/self/task", task, "children").read_text().split()))
+    return found
+
+
+def kill_children(but: Collection[int] = ()) -> None:
+    """Kill every child but these, and what they leave behind. Orphans come to this process only if it inherits them."""
+    while strays := children().difference(but):
+        for pid in strays:
+            with suppress(ProcessLookupError):
+                os.kill(pid, SIGKILL)
+        for pid in strays:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)

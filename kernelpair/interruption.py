@@ -1,0 +1,68 @@
+"""Ctrl-C, SIGTERM and SIGHUP: a run that gets one of them ends soon, with what is known."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Handler = Callable[[int, FrameType | None], None]
+
+
+def take_over(handler: Handler) -> dict[int, Any]:
+    """Give SIGNALS to the handler, and return what handled them before. One that whoever started this process has ignored
+    (`nohup`) stays ignored; outside of the main thread none can be taken."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    return {number: signal.signal(number, handler) for number in SIGNALS if before[number] not in (signal.SIG_IGN, None)}
+
+
+@contextmanager
+def handled_by(handler: Handler) -> Iterator[None]:
+    """In this block SIGNALS are the handler's."""
+    before = take_over(handler)
+    try:
+        yield
+    finally:
+        for number, handling in before.items():
+            signal.signal(number, handling)
+
+
+@contextmanager
+def until_interrupted(patience: float | None = None) -> Iterator[Callable[[], bool]]:
+    """Tells whether such a signal came, instead of interrupting what runs in this process.
+
+    With `patience` what still runs so many seconds later is interrupted.
+    """
+    came = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        if not came and patience is not None:
+            signal.signal(signal.SIGALRM, interrupt)
+            signal.setitimer(signal.ITIMER_REAL, patience)
+        came = True
+
+    with handled_by(note):
+        try:
+            yield lambda: came
+        finally:
+            if came and patience is not None:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def ignore_signals() -> None:
+    """Let SIGNALS change nothing for the rest of this process, of which only the end is left."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Interrupt the main thread, wherever it is; more signals change nothing until the end of the block."""
+    for each in SIGNALS:
+        if signal.getsignal(each) is interrupt:
+            signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt

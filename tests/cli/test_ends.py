@@ -1,0 +1,120 @@
+"""However a run ends, it leaves nothing behind but the files that were asked for."""
+
+import json
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from kernelpair.pytest_plugin import profile_name
+from tests.processes import ENDED_WITHIN, Run, run, wait_for
+
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SHARED = Path("/dev/shm")  # noqa: S108 - looked at, not written to
+MOMENTS = 200 if profile_name() == "nightly" else 12
+LONGEST = 7.0  # seconds after the start; a run takes about as long
+VICTIMS = ("main", "group", "judge", "work")
+CHECK = ("check", "store_cache", "packed_linear", "--tier", "scalar", "--seconds", "4", "--json", "r.json", "--junit", "r.xml")
+SUITE = ("--suite", "properties.suite")
+
+
+def _strike(running: Run, victim: str, number: int, rng: random.Random) -> bool:
+    """Send it; whether there was such a process."""
+    with suppress(ProcessLookupError):
+        if victim == "main":
+            os.kill(running.pid, number)
+        elif victim == "group":
+            os.killpg(running.pid, number)
+        elif found := running.processes(f"kernelpair-{victim}"):
+            os.kill(rng.choice(found), number)
+        else:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("moment", range(MOMENTS))
+def test_nothing_is_left_after_a_signal_at_a_random_moment(tmp_path: Path, moment: int) -> None:
+    rng = random.Random(moment)
+    victim = VICTIMS[moment % len(VICTIMS)]
+    number = rng.choice((*ENDS, signal.SIGKILL) if victim in VICTIMS[:2] else (signal.SIGKILL, signal.SIGTERM))
+    shared = set(os.listdir(SHARED))
+    with run(tmp_path / "é folder", *CHECK, *SUITE) as running:
+        running.handles_signals()
+        time.sleep(rng.uniform(0, LONGEST))
+        alive = running.process.poll() is None
+        struck = _strike(running, victim, number, rng)
+        out, err = running.end()
+        status, left = running.process.returncode, running.left()
+        says = f"{signal.Signals(number).name} to {victim}: status {status}\n{out}\n{err}"
+    assert not left, f"{left} is left after {says}"
+    assert not {name for name in set(os.listdir(SHARED)) - shared if "kernelpair" in name}
+    if number in ENDS and victim in VICTIMS[:2] and alive and status != 0:
+        assert status == 130 and "Traceback" not in err, says
+        assert "results" in json.loads((running.folder / "r.json").read_text())
+        assert ElementTree.fromstring((running.folder / "r.xml").read_text()).tag == "testsuite"  # noqa: S314 - our own
+    elif victim not in VICTIMS[:2]:  # the run goes on, and tells what became of it
+        assert status in ((0, 1, 70) if struck else (0,)), says
+        assert (running.folder / "r.json").is_file()
+
+
+def test_a_run_that_is_interrupted_tells_its_results_and_its_seed(tmp_path: Path) -> None:
+    long = ("check", "store_cache", "--tier", "scalar", "--seconds", "60", "--json", "r.json")
+    with run(tmp_path / "run", *long, *SUITE) as running:
+        journals = running.folder / ".kernelpair"
+        assert wait_for(lambda: any(path.stat().st_size for path in journals.glob("running-*.json")), ENDED_WITHIN)
+        os.kill(running.pid, signal.SIGTERM)
+        out, err = running.end()
+    assert running.process.returncode == 130 and not err
+    told = json.loads((running.folder / "r.json").read_text())
+    (result,) = told["results"]
+    assert result["cases"] > 0 and told["environment"]["interrupted"] is True
+    assert f"seed {told['environment']['seed']}" in out
+
+
+def test_a_candidate_that_does_not_answer_does_not_delay_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    provider = _provider(tmp_path, "time.sleep(60)")
+    with run(folder, "check", "store_cache", "--provider", provider, "--json", "r.json", *SUITE) as running:
+        assert wait_for(lambda: (folder / "called").exists(), ENDED_WITHIN)
+        os.kill(running.pid, signal.SIGINT)
+        _, err = running.end()
+        assert not running.left()
+    assert running.process.returncode == 130 and "Traceback" not in err
+    assert json.loads((folder / "r.json").read_text())["results"]
+
+
+def test_what_a_candidate_starts_goes_with_it(tmp_path: Path) -> None:
+    provider = _provider(tmp_path, "subprocess.Popen(['sleep', '300'], start_new_session=True)")
+    with run(tmp_path / "run", "check", "store_cache", "--provider", provider, "--examples", "5", *SUITE) as running:
+        running.end()
+        assert not running.left()
+
+
+def _provider(folder: Path, does: str) -> str:
+    """A provider whose store_cache also does something else."""
+    path = folder / "mine.py"
+    path.write_text(PROVIDER.format(does=does))
+    return str(path)
+
+
+PROVIDER = '''
+import subprocess
+import time
+
+from kernelpair.providers.provider import adapts
+from reference.store_cache import store_cache as stored
+
+NAME = "mine"
+
+
+@adapts("store_cache")
+def store_cache(k, v, k_cache, v_cache, indices, pad_slot=None):
+    open("called", "w").close()
+    stored(k, v, k_cache, v_cache, indices, pad_slot)
+    {does}
+'''

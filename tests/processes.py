@@ -1,0 +1,97 @@
+"""Whole runs of the command line as processes of their own: what they start, and what is left of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+MARK = "KERNELPAIR_RUN_OF_A_TEST"  # in the environment of a run, and of all that it starts
+COMMAND = [sys.executable, "-m", "kernelpair.cli"]
+STARTED_WITHIN, ENDED_WITHIN, GONE_WITHIN = 120.0, 60.0, 10.0
+
+
+def wait_for(condition: Callable[[], Any], seconds: float) -> Any:
+    """What the condition says as soon as it holds, or at the end of the time."""
+    until = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < until:
+        time.sleep(0.02)
+    return found
+
+
+class Run:
+    """A command that runs in a folder of its own, in a session of its own."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        self.folder, self.temporary = folder, folder / "tmp"
+        self.temporary.mkdir(parents=True)
+        self._mark = f"{folder}-{os.getpid()}"
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=folder,
+            env={**os.environ, MARK: self._mark, "TMPDIR": str(self.temporary), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=heed_signals,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def handles_signals(self) -> bool:
+        """Whether it has come so far; before, a signal ends it like any program."""
+        return wait_for(lambda: _catches(self.pid, signal.SIGTERM) or self.process.poll() is not None, STARTED_WITHIN)
+
+    def end(self) -> tuple[str, str]:
+        """What it wrote, once it has ended."""
+        return self.process.communicate(timeout=ENDED_WITHIN)
+
+    def processes(self, name: str = "") -> list[int]:
+        """What it has started and is still there, of all or of one name; zombies have no environment any more."""
+        mark = f"{MARK}={self._mark}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                marked = entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0")
+                if marked and (entry / "comm").read_text().startswith(name[:15]):
+                    found.append(int(entry.name))
+        return found
+
+    def left(self) -> list[str]:
+        """Processes and temporary files that outlived it."""
+        wait_for(lambda: not self.processes() and not os.listdir(self.temporary), GONE_WITHIN)
+        return [*map(str, self.processes()), *os.listdir(self.temporary), *(path.name for path in self.folder.glob("*.part"))]
+
+
+@contextmanager
+def run(folder: Path, *arguments: str, **environment: str) -> Iterator[Run]:
+    """A run that is over at the end of the block, however the test ends."""
+    started = Run(folder, *arguments, **environment)
+    try:
+        yield started
+    finally:
+        for pid in started.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        started.process.communicate()
+
+
+def _catches(pid: int, number: int) -> bool:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def heed_signals() -> None:
+    """Whoever started pytest may have ignored them, as a shell does for what runs in the background."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
