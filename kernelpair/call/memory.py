@@ -108,7 +108,7 @@ class Arena:
         first = self._cursor
         last = first + max(1, -(-nbytes // PAGE)) * PAGE
         if last + PAGE > self.limit:
-            raise OutOfMemory(f"the tensors of this case take more than {self.limit >> 20} MiB")
+            raise OutOfMemory(f"the tensors of this case take more than {self.capacity >> 20} MiB")
         self._cursor = last + PAGE
         return Block(first, last, first if guard == "start" else last - nbytes, nbytes)
 

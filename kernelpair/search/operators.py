@@ -58,7 +58,7 @@ class _Overheard(InProcess):
         return outcome
 
 
-class _Unjudged(Session):
+class _Unasked(Session):
     """One call: neither truth nor bound is asked for."""
 
     def run_first(self) -> JudgedCall:
@@ -70,7 +70,7 @@ def operators_of(subject: Subject, cases: int = CASES) -> frozenset[str] | None:
     """The operators that the subject calls in so many drawn cases; None where one of the calls failed, and so may have gone
     only part of its way, or where the time was over before."""
     runner = _Overheard(subject.candidate)
-    search = Search(subject, runner, trial="value", shrink_seconds=0.0, session_type=_Unjudged)
+    search = Search(subject, runner, trial="value", shrink_seconds=0.0, session_type=_Unasked)
     tally = search.run(cases, MOST_SECONDS, 0, None)
     runner.close()
     return None if runner.raised or tally.seconds >= MOST_SECONDS else frozenset(runner.heard)

@@ -80,7 +80,7 @@ def test_what_is_no_json_object_with_a_pair_is_refused(line: str) -> None:
 
 
 def test_an_unknown_pair_is_refused_with_the_known_ones() -> None:
-    assert refusal('{"pair":"tory","v":1}') == "unknown pair 'tory'; known are toy"
+    assert refusal('{"pair":"tory","v":1}') == "unknown pair 'tory' (did you mean toy?); known are toy"
 
 
 @pytest.mark.parametrize("version", [0, 2, -1, 10**30])

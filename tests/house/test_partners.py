@@ -13,7 +13,7 @@ NATIVE = ("csrc/ops/{}.cpp", "csrc/kernels/{}.h", "csrc/kernels/{}.cpp")
 EVERYWHERE = ("reference/{}.py", "properties/{}/__init__.py", "docs/contracts/{}.md")
 NO_STEMS = {  # files of a folder that are no kernel: shared between kernels, or the folder's own
     "reference": {"__init__", "checks", "attention_core"},
-    "optimized": {"__init__", "checks", "library", "operators", "peak", "tiers", "workspace"},
+    "optimized": {"__init__", "checks", "library", "operators", "peak", "tiers", "trapped", "workspace"},
 }
 
 

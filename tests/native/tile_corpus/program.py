@@ -97,7 +97,7 @@ def _placed(rng: random.Random, name: str, tiles: tuple[int, ...], function: str
     return Step(name, tiles, function, operand, MIDDLE + rng.randint(-REACH, REACH), stride)
 
 
-class Run:
+class CorpusRun:
     """Runs programs, instruction by instruction, on the CPU or the handler and on the model."""
 
     def __init__(self, corpus: Corpus, functions: Functions, address: int, seed: int) -> None:

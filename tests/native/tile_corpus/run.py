@@ -15,7 +15,7 @@ import optimized
 from tests.native.tile_corpus.assembly import Functions
 from tests.native.tile_corpus.illegal import FULL, REFUSED, Refusals
 from tests.native.tile_corpus.machine import Corpus
-from tests.native.tile_corpus.program import ABSOLUTE, BESIDE, Program, Run, random_program, stores, write
+from tests.native.tile_corpus.program import ABSOLUTE, BESIDE, CorpusRun, Program, random_program, stores, write
 
 THREADS = 4
 DEADLY = ("a square", "another instruction")
@@ -25,7 +25,7 @@ def on_threads(corpus: Corpus, functions: Functions, programs: list[Program]) ->
     """The same programs in several threads at the same time; how many instructions that were."""
 
     def run(number: int) -> int:
-        one = Run(corpus, functions, ABSOLUTE + (number + 1) * 0x100_0000, number)
+        one = CorpusRun(corpus, functions, ABSOLUTE + (number + 1) * 0x100_0000, number)
         for program in programs:
             one.run(program)
         return one.instructions
@@ -82,7 +82,7 @@ def main(folder: str, seed: int, programs: int, repeats: int) -> None:
     corpus["watch_signals"]()  # the program's own, which the handler has to respect
     catch()
     refusals.check(corpus, partial=not trapped())
-    run = Run(corpus, functions, ABSOLUTE, seed)
+    run = CorpusRun(corpus, functions, ABSOLUTE, seed)
     for _ in range(repeats):
         for program in alone:
             run.run(program)
