@@ -1,5 +1,5 @@
 # An image in which kernels are built and put on trial: docker build -t kernelpair . && docker run --rm kernelpair check
-# A repository of one's own: docker run --rm -v "$PWD":/kernels -w /kernels kernelpair --suite my_suite check
+# A repository of one's own with a kernelpair_suite.py: docker run --rm -v "$PWD":/kernels -w /kernels kernelpair check
 FROM python:3.11-slim-bookworm
 
 RUN apt-get update \

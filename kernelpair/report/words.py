@@ -69,6 +69,8 @@ def next_steps(results: Sequence[PairResult], page: str | None = None) -> list[s
             return ["see what this machine can run: kernelpair doctor"]
         return ["nothing needs doing. More cases make it surer: kernelpair check --seconds 600"]
     first = next((failure for result in failed for failure in result.failures if failure.replay), None)
+    if first is not None and first.kind == "unfinished":
+        return ["fill it in, then the same check again"]
     if first is None:
         return ["sharpen the bound, or draw cases with power (docs/6-how-bounds-are-derived.md)"]
     steps = ["see every difference of the first: its replay with -v"]
