@@ -70,8 +70,8 @@ def _filled(name: str, root: Path, places: Places) -> dict[Path, str]:
     words = {"name": name, "case": "".join(part.capitalize() for part in name.split("_")) + "Case", "room": room}
     for role, file in (("room", room), ("reference", reference), ("kernel", kernel)):
         words |= {f"{role}_file": file, f"{role}_module": file.removesuffix(".py").replace("/", ".")}
-    texts = {f"{room}/{file}": f"{file}.txt" for file in ROOM} | {reference: "reference.py.txt", kernel: "kernel.py.txt"}
-    made = {root / path: Template((SKELETON / file).read_text()).substitute(words) for path, file in texts.items()}
+    texts = {f"{room}/{file}": file for file in ROOM} | {reference: "pytorch.py", kernel: "kernel.py"}
+    made = {root / path: Template((SKELETON / f"{file}.txt").read_text()).substitute(words) for path, file in texts.items()}
     package = (root / room).parent / "__init__.py"  # a package of this name that is installed would come first otherwise
     return made if package.exists() else made | {package: '"""Pairs, a room each."""\n'}
 
