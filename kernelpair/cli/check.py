@@ -411,7 +411,7 @@ class CheckRun:
             says = f"known: {result.pair} {group}{_seen(result, group)}: {entry.reason} {entry.link}".rstrip()
             self.console.print(says, soft_wrap=True, markup=False)
         for output, (cases, worst, line) in result.gaps.items():
-            far = f"{worst:.3g} times the contract's bound, {cases} cases"
+            far = f"{worst:.3g} times the contract's bound in {cases} cases"
             says = f"gap: {result.pair} {output}: {result.rounding}: {far}; {line}"
             self.console.print(says, soft_wrap=True, markup=False)
         for group in result.mended:

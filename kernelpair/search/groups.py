@@ -237,38 +237,44 @@ class Groups:
         left = list(verdict.failures)
         for label, group in self.found.items():
             mine = [failure for failure in left if self._is_within(group, failure)]
-            if mine and (self._hangs_on_flags(group, verdict, attempt) or self._is_it(group, verdict, here, attempt)):
-                # Of another kind or tensor is what goes with the cause, or went with the failure when the group was found.
-                alone = [f for f in mine if (f.kind, f.tensor) in group.limits or group.cause]
-                left = [failure for failure in left if failure not in alone]
-                self.counts[label] += bool(alone)
-                own = [f.worst for f in alone if (f.kind, f.tensor) == (group.kind, group.tensor)]
+            explained = self._explained(group, verdict, mine, here, attempt) if mine else []
+            if explained:
+                left = [failure for failure in left if failure not in explained]
+                self.counts[label] += 1
+                own = [f.worst for f in explained if (f.kind, f.tensor) == (group.kind, group.tensor)]
                 self.worst[label] = max([self.worst[label], *own])
         return left
 
     def _is_within(self, group: Group, failure: Failure) -> bool:
-        """No further off than the group is known to go."""
-        most = max(group.limits.values())
-        return failure.worst <= group.limits.get((failure.kind, failure.tensor), most)
+        """No further off than the group is known to go. One of another kind or tensor may go with the same cause, if there is one
+        and it is about as far off."""
+        known = group.limits.get((failure.kind, failure.tensor))
+        if known is not None:
+            return failure.worst <= known
+        least = min(group.size, GROSS) / FAR
+        return bool(group.cause) and least <= failure.worst <= max(group.limits.values())
 
-    def _hangs_on_flags(self, group: Group, verdict: Verdict, attempt: Try) -> bool:
-        """Does the case fail alike, has all of the group's flags, and passes once the first of them is gone: other edges of the
+    def _explained(
+        self, group: Group, verdict: Verdict, mine: list[Failure], here: frozenset[str], attempt: Try
+    ) -> list[Failure]:
+        """Those of the failures that hang on the group's cause."""
+        gone = self._without_flag(group, verdict)
+        if gone is None and not group.cause <= here:
+            return []
+        if gone is None and group.cause and all(_is_flag(verdict.case, name) for name in group.fields):
+            gone = [case for name, others in _others(verdict.case, self.observed) if name in group.fields for case in others]
+        tried = [found for found in map(attempt, gone or ()) if found is not None]
+        if tried:
+            return [failure for failure in mine if not all(Class.of(failure).holds(found) for found in tried)]
+        return [failure for failure in mine if (failure.kind, failure.tensor) in group.limits] if group.cause <= here else []
+
+    def _without_flag(self, group: Group, verdict: Verdict) -> list[Case] | None:
+        """Where the case fails alike and has all of the group's flags, the cases without the first of them: other edges of the
         group's case may only have made the flags count there."""
         known = group.verdict.case
         flags = [name for name in group.fields if _is_flag(known, name) and _is_set(known, name)]
         if not flags or not any((f.kind, f.tensor) == (group.kind, group.tensor) for f in verdict.failures):
-            return False
+            return None
         if not all(_is_flag(verdict.case, name) and _is_set(verdict.case, name) for name in flags):
-            return False
-        cases = [case for name, others in _others(verdict.case, self.observed) if name == flags[0] for case in others]
-        return any(found is not None and found.passed for found in map(attempt, cases))
-
-    def _is_it(self, group: Group, verdict: Verdict, here: frozenset[str], attempt: Try) -> bool:
-        if not group.cause <= here:
-            return False
-        if group.cause and all(_is_flag(verdict.case, name) for name in group.fields):
-            cases = [case for name, others in _others(verdict.case, self.observed) if name in group.fields for case in others]
-            tried = [found for found in map(attempt, cases) if found is not None]
-            if tried:
-                return any(found.passed for found in tried)
-        return any((f.kind, f.tensor) in group.limits for f in verdict.failures)
+            return None
+        return [case for name, others in _others(verdict.case, self.observed) if name == flags[0] for case in others]

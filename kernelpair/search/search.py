@@ -168,9 +168,10 @@ class Search:
         begun = done
         while (examples is None or done < examples) and not self._over() and self._searching():
             size = ROUND if examples is None else min(ROUND, examples - done)
-            drawn, failed = self._drawn, len(self.tally.failures)
-            self._round(size, seed + done, store if done == begun else None, self.strategy)
-            done += size if len(self.tally.failures) == failed else max(self._drawn - drawn, 1)
+            drawn, groups = self._drawn, len(self.tally.failures)
+            was_cut = self._round(size, seed + done, store if done == begun else None, self.strategy)
+            least = 1 if len(self.tally.failures) > groups else 1 + size // 8  # a known failure again: not for ever
+            done += max(self._drawn - drawn, least) if was_cut else size
             self._shrink_until = self._target = None
         self.tally.seconds = time.monotonic() - self._started
         if self.groups is not None:
@@ -179,7 +180,8 @@ class Search:
         self.progress(self.tally)
         return self.tally
 
-    def _round(self, size: int, seed: int, store: ExampleDatabase | None, strategy: Any) -> None:
+    def _round(self, size: int, seed: int, store: ExampleDatabase | None, strategy: Any) -> bool:
+        """Draw so many cases; True where a failure ended it before."""
         @settings(
             max_examples=size,
             database=store,
@@ -200,6 +202,8 @@ class Search:
                 attempt()
         except (KeyboardInterrupt, Caught, BaseExceptionGroup, hypothesis.errors.Flaky) as error:  # _Stop is one of the first
             self._keep(error)
+            return True
+        return False
 
     def _store(self, database: Path | None, shared: str, part: str = "") -> ExampleDatabase | None:
         """Failing examples of this machine, and beside them those of all machines."""
@@ -234,7 +238,7 @@ class Search:
             case = self.subject.fit(case)
             if self.subject.unsupported(case):
                 return
-        self._drawn += 1
+        self._drawn += self._shrink_until is None  # the way to a small case repeats itself
         if self.groups is not None:
             self.groups.note(case)
         verdict = self._remembered_or_new(case)

@@ -111,7 +111,7 @@ def _exceeds(name: str, what: str, error: Tensor, allowed: Tensor) -> list[tuple
 
 
 ROUNDED_STATE = "state rounded to bfloat16 after each token"
-_rounded: dict[str, Any] = {"carry": CARRY + 2.0**-9}  # to nearest: half a unit of the last of 8 bits, of each element
+_rounded: dict[str, Any] = {"carry": CARRY + BF16_STORE}  # of each element, and so of the column
 TRUTH = Within(
     bound,
     aggregate=aggregate,

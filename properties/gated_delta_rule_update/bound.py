@@ -52,9 +52,9 @@ def bound(case: DeltaCase, given: Inputs, truth: Outputs, kept: float = 0.0) -> 
 
 
 ROUNDED_STATE = "state rounded to bfloat16 after each token"
-# To nearest: half a unit of the last of 8 bits, of a state that is itself a little off.
+# To nearest, of a state that is itself a little off.
 TRUTH = Within(
     bound,
     sharp=lambda case: case.exact or case.dtype == "float32",
-    roundings={ROUNDED_STATE: Within(partial(bound, kept=2.0**-9 * (1 + 2.0**-6)))},
+    roundings={ROUNDED_STATE: Within(partial(bound, kept=2.0**-8 * (1 + 2.0**-6)))},
 )
