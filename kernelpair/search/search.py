@@ -170,7 +170,7 @@ class Search:
             size = ROUND if examples is None else min(ROUND, examples - done)
             drawn, groups = self._drawn, len(self.tally.failures)
             was_cut = self._round(size, seed + done, store if done == begun else None, self.strategy)
-            least = 1 if len(self.tally.failures) > groups else 1 + size // 8  # a known failure again: not for ever
+            least = 1 if len(self.tally.failures) > groups else 1 + size // 3  # a known failure again: not for ever
             done += max(self._drawn - drawn, least) if was_cut else size
             self._shrink_until = self._target = None
         self.tally.seconds = time.monotonic() - self._started
