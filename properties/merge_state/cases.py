@@ -1,0 +1,116 @@
+"""merge_state: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, READ_ONLY
+from kernelpair.call.values import generator, poison_value, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.strategies import any_of, around, common, float_dtypes, shrinking, together
+
+NAMES = ("out", "lse")
+ROWS = (1, 2, 0, 3, 7, 33)
+HEADS = (1, 2, 3, 8, 16)
+WIDTHS = (1, *around(16, 32), 64, 96, 128, 0)
+MODELS = ((300, 32, 128), (33, 128, 512), (2048, 8, 64), (256, 28, 128), (16, 71, 64), (1030, 16, 80))  # T, H, Dv
+GAPS = (1.0, 0.0, 8.0, 40.0, 200.0)  # largest |lse_a - lse_b| / 2: beyond 104 the smaller part has no weight in float32
+BASES = (0.0, 5.0, -60.0, 3000.0)  # around which both lie
+LAYOUTS = {
+    "v_a": READ_ONLY,
+    "v_b": READ_ONLY,
+    "lse_a": (*ANY_STRIDES, EXPANDED),
+    "lse_b": (*ANY_STRIDES, EXPANDED),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeCase(Case):
+    """Parts of `rows` tokens and some heads."""
+
+    rows: int = 1
+    heads: int = 1
+    width: int = 1
+    gap: float = 1.0
+    base: float = 0.0
+    empty: Literal["none", "some", "a", "b", "both"] = "none"
+    """Parts without keys: their values are poison."""
+    size: float = 1.0
+    """Of the values."""
+
+
+FIELDS = together({
+    "dtype": float_dtypes,
+    **common(LAYOUTS, []),
+    "gap": any_of(*GAPS),
+    "base": any_of(*BASES),
+    "empty": any_of("none", "none", "some", "some", "a", "b", "both"),
+    "size": any_of(1.0, 1e-3, 1e2),
+})
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> MergeCase:
+    """Any parts, layouts and dtypes that the contract allows."""
+    fields = draw(FIELDS)
+    rows, heads = draw(any_of(*ROWS), label="rows"), draw(any_of(*HEADS), label="heads")
+    return MergeCase(**fields, rows=rows, heads=heads, width=draw(any_of(*WIDTHS), label="width"))
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[MergeCase]:
+    """Whole prompts and wide heads: the kernel has no tiles, so a slow candidate gets the same."""
+    return _models()
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> MergeCase:
+    fields, (rows, heads, width) = draw(FIELDS), draw(any_of(*MODELS), label="rows, heads, width")
+    sizes = {"rows": draw(shrinking(rows)), "heads": draw(shrinking(heads)), "width": draw(shrinking(width))}
+    return MergeCase(**fields, **sizes)
+
+
+def _empty(case: MergeCase, name: str) -> Tensor:
+    """[T, H]: where this part has no keys; the same in all rows where the part's lse has one row alone."""
+    shape = (case.rows, case.heads)
+    if case.empty in ("a", "b", "both"):
+        return torch.full(shape, case.empty in (name, "both"))
+    drawn = torch.from_numpy(generator(case.seed, f"empty_{name}").integers(0, 3, size=shape)) == 0
+    drawn &= case.empty == "some"
+    return drawn[:1].expand(shape) if case.layout.get(f"lse_{name}") == EXPANDED else drawn
+
+
+def inputs(case: MergeCase) -> Inputs:
+    """Poison in the values of empty parts, unless they share their memory with a part that has keys."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    given: Inputs = {}
+    for name in ("a", "b"):
+        values = uniform(case.seed, f"v_{name}", (case.rows, case.heads, case.width), dtype, case.size)
+        lse = uniform(case.seed, f"lse_{name}", (case.rows, case.heads), scale=case.gap) + case.base
+        empty = _empty(case, name)
+        lse[empty] = -torch.inf
+        if case.layout.get(f"v_{name}") != EXPANDED:
+            values[empty] = poison_value(case.poison, dtype)
+        given |= {f"v_{name}": values, f"lse_{name}": lse}
+    return given
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {"elements": lambda case: case.rows * case.heads * case.width}
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no rows": lambda case: case.rows == 0,
+    "no width": lambda case: case.width == 0,
+    "a partial vector": lambda case: case.width % 16 > 0,
+    "some empty parts": lambda case: case.empty == "some" and case.rows * case.heads > 4,
+    "both parts empty": lambda case: case.empty == "both" and case.rows > 0,
+    "equal sums": lambda case: case.gap == 0,
+    "a part without weight": lambda case: case.gap == 200 and case.empty == "none" and case.rows * case.heads > 4,
+    "sums of thousands": lambda case: case.base == 3000,
+    "strided lse": lambda case: case.layout.get("lse_b") in ("strided", "transposed"),
+    **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
+}

@@ -1,0 +1,38 @@
+"""merge_state: calls that both sides refuse."""
+
+import torch
+
+from properties.shared.wrong_calls import INF, NAN, Change, cast, changed, grown, one_rank_more, other_dtype, replaced, sparse
+
+
+def _with_entry(value: float) -> Change:
+    def change(lse: torch.Tensor) -> torch.Tensor | None:
+        if not lse.numel():
+            return None
+        wrong = lse.clone()
+        wrong[:, -1] = value  # in every row, for they may share their memory
+        return wrong
+
+    return change
+
+
+WRONG_CALLS = {
+    "v_a_rank": one_rank_more("v_a"),
+    "v_b_rank": changed("v_b", lambda v: v.reshape(-1), ValueError),
+    "lse_a_rank": one_rank_more("lse_a"),
+    "v_b_rows": grown("v_b", 0, "v_a"),
+    "v_b_heads": grown("v_b", 1, "v_a"),
+    "v_b_width": grown("v_b", 2, "v_a"),
+    "lse_a_rows": grown("lse_a", 0, "v_a"),
+    "lse_b_heads": grown("lse_b", 1, "v_a"),
+    "v_b_dtype": other_dtype("v_b", "v_a"),
+    "v_a_integers": cast("v_a", torch.int64, "v_b"),
+    "lse_a_dtype": cast("lse_a", torch.bfloat16),
+    "lse_b_dtype": cast("lse_b", torch.float64),
+    "v_a_strides": sparse("v_a"),
+    "v_b_strides": sparse("v_b"),
+    "v_a_none": replaced("v_a", None, TypeError),
+    "lse_b_none": replaced("lse_b", None, TypeError),
+    "lse_a_nan": changed("lse_a", _with_entry(NAN), ValueError),
+    "lse_b_infinite": changed("lse_b", _with_entry(INF), ValueError),
+}
