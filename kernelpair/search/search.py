@@ -70,8 +70,8 @@ def trials(subject: Subject, trial: str | None = None, models_every: int = MODEL
 
     @st.composite
     def draw_trial(draw: st.DrawFn) -> Case:
-        code = scattered(draw(CODES, label="model"), models_every) if models is not None else 0
-        case: Case = draw(models if models is not None and code == models_every - 1 else small)
+        model = scattered(draw(CODES, label="model"), models_every) == models_every - 1
+        case: Case = draw(models if models is not None and model else small)
         if trial is not None:
             return replace(case, trial=trial)
         return replace(case, trial=names[scattered(draw(CODES, label="trial"), len(names))])

@@ -23,11 +23,12 @@ def bound(case: MergeCase, given: Inputs, truth: Outputs) -> Bound:
     """With the shares w of the parts, d = |lse_a - lse_b|, e = 2^-18 + 2^-23 d, w' = min(w_a, w_b), A = w_a |v_a| + w_b |v_b|:
 
         |dout| <= u |out| + e w' (|v_a| + |v_b|) + 6 2^-24 A + t(|v_a| + |v_b|)
-        |dlse| <= 2^-23 |lse| + e w' + (2^-18 + 2^-23) log(1 + exp(-d)) + 2^-126
+        |dlse| <= 2^-24 (1 + 2^-18) |lse| + e w' + 2^-18 log(1 + exp(-d)) + 2^-24 + 2^-126
 
     The larger weight is exp(0) = 1. The smaller one is off by e of itself (exp, and the rounded difference of the two lse),
     which moves each share by at most e w', and lse by e w'. Sum, quotients, products and their sum round six times in all; the
-    logarithm errs by 2^-18, its argument was rounded once, and lse is. Where a part is empty nothing is computed.
+    logarithm errs by 2^-18; its argument, a sum between 1 and 2, was rounded by 2^-24, which moves it by no more, and lse is
+    rounded once. Where a part is empty nothing is computed.
     """
     dtype: torch.dtype = getattr(torch, case.dtype)
     share_a, share_b = weights(given)
@@ -40,5 +41,5 @@ def bound(case: MergeCase, given: Inputs, truth: Outputs) -> Bound:
     out = UNIT_ROUNDOFF[dtype] * truth["out"].abs() + moved[..., None] * (size_a + size_b) + 6 * ROUND * mixed
     out = out + flush_error(size_a + size_b, dtype)
     log = torch.log1p(torch.exp(-gap))
-    lse = 2 * ROUND * truth["lse"].abs() + moved + (EXP_ERROR + 2 * ROUND) * log + SMALLEST_NORMAL
+    lse = ROUND * truth["lse"].abs() * (1 + EXP_ERROR) + moved + EXP_ERROR * log + ROUND + SMALLEST_NORMAL
     return {"out": out.masked_fill(alone[..., None], 0.0), "lse": lse.masked_fill(alone, 0.0)}

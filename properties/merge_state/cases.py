@@ -72,7 +72,7 @@ def models(slow: bool) -> st.SearchStrategy[MergeCase]:
 @st.composite
 def _models(draw: st.DrawFn) -> MergeCase:
     fields, (rows, heads, width) = draw(FIELDS), draw(any_of(*MODELS), label="rows, heads, width")
-    sizes = {"rows": draw(shrinking(rows)), "heads": draw(shrinking(heads)), "width": draw(shrinking(width))}
+    sizes: dict[str, Any] = {"rows": draw(shrinking(rows)), "heads": draw(shrinking(heads)), "width": draw(shrinking(width))}
     return MergeCase(**fields, **sizes)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from kernelpair.call.values import permutation, uniform
-from kernelpair.contract.pair import Relation
+from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.merge_state.bound import weights
 from properties.merge_state.cases import NAMES, MergeCase
@@ -45,7 +45,7 @@ def _whole(case: MergeCase, session: Session) -> None:
     q = uniform(case.seed, "q", (T, H, DEPTH), torch.float64)
     k, v = uniform(case.seed, "k", (KEYS, H, DEPTH), torch.float64), uniform(case.seed, "v", (KEYS, H, Dv), torch.float64)
     scores, cut = torch.einsum("thd,nhd->thn", q, k), 1 + case.seed % (KEYS - 1)
-    parts = {}
+    parts: Inputs = {}
     for name, some in (("a", slice(0, cut)), ("b", slice(cut, None))):
         attended = torch.einsum("thn,nhd->thd", scores[..., some].softmax(-1), v[some])
         parts |= {f"v_{name}": attended.to(given["v_a"].dtype), f"lse_{name}": scores[..., some].logsumexp(-1).float()}
