@@ -29,7 +29,8 @@ struct DecodeShape {
   int64_t D, Dv;          // widths of a key and of a value
   int64_t k_head_stride;  // bytes from one kv head of a key to the next
   int64_t v_head_stride;
-  bool shared;  // the value is the first part of its key
+  bool shared;            // the value is the first part of its key
+  bool accurate = false;  // weights are not rounded to bf16 before they meet the values
 };
 
 // Up to kMostBlockKeys keys: the addresses of their rows at the item's first kv head.

@@ -116,7 +116,9 @@ void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, i
               int64_t slot_stride, const Source& source) {
   if constexpr (kHasTiles && std::is_same_v<T, Bf16>) {
     if constexpr (kHasDotProducts)
-      if (shape.group < kLeastTileHeads)
+      if (shape.group < kLeastTileHeads && shape.accurate)
+        return run_item_with<DecodeVectors<T>>(shape, scaling, first, last, slot_stride, source);
+      else if (shape.group < kLeastTileHeads)
         return run_item_with<DecodePairs<T>>(shape, scaling, first, last, slot_stride, source);
     run_item_with<DecodeTiles>(shape, scaling, first, last, slot_stride, source);
   } else {

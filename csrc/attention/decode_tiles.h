@@ -10,6 +10,9 @@
 // From kPairedHeads heads that share a kv head on, the doubled products cost more than interleaving V in
 // pairs of keys once a block, with sixteen heads in the rows of A. Which rows are taken in place and which
 // are copied: row_tiles.h.
+//
+// An accurate call has each weight as the sum of two bf16 numbers, which keep 16 bits of it: behind the tiles
+// of the first numbers stand those of the second ones, which meet the same values.
 #pragma once
 
 #include "attention/row_tiles.h"
@@ -45,6 +48,7 @@ struct DecodeTiles {
   DecodeShape shape;
   int64_t depths, value_depths;  // tiles across a key and a value
   bool paired;
+  int64_t parts;                  // bf16 numbers whose sum is a weight
   int64_t row_heads, row_groups;  // query heads of one A tile of weights, and tiles for a group
   int64_t rows;                   // rows of such a tile
   int64_t columns;                // score columns of a kv head
@@ -57,6 +61,7 @@ struct DecodeTiles {
     depths = divide_up(s.D, kDepth);
     value_depths = divide_up(s.Dv, kDepth);
     paired = s.group >= kPairedHeads;
+    parts = s.accurate ? 2 : 1;
     row_heads = paired ? 16 : least(s.group, kExpandedHeads);
     row_groups = divide_up(s.group, row_heads);
     rows = paired ? 16 : 2 * row_heads;
@@ -64,7 +69,7 @@ struct DecodeTiles {
     query_stride = 64;
     while (query_stride >= 8 * columns) query_stride /= 2;  // rows that never cross a cache line
     queries = allocator.take<Bf16>(s.heads * query_tiles() * query_tile());
-    weights = allocator.take<Bf16>(kMostBlockKeys / kTileKeys * s.heads * row_groups * rows * kDepth);
+    weights = allocator.take<Bf16>(parts * weight_room());
     sums = allocator.take<float>(s.heads * row_groups * value_depths * sum_tile());
     k_copy = allocator.take<Bf16>(kMostBlockKeys * depths * kDepth);
     v_copy = allocator.take<Bf16>(kMostBlockKeys * value_depths * kDepth);
@@ -76,6 +81,7 @@ struct DecodeTiles {
   int64_t query_tiles() const { return depths * column_tiles(); }
   int64_t query_tile() const { return 16 * query_stride / 2; }
   int64_t sum_tile() const { return rows * 16 * (paired ? 2 : 1); }  // floats of 32 columns of the result
+  int64_t weight_room() const { return kMostBlockKeys / kTileKeys * weight_step(); }
   int64_t key_step() const { return paired ? kPairTileKeys : kTileKeys; }
   int64_t query_width() const { return depths * kDepth; }
 
@@ -94,7 +100,7 @@ struct DecodeTiles {
               __builtin_memset(tile + p * query_stride + g % 16 * 4, 0, 4);
         }
       }
-    __builtin_memset(weights, 0, kMostBlockKeys / kTileKeys * shape.heads * row_groups * rows * 64);
+    __builtin_memset(weights, 0, parts * weight_room() * sizeof(Bf16));
     __builtin_memset(zeros, 0, value_depths * 64);
   }
 
@@ -192,13 +198,17 @@ struct DecodeTiles {
   KP_NOINLINE void value_product(TileShape tile, const Bf16* p, int64_t down, int64_t d, int64_t across,
                                  int64_t steps, float* c, bool first) {
     const BlockSums to{c + d * sum_tile(), value_depths * sum_tile(), sum_tile()};
-    const auto v = [=, this](int64_t j, int64_t s)
-                       KP_LAMBDA_INLINE { return TilePlace{tiles.start[s] + (d + j) * 64, tiles.stride[s]}; };
+    const auto v = [=, this](int64_t j, int64_t step) KP_LAMBDA_INLINE {
+      const int64_t s = step < steps ? step : step - steps;
+      return TilePlace{tiles.start[s] + (d + j) * 64, tiles.stride[s]};
+    };
     const BlockSums* from = first ? nullptr : &to;
     if (down == 1)
-      with_count<4>(across, [&](auto n) { block_product<1, n>(tile, weight_tiles(p), v, steps, from, to); });
+      with_count<4>(across,
+                    [&](auto n) { block_product<1, n>(tile, weight_tiles(p), v, parts * steps, from, to); });
     else
-      with_count<2>(across, [&](auto n) { block_product<2, n>(tile, weight_tiles(p), v, steps, from, to); });
+      with_count<2>(across,
+                    [&](auto n) { block_product<2, n>(tile, weight_tiles(p), v, parts * steps, from, to); });
   }
 
   // One or two tiles of sixteen heads by the two tiles of sixteen columns that 32 columns of interleaved
@@ -206,9 +216,10 @@ struct DecodeTiles {
   KP_NOINLINE void pair_product(TileShape tile, const Bf16* p, int64_t down, int64_t d, int64_t steps,
                                 float* c, bool first) {
     const BlockSums to{c + d * sum_tile(), value_depths * sum_tile()};
-    const DenseTiles v{pairs + d * 2 * kTileHalves, kTileHalves * 2, value_depths * 4 * kTileHalves};
+    const DenseTiles values{pairs + d * 2 * kTileHalves, kTileHalves * 2, value_depths * 4 * kTileHalves};
+    const auto v = [=](int j, int64_t s) KP_LAMBDA_INLINE { return values(j, s < steps ? s : s - steps); };
     with_count<2>(down, [&](auto n) {
-      block_product<n, 2>(tile, weight_tiles(p), v, steps, first ? nullptr : &to, to);
+      block_product<n, 2>(tile, weight_tiles(p), v, parts * steps, first ? nullptr : &to, to);
     });
   }
 
@@ -217,15 +228,21 @@ struct DecodeTiles {
   KP_NOINLINE void pack_expanded_weights(const float* from, int64_t score_stride, int64_t steps) {
     for (int64_t s = 0; s < steps; ++s)
       for (int64_t c = 0; c < shape.heads * columns; c += 16) {
-        I32x16 bits[16];
-        for (int j = 0; j < 16; ++j) bits[j] = bf16_bits(load(from + (s * 16 + j) * score_stride + c));
-        transpose(bits);
+        I32x16 all[16];
+        for (int j = 0; j < 16; ++j) all[j] = as_int(load(from + (s * 16 + j) * score_stride + c));
+        transpose(all);
         for (int i = 0; i < 16; ++i) {
           const int64_t h = (c + i) / columns, g = (c + i) % columns;
           if (h >= shape.heads || g >= shape.group) continue;
-          Bf16* tile = weights + s * weight_step() + (h * row_groups + g / row_heads) * rows * kDepth;
-          store_dwords(tile + g % row_heads * kDepth, bits[i]);
-          store_dwords(tile + (row_heads + g % row_heads) * kDepth, shift_left<16>(bits[i]));
+          F32x16 rest = as_float(all[i]);
+          for (int64_t part = 0; part < parts; ++part) {
+            Bf16* tile = weights + (part * steps + s) * weight_step() +
+                         (h * row_groups + g / row_heads) * rows * kDepth;
+            const I32x16 bits = bf16_bits(rest);
+            store_dwords(tile + g % row_heads * kDepth, bits);
+            store_dwords(tile + (row_heads + g % row_heads) * kDepth, shift_left<16>(bits));
+            rest = rest - as_float(shift_left<16>(bits));
+          }
         }
       }
   }
@@ -241,7 +258,13 @@ struct DecodeTiles {
           transpose(bits);
           Bf16* tile =
               weights + s / 2 * weight_step() + (h * row_groups + g / 16) * rows * kDepth + s % 2 * 16;
-          for (int i = 0; i < 16; ++i) store(tile + i * kDepth, as_float(bits[i]));
+          for (int i = 0; i < 16; ++i) {
+            const F32x16 weight = as_float(bits[i]);
+            store(tile + i * kDepth, weight);
+            if (parts > 1)
+              store(tile + steps * weight_step() + i * kDepth,
+                    weight - as_float(shift_left<16>(bf16_bits(weight))));
+          }
         }
   }
 

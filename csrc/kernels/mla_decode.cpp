@@ -64,8 +64,14 @@ template <class T>
 void attend(const Call& call, const SplitPlan& plan, int64_t total) {
   const int64_t requests = call.q_nope.sizes[0], heads = call.q_nope.sizes[1], Dl = call.q_nope.sizes[2];
   const int64_t D = Dl + call.q_pe.sizes[2], size = sizeof(T);
-  const DecodeShape shape{
-      .heads = 1, .group = heads, .D = D, .Dv = Dl, .k_head_stride = 0, .v_head_stride = 0, .shared = true};
+  const DecodeShape shape{.heads = 1,
+                          .group = heads,
+                          .D = D,
+                          .Dv = Dl,
+                          .k_head_stride = 0,
+                          .v_head_stride = 0,
+                          .shared = true,
+                          .accurate = call.accurate};
 
   for_each_item(requests * plan.splits, total * D * size, [&](int64_t item) {
     const int64_t b = item / plan.splits, split = item % plan.splits, keys = index_at(call.seq_lens, b);

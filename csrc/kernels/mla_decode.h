@@ -18,6 +18,7 @@ struct MlaDecodeArguments {
   float sm_scale;
   int64_t splits;  // so many partial results of a request have room in the workspace
   bool literal;    // they are all used, as far as there are keys
+  bool accurate;   // weights are not rounded to bf16
 };
 KP_KERNEL(mla_decode, MlaDecodeArguments);
 

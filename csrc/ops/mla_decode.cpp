@@ -90,7 +90,7 @@ void check_pages(const View& seq_lens, const View& page_table, int64_t pages, in
 
 Tensor mla_decode(const Tensor& q_nope_in, const Tensor& q_pe_in, const Tensor& kv_cache_in,
                   const Tensor& seq_lens_in, const Tensor& page_table_in, const Tensor& workspace_in,
-                  double sm_scale, int64_t num_kv_splits) {
+                  double sm_scale, int64_t num_kv_splits, bool accurate) {
   const View q_nope = view_of("q_nope", q_nope_in), q_pe = view_of("q_pe", q_pe_in);
   const View kv_cache = view_of("kv_cache", kv_cache_in), workspace = view_of("workspace", workspace_in);
   const View seq_lens = view_of("seq_lens", seq_lens_in), page_table = view_of("page_table", page_table_in);
@@ -141,7 +141,8 @@ Tensor mla_decode(const Tensor& q_nope_in, const Tensor& q_pe_in, const Tensor& 
                        .out = view_of("out", out),
                        .sm_scale = static_cast<float>(sm_scale),
                        .splits = splits,
-                       .literal = num_kv_splits != kAuto});
+                       .literal = num_kv_splits != kAuto,
+                       .accurate = accurate});
   return out;
 }
 
@@ -150,7 +151,7 @@ Tensor mla_decode(const Tensor& q_nope_in, const Tensor& q_pe_in, const Tensor& 
 KP_OPERATOR(
     mla_decode,
     "(Tensor q_nope, Tensor q_pe, Tensor kv_cache, Tensor seq_lens, Tensor page_table, Tensor(a!) workspace, "
-    "float sm_scale, int num_kv_splits=-1) -> Tensor",
+    "float sm_scale, int num_kv_splits=-1, bool accurate=False) -> Tensor",
     "q_nope.new_empty(q_nope.shape)");
 KP_OPERATOR_FOR(CompositeExplicitAutograd, _mla_auto_splits,
                 "(int max_seq_len, int num_batches, int num_heads, int page_size) -> int");
