@@ -20,12 +20,14 @@ def mla_decode(
     workspace: Tensor,
     sm_scale: float,
     num_kv_splits: int = -1,
+    accurate: bool = False,
 ) -> Tensor:
     """Return [B, H, Dl]: softmax over the first seq_lens[b] keys of (q_nope . c[:Dl] + q_pe . c[Dl:]) * sm_scale, times c[:Dl].
 
     q_nope [B, H, Dl], q_pe [B, H, Dr]; kv_cache [pages, page, Dl + Dr]; key j of b: c = kv_cache[page_table[b, j // page],
     j % page]; seq_lens [B], page_table [B, M]; workspace [bytes] uint8, scratch that is not needed here. A request without keys
-    gives 0. Raises TypeError (dtypes), ValueError (shapes, sizes, scalars), IndexError (pages).
+    gives 0. `accurate` asks kernels to round less; nothing here is rounded before the end.
+    Raises TypeError (dtypes), ValueError (shapes, sizes, scalars), IndexError (pages).
     """
     for name, tensor in {"q_nope": q_nope, "q_pe": q_pe, "kv_cache": kv_cache}.items():
         checks.is_tensor(name, tensor, 3)
@@ -56,6 +58,7 @@ def mla_decode(
         checks.in_range("page_table", page_table, pages, seen & (torch.arange(B)[:, None] == b))
         keys.append((page_table[b, :used].long(), L))
     checks.is_integer("num_kv_splits", num_kv_splits)
+    checks.is_bool("accurate", accurate)
     needed = mla_decode_workspace_size(max(lengths, default=0), B, H, page, Dl, num_kv_splits)
     checks.is_tensor("workspace", workspace, 1)
     checks.has_dtype("workspace", workspace, (torch.uint8,))

@@ -31,6 +31,6 @@ def bound(case: MlaDecodeCase, inputs: Inputs, truth: Outputs) -> Bound:
         keys[: len(latents), b], seen[b, :, : len(latents)] = latents, True
     flat = attention_bound(
         q.reshape(1, batch * H, D), keys, keys[..., :Dl], seen, dtype=getattr(torch, case.dtype),
-        sm_scale=inputs["sm_scale"], splits=max(case.splits, 1) if case.splits != -1 else 128,
+        sm_scale=inputs["sm_scale"], splits=max(case.splits, 1) if case.splits != -1 else 128, two_part_weights=case.accurate,
     )
     return {"out": flat.view(batch, H, Dl)}

@@ -47,6 +47,7 @@ class MlaDecodeCase(Case):
     rope: int = 8
     page: int = 16
     splits: int = -1
+    accurate: bool = False
     scattered: bool = False
     """Pages in any order; else each request has consecutive ones."""
     shared_pages: bool = False
@@ -67,6 +68,7 @@ FIELDS = together({
     **common(LAYOUTS, INDICES),
     "page": st.sampled_from(PAGES),
     "splits": st.sampled_from(SPLITS),
+    "accurate": st.booleans(),
     "scattered": st.booleans(),
     "spare_columns": st.sampled_from((0, 1, 3)),
     "larger_workspace": st.booleans(),
@@ -172,6 +174,7 @@ def inputs(case: MlaDecodeCase) -> Inputs:
         "workspace": poison(case.poison, (nbytes,), torch.uint8),
         "sm_scale": sm_scale,
         "num_kv_splits": case.splits,
+        "accurate": case.accurate,
     }
 
 
@@ -189,6 +192,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "workspace of a larger batch": lambda case: case.larger_workspace,
     "misaligned workspace": lambda case: case.layout.get("workspace") == "offset" and case.splits > 1,
     "128 heads": lambda case: case.heads == 128,
+    "accurate, few heads": lambda case: case.accurate and case.dtype == "bfloat16" and case.heads < 12 and any(case.lens),
+    "accurate, many heads": lambda case: case.accurate and case.dtype == "bfloat16" and case.heads >= 12 and any(case.lens),
     **{f"pages of {page}": lambda case, page=page: case.page == page for page in PAGES},  # type: ignore[misc]
     **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype  # type: ignore[misc]
        for dtype in ("bfloat16", "float16", "float32")},

@@ -9,7 +9,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Relation
 from kernelpair.trial.session import Session
 from optimized.mla_decode import mla_decode_workspace_size
-from properties.mla_decode.bound import keys_of
+from properties.mla_decode.bound import bound, keys_of
 from properties.mla_decode.cases import INDICES, MlaDecodeCase
 from reference.decode_attention import decode_attention
 from reference.paged_attention import paged_attention
@@ -120,6 +120,20 @@ def _dense(case: MlaDecodeCase, session: Session) -> None:
     _close(session, other.outputs["out"], session.first.outputs["out"], "dense tensors, other index dtypes")
 
 
+def _other_form(case: MlaDecodeCase, session: Session) -> None:
+    """Accurate or not: both lie within their bounds of one truth."""
+    other = replace(case, layout={}, accurate=not case.accurate)
+    given, first, says = session.inputs(), session.first, f"accurate={other.accurate}"
+    got = session.run(other, given | {"accurate": other.accurate}, judged=False).outputs["out"]
+    exact = {name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+             for name, value in given.items()}
+    theirs = bound(other, exact, first.truth).get("out")
+    if isinstance(theirs, Tensor):
+        session.expect_close("out", got, first.outputs["out"], first.bound_of("out") + theirs, says)
+    else:
+        _close(session, got, first.outputs["out"], says)
+
+
 def _has_keys(case: MlaDecodeCase) -> bool:
     return any(case.lens)
 
@@ -127,6 +141,7 @@ def _has_keys(case: MlaDecodeCase) -> bool:
 RELATIONS = {
     # A merge of splits rounds once more, so the exact mean of equal scores is one split's alone.
     "splits": Relation(_splits, "the number of splits does not matter", lambda case: case.values != "equal"),
+    "accurate": Relation(_other_form, "the accurate form and the fast one have one truth", _has_keys),
     "tail": Relation(_table_tail, "table columns past the last page do not matter"),
     "repage": Relation(_repaged, "the page size does not matter"),
     "slots": Relation(_slots, "equals decode_attention in a shared buffer", _has_keys),

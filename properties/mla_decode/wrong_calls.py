@@ -107,6 +107,7 @@ WRONG_CALLS = {
     "workspace_rank": one_rank_more("workspace"),
     "workspace_strided": WrongCall(_strided_workspace, ValueError, "workspace"),
     "workspace_is_cache": WrongCall(_overlap, ValueError, ("workspace", "kv_cache")),
+    "accurate_text": replaced("accurate", "yes", TypeError),
     **replaced_each("sm_scale", (0.0, -1.0, INF, NAN)),
     **{f"splits_{value}": replaced("num_kv_splits", value, ValueError) for value in (0, -2)},
 }

@@ -39,6 +39,7 @@ def attention_bound(
     splits: int = 1,
     random_signs: bool = False,
     query_error: float = 0.0,
+    two_part_weights: bool = False,
 ) -> Tensor:
     """How far a correct kernel's output may be from the truth: a bound for each element, [T, H, Dv] float64.
 
@@ -47,6 +48,7 @@ def attention_bound(
     `dtype` is the call's; `splits` how many partial results are merged; `random_signs` says that the generator drew the signs of
     v independently of everything else, scores included (so never for a value that is part of its key). `query_error`: the
     truth is that of other queries, and q comes within so much of them, relative to each |q_d| (rounding an absorbed query, say).
+    `two_part_weights`: p stays float32 or becomes the sum of two bfloat16 numbers.
 
     Derivation. With the exact weights w_j (sum <= 1, the sink has the rest) of the n visible keys, o = sum_j w_j v_j:
     - A score is a float32 sum of D products, then scaled, capped and lowered by the running maximum, each step rounded once:
@@ -60,6 +62,7 @@ def attention_bound(
       Sums of n + splits + 8 terms in numerator, denominator and merge: 3 g(n + splits + 8) A.
     - p may be rounded to a 16-bit dtype before P*V: u A; or, the n errors being multiplied by independent signs, 8 standard
       deviations of their sum: 8 u sqrt(sum_j w_j^2 v_j^2). In float16 a subnormal p errs by up to 2^-25: 2^-25 sum_j |v_j|.
+      As the sum of two bfloat16 numbers p errs by 2^-8 of what the first one left, which is 2^-8 p: 2^-16 in the place of u.
     - The result is rounded once: u |o|. Weights, products and results below 2^-126 may be flushed: t(n + sum_j |v_j|).
     """
     T, H, D = q.shape
@@ -67,6 +70,8 @@ def attention_bound(
     G = H // Hkv
     u = UNIT_ROUNDOFF[dtype]
     u_p = u if dtype != torch.float32 else 0.0
+    if two_part_weights:
+        u_p = min(u_p, UNIT_ROUNDOFF[torch.bfloat16] ** 2)
 
     rows = (q * sm_scale).reshape(T, Hkv, G, D).permute(1, 2, 0, 3).reshape(Hkv, G * T, D)
     keys = k.permute(1, 2, 0)
@@ -102,7 +107,7 @@ def attention_bound(
     terms = n + splits + 8
     sums = 3 * 2.0**-23 * torch.minimum(terms, 16 * terms.sqrt()).unsqueeze(-3)
     small = flush_error(n + total, dtype)
-    if dtype == torch.float16:
+    if dtype == torch.float16 and not two_part_weights:
         small = small + HALF_FP16_SUBNORMAL * total
     A = A.view(Hkv, G, T, Dv)
     bound = u * o.abs() + u_p * A_p + weights

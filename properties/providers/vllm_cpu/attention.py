@@ -159,7 +159,7 @@ def _fit_mla(case: MlaDecodeCase) -> MlaDecodeCase:
     heads = max(1, case.heads * (case.latent + case.rope) // 576)
     wanted: MlaDecodeCase = fitted(
         case, (), MLA_LAYOUTS, ("page_table", "seq_lens"), latent=512, rope=64, page=16, heads=heads, values=_values(case),
-        lens=tuple(max(length, 1) for length in case.lens),
+        lens=tuple(max(length, 1) for length in case.lens), accurate=False,
     )
     return wanted
 
@@ -167,6 +167,7 @@ def _fit_mla(case: MlaDecodeCase) -> MlaDecodeCase:
 @adapts(
     "mla_decode",
     limits={
+        "one form only (accurate is no argument of it)": lambda case: case.accurate,
         EQUAL: lambda case: case.values == "equal",
         "512 + 64 columns and pages of 16 (checked by the operator)":
             lambda case: (case.latent, case.rope, case.page) != (512, 64, 16),
@@ -180,9 +181,11 @@ def _fit_mla(case: MlaDecodeCase) -> MlaDecodeCase:
 )
 def mla_decode(
     q_nope: Tensor, q_pe: Tensor, kv_cache: Tensor, seq_lens: Tensor, page_table: Tensor, workspace: Tensor, sm_scale: float,
-    num_kv_splits: int = -1,
+    num_kv_splits: int = -1, accurate: bool = False,
 ) -> Tensor:
     """mla_decode_kvcache, as CPU_MLA's forward_mqa calls it"""
+    if accurate:
+        raise Unsupported("one form only (accurate is no argument of it)")
     if kv_cache.shape[1] != 16:
         raise Unsupported("pages of 16 (checked by the operator)")
     q = torch.cat((q_nope, q_pe), dim=-1).contiguous()
