@@ -19,7 +19,7 @@ from kernelpair.suite import REFERENCE, Places, Suite
 from kernelpair.timing.machine import Floors, Machine, SpeedPage
 
 if TYPE_CHECKING:
-    from kernelpair.contract.pair import Pair
+    from kernelpair.contract.pair import BenchRow, Pair
     from kernelpair.contract.subject import Subject
     from kernelpair.mutation.mutant import Mutant
     from optimized import Tier
@@ -137,6 +137,11 @@ class KernelMachine(Machine):
         tier = selected_tier() if tier == PYTHON else tier
         narrow = any(isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 for value in given.values())
         return SUITE.planted_tier() if tier in tiled_tiers() and not narrow else tier
+
+    def counted(self, pair: "Pair", row: "BenchRow", asked: bool) -> Mapping[str, float]:
+        from properties.tile_counts import counted
+
+        return counted(pair, row, asked)
 
     def product_rate(self, tier: str) -> float:
         from optimized.peak import product_rate

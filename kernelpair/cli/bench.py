@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelpair.call.place import resolve
+from kernelpair.cli.counts import count
 from kernelpair.cli.main import EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import provider_named, select_candidates, select_pairs, select_suite, select_tiers
 from kernelpair.contract.pair import BenchRow, Pair
@@ -33,7 +34,7 @@ def bench(options: argparse.Namespace) -> int:
     """Time and print row by row; 3 if no row fits the selection."""
     if options.json and not Path(options.json).resolve().parent.is_dir():
         raise UsageError(f"--json: the folder of {options.json} does not exist")
-    for name in ONLY_AGAINST:
+    for name in () if options.tiles else ONLY_AGAINST:
         if getattr(options, name) and options.against is None:
             raise UsageError(f"--{name.replace('_', '-')} goes with --against")
     cores = torch.get_num_threads()
@@ -42,6 +43,8 @@ def bench(options: argparse.Namespace) -> int:
     place, suite = select_suite(options, built=True)
     torch.set_num_threads(options.threads or cores)
     try:
+        if options.tiles:
+            return count(options, suite)
         return _plain(options, suite) if options.against is None else _contest(options, place, suite)
     finally:
         torch.set_num_threads(cores)

@@ -224,6 +224,9 @@ def _add_bench(commands: Commands) -> None:
     )
     bench.add_argument("--row", metavar="TEXT", help="only rows whose name holds this text")
     bench.add_argument("--series", action="store_true", help="also the rows of the plots: decode and prefill over the length")
+    bench.add_argument(
+        "--tiles", action="store_true", help="time nothing: count the tile instructions of each row beside the least it needs"
+    )
     bench.add_argument("--one-thread", action="store_true", help="with --against: our tiers on one thread too")
     bench.add_argument("--errors", action="store_true", help="with --against: also the errors of all on the same data")
     bench.add_argument("--threads", type=_positive, metavar="N", help="threads of every competitor (default: the cores)")

@@ -3,7 +3,10 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernelpair.contract.pair import BenchRow, Pair
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,10 @@ class SpeedPage:
     """The last line."""
 
 
+class Uncounted(Exception):
+    """Raised where the instructions of a bench row cannot be counted; the message says why."""
+
+
 class Machine:
     """The defaults are those of a suite without tiers and without measured peaks."""
 
@@ -55,6 +62,11 @@ class Machine:
     def peak(self, tier: str, given: Mapping[str, Any]) -> str:
         """The tier whose peaks limit a call with these arguments."""
         return tier
+
+    def counted(self, pair: "Pair", row: "BenchRow", asked: bool) -> Mapping[str, float]:
+        """Heading -> figure: what one call of a row executes, beside the least that its work needs. `asked`: it was named, so
+        that it may take minutes. Raises Uncounted."""
+        raise Uncounted("this suite counts no instructions")
 
     def product_rate(self, tier: str) -> float:
         """Operations a second from registers; 0 where it is not known."""
