@@ -15,11 +15,11 @@ from rich.text import Text
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.page import check_page
 from kernelpair.cli.pages import MOST_MUTANTS, figures_of, mutate_page
-from kernelpair.cli.select import select_candidates, select_pairs, select_suite
+from kernelpair.cli.select import select_candidates, select_pairs, select_suite, select_tiers
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
 from kernelpair.environment import environment
-from kernelpair.mutation.candidate import MutantSubjects, host
+from kernelpair.mutation.candidate import MutantSubjects, host, moved_to
 from kernelpair.mutation.mutant import Mutant, MutantError, mutants
 from kernelpair.mutation.report import (
     EQUIVALENT,
@@ -81,16 +81,34 @@ def _chosen(options: argparse.Namespace, suite: Suite) -> list[Mutant]:
             raise UsageError(unknown("mutant", name, known))
     pairs = [pair.name for pair in select_pairs(suite, options.pairs)] if options.pairs or not options.mutant else []
     chosen = [mutant for mutant in known.values() if mutant.name in options.mutant or mutant.pair in pairs]
+    instead = _instead(options, suite)
+    if instead is not None:
+        chosen = [moved_to(mutant, instead) for mutant in chosen if mutant.tier == instead[0]]
+        if not chosen:
+            raise UsageError(f"--tier: none of these mutants names {instead[0]}")
     if not chosen:
         raise UsageError(f"there is no mutant of {', '.join(pairs)}: [[mutant]] tables in mutants.toml describe some")
     return chosen
+
+
+def _instead(options: argparse.Namespace, suite: Suite) -> tuple[str, str] | None:
+    """The two tiers of `--tier OLD=NEW`."""
+    if not options.tier:
+        return None
+    old, _, new = options.tier.partition("=")
+    known = [tier.name for tier in suite.tiers()]
+    if old not in known or new not in known:
+        raise UsageError(f"--tier: {options.tier!r} must be OLD=NEW, two of {', '.join(known)}")
+    select_tiers(suite, [new])  # names one that cannot run here
+    return old, new
 
 
 class MutateRun:
     """One `kernelpair mutate`."""
 
     def __init__(self, options: argparse.Namespace, place: Place, chosen: list[Mutant], folder: Path) -> None:
-        self.options, self.suite, self.resolve = options, place.load(), MutantSubjects(place, str(folder))
+        self.options, self.suite = options, place.load()
+        self.resolve = MutantSubjects(place, str(folder), _instead(options, self.suite))
         self.console = Console(highlight=False)
         self.mutants = {mutant.name: mutant for mutant in chosen}
         self.results: dict[str, MutantResult] = {}

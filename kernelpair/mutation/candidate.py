@@ -1,6 +1,6 @@
 """Mutants as candidates, found by name in whichever process needs them: the judging process builds, the worker loads."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelpair.contract.candidate import Candidate
@@ -23,6 +23,11 @@ def host(suite: Suite, mutant: Mutant) -> tuple[Candidate, str]:
     return found, obstacle(tiers[wanted]) if wanted in tiers else ""
 
 
+def moved_to(mutant: Mutant, instead: tuple[str, str] | None) -> Mutant:
+    """The mutant in the second tier where it names the first."""
+    return replace(mutant, tier=instead[1]) if instead is not None and mutant.tier == instead[0] else mutant
+
+
 def planted(suite: Suite, mutant: Mutant, folder: Path) -> Candidate:
     """The candidate with the mutant's bug in it, built in `folder`. Raises MutantError."""
     pair = suite.pairs()[mutant.pair]
@@ -41,13 +46,16 @@ class MutantSubjects:
 
     place: Place
     folder: str
+    instead: tuple[str, str] | None = None
+    """A tier that mutants name, and the one that they are planted in."""
 
     def __call__(self, pair: str, name: str) -> Subject:
         suite = self.place.load()
         known = mutants(suite)
         if name not in known:
             return Subjects(self.place)(pair, name)
-        return Subject(suite.pairs()[pair], planted(suite, known[name], self.folder_of(known[name])))
+        mutant = moved_to(known[name], self.instead)
+        return Subject(suite.pairs()[pair], planted(suite, mutant, self.folder_of(mutant)))
 
     def folder_of(self, mutant: Mutant) -> Path:
         """Where a mutant is built."""

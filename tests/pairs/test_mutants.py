@@ -23,7 +23,7 @@ from kernelpair.search.jobs import Ended, Job
 from kernelpair.search.tally import First, Tally
 from kernelpair.suite import Place
 from kernelpair.trial.check import known_trials
-from optimized import tiers
+from optimized import Tier, tiers
 from properties.planting import plant
 from properties.scenarios.serving.cases import ServingCase
 from properties.suite import SUITE
@@ -89,6 +89,16 @@ def test_a_slice_is_noticed_and_the_kernel_is_not() -> None:
     assert not list(Path(".kernelpair").glob("mutants*"))
 
 
+@pytest.mark.parametrize("tier", [tier for tier in tiers() if tier.run_as], ids=str)
+def test_a_mutant_of_software_tiles_is_planted_in_trapped_ones(tier: Tier) -> None:
+    emulated = next(tier.name for tier in tiers() if tier.emulated)
+    command = [*COMMAND, "--mutant", "extend_attention/tile-rows-17", "--tier", f"{emulated}={tier}", "--json", "found.json"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(Path("found.json").read_text())["mutants"]
+    assert (result["verdict"], result["tier"]) == ("killed", tier.name)
+
+
 def ended(*steps: int) -> Ended:
     """A job of the serving trial that failed with a case of so many steps for each kind of failure."""
     arrivals = [ServingCase(steps=(("arrive", 1, 0, 0),) * count) for count in steps]
@@ -128,6 +138,9 @@ def test_a_survivor_is_1_and_is_named(capsys: pytest.CaptureFixture[str]) -> Non
     [
         (("nonsense",), "unknown pair 'nonsense'"),
         (("--mutant", "store_cache/nonsense"), "unknown mutant 'store_cache/nonsense'; known are "),
+        (("--tier", "avx2"), "--tier: 'avx2' must be OLD=NEW, two of scalar, "),
+        (("--tier", "scalar=neon"), "--tier: 'scalar=neon' must be OLD=NEW"),
+        (("store_cache", "--tier", "amx_emulated=scalar"), "--tier: none of these mutants names amx_emulated"),
         (("--json", "no/such/folder.json"), "--json: no/such/folder.json is no place for a file"),
     ],
 )
