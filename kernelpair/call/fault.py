@@ -100,7 +100,10 @@ class Extent:
 
 
 def install(arena: Arena) -> None:
-    """Note fatal signals of this process in `arena` from now on. Does nothing on other machines than x86-64 Linux."""
+    """Note fatal signals of this process in `arena` from now on, but for those that somebody handles already.
+
+    Does nothing on other machines than x86-64 Linux.
+    """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return
     instructions = _instructions(arena.address + arena.limit)
@@ -110,7 +113,9 @@ def install(arena: Arena) -> None:
     _libc.sigaltstack(ctypes.byref(stack), None)
     action = _SigAction(code, flags=ctypes.c_int(SA_SIGINFO | SA_ONSTACK | SA_RESETHAND - (1 << 32)).value)
     for number in SIGNALS:
-        if _libc.sigaction(int(number), ctypes.byref(action), None):
+        known = _SigAction()
+        _libc.sigaction(int(number), None, ctypes.byref(known))
+        if known.handler is None and _libc.sigaction(int(number), ctypes.byref(action), None):
             raise OSError(ctypes.get_errno(), f"sigaction({number.name})")
 
 

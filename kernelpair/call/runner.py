@@ -104,7 +104,14 @@ class Isolated(Runner):
             outcome: Outcome = self._connection.recv()
         except (EOFError, ConnectionResetError, BrokenPipeError):
             return self._died()
-        return outcome
+        if outcome.spoiled:
+            self._stop()
+        return outcome if outcome.status != "spoiled" else self._once_more(request)
+
+    def _once_more(self, request: CallRequest) -> Outcome:
+        """The call in a new worker, where an earlier one has spoiled the old."""
+        self._stop()
+        return self.run(request)
 
     def _start(self) -> None:
         forget(self.arena)
@@ -149,7 +156,7 @@ class Isolated(Runner):
             code = self._process.wait(END_SECONDS)
         except ServerGone:
             self._stop()
-            return Outcome("crash", "ParentKilled", "the process that started the candidate's was killed")
+            return Outcome("kills_parent", "Kill", "the call ended the process that started its own")
         self._stop()
         log = stderr_of(self._log)
         tail = stderr_tail(log)

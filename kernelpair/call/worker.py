@@ -1,7 +1,9 @@
 """The process that runs a candidate: it maps the judge's arena, arms the guard pages, makes the call and says what came back."""
 
+import ctypes
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,9 +18,12 @@ from kernelpair.call import fault
 from kernelpair.call.fault import Fault
 from kernelpair.call.layout import reach
 from kernelpair.call.memory import Arena, Placed
+from kernelpair.call.surroundings import GROWING, SideEffect, Surroundings, busy, changes, heap_bytes, lasting, on_loading
+from kernelpair.call.system import inherit_orphans
 from kernelpair.contract.candidate import Candidate
 
 LOG_BYTES = 1 << 20  # the end of what a worker wrote, where its last words are looked for
+STORAGE_TIMES, STORAGE_BYTES = 8, 1 << 16  # more than so many times its size and so many bytes is too much for a result to hold
 PLAIN = (bool, int, float, str, tuple, list, type(None))  # what a call may return beside tensors
 
 
@@ -33,6 +38,10 @@ class CallRequest:
     threads: int
     also: Sequence[Mapping[str, Any]] = ()
     """Arguments of further calls, made at the same time from Python threads of their own."""
+    keep: bool = False
+    """Keep the results alive, to see whether a later call writes to them."""
+    deep: bool = False
+    """Look at everything that the call may have changed, also at what takes long to read."""
 
 
 @dataclass
@@ -43,13 +52,16 @@ class Returned:
     strides: tuple[int, ...]
     aliases: str = ""
     """The argument whose memory it shares, which no contract allows."""
+    form: str = ""
+    """What it has that a plain tensor of its size has not."""
 
 
 @dataclass
 class Outcome:
     """What came back from a call.
 
-    `status` is ok, exception, crash, hang or harness (the worker itself failed); `error` and `message` describe the others.
+    `status` is ok, exception, crash, hang, kills_parent, harness (the worker itself failed) or spoiled (an earlier call has left
+    its process in a state in which none is made); `error` and `message` describe the others.
     """
 
     status: str
@@ -72,6 +84,15 @@ class Outcome:
     """Of the calls in `CallRequest.also`."""
     fault: Fault | None = None
     """Of a crash, where its signal could be looked at."""
+    side_effects: tuple[SideEffect, ...] = ()
+    growth: tuple[SideEffect, ...] = ()
+    """Side effects unless they come but once."""
+    spoiled: bool = False
+    """The call has left something in its process that a later one would be blamed for."""
+    overwritten: tuple[str, ...] = ()
+    """Results of the call with `keep` whose bits changed since."""
+    heap: int = 0
+    """Bytes that the process holds after the call."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +105,7 @@ class _Raised:
 def work(descriptor: int, arena: int, log: int) -> None:
     """Answer requests until the judge hangs up. Runs in the worker; the descriptors are of its connection, arena and log."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    inherit_orphans()
     os.ftruncate(log, 0)
     os.lseek(log, 0, os.SEEK_SET)
     os.dup2(log, 2)
@@ -92,8 +114,7 @@ def work(descriptor: int, arena: int, log: int) -> None:
     try:
         capacity, candidate = connection.recv()
         shared = Arena(arena, capacity)
-        caller = Caller(candidate, shared)
-        fault.install(shared)  # after the candidate is loaded: its libraries may install handlers of their own
+        caller = Caller(candidate, shared, note_faults=True)
         connection.send(None)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the judge reports it
         connection.send(Outcome("harness", type(error).__name__, f"the candidate does not load: {error}"))
@@ -109,14 +130,22 @@ def work(descriptor: int, arena: int, log: int) -> None:
 class Caller:
     """Makes calls of one candidate in this process."""
 
-    def __init__(self, candidate: Candidate, arena: Arena) -> None:
+    def __init__(self, candidate: Candidate, arena: Arena, note_faults: bool = False) -> None:
         self.arena = arena
+        self.surroundings = Surroundings()
+        before = self.surroundings.read()
         candidate.enter_for_trial()
         self.function: Callable[..., Any] = candidate.load()
         self.observe = candidate.observer()
         self.survey = candidate.surveyor()
         self.count = candidate.counter()
         self.inspect = candidate.inspector()
+        if note_faults:  # now that the candidate is loaded: its libraries may have handlers of their own
+            fault.install(arena)
+        self.unspoiled = self.surroundings.read(deep=True)
+        self.on_loading = on_loading(before, self.unspoiled)
+        self.kept: list[tuple[str, Tensor, bytes]] = []
+        self.called = False
         self.threads = 0
         self.guards: list[int] = []
 
@@ -131,13 +160,34 @@ class Caller:
         self.count()
         if guarded:
             self._arm(request)
+        loaded, before = len(sys.modules), self.surroundings.read(request.deep)
+        if guarded and request.deep and lasting(before) != lasting(self.unspoiled):
+            return Outcome("spoiled")
         answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
+        after = self.surroundings.read(request.deep)
         outcomes = self._outcomes(request, answers, calls)
-        for outcome, call, before in zip(outcomes, calls, shapes):
-            outcome.moved = tuple(name for name, shape in before.items() if shape != _shape(call[name]))
+        for outcome, call, shape in zip(outcomes, calls, shapes):
+            outcome.moved = tuple(name for name, was in shape.items() if was != _shape(call[name]))
             outcome.ran = self.observe(False)
         left = self.inspect()  # before the counts begin anew
-        return replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), left=left, executed=self.count())
+        told = replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), left=left, executed=self.count())
+        self._tell(told, request, before, after, len(sys.modules) != loaded)
+        return told
+
+    def _tell(self, outcome: Outcome, request: CallRequest, before: Any, after: Any, imported: bool) -> None:
+        """Say what the call changed in its process, and what it did to the results of an earlier one."""
+        outcome.overwritten = tuple(name for name, kept, bits in self.kept if _bits(kept) != bits)
+        outcome.side_effects = self.on_loading
+        if before != after:
+            found = changes(before, after, imported)
+            # Each thread of a call with `also` has an OpenMP pool of its own, which goes when the thread has gone.
+            outcome.growth = () if request.also else tuple(effect for effect in found if effect.name in GROWING)
+            outcome.side_effects += tuple(effect for effect in found if effect.name not in GROWING)
+        outcome.heap = heap_bytes()
+        if request.deep and busy():
+            outcome.side_effects += (SideEffect("left_behind", "threads", "something goes on running after the call"),)
+        outcome.spoiled = len(outcome.side_effects) > len(self.on_loading)
+        self.threads = torch.get_num_threads()
 
     def _arm(self, request: CallRequest) -> None:
         """Guard the request's pages, and no others. They stay guarded: the next call often has the same."""
@@ -192,6 +242,8 @@ class Caller:
     def _collect(self, request: CallRequest, result: Any, arguments: Mapping[str, Any], at: int) -> tuple[dict[str, Any], int]:
         """The results, tensors copied into the arena from `at` on, and where the next one may go."""
         collected: dict[str, Any] = {}
+        if request.keep:
+            self.kept = []
         for name, value in named_results(result, request.results).items():
             if not isinstance(value, Tensor):
                 if not isinstance(value, PLAIN):
@@ -205,7 +257,9 @@ class Caller:
             sizes = tuple(value.shape)
             copy = Placed(value.dtype, at, sizes, tuple(torch.empty(sizes, device="meta").stride()))
             self.arena.view(copy).copy_(value)
-            collected[name] = Returned(copy, strides, _aliased(value, arguments))
+            collected[name] = Returned(copy, strides, _aliased(value, arguments), _form(value))
+            if request.keep and not collected[name].aliases:
+                self.kept.append((name, value, _bits(value)))
             at += value.numel() * value.element_size()
         return collected, at
 
@@ -223,7 +277,25 @@ def named_results(result: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _shape(tensor: Tensor) -> tuple[Any, ...]:
-    return (tensor.data_ptr(), tensor.shape, tensor.stride())
+    storage = tensor.untyped_storage()
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, storage.nbytes())
+
+
+def _bits(tensor: Tensor) -> bytes:
+    """Its elements as they lie in memory."""
+    span = reach(tensor.shape, tensor.stride()) * tensor.element_size()
+    return ctypes.string_at(tensor.data_ptr(), span)
+
+
+def _form(value: Tensor) -> str:
+    """What sets a result apart from a plain tensor of its size; empty if nothing does."""
+    if type(value) is not Tensor:
+        return f"is a {type(value).__name__}, a subclass of Tensor"
+    flags = {"requires_grad": value.requires_grad, "its conj bit": value.is_conj(), "its neg bit": value.is_neg()}
+    if any(flags.values()):
+        return f"has {' and '.join(name for name, holds in flags.items() if holds)} set"
+    held, needed = value.untyped_storage().nbytes(), value.numel() * value.element_size()
+    return f"holds {held} bytes of storage for {needed}" if held > STORAGE_TIMES * needed + STORAGE_BYTES else ""
 
 
 def _aliased(value: Tensor, arguments: Mapping[str, Any]) -> str:

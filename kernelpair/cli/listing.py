@@ -42,7 +42,7 @@ def _cover(options: argparse.Namespace, suite: Suite) -> int:
     found = provider_named(suite, options.provider)
     covered: dict[str, dict[str, Any]] = {
         name: {"operator": (adapter.call.__doc__ or "").strip().split("\n")[0], "limits": list(adapter.limits),
-               "silent": dict(adapter.silent)}
+               "silent": dict(adapter.silent), "side_effects": dict(adapter.side_effects)}
         for name in sorted(found.adapters)
         for adapter in [found.adapter(name)]
     }
@@ -62,6 +62,8 @@ def _cover(options: argparse.Namespace, suite: Suite) -> int:
             console.print(f"  unsupported  {limit}", soft_wrap=True, markup=False)
         for relation, says in entry["silent"].items():
             console.print(f"  not asked    {relation}: {says}", soft_wrap=True, markup=False)
+        for effect, says in entry["side_effects"].items():
+            console.print(f"  not judged   {effect}: {says}", soft_wrap=True, markup=False)
     console.print(f"not covered: {' '.join(left)}", soft_wrap=True, markup=False)
     return EXIT_OK
 

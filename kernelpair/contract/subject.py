@@ -25,6 +25,8 @@ class Subject:
     """One of the truth's `roundings`, which the candidate is known to do: it is judged by the bound derived with it."""
     claimed: Callable[[Any], bool] = lambda case: True
     """The cases in which the candidate takes the path that it claims (`Candidate.claims`)."""
+    side_effects: Mapping[str, str] = field(default_factory=dict)
+    """Known side effects of its calls, which are not judged: name, as a failure names it -> why."""
     foreign: bool = False
     """Somebody else's kernel: it may say `Unsupported`, and no tier is asked for."""
 

@@ -17,11 +17,17 @@ KINDS = {
     "relation": "two calls that the contract relates disagree",
     "crash": "the process died of a signal or left",
     "hang": "the call did not come back",
+    "kills_parent": "the call ended the process that started the one it ran in",
+    "fp_state": "the call, or loading the kernel, changed how floating-point numbers are computed afterwards",
+    "settings": "the call changed a setting of its process, such as torch's threads, a random state or the working directory",
+    "left_behind": "the call left a thread, a process, a file descriptor or a temporary file",
+    "leak": "each of several equal calls keeps more memory",
+    "overwritten": "a later call wrote to the result of an earlier one",
+    "result_form": "a result is no plain tensor: a subclass, requires_grad, a conj or neg bit, far too large a storage",
     "exception": "an exception instead of a result, or another one than the contract's",
     "missing_error": "a result where the contract demands an error",
     "wrong_tier": "another tier ran than the one on trial",
     "wrong_path": "the call took another path than the one that the candidate claims",
-    "left_behind": "the call left a state of the process or its CPU that it must give back",
     "vacuous": "the bound is so loose over a whole run that it proves nothing",
 }
 

@@ -27,7 +27,7 @@ from kernelpair.contract.candidate import Candidate, module_of_file
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Pair, Within
 from kernelpair.contract.subject import WRONG_CALLS, Subject
-from kernelpair.trial.modes import BUILT_IN
+from kernelpair.trial.modes import BUILT_IN, SIDE_EFFECTS
 
 GROUP = "kernelpair.providers"
 PREFIX = "provider:"  # of a candidate's name: what follows is what `--provider` was given
@@ -66,6 +66,8 @@ class Adapter:
     """A path, such as "amx", that the kernel takes; to fall back silently is then the failure `wrong_path`."""
     claimed: Callable[[Any], bool] = lambda case: True
     """The cases in which it takes that path."""
+    side_effects: Mapping[str, str] = field(default_factory=dict)
+    """What its calls are known to leave changed, by the name that a failure says, such as mxcsr -> the reason. Not judged."""
     timed: Callable[[Mapping[str, Any]], Calls] | None = None
     """Arguments of a bench row -> each way to do its work, by name: calls with everything prepared that an engine prepares once
     (packed weights, the cache in the kernel's own format). None: the adapter itself is timed."""
@@ -83,12 +85,14 @@ def adapts(
     rounding: str = "",
     claims: str = "",
     claimed: Callable[[Any], bool] = lambda case: True,
+    side_effects: Mapping[str, str] | None = None,
     timed: Callable[[Mapping[str, Any]], Calls] | None = None,
 ) -> Callable[[Callable[..., Any]], Adapter]:
     """Mark a function as the adapter of `pair` (a name from `kernelpair list`)."""
 
     def mark(call: Callable[..., Any]) -> Adapter:
-        return Adapter(pair, call, limits or {}, fit, silent or {}, rounding, claims, claimed, timed)
+        effects = side_effects or {}
+        return Adapter(pair, call, limits or {}, fit, silent or {}, rounding, claims, claimed, effects, timed)
 
     return mark
 
@@ -159,12 +163,17 @@ class Provider:
         if adapter.rounding and adapter.rounding not in known:
             says = f"no rounding {adapter.rounding!r}; known are {', '.join(map(repr, known)) or 'none'}"
             raise ProviderError(f"{self.name}: {pair.name} has {says}")
+        unknown = set(adapter.side_effects) - set(SIDE_EFFECTS)
+        if unknown:
+            says = f"{self.name}: {pair.name}: no side effect is called {', '.join(sorted(unknown))}"
+            raise ProviderError(f"{says}; known are {', '.join(SIDE_EFFECTS)}")
         prepare = f"{self.place}:prepare" if callable(getattr(self.module, "prepare", None)) else ""
         entry = f"{self.place}:{self.adapters[pair.name]}"
         candidate = Candidate(PREFIX + self.spec, entry, f"{__name__}:enter" if prepare else "", claims=adapter.claims)
         skipped = (*SKIPPED_TRIALS, *adapter.silent)
         limits, fit, rounding, claimed = adapter.limits, adapter.fit, adapter.rounding, adapter.claimed
-        return Subject(pair, candidate, limits, fit, skipped, rounding=rounding, claimed=claimed, foreign=True)
+        effects = adapter.side_effects
+        return Subject(pair, candidate, limits, fit, skipped, rounding, claimed, effects, foreign=True)
 
 
 def enter(name: str) -> None:

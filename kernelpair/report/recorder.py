@@ -68,9 +68,17 @@ class Recorder(Session):
             if plane is not None and (known is None or plane.wrong):
                 self.planes[compared.name] = plane
 
-    def call(self, placement: Placement, threads: int = THREADS, others: Sequence[Placement] = ()) -> Outcome:
+    def call(
+        self,
+        placement: Placement,
+        threads: int = THREADS,
+        others: Sequence[Placement] = (),
+        *,
+        keep: bool = False,
+        deep: bool = False,
+    ) -> Outcome:
         """The call, and then how its memory looks."""
-        outcome = super().call(placement, threads, others)
+        outcome = super().call(placement, threads, others, keep=keep, deep=deep)
         if not any(strip.trespasses for strip in self.strips):
             refused = self.case.trial.startswith(WRONG_CALL) or self.case.trial == "fuzz"  # then nothing may change
             scratch = dict.fromkeys(self.pair.signature.scratch, True)

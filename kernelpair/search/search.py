@@ -29,7 +29,8 @@ PHASES = (Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
 MODELS_EVERY = 50  # one case in so many has the sizes of a model (`Cases.models`),
 LEAST_MODELS = 3  # and so many do at the start of a run that has room for them; Hypothesis makes the first a smallest one
 # How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
-TRIALS = ("value",) * 4 + ("repeat", "threads", "concurrent", "poison") + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz",)
+ONCE = ("repeat", "threads", "concurrent", "poison", "aftermath")
+TRIALS = ("value",) * 4 + ONCE + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz",)
 
 
 class Caught(Exception):

@@ -54,6 +54,7 @@ def check(
         journal.note(session.verdict.line)
     with suppress(Abandoned):
         hold_trial(session)
+    session.verdict.failures += session.effects
     return session.verdict
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernelpair.call.place import Placement
 from kernelpair.call.runner import HarnessError
+from kernelpair.call.surroundings import LEAST_LEAK, NAMES
 from kernelpair.call.values import permutation
 from kernelpair.call.worker import Outcome
 from kernelpair.contract.case import WRONG_CALL, Case
@@ -22,12 +23,16 @@ from kernelpair.trial.session import THREADS, Session
 CALLERS = 3  # Python threads of a `concurrent` trial
 WRONG_CALLS = 4  # of one `wrong_call` trial at least: together they cost about as much as two judged calls
 SHARE = 8  # of a pair that has more than 32 an eighth, or the rarest would not be made in thousands of cases
+EQUAL_CALLS, WARMING_CALLS = 5, 1  # of an `aftermath` trial; the first may fill caches
+HEAP = "heap"
+SIDE_EFFECTS = (*NAMES, HEAP)  # the names that failures give them
 CONTRACT_ERRORS = (TypeError, ValueError, IndexError)
 BUILT_IN = {
     "repeat": "the same call twice gives the same bits",
     "threads": "any number of threads up to twice the cores stays within the bound",
     "concurrent": "calls from several Python threads at once give the bits of one alone",
     "fuzz": "a call made wrong at random raises TypeError, ValueError or IndexError where the reference does; nothing changes",
+    "aftermath": "a call leaves its process as it was, keeps no memory, and its results are not written to by later calls",
     "poison": "other content in unused bytes, scratch and fresh outputs, and the guard page on the other side: the same bits",
 }
 
@@ -88,6 +93,25 @@ def _expect_first(session: Session, case: Case, outputs: Outputs, says: str) -> 
                 keep = torch.as_tensor(mask).expand(value.shape)
                 value, first = value[keep], first[keep]
             session.expect_same(name, value, first, says, "nondeterministic")
+
+
+def _aftermath(session: Session) -> None:
+    """Keep the results of a call, make one with other data, then the first again and again, looking at all that it leaves."""
+    if not session.verdict.passed:
+        return
+    session.call(session.place(), keep=True)
+    given = session.pair.cases.inputs(replace(session.case, seed=session.case.seed ^ 1))
+    overwritten = session.call(session.place(given)).overwritten
+    for name in overwritten:
+        session.record([Failure("overwritten", name, "the result changed when the call was made with other data")])
+    placement = session.place()
+    held = []
+    for last in [False] * (EQUAL_CALLS - 1) + [True]:
+        session.restore(placement)
+        held.append(session.call(placement, deep=last).heap)
+    grown = [after - before for before, after in zip(held[WARMING_CALLS:], held[WARMING_CALLS + 1 :])]
+    if min(grown) >= LEAST_LEAK and HEAP not in session.subject.side_effects:
+        session.record([Failure("leak", HEAP, f"{HEAP}: each of {len(grown)} equal calls keeps {min(grown)} bytes or more")])
 
 
 def _threads(session: Session) -> None:
@@ -179,7 +203,7 @@ def _fuzz(session: Session) -> None:
     elif session.changed(placement):
         raise HarnessError(f"the reference of {session.pair.name} refuses {says} after it has written")
     outcome = session.call(placement)
-    if outcome.status in ("crash", "hang"):
+    if outcome.status in ("crash", "hang", "kills_parent"):
         session.record([Failure(outcome.status, "", f"{says}: {outcome.message}")])
         return
     if refused is None:
@@ -217,6 +241,7 @@ def _reference_refuses(session: Session, placement: Placement, wrong_call: Wrong
 VARIED: Mapping[str, Callable[[Session], None]] = {
     "repeat": _repeat,
     "poison": _poison,
+    "aftermath": _aftermath,
     "threads": _threads,
     "concurrent": _concurrent,
 }

@@ -19,6 +19,7 @@ from kernelpair.trial import judge
 from kernelpair.trial.purity import unchanged
 from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, Masks, refuse_unknown_outputs, truth_of
 
+MOVED = "the call changed the argument's sizes, strides, data pointer, dtype, requires_grad or storage"
 THREADS = 2  # of a call, unless the trial varies them
 
 
@@ -49,6 +50,8 @@ class Session:
         self.case = case
         self.runner = runner
         self.verdict = Verdict(case, self.pair.line(case))
+        self.effects: list[Failure] = []
+        """Side effects of the calls, each by its name once."""
         self.first: JudgedCall
         self._drawn: list[tuple[Case, Inputs]] = []
         self._expected: Expected | None = None
@@ -193,14 +196,27 @@ class Session:
         for failure in failures:
             self.verdict.failures.append(replace(failure, kind="relation", detail=f"{says}: {failure.detail}"))
 
-    def call(self, placement: Placement, threads: int = THREADS, others: Sequence[Placement] = ()) -> Outcome:
+    def call(
+        self,
+        placement: Placement,
+        threads: int = THREADS,
+        others: Sequence[Placement] = (),
+        *,
+        keep: bool = False,
+        deep: bool = False,
+    ) -> Outcome:
         """Call the candidate on what was placed; on `others` too, from Python threads of their own at the same time."""
         self.verdict.calls += 1 + len(others)
         guards = [page for each in (placement, *others) for page in each.guards]
         also = [other.arguments for other in others]
         results = tuple(self.pair.signature.results)
-        request = CallRequest(placement.arguments, guards, self.runner.arena.used, results, threads, also)
+        request = CallRequest(placement.arguments, guards, self.runner.arena.used, results, threads, also, keep, deep)
         outcome = self.runner.run(request)
+        if outcome.growth and not outcome.spoiled:  # what comes but once serves later calls
+            for each in (placement, *others):
+                self.restore(each)
+            outcome = self.runner.run(request)
+            outcome.side_effects += outcome.growth
         if outcome.status == "harness":
             raise HarnessError(outcome.message)
         if outcome.fault is not None:
@@ -209,7 +225,15 @@ class Session:
             outcome.message = says + outcome.message.removeprefix(outcome.error)
         self.verdict.paths.update(outcome.paths)
         self.verdict.executed.update(outcome.executed or {})
+        self._note_effects(outcome)
         return outcome
+
+    def _note_effects(self, outcome: Outcome) -> None:
+        """What the call changed in its process: each once, behind whatever else is wrong."""
+        for effect in outcome.side_effects:
+            failure = Failure(effect.kind, effect.name, f"{effect.name}: {effect.says}")
+            if effect.name not in self.subject.side_effects and failure.tensor not in {known.tensor for known in self.effects}:
+                self.effects.append(failure)
 
     def outputs_of(self, placement: Placement, outcome: Outcome, note: str) -> Outputs:
         """The outputs of a further call of the case itself; all but their values is judged. Raises Abandoned."""
@@ -230,7 +254,7 @@ class Session:
             raise Abandoned
         self.record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.signature.scratch)), note)
         for name in outcome.moved:
-            self.record([Failure("layout", name, "the call changed the argument's sizes, strides or data pointer")], note)
+            self.record([Failure("layout", name, MOVED)], note)
         if outcome.left:
             self.record([Failure("left_behind", "", outcome.left)], note)
         self._judge_path(case, outcome, note)
@@ -279,6 +303,8 @@ class Session:
         legal = self.pair.signature.result_layout or (lambda case, name, sizes, strides: _is_contiguous(sizes, strides))
         if not legal(case, name, sizes, returned.strides):
             self.record([Failure("layout", name, f"strides {list(returned.strides)} for sizes {list(sizes)}")], note)
+        if returned.form:
+            self.record([Failure("result_form", name, f"the result {returned.form}")], note)
         if returned.aliases:
             self.record([Failure("layout", name, f"the result shares memory with {returned.aliases}")], note)
         expected = truth.get(name)

@@ -1,6 +1,12 @@
 // Deliberately bad kernels, one for each class of fault that the harness must catch. The contract that they break:
 //   out[slots[n], :] = scale * x[n, :]   for float32 x [rows, width] and out [P, width]; slots are distinct and in [0, P).
 // Test-only: plain C functions over raw pointers, called through ctypes; no part of the library.
+#include <dlfcn.h>
+#include <signal.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -117,4 +123,38 @@ KERNEL(corrupts_heap) {
 KERNEL(loops_forever) {
   BEGIN;
   for (volatile int64_t spin = 0;; ++spin) {}
+}
+
+// --- side effects: called beside a right kernel ---
+
+#if defined(__x86_64__)
+extern "C" void set_mxcsr(int value) { _mm_setcsr(static_cast<unsigned>(value)); }
+
+extern "C" void set_x87(int value) {
+  const uint16_t word = static_cast<uint16_t>(value);
+  asm volatile("fldcw %0" : : "m"(word));
+}
+
+// In the threads that torch computes with, but for the calling one: whichever OpenMP is loaded is asked.
+extern "C" void set_mxcsr_in_pool(int value) {
+  using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+  using Number = int (*)();
+  const auto parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+  static const auto number = reinterpret_cast<Number>(dlsym(RTLD_DEFAULT, "omp_get_thread_num"));
+  static int wanted;
+  wanted = value;
+  if (parallel && number)
+    parallel([](void*) {
+      if (number() != 0) set_mxcsr(wanted);
+    }, nullptr, 2, 0);
+}
+#endif
+
+extern "C" void set_alternative_stack() {
+  static char stacks[2][1 << 16];
+  static int turn = 0;
+  stack_t stack = {};
+  stack.ss_sp = stacks[turn ^= 1];
+  stack.ss_size = sizeof stacks[0];
+  sigaltstack(&stack, nullptr);
 }

@@ -1,0 +1,38 @@
+"""The harness on trial: what a kernel leaves changed beside its result must be caught, with the right word for it."""
+
+import pytest
+
+from kernelpair.call.runner import Isolated
+from kernelpair.contract.subject import Subject
+from kernelpair.search.search import Search
+from kernelpair.search.tally import Tally
+from tests.selftest.side_effects import FAULTS, subject
+from tests.selftest.toy import library
+
+CASES = 200
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    library()
+
+
+def _try(tried: Subject, cases: int = CASES) -> Tally:
+    with Isolated(tried.candidate, preload=("properties.suite",), hang_seconds=5.0) as runner:
+        return Search(tried, runner, shrink_seconds=2.0).run(cases, None, 1, None)
+
+
+def test_a_kernel_that_leaves_nothing_passes() -> None:
+    tally = _try(subject("good"))
+    assert tally.passed, tally.failures
+    assert tally.trials["aftermath"] > 0
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_left_is_caught(fault: str) -> None:
+    tally = _try(subject(fault))
+    assert FAULTS[fault] in tally.failures, f"{set(tally.failures)} after {tally.cases} cases"
+
+
+def test_what_is_known_is_not_judged() -> None:
+    assert _try(subject("flushes_when_loaded", mxcsr="its library is compiled with -ffast-math"), 60).passed
