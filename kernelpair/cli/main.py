@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from kernelpair import __version__
 from kernelpair.call.system import inherit_orphans, kill_children
+from kernelpair.cli.supervised import supervised
 from kernelpair.interruption import handled_by, ignore_signals, interrupt, take_over
 from kernelpair.names import unknown
 from kernelpair.report.files import WriteError, write_whole
@@ -355,7 +356,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.Namespace(command="")
     take_over(lambda number, frame: _leave(options))
     parser().parse_args(namespace=options)
-    status = _run(options)
+    if options.command == "check" and options.in_process:
+        status = supervised(lambda: _run(options), EXIT_HARNESS)
+    else:
+        status = _run(options)
     ignore_signals()
     return status
 

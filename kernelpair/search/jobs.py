@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -80,10 +81,12 @@ def carry_out(
     progress: Callable[[Tally], None],
     stopped: Callable[[], bool] = lambda: False,
     ended: Ended | None = None,
+    running: Path | None = None,
 ) -> Ended:
-    """Run one job in this process. KeyboardInterrupt ends it with what is known, which is in `ended` at any time."""
+    """Run one job in this process. KeyboardInterrupt ends it with what is known, which is in `ended` at any time.
+    The line of the case that is tried is in the file `running`."""
     ended = ended or Ended(job)
-    journal = Journal(STATE / f"running-{os.getpid()}.json")
+    journal = Journal(running or STATE / f"running-{os.getpid()}.json")
     try:
         subject = resolve(job.pair, job.candidate)
         pair, candidate = subject.pair, subject.candidate
@@ -121,7 +124,7 @@ def judge(descriptor: int, channel: int) -> None:
     signal.signal(signal.SIGINT, interrupt)
     adopt(channel)
     connection: Connection = Connection(descriptor)
-    resolve, preload = connection.recv()
+    resolve, preload, journal = connection.recv()
     torch.set_num_threads(1)
     while True:
         job = connection.recv()
@@ -139,7 +142,7 @@ def judge(descriptor: int, channel: int) -> None:
 
         with suppress(KeyboardInterrupt):
             running = True
-            carry_out(job, resolve, preload, False, progress, connection.poll, ended)
+            carry_out(job, resolve, preload, False, progress, connection.poll, ended, journal)
             running = False
         running = False
         connection.send(ended)
@@ -149,6 +152,8 @@ def judge(descriptor: int, channel: int) -> None:
 class _Seat:
     process: Forked
     connection: Connection
+    running: Path
+    """The file with the case that it tries."""
     job: Job | None = None
     cases: int = 0
     """That the job has tried, as far as it told."""
@@ -162,6 +167,7 @@ class Jobs:
         fork_server([*preload, __name__])  # it loads torch while this process goes on
         self._processes = processes
         self._seats: list[_Seat] = []
+        self._numbers = count(1)
 
     def run(
         self,
@@ -198,8 +204,9 @@ class Jobs:
         server = fork_server([*self._preload, __name__])
         with theirs, server.channel() as channel:
             process = server.fork(f"{__name__}:{judge.__name__}", theirs.fileno(), channel.fileno())
-        ours.send((self._resolve, self._preload))
-        return _Seat(process, ours)
+        running = STATE / f"running-{os.getpid()}-{next(self._numbers)}.json"
+        ours.send((self._resolve, self._preload, running))
+        return _Seat(process, ours, running)
 
     def _lead(
         self,
@@ -244,11 +251,17 @@ class Jobs:
             on_progress(*message)
 
     def _death(self, seat: _Seat) -> str:
+        """What ended a judging process, and what it was about: perhaps the kernel on trial killed it."""
+        case = ""
+        with suppress(OSError):
+            case = seat.running.read_text().strip()
+        during = f"; the case was {case}" if case else ""
         try:
             code = seat.process.wait(GONE_SECONDS)
         except ServerGone:
-            return "the judging process died with the server that started it"
-        return f"the judging process died (exit code {code})"
+            return f"the judging process died with the server that started it{during}"
+        how = signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
+        return f"the judging process died ({how}){during}"
 
     def _stop(self, on_end: Callable[[Ended], None]) -> None:
         """Tell the busy ones to stop, which any message does; interrupt those in a long case; take what they know."""

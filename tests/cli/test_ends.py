@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kernelpair.pytest_plugin import profile_name
-from tests.processes import ENDED_WITHIN, Run, run, wait_for
+from tests.processes import ENDED_WITHIN, MARK, Run, run, wait_for
 
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHARED = Path("/dev/shm")  # noqa: S108 - looked at, not written to
@@ -95,21 +95,50 @@ def test_what_a_candidate_starts_goes_with_it(tmp_path: Path) -> None:
         assert not running.left()
 
 
+def test_a_candidate_that_kills_its_judge_is_told_with_its_case(tmp_path: Path) -> None:
+    provider = _provider(tmp_path, "kill_judge()")
+    with run(tmp_path / "run", "check", "store_cache", "--provider", provider, "--examples", "5", *SUITE) as running:
+        out, _ = running.end()
+        assert not running.left()
+    assert running.process.returncode == 70
+    assert "the judging process died (SIGKILL); the case was {" in out
+
+
+def test_a_candidate_that_leaves_in_process_does_not_end_the_run_as_passed(tmp_path: Path) -> None:
+    command = ("check", "store_cache", "--provider", _provider(tmp_path, "os._exit(0)"), "--examples", "5", "--in-process")
+    with run(tmp_path / "run", *command, *SUITE) as running:
+        _, err = running.end()
+    assert running.process.returncode == 70
+    assert "a kernel ended the process it ran in (status 0); .kernelpair/running-" in err
+
+
 def _provider(folder: Path, does: str) -> str:
     """A provider whose store_cache also does something else."""
     path = folder / "mine.py"
-    path.write_text(PROVIDER.format(does=does))
+    path.write_text(PROVIDER.format(does=does, mark=MARK))
     return str(path)
 
 
 PROVIDER = '''
+import os
+import signal
 import subprocess
 import time
+from contextlib import suppress
+from pathlib import Path
 
 from kernelpair.providers.provider import adapts
 from reference.store_cache import store_cache as stored
 
 NAME = "mine"
+
+
+def kill_judge():
+    mark = os.environb[b"{mark}"]
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            if (process / "comm").read_text() == "kernelpair-judg\\n" and mark in (process / "environ").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 @adapts("store_cache")

@@ -1,0 +1,42 @@
+"""A command whose kernels run in its own process: another one stands by, to say so if they end it."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+
+from kernelpair.call.system import die_with
+from kernelpair.interruption import take_over
+
+
+def supervised(run: Callable[[], int], unfinished: int) -> int:
+    """The status of `run`, which happens in a child; `unfinished`, with a word on stderr, if that never came to its end.
+
+    Without this, a kernel that calls `_exit(0)` would end the command as if all were well.
+    """
+    ended, tells = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if not child:
+        os.close(ended)
+        die_with(parent)
+        status = run()
+        os.write(tells, b"!")
+        return status
+    os.close(tells)
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    take_over(hand_on)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if os.read(ended, 1):
+        return code
+    how = f"status {code}" if code >= 0 else signal.Signals(-code).name
+    says = f"a kernel ended the process it ran in ({how}); .kernelpair/running-{child}.json holds the case"
+    print(f"kernelpair: {says}", file=sys.stderr)
+    return unfinished
