@@ -20,7 +20,7 @@ KINDS = {
     "kills_parent": "the call ended the process that started the one it ran in",
     "fp_state": "the call, or loading the kernel, changed how floating-point numbers are computed afterwards",
     "settings": "the call changed a setting of its process, such as torch's threads, a random state or the working directory",
-    "left_behind": "the call left a thread, a process, a file descriptor or a temporary file",
+    "left_behind": "the call left a thread, a process, a file descriptor, a temporary file, or tiles that stay configured",
     "leak": "each of several equal calls keeps more memory",
     "overwritten": "a later call wrote to the result of an earlier one",
     "result_form": "a result is no plain tensor: a subclass, requires_grad, a conj or neg bit, far too large a storage",
