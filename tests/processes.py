@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 MARK = "KERNELPAIR_RUN_OF_A_TEST"  # in the environment of a run, and of all that it starts
-COMMAND = [sys.executable, "-m", "kernelpair.cli"]
+COMMAND = ("-m", "kernelpair.cli")
 STARTED_WITHIN, ENDED_WITHIN, GONE_WITHIN = 120.0, 60.0, 10.0
 
 
@@ -24,21 +24,33 @@ def wait_for(condition: Callable[[], Any], seconds: float) -> Any:
 
 
 class Run:
-    """A command that runs in a folder of its own, in a session of its own."""
+    """A command that runs in a folder of its own, or `where` it is told to, in a session of its own.
 
-    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+    `python` are options of the interpreter, `before` is called in the new process, and None removes a variable.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        where: Path | None = None,
+        python: Sequence[str] = (),
+        before: Callable[[], object] = lambda: None,
+        **environment: str | None,
+    ) -> None:
         self.folder, self.temporary = folder, folder / "tmp"
-        self.temporary.mkdir(parents=True)
+        self.temporary.mkdir(parents=True, exist_ok=True)
         self._mark = f"{folder}-{os.getpid()}"
+        variables = {**os.environ, MARK: self._mark, "TMPDIR": str(self.temporary), **environment}
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            cwd=folder,
-            env={**os.environ, MARK: self._mark, "TMPDIR": str(self.temporary), **environment},
+            [sys.executable, *python, *COMMAND, *arguments],
+            cwd=where or folder,
+            env={name: value for name, value in variables.items() if value is not None},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=heed_signals,
+            preexec_fn=lambda: (heed_signals(), before()),
         )
 
     @property
@@ -71,9 +83,9 @@ class Run:
 
 
 @contextmanager
-def run(folder: Path, *arguments: str, **environment: str) -> Iterator[Run]:
+def run(folder: Path, *arguments: str, **how: Any) -> Iterator[Run]:
     """A run that is over at the end of the block, however the test ends."""
-    started = Run(folder, *arguments, **environment)
+    started = Run(folder, *arguments, **how)
     try:
         yield started
     finally:

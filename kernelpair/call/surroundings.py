@@ -164,7 +164,7 @@ def changes(before: tuple[Any, ...], after: tuple[Any, ...], imported: bool) -> 
     """What differs. With `imported`, of what loading a module does not change."""
     found = []
     for name, was, now in zip(NAMES, before, after):
-        if was != now and not (imported and name in BY_IMPORT):
+        if was != now and not (imported and name in BY_IMPORT) and not (name in GROWING and now < was):
             what = _CHANGES.get(name, "{1} instead of {0}" if name not in _UNPRINTED else "changed")
             found.append(SideEffect((STATE | DEEP)[name], name, what.format(_shown(name, was), _shown(name, now))))
     return found

@@ -20,7 +20,7 @@ class Case:
     layout or another dtype of indices holds the same numbers.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     seed: int = 0
     dtype: str = "float32"
@@ -74,10 +74,21 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a case holds plain values only, got {type(value).__name__}")
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Of a key that stands twice, Python's reader would take the last."""
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise CaseError(f"{name!r} stands twice in an object of the case")
+    return dict(pairs)
+
+
 def pair_of_line(line: str) -> tuple[str, int, dict[str, Any]]:
     """The pair's name, the schema version and the remaining fields of a line. Raises CaseError."""
     try:
-        values = json.loads(line)
+        values = json.loads(line, object_pairs_hook=_unique)
+    except CaseError:
+        raise
     except (ValueError, RecursionError) as error:  # ValueError: also a number of more digits than Python reads
         raise CaseError(f"not a line of JSON ({error}): {line[:80]!r}") from None
     if not isinstance(values, dict) or not isinstance(values.get("pair"), str):

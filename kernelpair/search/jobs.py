@@ -108,8 +108,7 @@ def carry_out(
     except Exception as error:  # noqa: BLE001 - one pair's mistake must not end the other trials
         ended.error = f"{type(error).__name__}: {error}"
     finally:
-        journal.close()
-        journal.path.unlink(missing_ok=True)
+        journal.remove()
     return ended
 
 

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from kernelpair.call.layout import FUSED
 from kernelpair.call.memory import PAGE
+from kernelpair.call.place import resolve, settle
 from kernelpair.call.runner import Runner
 from kernelpair.contract.case import WRONG_CALL, Case, CaseError, from_values, pair_of_line
-from kernelpair.contract.pair import Inputs, NotFuzzed, Pair
+from kernelpair.contract.pair import Inputs, NotFuzzed, Pair, Stepwise
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict
 from kernelpair.names import unknown
@@ -24,21 +25,34 @@ BUILD_BYTES = 1 << 30  # that building a saved case may take: far above what any
 
 
 class Journal:
-    """The line of the case that is running, on disk before its first call: it survives whatever the case does."""
+    """The line of the case that is running, on disk before its first call: it survives whatever the case does.
+
+    In a folder that cannot be written it is kept in memory, and a case that ends the harness is lost.
+    """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        except OSError:
+            self._file = os.memfd_create(path.name)
 
     def note(self, line: str) -> None:
         """Write the line over the last one."""
         data = line.encode() + b"\n"
-        os.pwrite(self._file, data, 0)
-        os.ftruncate(self._file, len(data))
+        with suppress(OSError):  # a full disk
+            os.pwrite(self._file, data, 0)
+            os.ftruncate(self._file, len(data))
 
     def close(self) -> None:
         os.close(self._file)
+
+    def remove(self) -> None:
+        """It is needed no more."""
+        self.close()
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
 
 
 def check(
@@ -81,7 +95,18 @@ def read_case(pairs: Mapping[str, Pair], line: str) -> tuple[Pair, Case]:
     except Exception as error:
         raise CaseError(f"{name}: this case cannot be built ({_own_fields(case)}): {error or type(error).__name__}") from error
     _check_placement(pair, case, inputs)
+    _check_contract(pair, case, inputs)
     return pair, case
+
+
+def _check_contract(pair: Pair, case: Case, inputs: Inputs) -> None:
+    """Raises CaseError where the reference refuses the inputs: no strategy draws such a case. Whole runs are not made."""
+    if isinstance(pair.truth, Stepwise):
+        return
+    try:
+        pair.reference(**resolve(settle(pair, case, inputs)))
+    except (TypeError, ValueError, IndexError) as refused:
+        raise CaseError(f"{pair.name}: no case of the contract ({_own_fields(case)}): {refused}") from None
 
 
 def _check_placement(pair: Pair, case: Case, inputs: Inputs) -> None:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from hypothesis import strategies as st
+from pydantic import Field
 from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, POOL, READ_ONLY, TABLE
@@ -56,7 +57,7 @@ class DecodeAttentionCase(Case):
     width: int = 1
     width_v: int = 1
     splits: int = 1
-    window: int = 0
+    window: Annotated[int, Field(ge=-1)] = 0
     cap: float = 0.0
     sinks: Literal["none", "same", "float32"] = "none"
     cross: bool = False

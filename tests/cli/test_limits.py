@@ -1,0 +1,84 @@
+"""Narrow circumstances: a run works in them, or ends with one clear line and the right status."""
+
+import json
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelpair.contract.case import CaseError
+from kernelpair.trial.check import read_case
+from properties.suite import SUITE
+from tests.processes import Run, run
+
+CHECK = ("check", "store_cache", "--tier", "scalar", "--examples", "5", "--suite", "properties.suite")
+UNWRITABLE = Path("/sys")  # where root cannot make a file either
+FULL = "/dev/full"
+
+
+def _works(running: Run) -> str:
+    out, err = running.end()
+    assert running.process.returncode == 0, out + err
+    assert "1 passed, 0 failed" in out and "Traceback" not in err
+    assert not running.left()
+    return out
+
+
+def _one_core() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+CIRCUMSTANCES: dict[str, dict[str, Any]] = {
+    "no home, C locale": {"HOME": None, "LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "few file descriptors": {"before": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))},
+    "one core": {"before": _one_core},
+    "no asserts, no docstrings": {"python": ["-OO"]},
+}
+
+
+@pytest.mark.parametrize("how", CIRCUMSTANCES)
+def test_a_run_works_with(tmp_path: Path, how: str) -> None:
+    with run(tmp_path / "a folder of Zoë", *CHECK, "--json", "r.json", **CIRCUMSTANCES[how]) as running:
+        _works(running)
+    assert json.loads((running.folder / "r.json").read_text(encoding="utf-8"))["results"][0]["verdict"] == "pass"
+
+
+def test_a_run_works_where_nothing_can_be_written(tmp_path: Path) -> None:
+    with run(tmp_path / "run", *CHECK, where=UNWRITABLE) as running:
+        _works(running)
+
+
+def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
+    with run(tmp_path / "run", *CHECK, "--json", FULL, "--junit", "r.xml") as running:
+        out, err = running.end()
+    assert running.process.returncode == 70 and "Traceback" not in err
+    assert f"cannot write {FULL}: No space left on device" in out.splitlines()
+    assert (running.folder / "r.xml").is_file()
+
+
+def test_two_runs_in_one_folder_do_not_meet(tmp_path: Path) -> None:
+    with run(tmp_path / "run", *CHECK) as one, run(tmp_path / "run", *CHECK, MARK_OF="two") as two:
+        for running in (one, two):
+            out, err = running.end()
+            assert running.process.returncode == 0, out + err
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"pair":"decode_attention","v":1,"cap":NaN}', "cap: Input should be a finite number"),
+        ('{"pair":"decode_attention","v":1,"window":-9}', "window: Input should be greater than or equal to -1"),
+        ('{"pair":"decode_attention","v":1,"kv_heads":0}', "kv_heads = 0"),
+        ('{"pair":"decode_attention","v":1,"heads":3,"kv_heads":2}', "heads = 3, kv_heads = 2"),
+        ('{"pair":"store_cache","v":1,"seed":1,"seed":2}', "'seed' stands twice"),
+        ('{"pair":"store_cache","v":1,"layout":{"k":"dense","k":"padded"}}', "'k' stands twice"),
+        ('{"pair":"packed_linear","v":1,"N":1000000,"K":1000000}', "N = 1000000, K = 1000000"),
+        ('{"pair":"decode_attention","v":1,"lens":[1000000000000]}', "lens = (1000000000000,)"),
+    ],
+)
+def test_a_case_that_no_strategy_draws_is_refused_by_name(line: str, says: str) -> None:
+    with pytest.raises(CaseError) as refused:
+        read_case(SUITE.pairs(), line)
+    assert says in str(refused.value)
