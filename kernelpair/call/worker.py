@@ -18,12 +18,24 @@ from kernelpair.call import fault
 from kernelpair.call.fault import Fault
 from kernelpair.call.layout import reach
 from kernelpair.call.memory import Arena, Placed
-from kernelpair.call.surroundings import GROWING, SideEffect, Surroundings, busy, changes, heap_bytes, lasting, on_loading
+from kernelpair.call.surroundings import (
+    GROWING,
+    NAMES,
+    STATE,
+    SideEffect,
+    Surroundings,
+    busy,
+    changes,
+    heap_bytes,
+    lasting,
+    on_loading,
+)
 from kernelpair.call.system import inherit_orphans
 from kernelpair.contract.candidate import Candidate
 
 LOG_BYTES = 1 << 20  # the end of what a worker wrote, where its last words are looked for
 STORAGE_TIMES, STORAGE_BYTES = 8, 1 << 16  # more than so many times its size and so many bytes is too much for a result to hold
+THREADS = NAMES.index("torch_threads")
 PLAIN = (bool, int, float, str, tuple, list, type(None))  # what a call may return beside tensors
 
 
@@ -144,6 +156,7 @@ class Caller:
             fault.install(arena)
         self.unspoiled = self.surroundings.read(deep=True)
         self.on_loading = on_loading(before, self.unspoiled)
+        self.state = self.unspoiled
         self.kept: list[tuple[str, Tensor, bytes]] = []
         self.called = False
         self.threads = 0
@@ -160,11 +173,11 @@ class Caller:
         self.count()
         if guarded:
             self._arm(request)
-        loaded, before = len(sys.modules), self.surroundings.read(request.deep)
+        loaded, before = len(sys.modules), self._state(request, guarded)
         if guarded and request.deep and lasting(before) != lasting(self.unspoiled):
             return Outcome("spoiled")
         answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
-        after = self.surroundings.read(request.deep)
+        after = self.state = self.surroundings.read(request.deep)
         outcomes = self._outcomes(request, answers, calls)
         for outcome, call, shape in zip(outcomes, calls, shapes):
             outcome.moved = tuple(name for name, was in shape.items() if was != _shape(call[name]))
@@ -173,6 +186,12 @@ class Caller:
         told = replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), left=left, executed=self.count())
         self._tell(told, request, before, after, len(sys.modules) != loaded)
         return told
+
+    def _state(self, request: CallRequest, alone: bool) -> tuple[Any, ...]:
+        """The state before the call. In a process that does nothing else it is that after the last one, but for the threads."""
+        if request.deep or not alone or len(self.state) > len(STATE) or self.state[THREADS] != request.threads:
+            return self.surroundings.read(request.deep)
+        return self.state
 
     def _tell(self, outcome: Outcome, request: CallRequest, before: Any, after: Any, imported: bool) -> None:
         """Say what the call changed in its process, and what it did to the results of an earlier one."""
