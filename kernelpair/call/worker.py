@@ -36,6 +36,7 @@ from kernelpair.contract.candidate import Candidate
 LOG_BYTES = 1 << 20  # the end of what a worker wrote, where its last words are looked for
 STORAGE_TIMES, STORAGE_BYTES = 8, 1 << 16  # more than so many times its size and so many bytes is too much for a result to hold
 THREADS = NAMES.index("torch_threads")
+LEFT = "left_behind"  # not seen in a process that does other things too: threads, files and memory may be its own
 PLAIN = (bool, int, float, str, tuple, list, type(None))  # what a call may return beside tensors
 
 
@@ -184,7 +185,11 @@ class Caller:
             outcome.ran = self.observe(False)
         left = self.inspect()  # before the counts begin anew
         told = replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), left=left, executed=self.count())
-        self._tell(told, request, before, after, len(sys.modules) != loaded)
+        found = changes(before, after, len(sys.modules) != loaded) if before != after else []
+        self._tell(told, request, found if guarded else [effect for effect in found if effect.kind != LEFT])
+        if guarded and request.deep and busy():
+            told.side_effects += (SideEffect(LEFT, "threads", "something goes on running after the call"),)
+        told.spoiled = len(told.side_effects) > len(self.on_loading)
         return told
 
     def _state(self, request: CallRequest, alone: bool) -> tuple[Any, ...]:
@@ -193,19 +198,13 @@ class Caller:
             return self.surroundings.read(request.deep)
         return self.state
 
-    def _tell(self, outcome: Outcome, request: CallRequest, before: Any, after: Any, imported: bool) -> None:
+    def _tell(self, outcome: Outcome, request: CallRequest, found: list[SideEffect]) -> None:
         """Say what the call changed in its process, and what it did to the results of an earlier one."""
         outcome.overwritten = tuple(name for name, kept, bits in self.kept if _bits(kept) != bits)
-        outcome.side_effects = self.on_loading
-        if before != after:
-            found = changes(before, after, imported)
-            # Each thread of a call with `also` has an OpenMP pool of its own, which goes when the thread has gone.
-            outcome.growth = () if request.also else tuple(effect for effect in found if effect.name in GROWING)
-            outcome.side_effects += tuple(effect for effect in found if effect.name not in GROWING)
         outcome.heap = heap_bytes()
-        if request.deep and busy():
-            outcome.side_effects += (SideEffect("left_behind", "threads", "something goes on running after the call"),)
-        outcome.spoiled = len(outcome.side_effects) > len(self.on_loading)
+        # Each thread of a call with `also` has an OpenMP pool of its own, which goes when the thread has gone.
+        outcome.growth = () if request.also else tuple(effect for effect in found if effect.name in GROWING)
+        outcome.side_effects = (*self.on_loading, *(effect for effect in found if effect.name not in GROWING))
         self.threads = torch.get_num_threads()
 
     def _arm(self, request: CallRequest) -> None:
