@@ -126,7 +126,10 @@ def judge(descriptor: int, channel: int) -> None:
     resolve, preload, journal = connection.recv()
     torch.set_num_threads(1)
     while True:
-        job = connection.recv()
+        try:
+            job = connection.recv()
+        except EOFError:  # the leader is done, or gone
+            return
         if job is None:
             return
         ended, last = Ended(job), 0.0
