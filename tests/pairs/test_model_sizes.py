@@ -1,6 +1,7 @@
 """Cases of models' sizes: they come up, shrink to small ones, and pass every size that a kernel branches on."""
 
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import hypothesis
@@ -103,3 +104,37 @@ POOLS_AND_TABLES = {
 def test_rows_of_a_pool_or_table_may_lie_far_apart(pair: Pair) -> None:
     named = POOLS_AND_TABLES & pair.signature.layouts.keys()
     assert {name for name in named if "far" in pair.signature.layouts[name]} == named
+
+
+SOFTWARE_TILES = {  # pair -> what tiles in software are to meet, in bf16: whole blocks of the hardware's size, and tails
+    "mla_decode": [lambda case: case.latent == 512 and case.rope == 64 and max(case.lens) > 128 and case.heads == 128],
+    "decode_attention": [
+        lambda case: case.shared and case.width == 576 and max(case.lens) > 128 and case.heads >= 16,
+        lambda case: not case.shared and max(case.lens) > 256 and case.width == case.width_v == 128,
+    ],
+    "extend_attention": [lambda case: max(case.prefixes) >= 250 and max(case.extends) >= 33 and case.width == 128],
+    "paged_attention": [
+        lambda case: not case.latent and max(case.lens) > 256 and max(case.rows) >= 33 and case.width == 128,
+        lambda case: case.latent and case.width_v == 512 and max(case.lens) > 128,
+    ],
+    "chunk_gated_delta_rule": [lambda case: case.K == case.V == 128 and max(case.lengths) > 128],
+    "gdn_attention_core": [lambda case: case.K == case.V == 128 and max(case.prefills, default=0) > 128],
+    "packed_linear": [
+        lambda case: prod(case.outer) > 32 and prod(case.outer) % 32 and case.N > 32 and case.N % 32 and case.K > 2048,
+        lambda case: case.N > 150_000,
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SOFTWARE_TILES)
+def test_tiles_in_software_meet_whole_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Case] = []
+    monkeypatch.setattr(searching, "check", lambda subject, case, *rest: drawn.append(case) or Verdict(case, ""))
+    pair = PAIRS[name]
+    assert pair.cases.models is not None
+    only = replace(pair.cases, models=None, strategy=pair.cases.models(True), small=lambda case: True)
+    subject = Subject(replace(pair, cases=only), Candidate("any", "", slow=True))
+    Search(subject, Runner(), trial="value").run(DRAWS // 3, None, 1, None)
+    in_tiles = [case for case in drawn if case.dtype == "bfloat16"]
+    missed = [number for number, holds in enumerate(SOFTWARE_TILES[name]) if not any(map(holds, in_tiles))]
+    assert not missed, f"of {len(in_tiles)} cases none has what entry {missed} asks for"
