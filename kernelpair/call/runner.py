@@ -121,7 +121,7 @@ class Isolated(Runner):
         with theirs:
             self._process = self._fork(theirs.fileno())
         with suppress(BrokenPipeError, ConnectionResetError):  # that it died is seen below
-            self._connection.send((self.arena.capacity, self.candidate))
+            self._connection.send((self.arena.capacity, self.candidate, os.getcwd()))
         self.restarts += 1
         if not self._connection.poll(START_SECONDS):
             self._stop()

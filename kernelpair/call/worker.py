@@ -125,7 +125,8 @@ def work(descriptor: int, arena: int, log: int) -> None:
     os.dup2(log, 1)
     connection: Connection = Connection(descriptor)
     try:
-        capacity, candidate = connection.recv()
+        capacity, candidate, folder = connection.recv()
+        os.chdir(folder)  # the server may have begun in another
         shared = Arena(arena, capacity)
         caller = Caller(candidate, shared, note_faults=True)
         connection.send(None)

@@ -123,7 +123,8 @@ def judge(descriptor: int, channel: int) -> None:
     signal.signal(signal.SIGINT, interrupt)
     adopt(channel)
     connection: Connection = Connection(descriptor)
-    resolve, preload, journal = connection.recv()
+    resolve, preload, journal, folder = connection.recv()
+    os.chdir(folder)  # the server may have begun in another: paths are the leader's
     torch.set_num_threads(1)
     while True:
         try:
@@ -207,7 +208,7 @@ class Jobs:
         with theirs, server.channel() as channel:
             process = server.fork(f"{__name__}:{judge.__name__}", theirs.fileno(), channel.fileno())
         running = STATE / f"running-{os.getpid()}-{next(self._numbers)}.json"
-        ours.send((self._resolve, self._preload, running))
+        ours.send((self._resolve, self._preload, running, os.getcwd()))
         return _Seat(process, ours, running)
 
     def _lead(

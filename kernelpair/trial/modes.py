@@ -220,6 +220,8 @@ def _refusal(session: Session, placement: Placement, says: str) -> Exception | N
         session.ask_reference(placement)
     except CONTRACT_ERRORS as refused:
         return refused
+    except NotImplementedError:  # of a pair that is not finished
+        raise
     except Exception as other:
         raise HarnessError(f"the reference of {session.pair.name} answers {says} with {other!r}") from other
     return None
@@ -233,6 +235,8 @@ def _reference_refuses(session: Session, placement: Placement, wrong_call: Wrong
         if wrong_call.named_in(str(refused)):
             return
         raise HarnessError(f"{who} refuses {name} without naming {' or '.join(wrong_call.names)}: {refused}") from refused
+    except NotImplementedError:  # of a pair that is not finished
+        raise
     except Exception as other:
         raise HarnessError(f"{who} answers {name} with {other!r}, not {wanted}") from other
     raise HarnessError(f"{who} accepts {name}, the contract demands {wanted}")

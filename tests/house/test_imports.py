@@ -28,7 +28,7 @@ MAY_IMPORT = {  # beside the standard library
     "kernelpair.cli.completion": {"kernelpair", "shtab"},
     "kernelpair.timing": {"torch", "numpy", "pydantic", "rich", "matplotlib", "kernelpair"},
     "kernelpair.pytest_plugin": {"torch", "pytest", "kernelpair"},
-    "properties": {"torch", "numpy", "hypothesis", "kernelpair", "serving", "reference", "optimized", "properties"},
+    "properties": {"torch", "numpy", "hypothesis", "pydantic", "kernelpair", "serving", "reference", "optimized", "properties"},
 }
 OPTIONAL = ("jinja2", "matplotlib", "PIL", "ray", "redis", "shtab")  # of an extra: imported where they are used, and nowhere else
 HYPOTHESIS = (

@@ -12,7 +12,7 @@ from properties.object_mutants import MUTANTS, ObjectMutant, build, tier, tried
 from properties.suite import SUITE
 
 AMX = next(known for known in SUITE.tiers() if known.name == tier())
-CASES = 100
+CASES = 300
 DEFINITE = {"missing-release": "left_behind", "wrong-store": "value", "skipped-product": "value"}
 
 pytestmark = [
