@@ -25,7 +25,7 @@ def host(suite: Suite, mutant: Mutant) -> tuple[Candidate, str]:
 
 def moved_to(mutant: Mutant, instead: tuple[str, str] | None) -> Mutant:
     """The mutant in the second tier where it names the first."""
-    return replace(mutant, tier=instead[1]) if instead is not None and mutant.tier == instead[0] else mutant
+    return replace(mutant, tier=instead[1], elsewhere=True) if instead is not None and mutant.tier == instead[0] else mutant
 
 
 def planted(suite: Suite, mutant: Mutant, folder: Path) -> Candidate:

@@ -54,6 +54,8 @@ class Mutant:
     subtle: bool = False
     relation: str | None = None
     equivalent: str = ""
+    elsewhere: bool = False
+    """Planted in another tier than the one that it was written for, where what is equivalent may be noticed."""
 
     @property
     def name(self) -> str:

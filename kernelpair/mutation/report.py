@@ -61,7 +61,7 @@ def result_of(mutant: Mutant, tier: str, ended: Ended, pair: Pair) -> MutantResu
         beyond = [f"{result.sizes[name]} {name}, at most {most}" for name, (most, _) in pair.cases.sizes.items()
                   if result.sizes[name] > most]  # fmt: skip
         result.large = "; ".join(beyond)
-        if mutant.equivalent:
+        if mutant.equivalent and not mutant.elsewhere:
             result.verdict, result.reason = ERROR, f"declared equivalent ({mutant.equivalent}), but it was noticed"
     else:
         result.cases, result.seconds = tally.cases, round(tally.seconds, 2)

@@ -107,6 +107,12 @@ def ended(*steps: int) -> Ended:
     return Ended(Job("serving", "serving/pad-is-slot-0"), tally)
 
 
+def test_what_is_equivalent_in_one_tier_may_be_noticed_in_another() -> None:
+    mutant, pair = replace(ALL["serving/pad-is-slot-0"], equivalent="a reason"), PAIRS["serving"]
+    assert result_of(mutant, BEST, ended(3), pair).verdict == "error"
+    assert result_of(replace(mutant, elsewhere=True), BEST, ended(3), pair).verdict == "killed"
+
+
 def test_the_smallest_case_is_measured() -> None:
     mutant, pair = ALL["serving/pad-is-slot-0"], PAIRS["serving"]
     result = result_of(mutant, BEST, ended(9, 3), pair)
