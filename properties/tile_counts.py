@@ -22,7 +22,7 @@ def counted(pair: "Pair", row: "BenchRow", asked: bool) -> Mapping[str, float]:
     """Heading -> figure of one call. Raises Uncounted where it makes no sense, or unless `asked` takes minutes."""
     from kernelpair.call.place import resolve
     from kernelpair.timing.compare import prepared
-    from optimized import trapped
+    from optimized import trapped, use_tier
     from properties.suite import SUITE, candidate
 
     tier = next(known for known in SUITE.tiers() if known.products == "tile_registers")
@@ -35,12 +35,12 @@ def counted(pair: "Pair", row: "BenchRow", asked: bool) -> Mapping[str, float]:
         raise Uncounted("bound by memory: it declares no operations")
     if least > MOST_PRODUCTS and not asked:
         raise Uncounted(f"{least:,.0f} products and more take a minute or several to trap: name it with --row")
-    kernel = candidate(pair, tier.name)
-    kernel.enter()
-    call = prepared(pair, row, resolve(row.arguments()), kernel)
-    trapped.reset()
-    call()
-    counts = trapped.totals()
+    trapped.trap_tiles()
+    with use_tier(tier.name):
+        call = prepared(pair, row, resolve(row.arguments()), candidate(pair, tier.name))
+        trapped.reset()
+        call()
+        counts = trapped.totals()
     if not counts["products"]:
         raise Uncounted("it executes no tile product")
     return figures(counts, least)

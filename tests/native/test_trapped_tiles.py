@@ -154,3 +154,25 @@ def test_timing_refuses_them_by_name(capsys: pytest.CaptureFixture[str]) -> None
     for also in ([], ["--against", "torch"]):
         assert main(["bench", "store_cache", "--tier", AMX.name, *also]) == 2
         assert f"tier {AMX.name} cannot be timed here: it runs trapped only: " in capsys.readouterr().err
+
+
+@TRAPPED_HERE
+@pytest.mark.usefixtures("in_a_folder_of_its_own")
+def test_a_row_is_counted_beside_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    """One tile of rows, 128 panels of 32 outputs, 128 steps: a block of 1 x 2 loads three tiles for two products."""
+    before = optimized.selected_tier()
+    assert main(["bench", "packed_linear", "--tiles", "--row", "16 x 4096 x 4096", "--json", "found.json"]) == 0
+    assert optimized.selected_tier() == before
+    assert "products 32,768; least 32,768; least / products 1;" in capsys.readouterr().out
+    counts = json.loads(Path("found.json").read_text())["counts"][0]["counts"]
+    assert (counts["products"], counts["loads"], counts["stores"]) == (128 * 128 * 2, 128 * 128 * 3, 128 * 2)
+    assert counts["loads a product"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(("--against", "torch"), "--against"), (("--tier", "scalar"), "--tier"), (("--one-thread",), "--one-thread")],
+)
+def test_counting_goes_with_no_timing(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "store_cache", "--tiles", *arguments]) == 2
+    assert f"--tiles counts and times nothing: {says} does not go with it" in capsys.readouterr().err
