@@ -69,7 +69,7 @@ def heap_bytes() -> int:
     return int(found.uordblks + found.hblkhd) if found is not None else 0
 
 
-# What is read around every call, in the order of `Surroundings.read`; all of it together takes some 12 us.
+# What is read around every call, in the order of `Surroundings.read`: what takes no call of the system.
 STATE = {
     "x87": "fp_state",
     "mxcsr": "fp_state",
@@ -80,21 +80,26 @@ STATE = {
     "inference_mode": "settings",
     "autocast": "settings",
     "recursion_limit": "settings",
+    "locale": "settings",
+    "environment": "settings",
+}
+# What takes longer, in an `aftermath` trial alone.
+DEEP = {
+    "numpy_random": "settings",
+    "torch_random": "settings",
+    "python_random": "settings",
+    "threads": "left_behind",
+    "descriptors": "left_behind",
     "working_directory": "settings",
     "umask": "settings",
     "signal_mask": "settings",
     "alternative_stack": "settings",
-    "locale": "settings",
-    "environment": "settings",
-    "numpy_random": "settings",
-    "torch_random": "settings",
     "processes": "left_behind",
     "temporary_files": "left_behind",
-    "threads": "left_behind",
-    "descriptors": "left_behind",
+    "c_environment": "settings",
+    "signal_handlers": "settings",
+    "fp_of_pool": "fp_state",
 }
-# What takes longer, in an `aftermath` trial alone.
-DEEP = {"python_random": "settings", "c_environment": "settings", "signal_handlers": "settings", "fp_of_pool": "fp_state"}
 BY_IMPORT = {
     "locale", "environment", "c_environment", "numpy_random", "torch_random", "python_random", "signal_handlers", "threads",
     "descriptors",
@@ -122,11 +127,6 @@ class Surroundings:
         """The state now."""
         _libm.fegetenv(self._fenv)
         x87, mxcsr = FENV.unpack_from(self._fenv) if self._x86 else (0, int.from_bytes(self._fenv.raw[:4], "little"))
-        _libc.sigaltstack(None, self._stack)
-        umask = os.umask(0o077)
-        os.umask(umask)
-        free = os.dup(2)
-        os.close(free)
         state = (
             x87 & X87_CONTROL,
             mxcsr & MXCSR_CONTROL,
@@ -137,20 +137,33 @@ class Surroundings:
             torch.is_inference_mode_enabled(),
             torch.is_autocast_enabled("cpu"),
             sys.getrecursionlimit(),
+            locale.setlocale(locale.LC_ALL, None),
+            dict(os.environ._data),  # type: ignore[attr-defined]  # as bytes: sixty times as fast
+        )
+        return state if not deep else (*state, *self._deep())
+
+    def _deep(self) -> tuple[Any, ...]:
+        umask = os.umask(0o077)
+        os.umask(umask)
+        free = os.dup(2)
+        os.close(free)
+        _libc.sigaltstack(None, self._stack)
+        return (
+            ctypes.string_at(self._numpy, RNG_BYTES),
+            torch.default_generator.get_state().numpy().tobytes(),
+            random.getstate(),
+            os.stat("/proc/self/task").st_nlink - 2,
+            free,
             os.getcwd(),
             umask,
             signal.pthread_sigmask(signal.SIG_BLOCK, ()),
             self._stack.raw,
-            locale.setlocale(locale.LC_ALL, None),
-            dict(os.environ._data),  # type: ignore[attr-defined]  # as bytes: sixty times as fast
-            ctypes.string_at(self._numpy, RNG_BYTES),
-            torch.default_generator.get_state().numpy().tobytes(),
             _processes(),
             _temporary_files(),
-            os.stat("/proc/self/task").st_nlink - 2,
-            free,
+            _c_environment(),
+            self._signal_handlers(),
+            pool_rounds(),
         )
-        return state if not deep else (*state, random.getstate(), _c_environment(), self._signal_handlers(), pool_rounds())
 
     def _signal_handlers(self) -> tuple[bytes, ...]:
         found = []
@@ -172,7 +185,7 @@ def changes(before: tuple[Any, ...], after: tuple[Any, ...], imported: bool) -> 
 
 def lasting(state: tuple[Any, ...]) -> tuple[Any, ...]:
     """Of a deep state what a call changes once and for all: when it has, nobody sees which call it was."""
-    return state[NAMES.index("c_environment") :]
+    return state[NAMES.index("working_directory") :]
 
 
 def on_loading(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[SideEffect, ...]:
@@ -193,17 +206,10 @@ def _processes() -> int:
     return len(children())
 
 
-_folder: list[Any] = [None, -1, ()]  # the temporary folder, when it last changed, its files
-
-
 def _temporary_files() -> tuple[str, ...]:
-    """Read anew only when an entry came or went."""
-    folder = tempfile.gettempdir()
     with suppress(OSError):
-        changed = os.stat(folder).st_mtime_ns
-        if _folder[:2] != [folder, changed]:
-            _folder[:] = [folder, changed, tuple(sorted(name for name in os.listdir(folder) if not name.startswith(CACHES)))]
-    return _folder[2]
+        return tuple(sorted(name for name in os.listdir(tempfile.gettempdir()) if not name.startswith(CACHES)))
+    return ()
 
 
 def _c_environment() -> tuple[bytes, ...]:

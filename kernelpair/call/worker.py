@@ -147,7 +147,7 @@ class Caller:
     def __init__(self, candidate: Candidate, arena: Arena, note_faults: bool = False) -> None:
         self.arena = arena
         self.surroundings = Surroundings()
-        before = self.surroundings.read()
+        before = self.surroundings.read(deep=True)
         candidate.enter_for_trial()
         self.function: Callable[..., Any] = candidate.load()
         self.observe = candidate.observer()
@@ -159,6 +159,7 @@ class Caller:
         self.unspoiled = self.surroundings.read(deep=True)
         self.on_loading = on_loading(before, self.unspoiled)
         self.state = self.unspoiled
+        self.most = {name: self.state[NAMES.index(name)] for name in GROWING}
         self.kept: list[tuple[str, Tensor, bytes]] = []
         self.called = False
         self.threads = 0
@@ -195,18 +196,25 @@ class Caller:
 
     def _state(self, request: CallRequest, alone: bool) -> tuple[Any, ...]:
         """The state before the call. In a process that does nothing else it is that after the last one, but for the threads."""
-        if request.deep or not alone or len(self.state) > len(STATE) or self.state[THREADS] != request.threads:
+        if request.deep or not alone or self.state[THREADS] != request.threads:
             return self.surroundings.read(request.deep)
-        return self.state
+        return self.state[: len(STATE)]
 
     def _tell(self, outcome: Outcome, request: CallRequest, found: list[SideEffect]) -> None:
         """Say what the call changed in its process, and what it did to the results of an earlier one."""
         outcome.overwritten = tuple(name for name, kept, bits in self.kept if _bits(kept) != bits)
         outcome.heap = heap_bytes()
         # Each thread of a call with `also` has an OpenMP pool of its own, which goes when the thread has gone.
-        outcome.growth = () if request.also else tuple(effect for effect in found if effect.name in GROWING)
+        growing = [] if request.also else [effect for effect in found if effect.name in GROWING]
+        outcome.growth = tuple(effect for effect in growing if self._is_new(effect))
         outcome.side_effects = (*self.on_loading, *(effect for effect in found if effect.name not in GROWING))
         self.threads = torch.get_num_threads()
+
+    def _is_new(self, effect: SideEffect) -> bool:
+        """Whether there are more of them than ever: an OpenMP pool shrinks and grows with the threads that are asked for."""
+        now = self.state[NAMES.index(effect.name)]
+        most, self.most[effect.name] = self.most[effect.name], max(now, self.most[effect.name])
+        return bool(now > most)
 
     def _arm(self, request: CallRequest) -> None:
         """Guard the request's pages, and no others. They stay guarded: the next call often has the same."""

@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 WRONG_CALL = "wrong_call:"  # a trial by this prefix expects an error instead of a result
 FORMERLY = "rejects:"  # that prefix in lines saved before it had this name
@@ -34,6 +34,11 @@ class Case:
     """Which end of each buffer touches a page that faults when it is touched."""
     trial: str = "value"
     """`value`, a relation of the pair, `repeat`, `threads`, or `wrong_call:<name>`."""
+
+
+def at_least(least: int) -> Any:
+    """Marks a field of a case: `Annotated[int, at_least(0)]`. A line with a smaller value is refused."""
+    return Field(ge=least)
 
 
 CaseT = TypeVar("CaseT", bound=Case)

@@ -6,12 +6,11 @@ from typing import Annotated, Any, Literal
 
 import torch
 from hypothesis import strategies as st
-from pydantic import Field
 from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, POOL, READ_ONLY, TABLE
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
-from kernelpair.contract.case import Case
+from kernelpair.contract.case import Case, at_least
 from kernelpair.contract.pair import Alias, Inputs
 from properties.shared.strategies import around, common, together
 
@@ -57,7 +56,7 @@ class DecodeAttentionCase(Case):
     width: int = 1
     width_v: int = 1
     splits: int = 1
-    window: Annotated[int, Field(ge=-1)] = 0
+    window: Annotated[int, at_least(-1)] = 0
     cap: float = 0.0
     sinks: Literal["none", "same", "float32"] = "none"
     cross: bool = False

@@ -6,13 +6,12 @@ from typing import Annotated, Any, Literal
 
 import torch
 from hypothesis import strategies as st
-from pydantic import Field
 from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, POOL, READ_ONLY, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison
-from kernelpair.contract.case import Case
+from kernelpair.contract.case import Case, at_least
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
 from properties.shared.strategies import any_of, around, common, either, together
@@ -58,7 +57,7 @@ class ExtendAttentionCase(Case):
     kv_heads: int = 1
     width: int = 1
     width_v: int = 1
-    window: Annotated[int, Field(ge=-1)] = 0
+    window: Annotated[int, at_least(-1)] = 0
     cap: float = 0.0
     sinks: Literal["none", "same", "float32"] = "none"
     cross: bool = False
