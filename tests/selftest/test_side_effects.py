@@ -18,7 +18,7 @@ def _compiled() -> None:
 
 
 def _try(tried: Subject, cases: int = CASES) -> Tally:
-    with Isolated(tried.candidate, preload=("properties.suite",), hang_seconds=5.0) as runner:
+    with Isolated(tried.candidate, preload=("properties.suite",), hang_seconds=20.0) as runner:
         return Search(tried, runner, shrink_seconds=2.0).run(cases, None, 1, None)
 
 
