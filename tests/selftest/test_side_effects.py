@@ -35,4 +35,5 @@ def test_what_is_left_is_caught(fault: str) -> None:
 
 
 def test_what_is_known_is_not_judged() -> None:
-    assert _try(subject("flushes_when_loaded", mxcsr="its library is compiled with -ffast-math"), 60).passed
+    why = "its library is compiled with -ffast-math"
+    assert _try(subject("flushes_when_loaded", mxcsr=why, fp_of_pool=why), 60).passed
