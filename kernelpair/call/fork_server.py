@@ -117,6 +117,8 @@ class _Server:
             be_called(f"kernelpair-{function}")
             getattr(import_module(module), function)(*descriptors)
             code = 0
+        except (EOFError, BrokenPipeError, ConnectionResetError):  # the other end is gone: this process is about to be killed
+            code = 0
         except BaseException:  # noqa: BLE001 - the last place where anything can be said
             traceback.print_exc()
         finally:

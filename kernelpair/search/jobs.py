@@ -198,8 +198,8 @@ class Jobs:
     def close(self) -> None:
         """End the judging processes."""
         for seat in self._seats:
-            seat.connection.close()
             seat.process.kill()
+            seat.connection.close()
         self._seats = []
 
     def _seat(self) -> _Seat:
