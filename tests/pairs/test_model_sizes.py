@@ -121,7 +121,6 @@ SOFTWARE_TILES = {  # pair -> what tiles in software are to meet, in bf16: whole
     "gdn_attention_core": [lambda case: case.K == case.V == 128 and max(case.prefills, default=0) > 128],
     "packed_linear": [
         lambda case: prod(case.outer) > 32 and prod(case.outer) % 32 and case.N > 32 and case.N % 32 and case.K > 2048,
-        lambda case: case.N > 150_000,
     ],
 }
 
