@@ -390,7 +390,7 @@ def test_a_check_that_drew_little_says_so(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_an_unknown_command_is_2(capsys: Capture) -> None:
     assert kernelpair("chekc") == 2
-    assert "unknown command 'chekc' (did you mean check?); known are doctor, list, check" in capsys.readouterr().err
+    assert "unknown command 'chekc' (did you mean check?); known are doctor, list, new-pair" in capsys.readouterr().err
 
 
 def test_an_impossible_tier_in_the_environment_is_2_for_every_command() -> None:
