@@ -4,7 +4,6 @@ import argparse
 import os
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,6 +15,7 @@ from rich.text import Text
 
 from kernelpair.cli import page
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
+from kernelpair.cli.result_lines import COLOURS, print_line
 from kernelpair.cli.select import (
     provided,
     select_candidates,
@@ -25,7 +25,6 @@ from kernelpair.cli.select import (
     select_tiers,
 )
 from kernelpair.cli.table import remarks, show_table
-from kernelpair.contract.case import WRONG_CALL
 from kernelpair.contract.pair import Pair
 from kernelpair.environment import environment
 from kernelpair.interruption import handled_by, interrupt, until_interrupted
@@ -39,8 +38,6 @@ from kernelpair.report.lines import (
     FailureReport,
     PairResult,
     command_for_pytest,
-    histogram,
-    instructions,
     result_of,
     shown,
     write_json,
@@ -48,7 +45,6 @@ from kernelpair.report.lines import (
 )
 from kernelpair.report.live import Progress
 from kernelpair.search.jobs import INTERRUPT_SECONDS, Ended, Job, Jobs, carry_out, spread
-from kernelpair.search.tally import LEAST
 from kernelpair.suite import Place, Suite, saved_lines
 from kernelpair.trial.check import known_trials, read_case
 
@@ -57,7 +53,6 @@ SECONDS = 45.0  # and at most this long in all: a check without options ends wit
 PILOT = 30  # cases that measure the cost of each pair and tier before --total is spread
 ALIKE = 3  # skips for one reason that get a line each; more of them share one
 UNFINISHED = "NotImplementedError: fill in "  # what the files of new-pair say until somebody has
-COLOURS = {"pass": "green", "fail": "red", "skip": "yellow"}
 
 
 def check(options: argparse.Namespace) -> int:
@@ -223,7 +218,7 @@ class CheckRun:
             says = ended.error.removeprefix("NotImplementedError: ").partition("; the case was ")[0]
             failure = FailureReport("unfinished", "", f"kernelpair check {ended.job.pair}", says)
             self.results.append(PairResult(*ended.job.key, "fail", cases=ended.tally.cases, failures=[failure]))
-            self._print_line(self.results[-1])
+            self._print(self.results[-1])
             return
         if ended.error:
             self.errors.append(ended)
@@ -239,7 +234,7 @@ class CheckRun:
         if self.progress is not None:
             failures = [f"{result.pair}[{result.shown}] {f.kind}: {f.detail}" for f in result.failures]
             self.progress.ended((result.pair, shown(result.candidate)), result.cases, failures)
-        self._print_line(result)
+        self._print(result)
 
     def _print_skipped(self) -> None:
         """A line for each skip; of many for one reason one line."""
@@ -250,50 +245,13 @@ class CheckRun:
             if len(results) > ALIKE:
                 results = [PairResult(f"{len(results)} pairs", candidate, "skip", reason)]
             for result in results:
-                self._print_line(result)
+                self._print(result)
 
-    def _print_line(self, result: PairResult) -> None:
-        speed = f"{result.cases / result.seconds:5.0f}/s" if result.seconds else "     - "
-        line = Text(f"{result.pair:24} {result.shown:13} {result.cases:>7} cases  {speed}  ")
-        line.append(result.verdict, style=COLOURS[result.verdict])
-        if result.reason:
-            line.append(f"  {result.reason}", style="dim")
-        for path, count in instructions(result.executed).items():
-            line.append(f"  {count:,} {path} instructions", style="dim")
-        if result.unsupported:
-            line.append(f"  {sum(result.unsupported.values())} drawn outside of documented limits", style="dim")
-        self.console.print(line, soft_wrap=True)
-        if self.options.verbose and result.verdict != "skip":
-            self._print_details(result)
-
-    def _print_details(self, result: PairResult) -> None:
-        for name, ratios in result.ratios.items():
-            bars = f"|{histogram(ratios, LEAST)}|"
-            says = f"    error / bound, 2^{LEAST} to 1: {name:24} {bars} largest <= 2^{max(ratios)}"
-            self.console.print(says, style="dim", soft_wrap=True, markup=False)
-        if result.executed:
-            said = ", ".join(f"{name} {count:,}" for name, count in result.executed.items())
-            self.console.print(f"    executed: {said}", style="dim", soft_wrap=True)
-        for limit, count in result.unsupported.items():
-            self.console.print(f"    unsupported: {limit}: {count}", style="dim", soft_wrap=True, markup=False)
-        drawn: Counter[str] = Counter()
-        for name, count in result.trials.items():
-            drawn[WRONG_CALL.rstrip(":") if name.startswith(WRONG_CALL) else name] += count
-        trials = ", ".join(f"{name} {count}" for name, count in drawn.most_common())
-        self.console.print(f"    trials: {trials}", style="dim", soft_wrap=True)
-        if result.measures:
-            sizes = ", ".join(f"{name} {drawn:,} / {most:,}" for name, (drawn, most) in result.measures.items() if most)
-            self.console.print(f"    largest drawn / branched on: {sizes}", style="dim", soft_wrap=True, markup=False)
-        undrawn = [name for name in known_trials(self.pairs[result.pair]) if name not in result.trials]
-        if undrawn and not self.options.trial:
-            self.console.print(f"    trials never drawn: {', '.join(undrawn)}", style="yellow", soft_wrap=True)
-        if result.untaken:
-            ways = ", ".join(result.untaken)
-            self.console.print(f"    ways through the kernel never taken: {ways}", style="yellow", soft_wrap=True)
-        if result.unhit:
-            self.console.print(f"    cells never hit: {', '.join(result.unhit)}", style="yellow", soft_wrap=True)
-        if result.uncovered:
-            self.console.print(f"    edges never hit: {', '.join(result.uncovered)}", style="yellow", soft_wrap=True)
+    def _print(self, result: PairResult) -> None:
+        undrawn: list[str] = []
+        if self.options.verbose and result.verdict != "skip" and not self.options.trial:
+            undrawn = [name for name in known_trials(self.pairs[result.pair]) if name not in result.trials]
+        print_line(self.console, result, undrawn, verbose=self.options.verbose)
 
     def conclude(self, seconds: float, interrupted: bool) -> int:
         """Print failures and the summary, write the files, and choose the exit status."""

@@ -2,7 +2,8 @@
 
 import argparse
 
-from kernelpair.cli.main import EXIT_OK, UsageError, parser
+from kernelpair.cli.arguments import parser
+from kernelpair.cli.main import EXIT_OK, UsageError
 
 
 def completion(options: argparse.Namespace) -> int:

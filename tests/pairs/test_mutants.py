@@ -13,7 +13,7 @@ import pytest
 
 import properties
 from kernelpair.cli import main
-from kernelpair.cli.main import parser
+from kernelpair.cli.arguments import parser
 from kernelpair.cli.mutate import MutateRun
 from kernelpair.contract.case import to_line
 from kernelpair.contract.verdict import KINDS, Failure, Verdict

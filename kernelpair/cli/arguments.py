@@ -1,0 +1,330 @@
+"""The arguments of every command, with the help that teaches them."""
+
+import argparse
+import re
+from typing import Any, NoReturn
+
+from kernelpair import __version__
+from kernelpair.names import unknown
+
+DESCRIPTION = "Puts optimized CPU kernels on trial against their pure-PyTorch references, on thousands of generated batches."
+EPILOG = """\
+first steps:
+  kernelpair doctor                          what this machine can run
+  kernelpair check                           every pair on every tier that runs here
+  kernelpair check store_cache --tier avx512 one pair on one tier
+  kernelpair replay '<case>' -v              one failing case again, with every difference
+
+exit status: 0 all is well, 1 a candidate failed, 2 wrong usage, 3 nothing was tested,
+             70 the harness itself failed, 130 interrupted
+"""
+
+
+Commands = Any
+"""What argparse gives for adding commands; its class is private."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """One that names the command which was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        found = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        super().error(unknown("command", found[1], found[2].replace("'", "").split(", ")) if found else message)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {value}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text}")
+    return value
+
+
+def _pairs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pairs", nargs="*", metavar="PAIR", help="names from `kernelpair list`; all of them if none is given")
+
+
+def _tiers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tier", action="append", default=[], metavar="T", help="only this tier (may be repeated); an error if the CPU lacks it"
+    )
+
+
+def _provider(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--provider", metavar="P", help="somebody else's kernels instead of ours: an installed provider's name, or its file .py"
+    )
+
+
+def _html(parser: argparse.ArgumentParser) -> None:
+    says = "write a page with pictures of every failure to this file (needs the extra `report`)"
+    parser.add_argument("--html", metavar="F", help=says)
+
+
+def _add_doctor(commands: Commands) -> None:
+    doctor = commands.add_parser("doctor", help="CPU, tiers and why one cannot run, torch, threads, compiler and flags")
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.add_argument("-v", "--verbose", action="store_true", help="also the compiler's flags of each tier")
+
+
+def _add_listing(commands: Commands) -> None:
+    listing = commands.add_parser("list", help="pairs with their candidates, dtypes, relations and files")
+    _pairs(listing)
+    _provider(listing)
+    listing.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_new_pair(commands: Commands) -> None:
+    new = commands.add_parser(
+        "new-pair",
+        help="write the files of a pair that is to be filled in",
+        description="Writes a pair into the suite one stands in: its room (cases, bound, relations, wrong calls, bench), "
+        "a reference and a kernel in Python. It is found and put on trial at once, and fails until its three functions are "
+        "filled in. Without a suite a kernelpair_suite.py is written too.",
+    )
+    new.add_argument("name", metavar="NAME", help="of the kernel: a Python name in lower case, such as row_scale")
+
+
+def _add_check(commands: Commands) -> None:
+    check = commands.add_parser(
+        "check",
+        help="put candidates on trial",
+        description="Draws cases for each pair and tier and judges every call: values, memory, errors, relations. A failure is "
+        "shrunk to its smallest case and printed with the command that replays it.",
+    )
+    _pairs(check)
+    _tiers(check)
+    _provider(check)
+    check.add_argument("--known", metavar="F", help="ledger of known failures (TOML): they are told, and do not fail the run")
+    check.add_argument(
+        "--examples", type=_positive, metavar="N",
+        help="cases for each pair and tier (default: 200, or what fits into 45 s for all)",
+    )
+    check.add_argument("--total", type=_positive, metavar="N", help="in all, spread so that each pair and tier takes as long")
+    check.add_argument("--seconds", type=_seconds, metavar="S", help="how long in all, instead of a number of cases")
+    check.add_argument("--seed", type=int, metavar="N", help="of the drawing of cases (default: a new one, which is printed)")
+    check.add_argument(
+        "--trial", metavar="NAME",
+        help="only this trial: value, repeat, threads, concurrent, poison, fuzz, a relation, or wrong_call:NAME",
+    )
+    check.add_argument("--relation", dest="trial", metavar="NAME", help=argparse.SUPPRESS)  # its name before
+    check.add_argument("--in-process", action="store_true", help="run kernels in this process, for a debugger; a crash ends it")
+    check.add_argument("--json", metavar="F", help="write results to this file as JSON")
+    check.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
+    _html(check)
+    check.add_argument("-v", "--verbose", action="store_true", help="also bounds' tightness, trials and edges never hit")
+
+
+def _add_replay(commands: Commands) -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="run saved cases again",
+        description="Takes cases as lines of JSON, files that hold one a line, or ids of findings. With -v every difference is "
+        "shown: tensor, index, expected, got, bound, ratio.",
+    )
+    replay.add_argument(
+        "cases", nargs="+", metavar="CASE", help="a case as printed by check, a file of cases, or the id of a finding (VC-01)"
+    )
+    says = "write the (first) case as a script that needs only torch and the kernel's library"
+    replay.add_argument("--script", metavar="F", help=says)
+    says = "add it to the pair's corpus.jsonl, which every check tries first, if a candidate fails on it"
+    replay.add_argument("--save", action="store_true", help=says)
+    replay.add_argument("--save-passing", action="store_true", help="the same, whether it fails or not")
+    _tiers(replay)
+    _provider(replay)
+    replay.add_argument("--in-process", action="store_true", help="run the kernel in this process, for a debugger")
+    replay.add_argument("--guards", action="store_true", help="with --in-process: accesses beyond a buffer fault, as in a worker")
+    replay.add_argument("-v", "--verbose", action="store_true", help="the batch drawn in text, and the table of what differs")
+
+
+def _add_mutate(commands: Commands) -> None:
+    mutate = commands.add_parser(
+        "mutate",
+        help="plant known bugs and see that they are noticed",
+        description="Plants one bug at a time in a copy of the kernels' sources, compiles it and puts it on trial until "
+        "something notices it; then the kernels as they are, on as many cases. Status 0 if every mutant is noticed and no kernel "
+        "is blamed.",
+    )
+    _pairs(mutate)
+    mutate.add_argument("--mutant", action="append", default=[], metavar="ID", help="only this one: PAIR/NAME (may be repeated)")
+    mutate.add_argument("--tier", metavar="OLD=NEW", help="only mutants that name the tier OLD, planted in NEW")
+    mutate.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="for each mutant at most (default 60)")
+    mutate.add_argument("--seed", type=int, default=1, metavar="N", help="of the drawing of cases (default 1)")
+    mutate.add_argument("--json", metavar="F", help="write all results to this file as JSON")
+    _html(mutate)
+    mutate.add_argument("--markdown", metavar="F", help="write the table to this file, as the documentation shows it")
+    mutate.add_argument("-v", "--verbose", action="store_true", help="also the shrunk case of each mutant")
+
+
+def _add_findings(commands: Commands) -> None:
+    findings = commands.add_parser(
+        "findings",
+        help="run the findings of docs/findings again",
+        description="Each finding of a page is run again: it must fail as the page says, and our own kernels must pass it.",
+    )
+    findings.add_argument("pages", nargs="*", metavar="PAGE", help="pages of findings; all of docs/findings if none is given")
+    _html(findings)
+    findings.add_argument("-v", "--verbose", action="store_true", help="what each case shows")
+
+
+def _add_premerge(commands: Commands) -> None:
+    premerge = commands.add_parser(
+        "premerge",
+        help="is this change fit to be merged",
+        description="Finds what changed against the base, tries the pairs that it touches (saved cases first), gives the rest of "
+        "the time to the others, and compares the speed of changed kernels with the base's build. A slowdown is told, and no "
+        "failure unless asked for.",
+    )
+    premerge.add_argument("--base", metavar="REV", help="compare with this commit (default: where the branch left main)")
+    premerge.add_argument("--seconds", type=_seconds, default=40.0, metavar="S", help="for the trials in all (default 40)")
+    premerge.add_argument("--seed", type=int, metavar="N", help="of the drawing of cases (default: a new one, which is printed)")
+    premerge.add_argument("--markdown", metavar="F", help="write a comment for the pull request to this file")
+    _html(premerge)
+    premerge.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
+    premerge.add_argument("--fail-on-slowdown", action="store_true", help="a slowdown beyond noise is a failure")
+
+
+def _add_bench(commands: Commands) -> None:
+    bench = commands.add_parser(
+        "bench",
+        help="time tiers, torch and others' kernels on realistic sizes",
+        description="Interleaved medians, so that a noisy machine disturbs all alike; ratios are to the fastest of the row. With "
+        "--against each row also says how our best tiers compare with the peers, how much of the machine's measured limit "
+        "(products from registers, reading from memory) they reach, and the speed that the row is to reach on the amx tier.",
+        epilog="example: kernelpair bench --against vllm_cpu,torch --one-thread --series --errors --json speed.json\n"
+        "         kernelpair speed speed.json docs/10-speed.md",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _pairs(bench)
+    _tiers(bench)
+    bench.add_argument(
+        "--against", metavar="P[,P]", help="contest with these: torch, an installed provider's name (make peers), or its file .py"
+    )
+    bench.add_argument("--row", metavar="TEXT", help="only rows whose name holds this text")
+    bench.add_argument("--series", action="store_true", help="also the rows of the plots: decode and prefill over the length")
+    bench.add_argument(
+        "--tiles", action="store_true", help="time nothing: count the tile instructions of each row beside the least it needs"
+    )
+    bench.add_argument("--one-thread", action="store_true", help="with --against: our tiers on one thread too")
+    bench.add_argument("--errors", action="store_true", help="with --against: also the errors of all on the same data")
+    bench.add_argument("--threads", type=_positive, metavar="N", help="threads of every competitor (default: the cores)")
+    bench.add_argument("--seconds", type=_seconds, default=1.0, metavar="S", help="time for each candidate of a row (default 1)")
+    bench.add_argument("--json", metavar="F", help="write all figures to this file as JSON")
+
+
+def _add_speed(commands: Commands) -> None:
+    speed = commands.add_parser(
+        "speed",
+        help="make the page of speeds from a bench's JSON",
+        description="Writes a page (Markdown) and its plots (SVG, in a folder beside it) from what "
+        "`kernelpair bench --against ... --json F` measured. Nothing is timed.",
+    )
+    speed.add_argument("json", metavar="F", help="what bench --against wrote")
+    speed.add_argument("page", metavar="PAGE", help="the page to write, such as docs/10-speed.md")
+
+
+def _add_watch(commands: Commands) -> None:
+    watch = commands.add_parser(
+        "watch",
+        help="build and try again after every saved source",
+        description="Builds, tries the failures of before and then new cases, and waits for the next saved file. The first "
+        "failure ends it; with --keep-going only Ctrl-C does.",
+    )
+    _pairs(watch)
+    _tiers(watch)
+    watch.add_argument("--seconds", type=_seconds, metavar="S", help="of trials after each change (default 20)")
+    watch.add_argument("--keep-going", action="store_true", help="wait for the next change after a failure too")
+
+
+def _count(text: str) -> float:
+    value = float(text)
+    if not 1 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of cases, such as 1e8, got {text}")
+    return value
+
+
+def _add_campaign(commands: Commands) -> None:
+    campaign = commands.add_parser(
+        "campaign",
+        help="many cases on many machines",
+        description="Shares blocks of cases out to the nodes of a Ray cluster, by the labels of what their CPUs can run; without "
+        "--address to the cores of this machine. Each block's result is a file; what is there is not run again.",
+        epilog="on each machine: ray start --address=HEAD:6379 --labels \"$(kernelpair campaign --labels)\"",
+    )
+    _pairs(campaign)
+    _tiers(campaign)
+    campaign.add_argument("--cases", type=_count, metavar="N", help="in all, such as 1e8")
+    campaign.add_argument("--hours", type=_seconds, metavar="H", help="how long, instead of a number of cases or beside it")
+    campaign.add_argument("--address", metavar="A", help="of the cluster: auto, or HOST:PORT (default: this machine alone)")
+    campaign.add_argument("--folder", default="campaign", metavar="DIR", help="where results are kept (default: campaign)")
+    campaign.add_argument("--block", type=_positive, metavar="N", help="cases of a task (default 2000)")
+    campaign.add_argument("--shared", metavar="DB", help="failing examples of all nodes: a shared folder, or redis://host:port")
+    campaign.add_argument("--seed", type=int, metavar="N", help="of the first block (default: a new one, kept in the folder)")
+    campaign.add_argument("--labels", action="store_true", help="print the labels of a node that is this machine, and do nothing")
+    campaign.add_argument("--json", metavar="F", help="write results to this file as JSON")
+    _html(campaign)
+
+
+def _add_completion(commands: Commands) -> None:
+    completion = commands.add_parser(
+        "completion",
+        help="completion of this command line for a shell",
+        description="Prints a script for the shell (needs the extra `completion`).",
+        epilog='bash: eval "$(kernelpair completion bash)"   zsh: kernelpair completion zsh > "${fpath[1]}/_kernelpair"',
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+
+
+def _add_history(commands: Commands) -> None:
+    history = commands.add_parser(
+        "history",
+        help="speeds, cases, tightness and mutants over commits",
+        description="Each check, mutate, premerge and campaign adds its figures to .kernelpair/history.sqlite, in CI only where "
+        "KERNELPAIR_HISTORY=1 asks for it. KERNELPAIR_HISTORY=0 keeps nothing; a path there is the file.",
+    )
+    _pairs(history)
+    history.add_argument("--what", choices=("rate", "cases", "tightness", "mutants", "bench"), help="only figures of this kind")
+    history.add_argument("--json", metavar="F", help="write the figures to this file as JSON")
+    _html(history)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = _Parser(
+        prog="kernelpair", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    _suite(top, None)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    for add in (
+        _add_doctor,
+        _add_listing,
+        _add_new_pair,
+        _add_check,
+        _add_replay,
+        _add_mutate,
+        _add_findings,
+        _add_premerge,
+        _add_bench,
+        _add_speed,
+        _add_history,
+        _add_watch,
+        _add_campaign,
+        _add_completion,
+    ):
+        add(commands)
+    for command in commands.choices.values():
+        _suite(command, argparse.SUPPRESS)
+    return top
+
+
+def _suite(parser: argparse.ArgumentParser, default: str | None) -> None:
+    says = "the pairs to work on (default: those of the folder one stands in, else those that are installed)"
+    parser.add_argument("--suite", metavar="MODULE[:ATTRIBUTE]", default=default, help=says)
