@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel debug check test lint types bench peers findings sanitize clean
+.PHONY: help build wheel debug check test lint types bench screenshots peers findings sanitize clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
@@ -24,6 +24,9 @@ types: build ## types of the Python sources
 
 bench: build ## time the tiers and torch on realistic sizes
 	$(BIN)/kernelpair bench
+
+screenshots: build ## the pictures of docs/13-what-faults-look-like.md; needs Chromium
+	$(BIN)/python docs/screenshots.py gallery
 
 peers: build ## other people's kernels, to be put on trial: kernelpair check --provider vllm_cpu
 	$(BIN)/python kernels/requirements.py peers > .venv/.peers.txt

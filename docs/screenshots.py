@@ -34,6 +34,7 @@ GALLERY = {  # the name of its picture -> the planted bug
     "precision": "decode_attention/bf16-accumulator",
     "state": "decode_attention/only-k-written",
 }
+FIRST, TOP = "tail", 1000  # the picture in the README: so many pixels of this one
 SECONDS = 120.0
 SEED = 5
 WIDTH = 1100
@@ -75,6 +76,8 @@ def main(what: str, folder: Path) -> None:
         path = folder / f"{number if what == 'blind' else name}.html"
         write_page(path, page)
         screenshot(path, path.with_suffix(".png"), WIDTH)
+        if what == "gallery" and name == FIRST:
+            screenshot(path, folder / "first.png", WIDTH, TOP)
         print(f"wrote {path.with_suffix('.png') if what != 'blind' else number}", flush=True)
         if what == "gallery":
             path.unlink()

@@ -205,14 +205,19 @@ def _source_of(file: str, symbol: str, offset: int) -> tuple[str, str]:
     said = [line.strip() for line in ran.stdout.splitlines()]
     if len(said) < 2:
         return "", ""
-    function = "" if said[0].startswith("??") else _without_parameters(said[0])
+    function = "" if said[0].startswith("??") else without_parameters(said[0])
     line = "" if said[1].startswith("??") or said[1].endswith((":0", ":?")) else said[1].partition(" (disc")[0]
     return function, line
 
 
-def _without_parameters(function: str) -> str:
-    """`void kernelpair::avx512::copy<false>(char*)` -> `kernelpair::avx512::copy`."""
-    name = re.sub(r"[(<].*", "", function.replace("(anonymous namespace)::", ""))
+def without_parameters(function: str) -> str:
+    """`void kernelpair::avx512::Rows<float>::copy<false>(char*)` -> `kernelpair::avx512::Rows::copy`."""
+    name, depth = "", 0
+    for letter in function.replace("(anonymous namespace)::", "").replace("->", ""):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and not depth:
+            break
+        name += letter if not depth and letter != ">" else ""
     return name.split()[-1] if name.split() else function
 
 

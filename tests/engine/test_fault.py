@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelpair.call.fault import Extent, Fault, Frame, told, without_frames
+from kernelpair.call.fault import Extent, Fault, Frame, told, without_frames, without_parameters
 from kernelpair.call.runner import Isolated
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
@@ -79,6 +79,18 @@ def test_frames_that_only_lead_to_the_kernel_are_left_out() -> None:
     frames = tuple(Frame(f"/somewhere/{file}", "f", 1, 1) for file in ("libc.so.6", "mine.so", "libffi.so.8", "python3.11"))
     said = told(replace(fault(0), frames=frames), EXTENTS, "end", 1 << 20)
     assert said.endswith(", in f, called from f")
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        ("kernelpair::(anonymous namespace)::Rows<unsigned short>::score<8>(Block const&, long)", "kernelpair::Rows::score"),
+        ("void run<store(Call const&)::{lambda(long, long)#1}>(long, long)", "run"),
+        ("reads_past", "reads_past"),
+    ],
+)
+def test_a_function_by_its_name(function: str, name: str) -> None:
+    assert without_parameters(function) == name
 
 
 def test_what_the_worker_printed_is_told_from_its_frames() -> None:
