@@ -8,6 +8,7 @@ that calls no operator is called by its own name. What was written is run before
 import base64
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import zlib
@@ -15,6 +16,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from select import select
+from threading import Thread
 from typing import Any
 
 import torch
@@ -190,21 +193,32 @@ def write_script(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict,
 
 
 def _in_a_child(work: Callable[[], None]) -> str:
-    """Why the work was given up, if it was; that the process died is what a script is for."""
+    """Why the work was given up, if it was; that the process died, or hangs, is what a script is for."""
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
         with suppress(BaseException):
-            try:
-                work()
-            except NoScript as error:
-                os.write(theirs, str(error).encode())
+            # In a thread of its own: OpenMP's threads are not in a forked process, and the main thread would wait for them.
+            doing = Thread(target=_tell, args=(work, theirs))
+            doing.start()
+            doing.join()
         os._exit(0)
     os.close(theirs)
     with os.fdopen(ours) as pipe:
+        ended = select([pipe], [], [], SECONDS)[0]
+        if not ended:
+            os.kill(child, signal.SIGKILL)
         said = pipe.read()
     os.waitpid(child, 0)
     return said
+
+
+def _tell(work: Callable[[], None], pipe: int) -> None:
+    with suppress(BaseException):
+        try:
+            work()
+        except NoScript as error:
+            os.write(pipe, str(error).encode())
 
 
 def _refuse_unless_it_shows(script: Path, failure: Failure) -> None:

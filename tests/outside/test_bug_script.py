@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import properties
 from kernelpair.call.runner import Isolated
@@ -91,3 +92,23 @@ def test_what_no_script_shows_is_not_written(verdict: Verdict, says: str, tmp_pa
     with pytest.raises(NoScript, match=says):
         write_script(tmp_path / "bug.py", PAIR, Candidate("good", "tests.selftest.toy:good"), verdict, "")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_kernel_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing its script makes the call, and does not wait for ever."""
+    monkeypatch.setattr("kernelpair.providers.bug_script.SECONDS", 8)
+    verdict = Verdict(ROWS, PAIR.line(ROWS), [Failure("hang", "", "no answer within 20 s")])
+    write_script(tmp_path / "bug.py", PAIR, Candidate("loops", "tests.selftest.toy:loops_forever"), verdict, "")
+    assert "kernel(" in (tmp_path / "bug.py").read_text()
+
+
+def test_openmp_s_threads_are_not_waited_for(tmp_path: Path) -> None:
+    """They are not in the process that records the call."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        torch.ones(1 << 20).sum()
+        bad, verdict = verdict_of("small_error")
+        write_script(tmp_path / "bug.py", PAIR, bad, verdict, "")
+    finally:
+        torch.set_num_threads(threads)
