@@ -14,6 +14,7 @@ import torch
 from kernelpair.call.fault import forget, noted
 from kernelpair.call.fork_server import Forked, ForkServer, ServerGone, fork_server
 from kernelpair.call.memory import Arena
+from kernelpair.call.system import here
 from kernelpair.call.worker import Caller, CallRequest, Outcome, stderr_of, stderr_tail, work
 from kernelpair.contract.candidate import Candidate
 
@@ -121,7 +122,7 @@ class Isolated(Runner):
         with theirs:
             self._process = self._fork(theirs.fileno())
         with suppress(BrokenPipeError, ConnectionResetError):  # that it died is seen below
-            self._connection.send((self.arena.capacity, self.candidate, os.getcwd()))
+            self._connection.send((self.arena.capacity, self.candidate, here()))
         self.restarts += 1
         if not self._connection.poll(START_SECONDS):
             self._stop()

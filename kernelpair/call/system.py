@@ -2,14 +2,34 @@
 
 import ctypes
 import os
+import sys
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL
+from typing import NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Standing(NamedTuple):
+    """From where a process sees files and modules."""
+
+    folder: str
+    path: list[str]
+
+
+def here() -> Standing:
+    """Where this process stands."""
+    return Standing(os.getcwd(), [entry or os.getcwd() for entry in sys.path])
+
+
+def stand(standing: Standing) -> None:
+    """Stand where the asking process does: the server that forked this one may have begun elsewhere, or with fewer modules."""
+    os.chdir(standing.folder)
+    sys.path[:] = standing.path
 
 
 def die_with(parent: int) -> None:

@@ -30,7 +30,7 @@ from kernelpair.call.surroundings import (
     lasting,
     on_loading,
 )
-from kernelpair.call.system import inherit_orphans
+from kernelpair.call.system import inherit_orphans, stand
 from kernelpair.contract.candidate import Candidate
 
 LOG_BYTES = 1 << 20  # the end of what a worker wrote, where its last words are looked for
@@ -125,8 +125,8 @@ def work(descriptor: int, arena: int, log: int) -> None:
     os.dup2(log, 1)
     connection: Connection = Connection(descriptor)
     try:
-        capacity, candidate, folder = connection.recv()
-        os.chdir(folder)  # the server may have begun in another
+        capacity, candidate, standing = connection.recv()
+        stand(standing)
         shared = Arena(arena, capacity)
         caller = Caller(candidate, shared, note_faults=True)
         connection.send(None)

@@ -15,6 +15,7 @@ import torch
 
 from kernelpair.call.fork_server import Forked, ServerGone, adopt, fork_server
 from kernelpair.call.runner import HarnessError, InProcess, Isolated, Runner
+from kernelpair.call.system import here, stand
 from kernelpair.contract.candidate import Candidate
 from kernelpair.interruption import until_interrupted
 from kernelpair.search.search import SHRINK_SECONDS, Search
@@ -123,8 +124,8 @@ def judge(descriptor: int, channel: int) -> None:
     signal.signal(signal.SIGINT, interrupt)
     adopt(channel)
     connection: Connection = Connection(descriptor)
-    resolve, preload, journal, folder = connection.recv()
-    os.chdir(folder)  # the server may have begun in another: paths are the leader's
+    stand(connection.recv())  # first: what comes next may be of modules that only the asking process finds
+    resolve, preload, journal = connection.recv()
     torch.set_num_threads(1)
     while True:
         try:
@@ -208,7 +209,8 @@ class Jobs:
         with theirs, server.channel() as channel:
             process = server.fork(f"{__name__}:{judge.__name__}", theirs.fileno(), channel.fileno())
         running = STATE / f"running-{os.getpid()}-{next(self._numbers)}.json"
-        ours.send((self._resolve, self._preload, running, os.getcwd()))
+        ours.send(here())
+        ours.send((self._resolve, self._preload, running))
         return _Seat(process, ours, running)
 
     def _lead(

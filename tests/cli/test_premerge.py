@@ -23,7 +23,9 @@ from tests.selftest.toy import PAIR as TOY
 PLACE = Place("properties.suite")
 SOURCES = ("csrc/", "kernelpair/", "optimized/", "properties/", "reference/", "serving/", "CMakeLists.txt", "pyproject.toml")
 FOR_ALL = {  # needed by no pair alone: how the library is made and put on trial
-    "csrc/core/build_info.h.in", "csrc/core/tiers.h.in", "optimized/peak.py", "properties/planting.py", "properties/steering.py",
+    "csrc/core/build_info.h.in", "csrc/core/tiers.h.in", "csrc/trap/decode.cpp", "csrc/trap/decode.h", "csrc/trap/tiles.cpp",
+    "csrc/trap/tiles.h", "csrc/trap/trap.cpp", "csrc/trap/trap.h", "optimized/peak.py", "optimized/trapped.py",
+    "properties/object_mutants.py", "properties/planting.py", "properties/steering.py", "properties/tile_counts.py",
 }
 RUN_BY = {  # kernel -> what runs it beside its own pair
     "attention_metadata": {"models", "serving"},
@@ -34,6 +36,7 @@ RUN_BY = {  # kernel -> what runs it beside its own pair
     "gated_delta_rule_update": {"gdn_attention_core", "models", "serving"},
     "gdn_gating": {"gdn_attention_core", "gdn_core", "models", "serving"},
     "local_attention_batches": {"attention_metadata", "serving"},
+    "merge_state": set(),
     "mla_decode": {"mla_workspace", "models", "serving"},
     "pack_linear_weight": {"linear_modules", "models"},
     "packed_linear": {"linear_modules", "models"},

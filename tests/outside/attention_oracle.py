@@ -106,9 +106,19 @@ def extend_rows(x: Mapping[str, Any]) -> Iterator[QueryRow]:
             yield _row(x, start + i, found)
 
 
+def live_requests(x: Mapping[str, Any]) -> Tensor:
+    """Which requests [B] of decode_attention are no pads."""
+    if x["pad_slot"] is None:
+        return torch.ones(len(x["seq_lens"]), dtype=torch.bool)
+    return torch.as_tensor(x["loc"] != x["pad_slot"])
+
+
 def decode_rows(x: Mapping[str, Any]) -> Iterator[QueryRow]:
-    """Of decode_attention, whose caches hold the new keys already: the query is a request's last token."""
+    """Of decode_attention, whose caches hold the new keys already: the query is a request's last token. Pads are no rows."""
+    live = live_requests(x).tolist()
     for b, (pool, L) in enumerate(zip(x["req_pool_indices"].tolist(), x["seq_lens"].tolist())):
+        if not live[b]:
+            continue
         slots = x["req_to_token"][pool].tolist()
         encoder = 0 if x["encoder_lens"] is None else int(x["encoder_lens"][b])
         if x["is_cross_attn"]:

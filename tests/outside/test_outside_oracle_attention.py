@@ -14,7 +14,16 @@ from kernelpair.call.place import settle
 from kernelpair.trial.truth import truth_of
 from reference.attention_metadata import build_attention_metadata
 from reference.paged_attention import paged_attention
-from tests.outside.attention_oracle import QueryRow, attend, by_sdpa, decode_rows, extend_rows, mla_rows, paged_rows
+from tests.outside.attention_oracle import (
+    QueryRow,
+    attend,
+    by_sdpa,
+    decode_rows,
+    extend_rows,
+    live_requests,
+    mla_rows,
+    paged_rows,
+)
 
 CASES = 300  # a pair
 ROWS: dict[str, Callable[[Mapping[str, Any]], Iterator[QueryRow]]] = {
@@ -91,11 +100,14 @@ def test_reference_is_what_the_definition_says(name: str) -> None:
         truth, x = truth_of(pair, settle(pair, case, pair.cases.inputs(case)))
         if name == "decode_attention":  # keys are written before they are read; the caches themselves are judged bit for bit
             written = {side: x[side].clone() for side in ("k_cache", "v_cache")}
+            live = live_requests(x)
             if x["key"] is not None:
-                written["k_cache"][x["loc"].long()] = x["key"]
+                slots = x["loc"][live].long()
+                written["k_cache"][slots] = x["key"][live]
                 fresh = x["key"][..., : x["v_cache"].shape[2]] if x["value"] is None else x["value"]
-                written["v_cache"][x["loc"].long()] = fresh
+                written["v_cache"][slots] = fresh[live]
             x = {**x, **written}
+            assert not truth["out"][~live].any()
         covered = set()
         for row in ROWS[name](x):
             expect(truth["out"][row.at], row, x, scale_of(x), case)

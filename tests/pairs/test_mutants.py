@@ -143,7 +143,7 @@ def test_a_survivor_is_1_and_is_named(capsys: pytest.CaptureFixture[str]) -> Non
     ("arguments", "says"),
     [
         (("nonsense",), "unknown pair 'nonsense'"),
-        (("--mutant", "store_cache/nonsense"), "unknown mutant 'store_cache/nonsense'; known are "),
+        (("--mutant", "store_cache/nonsense"), "unknown mutant 'store_cache/nonsense' (did you mean "),
         (("--tier", "avx2"), "--tier: 'avx2' must be OLD=NEW, two of scalar, "),
         (("--tier", "scalar=neon"), "--tier: 'scalar=neon' must be OLD=NEW"),
         (("store_cache", "--tier", "amx_emulated=scalar"), "--tier: none of these mutants names amx_emulated"),

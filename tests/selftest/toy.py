@@ -113,14 +113,17 @@ def other_error(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
     good(x, slots, out, scale)
 
 
+_mode: list[int] = []
+"""What `left_behind` leaves in this process, if anything."""
+
+
 def left_behind(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
     good(x, slots, out, scale)
-    os.environ["TOY_MODE"] = str(len(x))
+    _mode[:] = [len(x)]
 
 
 def left() -> str:
-    mode = os.environ.pop("TOY_MODE", "0")
-    return "" if mode == "0" else f"the mode is {mode}"
+    return f"the mode is {_mode.pop()}" if any(_mode) else ""
 
 
 TAKEN = {"fast products": 0}
