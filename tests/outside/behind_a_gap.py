@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from optimized import operator
+from properties.chunk_gated_delta_rule.bound import averaged
 from properties.chunk_gated_delta_rule.cases import call_optimized
 from properties.gated_delta_rule_update.bound import bound as step_bound
 from properties.gated_delta_rule_update.cases import live_rows
-from properties.shared.delta_rule_bound import Rule, walk
+from properties.shared.delta_rule_bound import UNIT, Rule, walk
 from reference.gated_delta_rule_update import gated_delta_rule_update as step_reference
 
-TIMES = 2.0  # by how many bounds the gap is off, up to what our kernel is off by itself; of a whole head's norm it is more
-TIMES_OF_CHUNKS = 1.3
+TIMES = 2.0  # by how many bounds the gap is off, up to what our kernel is off by itself
+TIMES_OF_CHUNKS = 1.3  # of an element's bound, but no more than by
+TIMES_OF_HEADS = 3.0  # of what the norm of a head's errors may be, which in wide heads is less
 Bug = Callable[..., Any]
 
 
@@ -104,7 +106,7 @@ def loses_its_state(**given: Any) -> Tensor:
 
 
 def _chunk_miss(given: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The first token of each sequence that does something, and the bounds of its heads' first values."""
+    """The first token of each sequence that does something, and by how much the first value of each of its heads is off."""
     offsets = given["cu_seqlens"].tolist()
     spans = list(pairwise(offsets))
     start, live = _start(given, len(spans))
@@ -113,8 +115,15 @@ def _chunk_miss(given: dict[str, Any]) -> tuple[Tensor, Tensor]:
     scale = K**-0.5 if given["scale"] is None else given["scale"]
     rule = Rule(str(given["q"].dtype)[6:], given["use_qk_l2norm"], given["eps"], scale)
     found = walk(*(wide[name] for name in ("q", "k", "v", "g", "beta")), start, spans, rule)
-    tokens = torch.tensor([begin for begin, end in spans if end > begin], dtype=torch.long)
-    return tokens, found.out[tokens, :, 0]
+    spans = [(begin, end) for begin, end in spans if end > begin]
+    tokens = torch.tensor([begin for begin, _ in spans], dtype=torch.long)
+    miss = TIMES_OF_CHUNKS * found.out[tokens, :, 0]
+    if given["q"].dtype != torch.float32:  # only 16-bit heads have a bound as a whole
+        sizes = torch.hypot(found.out_size, found.out_carried * K**-0.5)
+        heads = [sizes[begin:end].norm(dim=(0, 2)) for begin, end in spans]
+        allowed = averaged(given["v"].shape[2]) * UNIT[rule.dtype] * torch.stack(heads) if heads else miss
+        miss = torch.minimum(miss, TIMES_OF_HEADS * allowed)
+    return tokens, miss
 
 
 def _start(given: dict[str, Any], number: int) -> tuple[Tensor, list[bool]]:
@@ -136,7 +145,7 @@ def _chunk(bug: Bug, **given: Any) -> dict[str, Tensor]:
     tokens, miss = _chunk_miss(given)
     results: dict[str, Tensor] = bug(given, call_optimized)
     out = results["out"]
-    out[tokens, :, 0] = (out[tokens, :, 0].double() + TIMES_OF_CHUNKS * miss).to(out.dtype)
+    out[tokens, :, 0] = (out[tokens, :, 0].double() + miss).to(out.dtype)
     return results
 
 
