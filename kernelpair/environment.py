@@ -11,16 +11,17 @@ SHOWN_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "
 
 def cpu_model() -> str:
     """The CPU's name as the system gives it."""
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
+    return cpu("model name") or platform.processor() or platform.machine()
 
 
 def cpu_flags() -> list[str]:
     """Those instruction sets out of the interesting ones that the system reports."""
-    flags = set(_cpuinfo("flags").split())
+    flags = set(cpu("flags").split())
     return [flag for flag in SHOWN_FLAGS if flag in flags]
 
 
-def _cpuinfo(key: str) -> str:
+def cpu(key: str) -> str:
+    """What the system says of the first CPU under this key; empty where it says nothing."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")

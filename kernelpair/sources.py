@@ -34,6 +34,8 @@ class Sources:
 
     build: Sequence[str] = ()
     """Commands that bring everything compiled up to date, run in the suite's folder, or in a copy of it."""
+    built: Sequence[str] = ()
+    """Files that a build makes and that the suite's own answers depend on, such as which tiers there are."""
     everything: Sequence[str] = ("pyproject.toml", "CMakeLists.txt", "meson.build", "setup.py", "Cargo.toml")
     """Files, and folders with a slash at the end, that touch every pair alike."""
     counted: Sequence[str] = ()

@@ -54,6 +54,7 @@ class NativeSources(Sources):
     everything: Sequence[str] = (
         "kernelpair/", "CMakeLists.txt", "pyproject.toml", "kernels/pyproject.toml", "properties/suite.py"
     )  # fmt: skip
+    built: Sequence[str] = ("build/release/_kernels.so", "build/release/_trap.so")
     counted: Sequence[str] = ("csrc/", "optimized/", "properties/", "reference/", "serving/")
     include_folders: Sequence[str] = ("csrc",)
     registers: str = r"\bKP_OPERATOR(?:_FOR\(\w+,|\()\s*{name}\b"

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernelpair.cli.main import EXIT_OK
+from kernelpair.cli.remembered import remembered
 from kernelpair.cli.select import select_suite
 from kernelpair.environment import environment
 from kernelpair.suite import Place, Suite, Tier, run_as
@@ -18,7 +19,7 @@ from kernelpair.suite import Place, Suite, Tier, run_as
 def doctor(options: argparse.Namespace) -> int:
     """Print the report; exit status 0."""
     place, suite = select_suite(options)
-    report = _report(suite)
+    report = remembered(place, suite, "doctor", lambda: _report(suite))
     if options.json:
         print(json.dumps(report, indent=2))
     else:

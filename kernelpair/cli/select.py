@@ -3,13 +3,16 @@
 import argparse
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from kernelpair.cli.main import UsageError
-from kernelpair.contract.pair import Pair
 from kernelpair.names import unknown
-from kernelpair.providers.provider import PREFIX, Provider, ProviderError, provider, ready
 from kernelpair.sources import BuildError
 from kernelpair.suite import REFERENCE, Place, Suite, SuiteError, Tier, find, loaded, obstacle, run_as
+
+if TYPE_CHECKING:  # both load torch, which commands that only look do without
+    from kernelpair.contract.pair import Pair
+    from kernelpair.providers.provider import Provider
 
 ENVIRONMENT_TIER = "KERNELPAIR_TIER"
 
@@ -30,7 +33,7 @@ def select_suite(options: argparse.Namespace, *, built: bool = False) -> tuple[P
     return place, suite
 
 
-def select_pairs(suite: Suite, wanted: Sequence[str]) -> list[Pair]:
+def select_pairs(suite: Suite, wanted: Sequence[str]) -> "list[Pair]":
     """The pairs of these names, all if there is none. UsageError lists the known ones, and names one that is broken."""
     found, broken = select_loaded(suite, wanted)
     if broken:
@@ -38,7 +41,7 @@ def select_pairs(suite: Suite, wanted: Sequence[str]) -> list[Pair]:
     return found
 
 
-def select_loaded(suite: Suite, wanted: Sequence[str]) -> tuple[list[Pair], dict[str, str]]:
+def select_loaded(suite: Suite, wanted: Sequence[str]) -> "tuple[list[Pair], dict[str, str]]":
     """The same, and of each pair that is broken what is wrong with it: the others can do without it."""
     known = suite.pairs()
     for name in wanted:
@@ -72,7 +75,7 @@ def _untimed(tier: Tier) -> str:
     return "" if tier.runnable else f"it runs {run_as(tier)} only: {tier.reason}" if run_as(tier) else tier.reason
 
 
-def select_candidates(suite: Suite, pair: Pair, chosen: Sequence[str], *, timed: bool = False) -> list[tuple[str, str]]:
+def select_candidates(suite: Suite, pair: "Pair", chosen: Sequence[str], *, timed: bool = False) -> list[tuple[str, str]]:
     """Candidate and, where it cannot run here (with `timed`, at its own speed), the reason. One that is not named as a tier is
     there whatever tiers are chosen, unless another one of the pair is; the reference only where it is asked for."""
     tiers = {tier.name: tier for tier in suite.tiers()}
@@ -85,10 +88,12 @@ def select_candidates(suite: Suite, pair: Pair, chosen: Sequence[str], *, timed:
     return [(name, why(tiers[name]) if name in tiers else "") for name in names]
 
 
-def select_provider(suite: Suite, spec: str, tiers: Sequence[str]) -> Provider:
+def select_provider(suite: Suite, spec: str, tiers: Sequence[str]) -> "Provider":
     """The provider asked for. UsageError if there is none, if it cannot be used here, or if a tier is asked for as well."""
     if tiers:
         raise UsageError("--tier chooses among our own kernels and --provider names somebody else's: give one of them")
+    from kernelpair.providers.provider import ready
+
     found = provider_named(suite, spec)
     reason = ready(found)
     if reason:
@@ -96,8 +101,10 @@ def select_provider(suite: Suite, spec: str, tiers: Sequence[str]) -> Provider:
     return found
 
 
-def provider_named(suite: Suite, spec: str) -> Provider:
+def provider_named(suite: Suite, spec: str) -> "Provider":
     """The provider of this name or file, whether it can be used here or not. UsageError if there is none."""
+    from kernelpair.providers.provider import ProviderError, provider
+
     try:
         found = provider(spec)
     except ProviderError as error:
@@ -108,6 +115,8 @@ def provider_named(suite: Suite, spec: str) -> Provider:
     return found
 
 
-def provided(found: Provider, pair: Pair) -> list[tuple[str, str]]:
+def provided(found: "Provider", pair: "Pair") -> list[tuple[str, str]]:
     """The provider's candidate for a pair and, where it has none, the reason."""
+    from kernelpair.providers.provider import PREFIX
+
     return [(PREFIX + found.spec, "" if pair.name in found.adapters else f"{found.name} has no such kernel")]

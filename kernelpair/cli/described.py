@@ -1,0 +1,55 @@
+"""What `kernelpair list` says of pairs, as plain data."""
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelpair.cli.select import select_candidates, select_loaded
+from kernelpair.contract.pair import NotFuzzed, Pair
+from kernelpair.suite import Suite, Tier, run_as
+from kernelpair.trial.modes import BUILT_IN
+
+
+def described(suite: Suite, wanted: Sequence[str]) -> dict[str, Any]:
+    """Each of these pairs, all if there is none, and of each that is broken what is wrong with it."""
+    pairs, broken = select_loaded(suite, wanted)
+    return {"pairs": [_describe(suite, pair) for pair in pairs], "broken": broken}
+
+
+def _summary(path: Path) -> str:
+    """What a pair's module says first of itself."""
+    says = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(says.split("\n\n")[0].split())
+
+
+def _describe(suite: Suite, pair: Pair) -> dict[str, Any]:
+    files = suite.files(pair)
+    candidates = select_candidates(suite, pair, ())
+    tiers = {tier.name: tier for tier in suite.tiers()}
+    return {
+        "pair": pair.name,
+        "summary": _summary(suite.root / files["properties"]).removeprefix(f"{pair.name} on trial: "),
+        "dtypes": list(pair.signature.dtypes),
+        "candidates": [_candidate(name, reason, tiers.get(name)) for name, reason in candidates],
+        "relations": {name: relation.says for name, relation in pair.relations.items()} | BUILT_IN,
+        "wrong_calls": list(pair.wrong_calls),
+        "incomplete": _lacks(pair),
+        "edges": list(pair.coverage.edges),
+        "bench_rows": [row.name for row in pair.bench.rows],
+        "files": dict(files),
+    }
+
+
+def _candidate(name: str, reason: str, tier: Tier | None) -> dict[str, Any]:
+    """Whether it runs here, why not, and what stands in for what the machine lacks."""
+    stand_in = run_as(tier) if tier is not None else ""
+    return {"name": name, "runnable": not reason and not stand_in, "reason": reason, "run_as": stand_in}
+
+
+def _lacks(pair: Pair) -> str:
+    """What a pair must have and has not; empty where it is complete."""
+    if pair.wrong_calls:
+        return ""
+    why = f"; no random ones either: {pair.fuzz.why}" if isinstance(pair.fuzz, NotFuzzed) else ""
+    return f"no wrong call: what a call with wrong arguments does is not tested{why}"
