@@ -18,6 +18,7 @@ from kernelpair.call import fault
 from kernelpair.call.fault import Fault
 from kernelpair.call.layout import reach
 from kernelpair.call.memory import Arena, Placed
+from kernelpair.call.series import Again, Repetition, Series
 from kernelpair.call.surroundings import (
     GROWING,
     NAMES,
@@ -55,6 +56,8 @@ class CallRequest:
     """Keep the results alive, to see whether a later call writes to them."""
     deep: bool = False
     """Look at everything that the call may have changed, also at what takes long to read."""
+    again: Again | None = None
+    """Make the call again and again, and compare each with the first."""
 
 
 @dataclass
@@ -106,6 +109,8 @@ class Outcome:
     """Results of the call with `keep` whose bits changed since."""
     heap: int = 0
     """Bytes that the process holds after the call."""
+    series: Series | None = None
+    """Of a call that was made again and again."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +184,9 @@ class Caller:
         loaded, before = len(sys.modules), self._state(request, guarded)
         if guarded and request.deep and lasting(before) != lasting(self.unspoiled):
             return Outcome("spoiled")
+        repetition = Repetition(request.again, self.arena) if request.again is not None else None
         answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
+        series = self._series(repetition, request, calls[0], answers[0]) if repetition is not None else None
         after = self.state = self.surroundings.read(request.deep)
         outcomes = self._outcomes(request, answers, calls)
         for outcome, call, shape in zip(outcomes, calls, shapes):
@@ -188,6 +195,7 @@ class Caller:
         left = self.inspect()  # before the counts begin anew
         told = replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), left=left, executed=self.count())
         found = changes(before, after, len(sys.modules) != loaded) if before != after else []
+        told.series = series
         self._tell(told, request, found if guarded else [effect for effect in found if effect.kind != LEFT])
         if guarded and request.deep and busy():
             told.side_effects += (SideEffect(LEFT, "threads", "something goes on running after the call"),)
@@ -235,6 +243,22 @@ class Caller:
             return self.function(**call)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is judged by its class
             return _Raised(error)
+
+    def _series(
+        self, repetition: Repetition, request: CallRequest, call: Mapping[str, Any], first: Any
+    ) -> Series | None:
+        """The call again and again; None where the first one's answer already is no result."""
+
+        def named(answer: Any) -> dict[str, Any]:
+            if isinstance(answer, _Raised):
+                raise answer.error
+            return named_results(answer, request.results)
+
+        try:
+            named(first)
+        except Exception:  # noqa: BLE001 - it is an outcome of its own
+            return None
+        return repetition.run(lambda: self._answer(call), first, named)
 
     def _together(self, calls: list[dict[str, Any]], threads: int) -> list[Any]:
         """All calls at once; torch's number of threads is each Python thread's own."""

@@ -160,6 +160,8 @@ class Cases:
     models: Callable[[bool], Any] | None = None
     """Is the candidate slow -> a strategy of cases with the sizes that users have, which shrink to small ones (`shrinking` of
     `kernelpair.search.strategies`): some of a run's cases are drawn from it. Of a slow candidate it keeps to what that can do."""
+    sweeps: Any = None
+    """A strategy of cases with every value of a 16-bit dtype among their inputs; every run begins with the simplest of them."""
     small: Callable[[Any], bool] = _always
     """Cases small enough for a candidate that is a thousand times slower (`Candidate.slow`)."""
     idle: Callable[[Any], bool] = _never

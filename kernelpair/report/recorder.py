@@ -10,6 +10,7 @@ import torch
 
 from kernelpair.call.memory import Placed
 from kernelpair.call.place import Buffer, Placement, element_mask
+from kernelpair.call.series import Again
 from kernelpair.call.values import poison_word
 from kernelpair.call.worker import Outcome
 from kernelpair.contract.case import WRONG_CALL
@@ -76,9 +77,10 @@ class Recorder(Session):
         *,
         keep: bool = False,
         deep: bool = False,
+        again: Again | None = None,
     ) -> Outcome:
         """The call, and then how its memory looks."""
-        outcome = super().call(placement, threads, others, keep=keep, deep=deep)
+        outcome = super().call(placement, threads, others, keep=keep, deep=deep, again=again)
         if not any(strip.trespasses for strip in self.strips):
             refused = self.case.trial.startswith(WRONG_CALL) or self.case.trial == "fuzz"  # then nothing may change
             scratch = dict.fromkeys(self.pair.signature.scratch, True)

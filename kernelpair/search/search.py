@@ -2,19 +2,18 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase, MultiplexedDatabase
 
 from kernelpair.call.runner import HarnessError, Runner
-from kernelpair.contract.case import WRONG_CALL, Case
-from kernelpair.contract.subject import WRONG_CALLS, Subject
+from kernelpair.contract.case import Case
+from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Failure, Verdict
+from kernelpair.search.drawing import OPENED_FROM, openings, trials
 from kernelpair.search.groups import Class, Groups, group_of, lead
 from kernelpair.search.hypothesis_internals import draws_of_the_seed
 from kernelpair.search.tally import First, Shrinking, Tally
@@ -26,11 +25,6 @@ SHRINK_SECONDS = 20.0  # budget for making one run's failures small
 LEAST_ATTEMPTS = 50  # cases drawn, if none of them is supported, before the time may end a run that has tried nothing
 PATIENCE_SECONDS = 180.0  # the same while the case has more of something than a shrunk one may (`Cases.sizes`)
 PHASES = (Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
-MODELS_EVERY = 50  # one case in so many has the sizes of a model (`Cases.models`),
-LEAST_MODELS = 3  # and so many do at the start of a run that has room for them; Hypothesis makes the first a smallest one
-# How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
-ONCE = ("repeat", "threads", "concurrent", "poison", "aftermath")
-TRIALS = ("value",) * 4 + ONCE + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz",)
 
 
 class Caught(Exception):
@@ -53,45 +47,6 @@ def caught(verdict: Verdict, kind: str) -> Caught:
     if kind not in _caught:
         _caught[kind] = type(kind, (Caught,), {"__module__": "kernelpair"})
     return _caught[kind](verdict)
-
-
-CODES = st.integers(0, 2**16 - 1)
-
-
-def scattered(code: int, count: int) -> int:
-    """One of CODES as a number below `count`, 0 as 0. Hypothesis repeats small and recent numbers; so each gets its share."""
-    return (code * 40503 % 2**16) * count >> 16
-
-
-def trials(subject: Subject, trial: str | None = None, models_every: int = MODELS_EVERY) -> Any:
-    """A strategy of cases within the candidate's budget of work, some of a model's sizes; their trial drawn, or all of one."""
-    names, cases, slow = _trial_names(subject), subject.pair.cases, subject.candidate.slow
-    small = cases.strategy.filter(cases.small) if slow else cases.strategy
-    models = cases.models(slow) if cases.models is not None else None
-
-    @st.composite
-    def draw_trial(draw: st.DrawFn) -> Case:
-        model = scattered(draw(CODES, label="model"), models_every) == models_every - 1
-        case: Case = draw(models if models is not None and model else small)
-        if trial is not None:
-            return replace(case, trial=trial)
-        return replace(case, trial=names[scattered(draw(CODES, label="trial"), len(names))])
-
-    return draw_trial()
-
-
-def _trial_names(subject: Subject) -> list[str]:
-    """Trials by weight, `value` first: as many entries for a group as TRIALS gives it, shared out among its members."""
-    members = {
-        "relation": sorted(filter(subject.asked_for, subject.pair.relations)),
-        WRONG_CALLS: [name for name in (WRONG_CALL + wrong for wrong in subject.pair.wrong_calls) if subject.asked_for(name)],
-    }
-    share = max(*map(len, members.values()), 1)
-    names: list[str] = []
-    for group in TRIALS:
-        several = members.get(group, [group] if subject.asked_for(group) else [])
-        names += [several[i * len(several) // share] for i in range(share)] if several else []
-    return names
 
 
 class Search:
@@ -117,7 +72,7 @@ class Search:
         self.journal = journal
         self.progress = progress
         self.stopped = stopped
-        self.strategy, self.models = trials(subject, trial), trials(subject, trial, 1)
+        self.strategy, self.openings = trials(subject, trial), openings(subject, trial)
         self._shrink_seconds, self._session_type = shrink_seconds, session_type
         self._started = time.monotonic()
         self._deadline: float | None = None
@@ -162,9 +117,10 @@ class Search:
         self._started = time.monotonic()
         self._deadline = None if seconds is None else self._started + seconds
         done = 0
-        if self.pair.cases.models is not None and (examples is None or examples > 10 * LEAST_MODELS):
-            self._round(LEAST_MODELS, seed, self._store(database, shared, "-models"), self.models)
-            done, self._shrink_until = self._drawn, None
+        for part, (count, strategy) in self.openings.items() if examples is None or examples > OPENED_FROM else ():
+            if self._searching() and not self._over():
+                self._round(count, seed, self._store(database, shared, f"-{part}"), strategy)
+                done, self._shrink_until, self._target = self._drawn, None, None
         store = self._store(database, shared)
         begun = done
         while (examples is None or done < examples) and not self._over() and self._searching():

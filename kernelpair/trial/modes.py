@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernelpair.call.place import Placement
 from kernelpair.call.runner import HarnessError
+from kernelpair.call.series import Again, Stretch
 from kernelpair.call.surroundings import LEAST_LEAK, NAMES
 from kernelpair.call.values import permutation
 from kernelpair.call.worker import Outcome
@@ -24,6 +25,7 @@ CALLERS = 3  # Python threads of a `concurrent` trial
 WRONG_CALLS = 4  # of one `wrong_call` trial at least: together they cost about as much as two judged calls
 SHARE = 8  # of a pair that has more than 32 an eighth, or the rarest would not be made in thousands of cases
 EQUAL_CALLS, WARMING_CALLS = 5, 1  # of an `aftermath` trial; the first may fill caches
+SERIES_CALLS, SERIES_SECONDS = 1200, 0.1  # of a `series` trial at most; small calls of 10 us take a fifth of that time
 HEAP = "heap"
 SIDE_EFFECTS = (*NAMES, HEAP)  # the names that failures give them
 CONTRACT_ERRORS = (TypeError, ValueError, IndexError)
@@ -33,6 +35,7 @@ BUILT_IN = {
     "concurrent": "calls from several Python threads at once give the bits of one alone",
     "fuzz": "a call made wrong at random raises TypeError, ValueError or IndexError where the reference does; nothing changes",
     "aftermath": "a call leaves its process as it was, keeps no memory, and its results are not written to by later calls",
+    "series": "the same call a thousand times in one process gives the same bits each time",
     "poison": "other content in unused bytes, scratch and fresh outputs, and the guard page on the other side: the same bits",
 }
 
@@ -112,6 +115,26 @@ def _aftermath(session: Session) -> None:
     grown = [after - before for before, after in zip(held[WARMING_CALLS:], held[WARMING_CALLS + 1 :])]
     if min(grown) >= LEAST_LEAK and HEAP not in session.subject.side_effects:
         session.record([Failure("leak", HEAP, f"{HEAP}: each of {len(grown)} equal calls keeps {min(grown)} bytes or more")])
+
+
+def _series(session: Session) -> None:
+    """The call again and again without anything between: what is wrong at the thousandth call, or once in a thousand."""
+    if not session.verdict.passed:
+        return
+    placement, scratch = session.place(), set(session.pair.signature.scratch)
+    stretches = [
+        Stretch(" and ".join(buffer.arguments), first, last, not scratch & set(buffer.arguments))
+        for buffer in placement.buffers
+        for first, last in buffer.pieces
+    ]
+    outcome = session.call(placement, again=Again(SERIES_CALLS, SERIES_SECONDS, stretches, scratch))
+    if outcome.series is not None:
+        session.verdict.calls += outcome.series.calls - 1
+        if outcome.series.says:
+            detail = f"call {outcome.series.calls} of a series gives something else than the first: {outcome.series.says}"
+            session.record([Failure("nondeterministic", outcome.series.where, detail)])
+            return
+    _expect_first(session, session.case, session.outputs_of(placement, outcome, "a series"), BUILT_IN["series"])
 
 
 def _threads(session: Session) -> None:
@@ -246,6 +269,7 @@ VARIED: Mapping[str, Callable[[Session], None]] = {
     "repeat": _repeat,
     "poison": _poison,
     "aftermath": _aftermath,
+    "series": _series,
     "threads": _threads,
     "concurrent": _concurrent,
 }

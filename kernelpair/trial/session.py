@@ -10,6 +10,7 @@ from kernelpair.call.fault import told
 from kernelpair.call.memory import Placed
 from kernelpair.call.place import Placement, place, resolve, settle
 from kernelpair.call.runner import HarnessError, Runner
+from kernelpair.call.series import Again
 from kernelpair.call.worker import CallRequest, Outcome, Returned
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Bound, Inputs, Outputs, Stepwise, Truth, Within
@@ -204,13 +205,14 @@ class Session:
         *,
         keep: bool = False,
         deep: bool = False,
+        again: Again | None = None,
     ) -> Outcome:
         """Call the candidate on what was placed; on `others` too, from Python threads of their own at the same time."""
         self.verdict.calls += 1 + len(others)
         guards = [page for each in (placement, *others) for page in each.guards]
         also = [other.arguments for other in others]
         results = tuple(self.pair.signature.results)
-        request = CallRequest(placement.arguments, guards, self.runner.arena.used, results, threads, also, keep, deep)
+        request = CallRequest(placement.arguments, guards, self.runner.arena.used, results, threads, also, keep, deep, again)
         outcome = self.runner.run(request)
         if outcome.growth and not outcome.spoiled:  # what comes but once serves later calls
             for each in (placement, *others):

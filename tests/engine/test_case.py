@@ -12,7 +12,7 @@ from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import WRONG_CALL, CaseError
 from kernelpair.contract.pair import Pair
 from kernelpair.contract.subject import Subject
-from kernelpair.search.search import trials
+from kernelpair.search.drawing import trials
 from kernelpair.trial.check import known_trials, read_case
 from properties.store_cache.cases import StoreCacheCase
 from tests.selftest.toy import PAIR as TOY

@@ -18,7 +18,8 @@ from kernelpair.contract.verdict import Verdict
 from kernelpair.pytest_plugin import profile_name
 from kernelpair.search import search as searching
 from kernelpair.search.coverage import cells
-from kernelpair.search.search import Search, trials
+from kernelpair.search.drawing import trials
+from kernelpair.search.search import Search
 from kernelpair.trial.check import known_trials
 
 PAIRS = properties.pairs()

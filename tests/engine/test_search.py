@@ -117,7 +117,7 @@ def test_a_seed_draws_the_same_cases_again(arena: Arena) -> None:
 def test_every_trial_has_its_share(arena: Arena) -> None:
     pair = replace(PAIR, relations={"nothing": Relation(lambda case, session: None, "nothing at all")})
     tally = driven(arena, "good", pair).run(150, None, 1, None)
-    built_in = {"repeat", "threads", "concurrent", "poison", "aftermath"}
+    built_in = {"repeat", "threads", "concurrent", "poison", "aftermath", "series"}
     assert set(tally.trials) == {"value", *built_in, "nothing", "wrong_call:slot_too_large"}
     assert tally.trials["value"] == max(tally.trials.values())
 

@@ -17,7 +17,8 @@ from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict
 from kernelpair.pytest_plugin import profile_name
 from kernelpair.search import search as searching
-from kernelpair.search.search import Search, trials
+from kernelpair.search.drawing import trials
+from kernelpair.search.search import Search
 from properties.thresholds import UnknownConstant, _constants, _value, sizes
 
 PAIRS = properties.pairs()

@@ -1,0 +1,69 @@
+"""Which cases a run draws, and which trial each is put to."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from kernelpair.contract.case import WRONG_CALL, Case
+from kernelpair.contract.subject import WRONG_CALLS, Subject
+
+MODELS_EVERY = 50  # one case in so many has the sizes of a model (`Cases.models`),
+LEAST_MODELS = 3  # and so many do at the start of a run that has room for them; Hypothesis makes the first a smallest one
+LEAST_SERIES, LEAST_SWEEPS = 2, 2  # at the start of the same runs: long series of calls, and every value of a dtype
+OPENED_FROM = 30  # cases that a run must have more of than this to have room for all of those
+SERIES = "series"  # a trial of a thousand calls: never drawn but at the start
+# How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
+ONCE = ("repeat", "threads", "concurrent", "poison", "aftermath")
+TRIALS = ("value",) * 4 + ONCE + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz",)
+
+CODES = st.integers(0, 2**16 - 1)
+
+
+def scattered(code: int, count: int) -> int:
+    """One of CODES as a number below `count`, 0 as 0. Hypothesis repeats small and recent numbers; so each gets its share."""
+    return (code * 40503 % 2**16) * count >> 16
+
+
+def trials(subject: Subject, trial: str | None = None, models_every: int = MODELS_EVERY) -> Any:
+    """A strategy of cases within the candidate's budget of work, some of a model's sizes; their trial drawn, or all of one."""
+    names, cases, slow = _trial_names(subject), subject.pair.cases, subject.candidate.slow
+    small = cases.strategy.filter(cases.small) if slow else cases.strategy
+    models = cases.models(slow) if cases.models is not None else None
+
+    @st.composite
+    def draw_trial(draw: st.DrawFn) -> Case:
+        model = scattered(draw(CODES, label="model"), models_every) == models_every - 1
+        case: Case = draw(models if models is not None and model else small)
+        if trial is not None:
+            return replace(case, trial=trial)
+        return replace(case, trial=names[scattered(draw(CODES, label="trial"), len(names))])
+
+    return draw_trial()
+
+
+def _trial_names(subject: Subject) -> list[str]:
+    """Trials by weight, `value` first: as many entries for a group as TRIALS gives it, shared out among its members."""
+    members = {
+        "relation": sorted(filter(subject.asked_for, subject.pair.relations)),
+        WRONG_CALLS: [name for name in (WRONG_CALL + wrong for wrong in subject.pair.wrong_calls) if subject.asked_for(name)],
+    }
+    share = max(*map(len, members.values()), 1)
+    names: list[str] = []
+    for group in TRIALS:
+        several = members.get(group, [group] if subject.asked_for(group) else [])
+        names += [several[i * len(several) // share] for i in range(share)] if several else []
+    return names
+
+
+def openings(subject: Subject, trial: str | None) -> dict[str, tuple[int, Any]]:
+    """What a run begins with, as it would be drawn too seldom: its name -> how many cases of which strategy."""
+    cases = subject.pair.cases
+    rounds: dict[str, tuple[int, Any]] = {}
+    if cases.models is not None:
+        rounds["models"] = LEAST_MODELS, trials(subject, trial, 1)
+    if cases.sweeps is not None and trial in (None, "value"):
+        rounds["sweeps"] = LEAST_SWEEPS, cases.sweeps
+    if trial is None and subject.asked_for(SERIES):
+        rounds[SERIES] = LEAST_SERIES, trials(subject, SERIES)
+    return rounds
