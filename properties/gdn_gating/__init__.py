@@ -8,10 +8,11 @@ from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from optimized import operator
 from properties.gdn_gating.bench import BENCH
 from properties.gdn_gating.bound import bound
-from properties.gdn_gating.cases import ARGUMENT_LAYOUTS, EDGES, NAMES, GatingCase, inputs, strategy
+from properties.gdn_gating.cases import ARGUMENT_LAYOUTS, EDGES, NAMES, GatingCase, inputs, simpler, strategy, sweeps
 from properties.gdn_gating.models import MEASURES, models
 from properties.gdn_gating.relations import RELATIONS
 from properties.gdn_gating.wrong_calls import WRONG_CALLS
+from properties.shared.every_value import SWEEP_FIELDS
 from properties.thresholds import branches
 from reference.gdn_gating import gdn_gating
 
@@ -25,6 +26,9 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
+        constant=SWEEP_FIELDS,
+        sweeps=sweeps(),
+        simpler=simpler,
     ),
     signature=Signature(
         results=NAMES,

@@ -6,6 +6,8 @@ from kernelpair.contract.pair import Bound, Inputs, Outputs
 from properties.gdn_gating.cases import GatingCase
 from properties.shared.attention_bound import EXP_ERROR, UNIT_ROUNDOFF, flush_error
 
+FLAT = -100.0  # below it the slope of log(softplus) is 1; far below both sides of its quotient underflow
+
 
 def bound(case: GatingCase, given: Inputs, truth: Outputs) -> Bound:
     """|dg| <= (3 2^-18 + 2^-22 + 2^-23 s |z|) |g| + 2^-125 (1 + exp(A_log) / softplus_beta), |dbeta| <= (u + 2^-16) beta + t(0).
@@ -17,7 +19,8 @@ def bound(case: GatingCase, given: Inputs, truth: Outputs) -> Bound:
     """
     flushed = 2.0**-125 * (1 + given["A_log"].exp() / case.softplus_beta)
     z = case.softplus_beta * (given["a"] + given["dt_bias"])
-    slope = torch.where(z > case.softplus_threshold, 1 / z.abs(), z.sigmoid() / z.exp().log1p())
+    below = torch.where(z < FLAT, 1.0, z.sigmoid() / z.exp().log1p())
+    slope = torch.where(z > case.softplus_threshold, 1 / z.abs(), below)
     u = UNIT_ROUNDOFF[getattr(torch, case.dtype)]
     beta = truth["beta"]
     return {

@@ -1,6 +1,6 @@
 """gdn_gating: what is drawn, and the arguments of a case."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kernelpair.call.layout import ANY_STRIDES, READ_ONLY, TURNED
 from kernelpair.call.values import uniform
-from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
+from properties.shared.every_value import DTYPES, SweepCase, every_value, halves
 from properties.shared.strategies import any_of, around, common, float_dtypes, together
 
 ROWS = (1, 7, 0, 2, 1024)
@@ -22,12 +22,13 @@ BETAS = (1.0, 0.5, 2.0)
 JUMP = 2.0**-4  # distance that z keeps from a low threshold, where softplus jumps
 VECTORS = ("A_log", "dt_bias")
 MOST_ELEMENTS = 8192
+SWEEP: dict[str, Any] = {"rows": 2048, "heads": 32, "log_rate": -10}  # 65,536 elements; the largest a must not make g overflow
 MATRIX = (*READ_ONLY, *TURNED, "strided", "transposed")
 ARGUMENT_LAYOUTS = {"a": MATRIX, "b": MATRIX, "A_log": ANY_STRIDES, "dt_bias": ANY_STRIDES}
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatingCase(Case):
+class GatingCase(SweepCase):
     """a and b of `rows` tokens and some heads."""
 
     rows: int = 1
@@ -69,8 +70,25 @@ def completed(draw: st.DrawFn, fields: dict[str, Any], rows: int, heads: int) ->
     )
 
 
+@st.composite
+def sweeps(draw: st.DrawFn) -> GatingCase:
+    """Every finite value of a 16-bit dtype in a and in b."""
+    fields = draw(FIELDS) | {"dtype": draw(any_of(*DTYPES), label="dtype")}
+    fields["layout"] = {name: layout for name, layout in fields["layout"].items() if layout != "expanded"}
+    return GatingCase(**fields, **SWEEP, every=True)
+
+
+def simpler(case: GatingCase) -> Iterator[GatingCase]:
+    """Of a sweep its halves, down to one value."""
+    yield from halves(case, "rows", case.heads)
+    if case.rows == 1:
+        yield from halves(case, "heads", 1)
+
+
 def inputs(case: GatingCase) -> Inputs:
-    """a and dt_bias share the centre; with a low threshold z keeps away from it."""
+    """a and dt_bias share the centre, and with a low threshold z keeps away from it; or a and b hold every finite value."""
+    if case.every:
+        return _every(case)
     dtype: torch.dtype = getattr(torch, case.dtype)
     vector = {name: torch.float32 if name in case.wide else dtype for name in VECTORS}
     half = case.centre / 2
@@ -86,6 +104,20 @@ def inputs(case: GatingCase) -> Inputs:
         "a": a,
         "b": uniform(case.seed, "b", (case.rows, case.heads), dtype, case.spread),
         "dt_bias": dt_bias,
+        "softplus_beta": case.softplus_beta,
+        "softplus_threshold": case.softplus_threshold,
+    }
+
+
+def _every(case: GatingCase) -> Inputs:
+    """a without a bias, so that x is each of the values itself."""
+    values = every_value(case, (case.rows, case.heads), finite=True)
+    A_log = (uniform(case.seed, "A_log", (case.heads,)) + case.log_rate).clamp(-10, 10)
+    return {
+        "A_log": A_log.to(values.dtype),
+        "a": values,
+        "b": values.clone(),
+        "dt_bias": torch.zeros(case.heads, dtype=values.dtype),
         "softplus_beta": case.softplus_beta,
         "softplus_threshold": case.softplus_threshold,
     }

@@ -4,9 +4,10 @@ from functools import partial
 
 from kernelpair.contract.pair import Cases, Coverage, Exact, Pair, Signature
 from optimized import operator
+from properties.shared.every_value import SWEEP_FIELDS
 from properties.shared.strategies import kernel_paths
 from properties.store_cache.bench import BENCH
-from properties.store_cache.cases import DTYPES, EDGES, FUSED, LAYOUTS, StoreCacheCase, inputs, strategy, written
+from properties.store_cache.cases import DTYPES, EDGES, FUSED, LAYOUTS, StoreCacheCase, inputs, simpler, strategy, sweeps, written
 from properties.store_cache.models import MEASURES, models
 from properties.store_cache.relations import RELATIONS
 from properties.store_cache.wrong_calls import WRONG_CALLS
@@ -23,6 +24,9 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
+        constant=SWEEP_FIELDS,
+        sweeps=sweeps(),
+        simpler=simpler,
     ),
     signature=Signature(
         written={"k_cache": written, "v_cache": written},

@@ -1,7 +1,7 @@
 """store_cache: what is drawn, and the arguments of a case."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ONLY
 from kernelpair.call.values import generator, permutation, poison
-from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
+from properties.shared.every_value import DTYPES as DTYPES_OF_16_BITS
+from properties.shared.every_value import SweepCase, every_value, halves
 from properties.shared.strategies import any_of, around, between, common, either, together
 
 DTYPES = ("bfloat16", "float16", "float32", "uint8", "float8_e4m3fn", "float8_e5m2")
@@ -19,6 +20,7 @@ ROWS = (0, 1, 2, 3, 5, 17, 133)  # 133: more rows than any thread's share of a s
 ROW_SIZES = ((1, 1), *((1, size) for size in around(16, 32, 64, 128)), (2, 32), (3, 43), (2, 64))  # (H, D)
 LARGE = {"heads": 2, "width_k": 4003, "width_v": 4003}  # with 133 rows of 2 bytes an element: more than a cache keeps
 WIDTHS = ((0, 0), (64, 64), (192, 128), (33, 1), (0, 5), (7, 0))  # Dk, Dv that differ; a cache of zero width
+SWEEP: dict[str, Any] = {"rows": 128, "heads": 2, "width_k": 256, "width_v": 256}  # 65,536 elements
 PAD = -7  # an entry to be skipped; -7 and a slot inside the cache are both tried
 LAYOUTS = {
     "k": READ_ONLY,
@@ -31,7 +33,7 @@ FUSED = (("k", "v"), ("k_cache", "v_cache"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreCacheCase(Case):
+class StoreCacheCase(SweepCase):
     """Rows [N, H, Dk] and [N, H, Dv] into P = N + spare slots."""
 
     rows: int = 1
@@ -78,8 +80,27 @@ def completed(draw: st.DrawFn, fields: dict[str, Any], rows: int, sizes: dict[st
     return StoreCacheCase(**fields, rows=rows, **sizes, spare=spare, pads=chosen, pad_in_range=in_range)
 
 
+@st.composite
+def sweeps(draw: st.DrawFn) -> StoreCacheCase:
+    """Every bit pattern of 16 bits in k and in v."""
+    fields = draw(FIELDS) | {"dtype": draw(any_of(*DTYPES_OF_16_BITS), label="dtype")}
+    fields["layout"] = {name: layout for name, layout in fields["layout"].items() if layout != "expanded"}
+    return StoreCacheCase(**fields, **SWEEP, every=True)
+
+
+def simpler(case: StoreCacheCase) -> Iterator[StoreCacheCase]:
+    """Of a sweep its halves, down to one value."""
+    yield from halves(case, "rows", case.heads * case.width_k)
+    if case.rows == 1:
+        yield from halves(case, "heads", case.width_k)
+    if case.rows == case.heads == 1:
+        yield from (replace(half, width_v=half.width_k) for half in halves(case, "width_k", 1))
+
+
 def _bits(case: StoreCacheCase, name: str, shape: tuple[int, ...]) -> Tensor:
     """Every bit pattern of the dtype: NaN payloads, -0 and subnormals are among them."""
+    if case.every:
+        return every_value(case, shape, finite=False)
     dtype: torch.dtype = getattr(torch, case.dtype)
     width = shape[-1] * dtype.itemsize
     drawn = generator(case.seed, name).integers(0, 256, size=(*shape[:-1], width), dtype="uint8")
