@@ -95,21 +95,28 @@ def _wrong_value(which: int, x: Tensor) -> Tensor:
     return y
 
 
+def _spoiled(x: Tensor, wrong: bool) -> Tensor:
+    y = reference(x)
+    if wrong:
+        y[0, 0] = 3.0
+    return y
+
+
 def wrong_call(x: Tensor) -> Tensor:
     """Wrong at the thousandth call of a process, before and after it right."""
     global _calls
     _calls += 1
-    return reference(x) + (_calls == THE_CALL)
+    return _spoiled(x, _calls == THE_CALL)
 
 
 def wrong_alignment(x: Tensor) -> Tensor:
     """Wrong where x begins at a multiple of 8 bytes, but not of 16."""
-    return reference(x) + (x.data_ptr() % (2 * WRONG_AT) == WRONG_AT)
+    return _spoiled(x, x.data_ptr() % (2 * WRONG_AT) == WRONG_AT)
 
 
 def wrong_by_chance(x: Tensor) -> Tensor:
     """Wrong once in a thousand calls."""
-    return reference(x) + (randbelow(ONCE_IN) == 0)
+    return _spoiled(x, randbelow(ONCE_IN) == 0)
 
 
 def __getattr__(name: str) -> Callable[..., Tensor]:
