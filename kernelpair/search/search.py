@@ -24,6 +24,7 @@ ROUND = 2000  # cases that one Hypothesis run draws; a long run is many rounds, 
 SHRINK_SECONDS = 20.0  # budget for making one run's failures small
 LEAST_ATTEMPTS = 50  # cases drawn, if none of them is supported, before the time may end a run that has tried nothing
 PATIENCE_SECONDS = 180.0  # the same while the case has more of something than a shrunk one may (`Cases.sizes`)
+REUSE = (Phase.reuse, Phase.shrink)
 PHASES = (Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
 
 
@@ -115,13 +116,17 @@ class Search:
         """
         self.runner.start()
         self._started = time.monotonic()
+        store = self._store(database, shared)
         self._deadline = None if seconds is None else self._started + seconds
         done = 0
-        for part, (count, strategy) in self.openings.items() if examples is None or examples > OPENED_FROM else ():
+        opens = bool(self.openings) and (examples is None or examples > OPENED_FROM)
+        if opens and store is not None and Phase.reuse in settings().phases:  # what failed in an earlier run comes before anything else
+            self._round(1, seed, store, self.strategy, REUSE)
+            done, self._shrink_until, self._target = self._drawn, None, None
+        for part, (count, strategy) in self.openings.items() if opens else ():
             if self._searching() and not self._over():
                 self._round(count, seed, self._store(database, shared, f"-{part}"), strategy)
                 done, self._shrink_until, self._target = self._drawn, None, None
-        store = self._store(database, shared)
         begun = done
         while (examples is None or done < examples) and not self._over() and self._searching():
             size = ROUND if examples is None else min(ROUND, examples - done)
@@ -137,7 +142,9 @@ class Search:
         self.progress(self.tally)
         return self.tally
 
-    def _round(self, size: int, seed: int, store: ExampleDatabase | None, strategy: Any) -> bool:
+    def _round(
+        self, size: int, seed: int, store: ExampleDatabase | None, strategy: Any, phases: Sequence[Phase] = PHASES
+    ) -> bool:
         """Draw so many cases; True where a failure ended it before."""
         @settings(
             max_examples=size,
@@ -147,7 +154,7 @@ class Search:
             print_blob=False,
             report_multiple_bugs=True,
             suppress_health_check=list(HealthCheck),
-            phases=[phase for phase in PHASES if phase in settings().phases],  # a profile may leave some out
+            phases=[phase for phase in phases if phase in settings().phases],  # a profile may leave some out
         )
         @hypothesis.seed(seed)  # inside of the settings: outside it would switch the database off
         @hypothesis.given(strategy)

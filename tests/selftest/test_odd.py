@@ -1,4 +1,4 @@
-"""The harness on trial: kernels that are hardly ever wrong. What is caught by chance alone is measured (`odd.py`), not asserted."""
+"""The harness on trial: kernels that are hardly ever wrong. What chance alone catches is measured (`odd.py`), not asserted."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_the_thousandth_call_is_caught() -> None:
 
 
 def test_an_alignment_is_caught() -> None:
-    assert set(_try("wrong_alignment").failures) == {"value"}
+    assert "value" in _try("wrong_alignment").failures
 
 
 def test_a_run_with_fewer_cases_has_no_room_for_a_series() -> None:
