@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import SkipTest
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
@@ -120,7 +121,7 @@ class Search:
         self._deadline = None if seconds is None else self._started + seconds
         done = 0
         opens = bool(self.openings) and (examples is None or examples > OPENED_FROM)
-        if opens and store is not None and Phase.reuse in settings().phases:  # what failed in an earlier run comes before anything else
+        if opens and store is not None and Phase.reuse in settings().phases:  # first what failed in an earlier run
             self._round(1, seed, store, self.strategy, REUSE)
             done, self._shrink_until, self._target = self._drawn, None, None
         for part, (count, strategy) in self.openings.items() if opens else ():
@@ -164,6 +165,8 @@ class Search:
         try:
             with draws_of_the_seed():
                 attempt()
+        except SkipTest:  # there was nothing to reuse
+            return False
         except (KeyboardInterrupt, Caught, BaseExceptionGroup, hypothesis.errors.Flaky) as error:  # _Stop is one of the first
             self._keep(error)
             return True
