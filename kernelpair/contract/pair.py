@@ -211,6 +211,11 @@ class Within:
     elements at once, where roundings average out, beside the bound of each element."""
     sharp: Callable[[Any], bool] = _never
     """Cases judged by a second check with power (exact modes, fp32), for a bound that is loose elsewhere."""
+    settle: Callable[[Any, Inputs, Outputs, Outputs], Outputs] | None = None
+    """Of a contract that leaves a call a choice: (case, inputs in float64, truth, outputs) -> the truth that judges the call.
+    Where the call chose something that the contract allows, that is its own choice and what follows from it; elsewhere it stays
+    the reference's, so that a wrong choice differs. A NaN of a float result says that the contract leaves the element open.
+    The outputs have the shapes of the truth; `bound` gets what is returned."""
     roundings: Mapping[str, "Within"] = field(default_factory=dict)
     """A rounding that the contract forbids and a kernel of a provider may do, in the contract's words -> the truth derived anew
     with it. Judged by that, such a kernel has no excuse for anything else; the gap itself is reported, once."""

@@ -232,3 +232,13 @@ def result_shape(name: str, sizes: tuple[int, ...], dtype: torch.dtype, truth: T
     if dtype != expected:
         return [Failure("layout", name, f"dtype {dtype}, expected {expected}")]
     return []
+
+
+def is_contiguous(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether elements of these sizes lie densely in their order; the stride of a size of 1 says nothing."""
+    step = 1
+    for size, stride in zip(reversed(sizes), reversed(strides)):
+        if size > 1 and stride != step:
+            return False
+        step *= max(size, 1)
+    return True

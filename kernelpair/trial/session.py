@@ -18,7 +18,7 @@ from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.trial import judge
 from kernelpair.trial.purity import unchanged
-from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, Masks, refuse_unknown_outputs, truth_of
+from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, Masks, bound_of, settled_by, truth_of
 
 MOVED = "the call changed the argument's sizes, strides, data pointer, dtype, requires_grad or storage"
 THREADS = 2  # of a call, unless the trial varies them
@@ -86,10 +86,11 @@ class Session:
         settled, placement = self._placed_again() if known else self._placed(case, inputs)
         way = self.truth if judged else None
         expected = NOTHING_EXPECTED if way is None or isinstance(way, Stepwise) else self._expect(case, settled, known)
-        truth, bound = expected.truth, expected.bound
         outcome = self.call(placement, threads)
         masks = self.masks(case, placement)
-        outputs = self.judge_call(case, placement, masks, outcome, truth, note)
+        outputs = self.judge_call(case, placement, masks, outcome, expected.truth, note)
+        judged_by, masks = settled_by(self.pair, way, case, expected, outputs, masks)
+        truth, bound = judged_by.truth, judged_by.bound
         if isinstance(way, Stepwise):
             with unchanged(self.pair.name, "judge", {"inputs": settled, "outputs": outputs}):
                 judged_run = way.judge(case, settled, outputs)
@@ -151,10 +152,8 @@ class Session:
         truth, inputs = truth_of(self.pair, settled)
         way = self.truth
         bound: Bound = {}
-        if isinstance(way, Within):
-            with unchanged(self.pair.name, "bound", {"inputs": inputs, "truth": truth}):
-                bound = way.bound(case, inputs, truth)
-            refuse_unknown_outputs(self.pair.name, way, bound, truth)
+        if isinstance(way, Within) and way.settle is None:
+            bound = bound_of(self.pair, way, case, inputs, truth)
         expected = Expected(truth, inputs, bound)
         if known:
             self._expected = expected
@@ -302,7 +301,7 @@ class Session:
 
     def _judge_result(self, case: Case, name: str, returned: Returned, truth: Outputs, note: str) -> None:
         sizes = returned.copy.sizes
-        legal = self.pair.signature.result_layout or (lambda case, name, sizes, strides: _is_contiguous(sizes, strides))
+        legal = self.pair.signature.result_layout or (lambda case, name, sizes, strides: judge.is_contiguous(sizes, strides))
         if not legal(case, name, sizes, returned.strides):
             self.record([Failure("layout", name, f"strides {list(returned.strides)} for sizes {list(sizes)}")], note)
         if returned.form:
@@ -349,17 +348,19 @@ class Session:
 
     def _note_gaps(self, case: Case, expected: Expected, masks: Masks, outputs: Outputs) -> None:
         """How far outputs are beyond the contract's own bound."""
-        way, truth = self.pair.truth, expected.truth
+        way = self.pair.truth
         assert isinstance(way, Within)
-        bound = way.bound(case, expected.inputs, truth)
+        bound = bound_of(self.pair, way, case, expected.inputs, expected.truth) if way.settle is None else {}
+        own, masks = settled_by(self.pair, way, case, replace(expected, bound=bound), outputs, masks)
+        truth = own.truth
         failures = [] if way.aggregate is None else [
             Failure("value", name, says, ratio=ratio)
             for name, says, ratio in way.aggregate(case, expected.inputs, truth, outputs)
         ]
-        for name, limit in bound.items():
+        for name in own.bound if way.settle is None else truth:
             mask = masks.get(name)
             mask = mask.expand(truth[name].shape) if isinstance(mask, Tensor) else None
-            failures += judge.judged(judge.Compared(name, outputs[name], truth[name], limit, mask))
+            failures += judge.judged(judge.Compared(name, outputs[name], truth[name], own.bound.get(name), mask))
         for failure in failures:
             self.verdict.gaps[failure.tensor] = max(self.verdict.gaps.get(failure.tensor, 0.0), failure.worst)
 
@@ -384,12 +385,3 @@ def _same(outputs: Outputs, judged: Outputs) -> bool:
 
 def _type(value: object) -> str:
     return "tensor" if isinstance(value, Tensor) else type(value).__name__
-
-
-def _is_contiguous(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    step = 1
-    for size, stride in zip(reversed(sizes), reversed(strides)):
-        if size > 1 and stride != step:
-            return False
-        step *= max(size, 1)
-    return True

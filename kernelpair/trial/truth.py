@@ -1,7 +1,7 @@
 """What the contract expects of a call: the reference's outputs in float64, and how far from them a candidate may be."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor
 from kernelpair.call.place import resolve
 from kernelpair.call.runner import HarnessError
 from kernelpair.call.worker import named_results
+from kernelpair.contract.case import Case
 from kernelpair.contract.mistakes import place_of
-from kernelpair.contract.pair import Bound, Inputs, Outputs, Pair, Within
+from kernelpair.contract.pair import Bound, Inputs, Outputs, Pair, Truth, Within
 from kernelpair.trial.purity import unchanged
 
 
@@ -56,6 +57,30 @@ def truth_of(pair: Pair, settled: Inputs) -> tuple[Outputs, Inputs]:
     truth: Outputs = {name: arguments[name] for name in pair.signature.written if isinstance(arguments.get(name), Tensor)}
     truth |= named_results(result, tuple(pair.signature.results))
     return truth, kept
+
+
+def bound_of(pair: Pair, way: Within, case: Case, inputs: Inputs, truth: Outputs) -> Bound:
+    """The bound of each output. HarnessError where it names what is no output."""
+    with unchanged(pair.name, "bound", {"inputs": inputs, "truth": truth}):
+        bound = way.bound(case, inputs, truth)
+    refuse_unknown_outputs(pair.name, way, bound, truth)
+    return bound
+
+
+def settled_by(
+    pair: Pair, way: Truth | None, case: Case, expected: Expected, outputs: Outputs, masks: Masks
+) -> tuple[Expected, Masks]:
+    """What a call is judged by where the contract leaves it a choice (`Within.settle`), and which elements are judged."""
+    if not isinstance(way, Within) or way.settle is None:
+        return expected, masks
+    inputs, truth, open_elements = expected.inputs, expected.truth, dict(masks)
+    if all(isinstance(outputs.get(name), Tensor) for name in truth):  # else a result is missing, which is reported
+        with unchanged(pair.name, "settle", {"inputs": inputs, "truth": truth, "outputs": outputs}):
+            truth = way.settle(case, inputs, truth, outputs)
+        for name, value in truth.items():
+            if value.dtype.is_floating_point and name not in pair.signature.written:
+                open_elements[name] = ~value.isnan()
+    return replace(expected, truth=truth, bound=bound_of(pair, way, case, inputs, truth)), open_elements
 
 
 def refuse_unknown_outputs(pair: str, way: Within, bound: Bound, truth: Outputs) -> None:

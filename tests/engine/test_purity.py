@@ -35,6 +35,11 @@ def spoilt_aggregate(case: Any, inputs: Inputs, truth: Outputs, outputs: Outputs
     return []
 
 
+def spoilt_settle(case: Any, inputs: Inputs, truth: Outputs, outputs: Outputs) -> Outputs:
+    truth["out"].add_(1.0)
+    return truth
+
+
 def spoilt_judge(case: Any, inputs: Inputs, outputs: Outputs) -> Judged:
     inputs["x"].neg_()
     return Judged([], {})
@@ -56,6 +61,10 @@ SPOILT: dict[str, tuple[Callable[[], Any], str]] = {
     "aggregate": (
         lambda: replace(toy.PAIR, truth=Within(BOUND, aggregate=spoilt_aggregate)),
         r"toy: aggregate replaced its argument outputs\.out",
+    ),
+    "settle": (
+        lambda: replace(toy.PAIR, truth=Within(BOUND, settle=spoilt_settle)),
+        r"toy: settle changed its argument truth\.out",
     ),
     "judge": (lambda: replace(toy.PAIR, truth=Stepwise(spoilt_judge)), r"toy: judge changed its argument inputs\.x"),
     "reference": (lambda: replace(toy.PAIR, reference=spoilt_reference), "toy: reference changed its argument slots"),
