@@ -7,6 +7,7 @@ needs one that the loaded version lacks is unsupported.
 import importlib
 import importlib.util
 import os
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from kernelpair.providers.provider import Unsupported, adapts, fitted, other_layouts
 from properties.providers.vllm_cpu import attention as attention
 from properties.providers.vllm_cpu import layers as layers
+from properties.rms_norm.cases import NormCase
 from properties.store_cache.cases import StoreCacheCase
 from reference.causal_conv1d import causal_conv1d_unpack_weight
 from reference.pack_linear_weight import unpack_linear_weight
@@ -217,3 +219,46 @@ def store_cache(
 ) -> None:
     """store_cache_cpu"""
     call("store_cache_cpu", k=k, v=v, k_cache=k_cache, v_cache=v_cache, indices=indices, row_dim=None)
+
+
+NORM_LAYOUTS = {"x": ("offset", "padded", "expanded"), "residual": ("offset",), "gate": ("offset",), "weight": ("offset",)}
+
+
+def _fit_norm(case: NormCase) -> NormCase:
+    layouts = NORM_LAYOUTS if case.form == "plain" else NORM_LAYOUTS | {"x": ("offset",)}
+    wanted: NormCase = fitted(
+        case, ["bfloat16", "float16"], layouts, outer=(max(prod(case.outer), 1),), width=max(case.width, 1), groups=0,
+        weight="call", gemma=case.gemma and case.form != "gate",
+    )
+    return wanted
+
+
+@adapts(
+    "rms_norm",
+    limits={
+        "dtype bfloat16 or float16 (its dispatch)": lambda case: case.dtype == "float32",
+        "a weight of x's dtype (an argument that is no option, and checked)": lambda case: case.weight != "call",
+        "no groups (not an argument of it)": lambda case: case.groups > 0,
+        "no gate in Gemma's form (not offered)": lambda case: case.gemma and case.form == "gate",
+        "two dimensions, with columns (checked)": lambda case: len(case.outer) != 1 or not case.outer[0] or not case.columns,
+        "residual, gate and weight contiguous (checked)": other_layouts(NORM_LAYOUTS),
+    },
+    fit=_fit_norm,
+)
+def rms_norm(
+    x: Tensor, weight: Tensor | None, eps: float = 1e-6, residual: Tensor | None = None, gate: Tensor | None = None,
+    group_size: int | None = None, gemma: bool = False,
+) -> Any:
+    """rmsnorm_cpu, gemma_rmsnorm_cpu, fused_rmsnorm_gated_cpu, fused_add_rmsnorm_cpu or gemma_fused_add_rmsnorm_cpu"""
+    if group_size is not None or (gemma and gate is not None) or weight is None or weight.dtype != x.dtype:
+        raise Unsupported("a weight of x's dtype, no groups, no gate in Gemma's form")
+    if any(other is not None and not other.is_contiguous() for other in (gate, residual)):
+        raise Unsupported("residual, gate and weight contiguous (checked)")
+    named = {"weight": weight, "eps": eps}
+    if residual is not None:
+        out = x.contiguous().clone()  # it writes over its input
+        call("gemma_fused_add_rmsnorm_cpu" if gemma else "fused_add_rmsnorm_cpu", input=out, residual=residual, **named)
+        return out
+    if gate is not None:
+        return call("fused_rmsnorm_gated_cpu", input=x, gate=gate, **named)
+    return call("gemma_rmsnorm_cpu" if gemma else "rmsnorm_cpu", input=x, **named)

@@ -41,6 +41,7 @@ RUN_BY = {  # kernel -> what runs it beside its own pair
     "pack_linear_weight": {"linear_modules", "models"},
     "packed_linear": {"linear_modules", "models"},
     "paged_attention": {"models", "serving"},
+    "rms_norm": set(),
     "store_cache": {"models", "serving"},
 }
 

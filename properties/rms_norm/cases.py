@@ -1,0 +1,191 @@
+"""rms_norm: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
+from kernelpair.call.values import generator, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.strategies import any_of, around, common, float_dtypes, shrinking, together
+
+OUTER = ((1,), (2,), (3,), (5,), (33,), (0,), (), (3, 2), (5, 33), (2, 3, 2), (2, 0))
+WIDTHS = (1, 2, 7, *around(8, 16, 32, 64), 96, 128, 264, 1024, 2880, 16384, 0)  # of a group
+GROUPS = (0, 0, 0, 1, 2, 3, 8)
+MOST_ELEMENTS = 1 << 15
+MODELS = (  # outer sizes, width of a group, groups
+    ((16,), 4096, 0), ((7,), 7168, 0), ((33,), 2048, 0), ((130, 8), 128, 0), ((64, 32), 64, 0), ((5,), 512, 16), ((3,), 16384, 0),
+)  # fmt: skip
+EPS = (1e-6, 1e-5, 1e-12, 1.0)
+SIZES = (1.0, 1e-3, 30.0, 0.1)
+LAYOUTS = {"x": READ_ONLY, "residual": DENSE_LAST, "gate": READ_ONLY, "weight": ANY_STRIDES}
+SIXTEEN = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormCase(Case):
+    """Rows of `width` columns, or of `groups` groups of that width."""
+
+    outer: tuple[int, ...] = (1,)
+    width: int = 1
+    groups: int = 0
+    """0: group_size is not given."""
+    form: Literal["plain", "residual", "gate"] = "plain"
+    weight: Literal["call", "float32", "none"] = "call"
+    gemma: bool = False
+    near: bool = False
+    """The weights' factors lie near 0: with gemma the weights lie around -1."""
+    eps: float = 1e-6
+    size: float = 1.0
+    """Of x and residual."""
+    steep: float = 4.0
+    """Largest |gate|."""
+    zeros: bool = False
+    """Every third row is 0."""
+    exact: int = -1
+    """m from 0 on: each s is +-a, a power of two, and eps such that the root is 2^m a: only the result is rounded."""
+
+    @property
+    def columns(self) -> int:
+        return self.width * max(self.groups, 1)
+
+
+FIELDS = together(
+    {
+        "dtype": float_dtypes,
+        **common(LAYOUTS, []),
+        "form": any_of("plain", "residual", "gate"),
+        "weight": any_of("call", "float32", "call", "none"),
+        "gemma": any_of(False, True),
+        "near": any_of(False, True, False),
+        "eps": any_of(*EPS),
+        "size": any_of(*SIZES),
+        "steep": any_of(4.0, 100.0, 0.1),
+        "zeros": any_of(False, False, True),
+        "exact": any_of(-1, -1, -1, 0, 1, 3),
+    }
+)
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> NormCase:
+    """Any sizes, forms, dtypes and layouts that the contract allows."""
+    fields, width, groups = draw(FIELDS), draw(any_of(*WIDTHS), label="width"), draw(any_of(*GROUPS), label="groups")
+    outer = draw(any_of(*OUTER), label="outer")
+    if width * groups > MOST_ELEMENTS or not width:
+        groups = 0
+    columns = width * max(groups, 1)
+    return completed(fields, outer if prod(outer) * columns <= MOST_ELEMENTS else (2,), width, groups)
+
+
+def completed(fields: dict[str, Any], outer: tuple[int, ...], width: int, groups: int) -> NormCase:
+    """The case of these sizes: of what was drawn, all that goes together."""
+    fields = dict(fields)
+    if not outer:  # the only dimension is the last, which is dense
+        fields["layout"] = {name: kind for name, kind in fields["layout"].items() if kind != EXPANDED}
+    if fields["weight"] == "none":
+        fields |= {"gemma": False, "near": False}
+    if fields["dtype"] not in SIXTEEN or fields["form"] == "gate":
+        fields["exact"] = -1
+    return NormCase(**fields, outer=outer, width=width, groups=groups)
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[NormCase]:
+    """Hidden sizes and heads of models: the kernel has no tiles, so a slow candidate gets the same."""
+    return _models()
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> NormCase:
+    fields, (outer, width, groups) = draw(FIELDS), draw(any_of(*MODELS), label="sizes")
+    return completed(fields, tuple(draw(shrinking(n)) for n in outer), draw(shrinking(width)), groups and draw(shrinking(groups)))
+
+
+def _weight(case: NormCase, dtype: torch.dtype) -> Tensor | None:
+    """In the exact mode the factor is a multiple of 1/16, so that its product with a power of two is exact in 16 bits."""
+    if case.weight == "none":
+        return None
+    shape = (case.columns,)
+    if case.exact >= 0:
+        factor = torch.from_numpy(generator(case.seed, "weight").integers(-63, 63, size=shape)) / 16
+    else:
+        factor = uniform(case.seed, "weight", shape, scale=0.125 if case.near else 2.0)
+    wanted = torch.float32 if case.weight == "float32" else dtype
+    return (factor - 1 if case.gemma else factor).to(torch.float32).to(wanted)
+
+
+def _signs(case: NormCase, name: str, shape: tuple[int, ...], size: float) -> Tensor:
+    return (2.0 * torch.from_numpy(generator(case.seed, name).integers(0, 2, size=shape)) - 1) * size
+
+
+def _rows(case: NormCase, name: str, shape: tuple[int, ...]) -> Tensor:
+    values = uniform(case.seed, name, shape, scale=case.size)
+    if case.zeros and values.numel():
+        values.view(-1, case.columns)[::3] = 0
+    return values
+
+
+def inputs(case: NormCase) -> Inputs:
+    """The same numbers whatever the layouts."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    shape, unit = (*case.outer, case.columns), 2.0 ** (case.seed % 9 - 4)
+    residual, gate, eps = None, None, case.eps
+    if case.exact >= 0:
+        eps = unit * unit * (4.0**case.exact - 1) or 1e-30
+        x = _signs(case, "x", shape, unit)
+        if case.layout.get("x") == EXPANDED:
+            x = x[:1].expand(shape)
+        if case.form == "residual":
+            residual = (_signs(case, "residual", shape, unit) - x).to(dtype)
+        x = x.to(dtype).contiguous()
+    else:
+        x = _rows(case, "x", shape).to(dtype)
+        if case.form == "residual":
+            residual = _rows(case, "residual", shape).to(dtype)
+    if case.form == "gate":
+        gate = uniform(case.seed, "gate", shape, dtype, case.steep)
+    return {
+        "x": x,
+        "weight": _weight(case, dtype),
+        "eps": eps,
+        "residual": residual,
+        "gate": gate,
+        "group_size": case.width if case.groups else None,
+        "gemma": case.gemma,
+    }
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {"elements": lambda case: prod(case.outer) * case.columns}
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no rows": lambda case: prod(case.outer) == 0,
+    "no columns": lambda case: case.columns == 0,
+    "one column": lambda case: case.columns == 1,
+    "a partial vector": lambda case: case.width % 16 > 0,
+    "one row, of one dimension": lambda case: case.outer == () and case.width > 16,
+    "heads that are slices of a wider row": lambda case: len(case.outer) > 1 and case.layout.get("x") == "sliced",
+    "residual strided as x is not": lambda case: (
+        case.form == "residual"
+        and case.layout.get("residual") in ("padded", "sliced")
+        and case.layout.get("x") != case.layout["residual"]
+    ),
+    "groups": lambda case: case.groups > 1 and case.width > 1,
+    "gated groups": lambda case: case.groups > 1 and case.form == "gate",
+    "gemma with a residual": lambda case: case.gemma and case.form == "residual",
+    "gemma around -1": lambda case: case.gemma and case.near,
+    "a float32 weight beside 16 bits": lambda case: case.weight == "float32" and case.dtype in SIXTEEN,
+    "no weight": lambda case: case.weight == "none",
+    "a strided weight": lambda case: case.weight != "none" and case.layout.get("weight") == "strided",
+    "gates saturate": lambda case: case.form == "gate" and case.steep == 100,
+    "zero rows": lambda case: case.zeros and case.exact < 0 and prod(case.outer) > 0,
+    "eps above all squares": lambda case: case.eps == 1.0 and case.size == 1e-3 and case.exact < 0,
+    **{f"exact, root 2^{m}": lambda case, m=m: case.exact == m for m in (0, 1, 3)},  # type: ignore[misc]
+    **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
+}
