@@ -132,6 +132,8 @@ def _check_pool(layer: AttentionLayer, pool: KVPool, can: Capabilities, page_siz
         raise TypeError(f"k of {who} is float8, which only a paged cache may be")
     if pool.k.dtype not in FLOAT8 and (layer.k_scale is not None or layer.v_scale is not None):
         raise ValueError(f"k_scale of {who}: a scale belongs to a float8 cache, this one is {pool.k.dtype}")
+    if layer.latent and pool.k.dtype in FLOAT8:
+        raise TypeError(f"k of {who} is float8, which a latent cache cannot be")
     if slots % page_size:
         raise ValueError(f"page_size {page_size}: {who} has {slots} slots, which are no whole pages")
     if layer.latent and pool.v.data_ptr() != pool.k.data_ptr():

@@ -28,7 +28,8 @@ BACKENDS: Mapping[str, Capabilities] = MappingProxyType({
         prefill=True, decode=True, mla=True, mla_prefill=True, cross=True, chunked_prefill=True, speculative=True
     ),
     "paged": Capabilities(
-        prefill=True, decode=True, cross=True, chunked_prefill=True, local=True, float8=True, speculative=True, paged=True
+        prefill=True, decode=True, mla=True, mla_prefill=True, cross=True, chunked_prefill=True, local=True, float8=True,
+        speculative=True, paged=True,
     ),
     "mla": Capabilities(prefill=False, decode=True, mla=True, mla_only=True, paged=True),
     "gdn": Capabilities(prefill=True, decode=True, chunked_prefill=True, speculative=True, recurrent=True),

@@ -16,7 +16,7 @@ from serving import AttentionLayer, AttentionMetadata, ForwardBatch, KVPool, che
 
 
 class PagedBackend:
-    """Self, cross and chunked local attention over pages.
+    """Self, cross, latent and chunked local attention over pages.
 
     The metadata of a batch is built anew, or, where the batch has a padded_size, replayed into buffers that a graph may record.
     Those of all steps of a draft are refreshed together, at its first step.
@@ -83,8 +83,11 @@ class PagedBackend:
             store(pool, layer, k, v, loc)
         table, keys, offsets = self._keys(layer, self.meta)
         k_descale, v_descale = _descales(layer, pool, len(keys))
+        qv, k_cache = None, pool.k
+        if layer.latent:  # the rope parts are the kernel's queries and keys, the latents its qv and values
+            (qv, q), k_cache = q.tensor_split([layer.v_head_dim], dim=-1), k_cache[..., layer.v_head_dim :]
         return paged_attention(
-            q, pool.k.unflatten(0, (-1, self.page_size)), pool.v.unflatten(0, (-1, self.page_size)), table, keys, offsets,
+            q, k_cache.unflatten(0, (-1, self.page_size)), pool.v.unflatten(0, (-1, self.page_size)), table, keys, offsets, qv,
             k_descale=k_descale, v_descale=v_descale, sinks=layer.sinks, softmax_scale=layer.sm_scale,
             causal=not layer.is_cross, window_left=layer.sliding_window, softcap=layer.logit_cap,
         )

@@ -29,7 +29,7 @@ from serving import (
 
 
 class PagedBackend:
-    """Self, cross and chunked local attention over pages; the metadata is built anew for each batch."""
+    """Self, cross, latent and chunked local attention over pages; the metadata is built anew for each batch."""
 
     def __init__(
         self, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], req_to_token: Tensor, *, page_size: int = 1,
@@ -79,9 +79,14 @@ class PagedBackend:
         pages = [cache.unflatten(0, (-1, self.page_size)) for cache in (pool.k, pool.v)]
         table, lengths, offsets = _keys_of(layer, meta)
         k_descale, v_descale = _descales(layer, pool, q.dtype, len(lengths))
+        queries, latent_queries = q[:live], None
+        if layer.latent:
+            latent_queries, queries = queries[..., : layer.v_head_dim], queries[..., layer.v_head_dim :]
+            pages[0] = pages[0][..., layer.v_head_dim :]
         out = paged_attention(
-            q[:live], pages[0], pages[1], table, lengths, offsets, k_descale=k_descale, v_descale=v_descale, sinks=layer.sinks,
-            softmax_scale=layer.sm_scale, causal=not layer.is_cross, window_left=layer.sliding_window, softcap=layer.logit_cap,
+            queries, pages[0], pages[1], table, lengths, offsets, latent_queries, k_descale=k_descale, v_descale=v_descale,
+            sinks=layer.sinks, softmax_scale=layer.sm_scale, causal=not layer.is_cross, window_left=layer.sliding_window,
+            softcap=layer.logit_cap,
         )
         return padded(out, len(q))
 

@@ -38,8 +38,8 @@ DENSE, MLA = ModelConfig(), ModelConfig(use_mla=True)
         (ServerConfig("slot", kv_cache_dtype="fp8_e4m3"), "kv_cache_dtype"),
         (ServerConfig("paged", kv_cache_dtype="int4"), "kv_cache_dtype"),
         (ServerConfig("mla", page_size=64, model=MLA), "prefill_backend 'mla'"),
-        (ServerConfig("paged", page_size=64, model=MLA), "prefill_backend 'paged'"),
-        (ServerConfig("slot", decode_backend="paged", page_size=64, model=MLA), "decode_backend 'paged'"),
+        (ServerConfig("paged", prefill_backend="gdn", page_size=64, model=MLA), "prefill_backend 'gdn'"),
+        (ServerConfig("slot", decode_backend="gdn", page_size=64, model=MLA), "decode_backend 'gdn'"),
         (ServerConfig("slot", decode_backend="mla", page_size=64, model=DENSE), "decode_backend 'mla'"),
         (ServerConfig("slot", decode_backend="mla", page_size=64, speculative=True, model=MLA), "speculative"),
         (ServerConfig("slot", model=ModelConfig(is_encoder_decoder=True, sliding_window=8)), "sliding_window 8"),
@@ -101,7 +101,8 @@ def test_each_phase_has_its_own_backend() -> None:
 
 def test_the_registry_says_who_can_do_what() -> None:
     assert backends_for("local") == ["paged"]
-    assert backends_for("mla", "decode") == ["slot", "mla"]
+    assert backends_for("mla", "decode") == ["slot", "paged", "mla"]
+    assert backends_for("mla", "speculative") == backends_for("mla_prefill") == ["slot", "paged"]
     assert backends_for() == list(BACKENDS)
     assert not backend_named("mla").prefill
     with pytest.raises(ValueError, match="unknown backend 'x'; known are slot, paged, mla, gdn"):
@@ -128,7 +129,7 @@ WRONG_LAYERS: list[tuple[str, dict[str, Any], str]] = [
     ("paged", {"k_scale": -1.0}, "k_scale"),
     ("slot", {"local": True}, "local"),
     ("paged", {"local": True, "sliding_window": 3}, "local"),
-    ("paged", {"latent": True}, "latent"),
+    ("paged", {"latent": True}, "must be the first columns"),
     ("slot", {"latent": True}, "must be the first columns"),
     ("mla", {}, "latent"),
     ("mla", {"latent": True, "logit_cap": 2.0}, "logit_cap"),
@@ -141,6 +142,12 @@ WRONG_LAYERS: list[tuple[str, dict[str, Any], str]] = [
 def test_a_layer_that_cannot_be_served_is_refused(backend: str, changed: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         check_layers(backend, [replace(LAYER, **changed)], {0: pool()})
+
+
+def test_a_latent_cache_is_never_float8() -> None:
+    k = torch.zeros(32, 1, 12).to(torch.float8_e4m3fn)
+    with pytest.raises(TypeError, match="k of the pool of layer 0 is float8"):
+        check_layers("paged", [replace(LAYER, head_dim=12, latent=True)], {0: KVPool(k, k[..., :8])})
 
 
 def test_an_encoder_and_a_window_do_not_go_together() -> None:

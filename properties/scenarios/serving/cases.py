@@ -85,7 +85,10 @@ class ServingCase(Case):
 
     stack: Literal["one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft"] = "one"
     paged: bool = False
-    """Pages and their metadata; else slots. Latent layers are prefilled over slots and decoded over pages then."""
+    """Pages and their metadata; else slots."""
+    latent_pages: Literal["decodes", "all"] = "decodes"
+    """Which steps of paged latent layers run over pages: decodes, by the mla backend, beside prefills over slots; or all of them,
+    by the paged one."""
     page: int = 1
     replayed: bool = False
     """Decodes, drafts and verifications go through static buffers."""
@@ -108,7 +111,7 @@ def page_of(case: ServingCase) -> int:
     """Slots of a page; a slot backend has pages of one, the mla backend's kernel takes none below 16."""
     if not case.paged:
         return 1
-    return max(case.page, 16) if case.stack == "latent" else case.page
+    return max(case.page, 16) if has_mla_backend(case) else case.page
 
 
 def specs(case: ServingCase) -> tuple[dict[str, Any], ...]:
@@ -122,7 +125,12 @@ def source(case: ServingCase, number: int) -> int:
 
 def prefills_slots(case: ServingCase) -> bool:
     """Whether prefills and verifications run over slots."""
-    return not case.paged or case.stack == "latent"
+    return not case.paged or has_mla_backend(case)
+
+
+def has_mla_backend(case: ServingCase) -> bool:
+    """Whether decodes run on the backend that can do nothing else."""
+    return case.paged and case.stack == "latent" and case.latent_pages == "decodes"
 
 
 def is_gdn(spec: dict[str, Any]) -> bool:
@@ -205,6 +213,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "dtype": ("float32", "bfloat16", "float16"),
     "stack": ("one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft"),
     "paged": (False, True),
+    "latent_pages": ("decodes", "all"),
     "page": (1, 2, 4, 16),
     "replayed": (False, True, True),
     "drafts": (2, 1, 3, 4),

@@ -22,7 +22,9 @@ from properties.scenarios.serving.cases import (
     SPECS,
     STATES,
     ServingCase,
+    has_mla_backend,
     is_gdn,
+    prefills_slots,
     specs,
 )
 from properties.scenarios.serving.judge import REFERENCE
@@ -84,6 +86,9 @@ EDGES: dict[str, Any] = {
     **{f"layers {stack}": lambda case, stack=stack: case.stack == stack and _calls(case, "decode") for stack in SPECS},
     "slots": lambda case: not case.paged and _calls(case, "decode"),
     "pages": lambda case: case.paged and case.page > 1 and _calls(case, "decode"),
+    "verified drafts of latents in pages": lambda case: case.stack == "latent" and not prefills_slots(case)
+    and _calls(case, "target_verify"),
+    "latents of the mla backend": lambda case: has_mla_backend(case) and _calls(case, "decode"),
     "replayed decodes": lambda case: case.replayed and _calls(case, "decode"),
     "a replay without requests": lambda case: _calls(case, "idle"),
     "prefill in chunks": lambda case: any(
