@@ -8,6 +8,7 @@ from serving.batch import DECODE_MODES, EXTEND_MODES, MODES, ForwardBatch, check
 from serving.config import ModelConfig, ServerConfig, ServerPlan, check_config
 from serving.layers import AttentionLayer, GdnLayer, KVPool, StatePool, check_chunked, check_layers
 from serving.metadata import AttentionMetadata, GdnMetadata, LocalAttentionMetadata
+from serving.mla import MlaForm, MlaProjections, check_latent_call, check_projections, mla_form
 from serving.packed import PackedConvWeight, PackedWeight
 from serving.registry import BACKENDS, Capabilities, backend_named, backends_for
 from serving.requests import PoolExhausted, RequestPool
@@ -26,6 +27,8 @@ __all__ = [
     "GdnMetadata",
     "KVPool",
     "LocalAttentionMetadata",
+    "MlaForm",
+    "MlaProjections",
     "ModelConfig",
     "PackedConvWeight",
     "PackedWeight",
@@ -40,6 +43,9 @@ __all__ = [
     "check_chunked",
     "check_config",
     "check_keys",
+    "check_latent_call",
     "check_layers",
+    "check_projections",
     "check_queries",
+    "mla_form",
 ]

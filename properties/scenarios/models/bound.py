@@ -10,7 +10,18 @@ from torch import Tensor
 from kernelpair.contract.pair import Inputs, Outputs
 from kernelpair.contract.verdict import Failure, Judged, PlaceRow, PlaceTable, Tightness
 from kernelpair.trial import judge
-from properties.scenarios.models.cases import FAMILIES, LATENT, LIBRARY_EPS, WINDOW, ModelCase, absorbed, encoder_lens, totals
+from properties.scenarios.models.cases import (
+    FAMILIES,
+    LATENT,
+    LIBRARY_EPS,
+    WINDOW,
+    ModelCase,
+    absorbed,
+    by_mode,
+    encoder_lens,
+    totals,
+)
+from properties.scenarios.models.latent_bound import projected_bound
 from properties.scenarios.models.oracle import Recorded, record
 from properties.scenarios.serving.bounds import gdn_layer_bound
 from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, attention_bound, flush_error
@@ -45,7 +56,7 @@ def verdict(case: ModelCase, given: Inputs, outputs: Outputs) -> Judged:
             largest, looseness = max(known.largest, tight.largest), min(known.looseness, tight.looseness)
             tightness[group] = Tightness(largest, looseness)
     rows = tuple(PlaceRow(str(layer), _says(case, recorded, layer), *_ratios(layer, several)) for layer, several in parts.items())
-    served = ", expanded" if case.expanded else ""
+    served = f", {form_of(case)}" if case.expanded or by_mode(case) else ""
     return Judged(failures, tightness, PlaceTable(f"{case.family} {case.dtype}{served}", rows))
 
 
@@ -76,10 +87,15 @@ def _says(case: ModelCase, recorded: Recorded, layer: int | str) -> str:
         return "what follows the layers"
     kind, found = FAMILIES[case.family].kinds[layer], recorded.attention.get(layer, {})
     if kind == "latent":
-        return f"MLA, {'absorbed' if absorbed(case) else 'expanded'}"
+        return f"MLA, {form_of(case)}"
     more = [", soft cap"] if found.get("logit_cap") else []
     more += [", sinks"] if found.get("sinks") is not None else []
     return KINDS[kind] + "".join(more)
+
+
+def form_of(case: ModelCase) -> str:
+    """In which form latent layers are served."""
+    return "expanded" if case.expanded else "by mode" if by_mode(case) else "absorbed"
 
 
 def _ratio(found: Sequence[Failure], tight: Tightness | None) -> float:
@@ -123,6 +139,8 @@ def _attention(
     else:
         assert layer is not None
         truth = torch.cat(layer["absorbed" if kind == "latent" and absorbed(case) else "truth"])
+    if kind == "latent" and by_mode(case):
+        return truth, SOFTMAX * projected_bound(case, given, n, truth), got
     bound = _bound(case, given, n, kind)
     if kind == "latent" and absorbed(case):
         assert layer is not None

@@ -87,7 +87,11 @@ class ModelCase(Case):
     images: tuple[int, ...] = ()
     """Encoder tokens of the requests, where the family attends any; those beyond have none."""
     expanded: bool = False
-    """Latent layers are served with the keys and values of an ordinary layer; else absorbed, over their latents."""
+    """Latent layers are served with the keys and values of an ordinary layer; else over their latents."""
+    by_mode: bool = False
+    """Latent layers take the form that suits each step, and project by themselves; else they are absorbed in all of them."""
+    pages_alone: bool = False
+    """Over pages, latent layers are prefilled there too; else over slots."""
 
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -97,7 +101,9 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "chunk": (8, 64, 5, 1),
     "paged": (False, True),
     "page": (1, 4, 16),
-    "expanded": (False, False, True),
+    "expanded": (False, False, False, True),
+    "by_mode": (False, True),
+    "pages_alone": (False, True),
 }
 PROMPTS = st.lists(st.sampled_from((1, 3, 8, 17, 24)), min_size=1, max_size=3).map(tuple)
 IMAGES = st.lists(st.sampled_from((0, 4, 7, 16)), max_size=3).map(tuple)
@@ -108,7 +114,10 @@ def strategy(draw: st.DrawFn) -> ModelCase:
     """Any family, up to three requests."""
     options, fields = draw(choices(OPTIONS)), draw(st.fixed_dictionaries(common({}, ())))
     images = draw(IMAGES, label="images") if options["family"] == "mllama" else ()
-    options["expanded"] &= options["family"] == "deepseek_v3"
+    latent = options["family"] == "deepseek_v3"
+    options["expanded"] &= latent
+    for name in ("by_mode", "pages_alone"):
+        options[name] &= latent and not options["expanded"]
     return ModelCase(prompts=draw(PROMPTS, label="prompts"), images=images, **options, **fields)
 
 
@@ -163,3 +172,20 @@ def totals(case: ModelCase) -> list[int]:
 def absorbed(case: ModelCase) -> bool:
     """Whether latent layers are served over their latents."""
     return case.family == "deepseek_v3" and not case.expanded
+
+
+def by_mode(case: ModelCase) -> bool:
+    """Whether latent layers choose their form step by step."""
+    return absorbed(case) and case.by_mode
+
+
+def expanded_tokens(case: ModelCase) -> list[bool]:
+    """Of each token, request by request: whether its step continues nothing, so that a latent layer expands its keys."""
+    lengths = totals(case)
+    starts = [sum(lengths[:r]) for r in range(len(lengths))]
+    found = [False] * sum(lengths)
+    for mode, spans in schedule(case):
+        if mode == "extend" and all(start == 0 for _, start, _ in spans):
+            for r, _, count in spans:
+                found[starts[r] : starts[r] + count] = [True] * count
+    return found

@@ -17,6 +17,7 @@ from properties.scenarios.models.cases import (
     ModelCase,
     Span,
     absorbed,
+    by_mode,
     encoder_lens,
     schedule,
     totals,
@@ -24,7 +25,7 @@ from properties.scenarios.models.cases import (
 from properties.scenarios.serving.judge import REFERENCE
 from properties.scenarios.serving.server import Side
 from properties.scenarios.serving.sides import OPTIMIZED
-from serving import AttentionLayer, ForwardBatch, GdnLayer, KVPool, RequestPool, StatePool
+from serving import AttentionLayer, ForwardBatch, GdnLayer, KVPool, MlaProjections, RequestPool, StatePool
 
 
 class ModelRunner:
@@ -33,7 +34,7 @@ class ModelRunner:
     def __init__(self, case: ModelCase, side: Side, scales: list[tuple[float, float]], tensors: dict[str, Tensor]) -> None:
         self.case, self.side, self.scales, self.tensors = case, side, scales, tensors
         latent = self.latent = absorbed(case)
-        self.page = (max(case.page, 16) if latent else case.page) if case.paged else 1
+        self.page = (max(case.page, 16) if latent and not case.pages_alone else case.page) if case.paged else 1
         requests = len(case.prompts)
         self.table = torch.zeros(requests, COLUMNS, dtype=torch.int32)
         self.slots = requests * -(-COLUMNS // self.page) * self.page
@@ -48,6 +49,9 @@ class ModelRunner:
             [layer for layer in self.layers if isinstance(layer, GdnLayer)],
             {layer.layer_id: self._state(layer) for layer in self.layers if isinstance(layer, GdnLayer)},
         )
+        ups = {n: (layer, MlaProjections(tensors[f"up_k{n}"], tensors[f"up_v{n}"]))
+               for n, layer in enumerate(self.layers) if by_mode(case) and isinstance(layer, AttentionLayer)}  # fmt: skip
+        self.latents = side.latent(self.prefill, self.decode, ups)
         self.outputs: dict[int, Tensor] = {}
 
     def _layer(self, n: int, kind: str) -> AttentionLayer | GdnLayer:
@@ -57,7 +61,7 @@ class ModelRunner:
         latent = kind == "latent" and self.latent
         width = LATENT if latent else self.tensors[f"v{n}"].shape[2]
         return AttentionLayer(
-            n, q.shape[1], k.shape[1], q.shape[2], width, self.scales[n][0], self.scales[n][1],
+            n, q.shape[1], k.shape[1], k.shape[2], width, self.scales[n][0], self.scales[n][1],
             sliding_window=WINDOW - 1 if kind == "window" else -1, is_cross=kind == "cross", latent=latent,
             sinks=self.tensors.get(f"sinks{n}"),
         )
@@ -81,7 +85,7 @@ class ModelRunner:
             k = torch.full((self.slots, layer.kv_heads, layer.head_dim), torch.nan, dtype=dtype)
             v = torch.full((self.slots, layer.kv_heads, layer.v_head_dim), torch.nan, dtype=dtype)
             pools[layer.layer_id] = KVPool(k, k[..., : layer.v_head_dim] if layer.latent else v)
-        if self.case.paged and not latent:
+        if self.case.paged and (not latent or self.case.pages_alone):
             paged = self.side.paged(layers, pools, self.table, page_size=self.page)
             return paged, paged
         slot = self.side.slot(layers, pools, self.table)
@@ -101,9 +105,13 @@ class ModelRunner:
                 self.recurrent.prepare(batch)
             tokens = torch.cat([torch.arange(count) + self.starts[r] + start for r, start, count in spans])
             for layer in self.layers:
-                backend = attention if isinstance(layer, AttentionLayer) else self.recurrent
-                forward = backend.forward_decode if mode == "decode" else backend.forward_extend
-                out = forward(*self._inputs(layer, tokens, spans), layer, batch)
+                if layer.layer_id in self.latents.layers:
+                    q, rows = (self.tensors[f"{name}{layer.layer_id}"][tokens] for name in "qk")
+                    out = self.latents.forward(q, rows, layer, batch)
+                else:
+                    backend = attention if isinstance(layer, AttentionLayer) else self.recurrent
+                    forward = backend.forward_decode if mode == "decode" else backend.forward_extend
+                    out = forward(*self._inputs(layer, tokens, spans), layer, batch)
                 every = self.outputs.setdefault(layer.layer_id, out.new_full((self.starts[-1], *out.shape[1:]), torch.nan))
                 every[tokens] = out
         return {f"out{n}": out for n, out in self.outputs.items()}

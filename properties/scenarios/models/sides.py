@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.contract.pair import Inputs
-from properties.scenarios.models.cases import FAMILIES, ModelCase, absorbed, encoder_lens, totals
+from properties.scenarios.models.cases import FAMILIES, ModelCase, absorbed, by_mode, encoder_lens, expanded_tokens, totals
 from properties.scenarios.models.oracle import Recorded, record
 from properties.scenarios.models.whole import end_to_end
 
@@ -25,7 +25,10 @@ def inputs(case: ModelCase) -> Inputs:
             found |= {f"{name}{n}": layer[name].detach() for name in ("conv", "A_log", "dt_bias")}
         elif kind == "latent" and absorbed(case):
             assert layer is not None
-            found |= dict(zip((f"q{n}", f"k{n}"), _absorbed(layer)))
+            q, rows = _absorbed(layer)
+            found |= {f"q{n}": torch.cat(layer["q"]) if by_mode(case) else q, f"k{n}": rows}
+            if by_mode(case):
+                found |= {f"{name}{n}": layer[name].to(rows.dtype).contiguous() for name in ("up_k", "up_v")}
         elif kind == "cross":
             found |= _cross(case, n, layer)
         else:
@@ -88,5 +91,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "images of different length": lambda case: len({*encoder_lens(case)} - {0}) > 1,
     "pages": lambda case: case.paged and case.page > 1,
     "latents": absorbed,
-    "latents in pages": lambda case: absorbed(case) and case.paged,
+    "latents in pages": lambda case: absorbed(case) and case.paged and not case.pages_alone,
+    "latents prefilled in pages": lambda case: absorbed(case) and case.paged and case.pages_alone,
+    "both forms of latent attention in one prompt": lambda case: by_mode(case) and len({*expanded_tokens(case)}) == 2
+    and not all(expanded_tokens(case)[: case.prompts[0]]),
 }

@@ -16,13 +16,14 @@ from properties.scenarios.serving.cases import COLUMNS, ServingCase, page_of, so
 from properties.scenarios.serving.plan import WRONG, LayerPass, Planned, ServedRequest, Work, plan
 from properties.scenarios.serving.server import Backends, Side, batch_of
 from reference.backends.gdn import GdnBackend
+from reference.backends.latent import LatentAttention
 from reference.backends.mla import MlaBackend
 from reference.backends.paged import PagedBackend
 from reference.backends.slot import SlotBackend
 from reference.causal_conv1d import PackedConvWeight
 from serving import AttentionLayer, GdnLayer
 
-REFERENCE = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, PackedConvWeight)
+REFERENCE = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, LatentAttention, PackedConvWeight)
 INTEGERS = {2: torch.int16, 4: torch.int32}
 
 

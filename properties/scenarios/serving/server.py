@@ -48,6 +48,7 @@ class Side:
     paged: type[Any]
     mla: type[Any]
     gdn: type[Any]
+    latent: type[Any]
     conv_weight: type[Any]
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from kernelpair.call.values import poison
 from kernelpair.contract.pair import Inputs
 from optimized.backends.gdn import GdnBackend
+from optimized.backends.latent import LatentAttention
 from optimized.backends.mla import MlaBackend
 from optimized.backends.paged import PagedBackend
 from optimized.backends.slot import SlotBackend
@@ -31,7 +32,7 @@ from properties.scenarios.serving.judge import REFERENCE
 from properties.scenarios.serving.plan import Planned, plan
 from properties.scenarios.serving.server import Server, Side
 
-OPTIMIZED = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, PackedConvWeight)
+OPTIMIZED = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, LatentAttention, PackedConvWeight)
 EMULATED_STEPS = 12
 
 
