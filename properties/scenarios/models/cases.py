@@ -13,7 +13,7 @@ from properties.shared.strategies import choices, common
 
 LIBRARY_EPS = 1e-6  # of the library's L2 norm of q and k, where our default is the engines' 1e-5
 LONGEST = 64  # decoder tokens of a request
-COLUMNS = 96
+VISION_TOKENS = 1601  # of a picture of one tile: 40 x 40 patches and one more
 VOCABULARY = 48
 HIDDEN = 16
 LATENT = 16  # columns of a latent row that are its value
@@ -107,13 +107,14 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 }
 PROMPTS = st.lists(st.sampled_from((1, 3, 8, 17, 24)), min_size=1, max_size=3).map(tuple)
 IMAGES = st.lists(st.sampled_from((0, 4, 7, 16)), max_size=3).map(tuple)
+PICTURES = st.sampled_from(((VISION_TOKENS,), (VISION_TOKENS, 4), (0, VISION_TOKENS), (VISION_TOKENS, VISION_TOKENS)))
 
 
 @st.composite
 def strategy(draw: st.DrawFn) -> ModelCase:
     """Any family, up to three requests."""
     options, fields = draw(choices(OPTIONS)), draw(st.fixed_dictionaries(common({}, ())))
-    images = draw(IMAGES, label="images") if options["family"] == "mllama" else ()
+    images = draw(st.sampled_from((*[IMAGES] * 6, PICTURES)).flatmap(lambda of: of)) if options["family"] == "mllama" else ()
     latent = options["family"] == "deepseek_v3"
     options["expanded"] &= latent
     for name in ("by_mode", "pages_alone"):
@@ -125,6 +126,11 @@ def encoder_lens(case: ModelCase) -> list[int]:
     """Of each request; 0 in families without an encoder."""
     images = [*case.images, *[0] * len(case.prompts)]
     return images[: len(case.prompts)] if case.family == "mllama" else [0] * len(case.prompts)
+
+
+def columns(case: ModelCase, page: int) -> int:
+    """Of the request table: the longest encoder's whole pages, and the longest request."""
+    return -(-max(encoder_lens(case), default=0) // page) * page + LONGEST
 
 
 Span = tuple[int, int, int]

@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 
 from kernelpair.call.values import generator
-from properties.scenarios.models.cases import FAMILIES, HIDDEN, SHARED, VOCABULARY, ModelCase, encoder_lens, totals
+from properties.scenarios.models.cases import (
+    FAMILIES,
+    HIDDEN,
+    SHARED,
+    VISION_TOKENS,
+    VOCABULARY,
+    ModelCase,
+    encoder_lens,
+    totals,
+)
+from properties.scenarios.models.vision import vision_states
 
 RECORDER = "kernelpair_recorder"
 
@@ -178,7 +188,11 @@ def tokens(case: ModelCase) -> list[Tensor]:
 def images(case: ModelCase) -> list[Tensor]:
     """Encoder states [n, hidden] of each request."""
     rng, dtype = generator(case.seed, "images"), getattr(torch, case.dtype)
-    return [torch.from_numpy(rng.standard_normal((n, HIDDEN))).to(dtype) for n in encoder_lens(case)]
+    return [
+        vision_states(case.seed % 3, r, case.dtype) if n == VISION_TOKENS
+        else torch.from_numpy(rng.standard_normal((n, HIDDEN))).to(dtype)
+        for r, n in enumerate(encoder_lens(case))
+    ]  # fmt: skip
 
 
 def model_of(case: ModelCase) -> Any:
@@ -186,14 +200,15 @@ def model_of(case: ModelCase) -> Any:
     return _model(case.family, case.seed % 3, case.dtype)
 
 
-def _run(case: ModelCase) -> Recorded:
-    model, recorded = model_of(case), Recorded()
+def run_alone(case: ModelCase, model: Any) -> Recorded:
+    """The library's run of each request alone, with a model of the case's weights."""
+    recorded, dtype = Recorded(), next(model.parameters()).dtype
     with torch.no_grad(), _hooks(model, recorded):
         for ids, image in zip(tokens(case), images(case)):
             more: dict[str, Any] = {}
             if len(image):
-                shown = torch.zeros(1, 1, len(ids), len(image), dtype=image.dtype)  # added to scores: every token sees all
-                more = {"cross_attention_states": image[None], "cross_attention_mask": shown}
+                shown = torch.zeros(1, 1, len(ids), len(image), dtype=dtype)  # added to scores: every token sees all
+                more = {"cross_attention_states": image[None].to(dtype), "cross_attention_mask": shown}
             recorded.logits.append(model(input_ids=ids[None], use_cache=False, **more).logits[0])
     return recorded
 
@@ -202,9 +217,10 @@ def _run(case: ModelCase) -> Recorded:
 def _recorded(
     family: str, dtype: str, seed: int, prompts: tuple[int, ...], decodes: int, chunk: int, shown: tuple[int, ...]
 ) -> Recorded:
-    return _run(ModelCase(  # what the library's run does not depend on is left out, so that one record serves many cases
+    case = ModelCase(  # what the library's run does not depend on is left out, so that one record serves many cases
         family=family, dtype=dtype, seed=seed, prompts=prompts, decodes=decodes, chunk=chunk, images=shown  # type: ignore[arg-type]
-    ))  # fmt: skip
+    )  # fmt: skip
+    return run_alone(case, model_of(case))
 
 
 def record(case: ModelCase) -> Recorded:

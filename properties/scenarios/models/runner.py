@@ -8,7 +8,6 @@ from torch import Tensor
 import optimized.backends.linear
 import reference.backends.linear
 from properties.scenarios.models.cases import (
-    COLUMNS,
     FAMILIES,
     LATENT,
     LIBRARY_EPS,
@@ -18,6 +17,7 @@ from properties.scenarios.models.cases import (
     Span,
     absorbed,
     by_mode,
+    columns,
     encoder_lens,
     schedule,
     totals,
@@ -36,8 +36,9 @@ class ModelRunner:
         latent = self.latent = absorbed(case)
         self.page = (max(case.page, 16) if latent and not case.pages_alone else case.page) if case.paged else 1
         requests = len(case.prompts)
-        self.table = torch.zeros(requests, COLUMNS, dtype=torch.int32)
-        self.slots = requests * -(-COLUMNS // self.page) * self.page
+        width = columns(case, self.page)
+        self.table = torch.zeros(requests, width, dtype=torch.int32)
+        self.slots = requests * -(-width // self.page) * self.page
         self.pool = RequestPool(self.table, self.slots // self.page, self.page)
         self.encoder = encoder_lens(case)
         self.rows = [self.pool.arrive(length) for length in self.encoder]

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from kernelpair.contract.pair import Inputs
-from properties.scenarios.models.cases import FAMILIES, ModelCase, absorbed, by_mode, encoder_lens, expanded_tokens, totals
+from properties.scenarios.models.cases import (
+    FAMILIES,
+    VISION_TOKENS,
+    ModelCase,
+    absorbed,
+    by_mode,
+    encoder_lens,
+    expanded_tokens,
+    totals,
+)
 from properties.scenarios.models.oracle import Recorded, record
 from properties.scenarios.models.whole import end_to_end
 
@@ -89,6 +98,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "prompts in chunks": lambda case: case.chunk < max(case.prompts),
     "requests with and without an image": lambda case: 0 in encoder_lens(case) and any(encoder_lens(case)),
     "images of different length": lambda case: len({*encoder_lens(case)} - {0}) > 1,
+    "pictures at their real size": lambda case: VISION_TOKENS in encoder_lens(case),
     "pages": lambda case: case.paged and case.page > 1,
     "latents": absorbed,
     "latents in pages": lambda case: absorbed(case) and case.paged and not case.pages_alone,

@@ -3,6 +3,7 @@ modules replaced by ours. How far its logits are from the library's is reported 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from optimized.backends.linear import Linear
 from properties.scenarios.models.cases import ModelCase, Span, encoder_lens, schedule
-from properties.scenarios.models.oracle import RECORDER, images, model_of, record, tokens
+from properties.scenarios.models.oracle import RECORDER, images, model_of, record, run_alone, tokens
 from properties.scenarios.models.runner import ModelRunner
 from properties.scenarios.serving.sides import OPTIMIZED
 from serving import AttentionLayer
@@ -26,9 +27,14 @@ class Whole:
 
     distance: float
     agreement: float
+    rounding: float | None = None
+    """With 16 bits: how far our logits are from a float32 run of the same weights, over how far the library's are; both as root
+    mean squares."""
 
     def __str__(self) -> str:
         says = f"logits differ by {self.distance:.2g} of the largest, {self.agreement:.1%} of greedy tokens agree"
+        if self.rounding is not None:
+            says += f", {self.rounding:.3g} times as far from float32 as the library"
         return f"end to end (reported, not judged): {says}"
 
 
@@ -124,7 +130,15 @@ def end_to_end(case: ModelCase, scales: list[tuple[float, float]], tensors: dict
             _server.pop()
     got, expected = torch.cat([part for one in ours for part in one]).double(), torch.cat(theirs).double()
     agreement = float((got.argmax(-1) == expected.argmax(-1)).double().mean())
-    return Whole(float((got - expected).abs().max() / expected.abs().max()), agreement)
+    return Whole(float((got - expected).abs().max() / expected.abs().max()), agreement, _rounding(case, got, expected))
+
+
+def _rounding(case: ModelCase, got: Tensor, expected: Tensor) -> float | None:
+    if case.dtype == "float32":
+        return None
+    exact = torch.cat(run_alone(case, deepcopy(model_of(case)).float()).logits).double()
+    ours, theirs = (float((logits - exact).square().mean().sqrt()) for logits in (got, expected))
+    return ours / theirs
 
 
 def _step(case: ModelCase, model: Any, ids: list[Tensor], shown: list[Tensor], spans: tuple[Span, ...]) -> Tensor:
