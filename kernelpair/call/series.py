@@ -22,7 +22,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Again:
+class Repeats:
     """How often a call is made again: so many times, or, of a slow one, as often as the time allows, but once at least."""
 
     calls: int
@@ -33,7 +33,7 @@ class Again:
 
 
 @dataclass(frozen=True)
-class Series:
+class Repeated:
     """How many calls were made, the first among them; where the last one differed from the first, and how."""
 
     calls: int
@@ -44,11 +44,11 @@ class Series:
 class Repetition:
     """Makes a series. Begun before the first call, for it keeps what the arena holds then."""
 
-    def __init__(self, again: Again, arena: Arena) -> None:
+    def __init__(self, again: Repeats, arena: Arena) -> None:
         self._again, self._arena = again, arena
         self._before = [arena.read(stretch.first, stretch.last) for stretch in again.stretches]
 
-    def run(self, call: Callable[[], Any], first: Any, named: Callable[[Any], dict[str, Any]]) -> Series:
+    def run(self, call: Callable[[], Any], first: Any, named: Callable[[Any], dict[str, Any]]) -> Repeated:
         """Make the further calls, up to one that differs from `first`, the first one's results. `named` gives results by name."""
         memory, results = self._memory(), self._image(named(first))
         until, made = time.monotonic() + self._again.seconds, 1
@@ -60,11 +60,11 @@ class Repetition:
             try:
                 now = self._image(named(answer))
             except Exception as error:  # noqa: BLE001 - what was returned does not fit the contract any more
-                return Series(made, "", f"{type(error).__name__}: {error}")
+                return Repeated(made, "", f"{type(error).__name__}: {error}")
             wrong = _difference(results, now) or _difference(memory, self._memory())
             if wrong:
-                return Series(made, *wrong)
-        return Series(made)
+                return Repeated(made, *wrong)
+        return Repeated(made)
 
     def _memory(self) -> dict[tuple[str, int], Any]:
         """What lies in the arena: argument and first byte -> bytes."""

@@ -18,7 +18,7 @@ from kernelpair.call import fault
 from kernelpair.call.fault import Fault
 from kernelpair.call.layout import reach
 from kernelpair.call.memory import Arena, Placed
-from kernelpair.call.series import Again, Repetition, Series
+from kernelpair.call.series import Repeated, Repeats, Repetition
 from kernelpair.call.surroundings import (
     GROWING,
     NAMES,
@@ -56,7 +56,7 @@ class CallRequest:
     """Keep the results alive, to see whether a later call writes to them."""
     deep: bool = False
     """Look at everything that the call may have changed, also at what takes long to read."""
-    again: Again | None = None
+    again: Repeats | None = None
     """Make the call again and again, and compare each with the first."""
 
 
@@ -109,7 +109,7 @@ class Outcome:
     """Results of the call with `keep` whose bits changed since."""
     heap: int = 0
     """Bytes that the process holds after the call."""
-    series: Series | None = None
+    series: Repeated | None = None
     """Of a call that was made again and again."""
 
 
@@ -246,7 +246,7 @@ class Caller:
 
     def _series(
         self, repetition: Repetition, request: CallRequest, call: Mapping[str, Any], first: Any
-    ) -> Series | None:
+    ) -> Repeated | None:
         """The call again and again; None where the first one's answer already is no result."""
 
         def named(answer: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ that calls no operator is called by its own name. What was written is run before
 
 import base64
 import ctypes
+import faulthandler
 import os
 import signal
 import subprocess
@@ -197,6 +198,7 @@ def _in_a_child(work: Callable[[], None]) -> str:
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
+        faulthandler.disable()  # how the work ends is told by its parent
         with suppress(BaseException):
             # In a thread of its own: OpenMP's threads are not in a forked process, and the main thread would wait for them.
             doing = Thread(target=_tell, args=(work, theirs))

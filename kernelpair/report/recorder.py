@@ -10,7 +10,7 @@ import torch
 
 from kernelpair.call.memory import Placed
 from kernelpair.call.place import Buffer, Placement, element_mask
-from kernelpair.call.series import Again
+from kernelpair.call.series import Repeats
 from kernelpair.call.values import poison_word
 from kernelpair.call.worker import Outcome
 from kernelpair.contract.case import WRONG_CALL
@@ -77,7 +77,7 @@ class Recorder(Session):
         *,
         keep: bool = False,
         deep: bool = False,
-        again: Again | None = None,
+        again: Repeats | None = None,
     ) -> Outcome:
         """The call, and then how its memory looks."""
         outcome = super().call(placement, threads, others, keep=keep, deep=deep, again=again)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernelpair.call.place import Placement
 from kernelpair.call.runner import HarnessError
-from kernelpair.call.series import Again, Stretch
+from kernelpair.call.series import Repeats, Stretch
 from kernelpair.call.surroundings import LEAST_LEAK, NAMES
 from kernelpair.call.values import permutation
 from kernelpair.call.worker import Outcome
@@ -127,7 +127,7 @@ def _series(session: Session) -> None:
         for buffer in placement.buffers
         for first, last in buffer.pieces
     ]
-    outcome = session.call(placement, again=Again(SERIES_CALLS, SERIES_SECONDS, stretches, scratch))
+    outcome = session.call(placement, again=Repeats(SERIES_CALLS, SERIES_SECONDS, stretches, scratch))
     if outcome.series is not None:
         session.verdict.calls += outcome.series.calls - 1
         if outcome.series.says:

@@ -10,7 +10,7 @@ from kernelpair.call.fault import told
 from kernelpair.call.memory import Placed
 from kernelpair.call.place import Placement, place, resolve, settle
 from kernelpair.call.runner import HarnessError, Runner
-from kernelpair.call.series import Again
+from kernelpair.call.series import Repeats
 from kernelpair.call.worker import CallRequest, Outcome, Returned
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Bound, Inputs, Outputs, Stepwise, Truth, Within
@@ -204,7 +204,7 @@ class Session:
         *,
         keep: bool = False,
         deep: bool = False,
-        again: Again | None = None,
+        again: Repeats | None = None,
     ) -> Outcome:
         """Call the candidate on what was placed; on `others` too, from Python threads of their own at the same time."""
         self.verdict.calls += 1 + len(others)

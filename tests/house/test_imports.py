@@ -32,8 +32,8 @@ MAY_IMPORT = {  # beside the standard library
 }
 OPTIONAL = ("jinja2", "matplotlib", "PIL", "ray", "redis", "shtab")  # of an extra: imported where they are used, and nowhere else
 HYPOTHESIS = (
-    "kernelpair.search.search", "kernelpair.search.strategies", "kernelpair.search.hypothesis_internals",
-    "kernelpair.pytest_plugin", "properties", "tests",
+    "kernelpair.search.search", "kernelpair.search.drawing", "kernelpair.search.strategies",
+    "kernelpair.search.hypothesis_internals", "kernelpair.pytest_plugin", "properties", "tests",
 )
 TEXT = {".py", ".md", ".cpp", ".h", ".in", ".toml", ".txt", ".json", ".yml", ".yaml", ".cfg", ""}
 FOLDERS = (*OURS, "csrc", "docs", ".ci")
