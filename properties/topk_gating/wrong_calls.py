@@ -1,0 +1,62 @@
+"""topk_gating: calls that both sides refuse."""
+
+from typing import Any
+
+import torch
+
+from kernelpair.contract.pair import Inputs
+from properties.shared.wrong_calls import INF, NAN, cast, changed, grown, made, one_rank_more, other_float, replaced, sparse
+
+
+def _too_many(case: Any, given: Inputs) -> Inputs:
+    return given | {"topk": case.kept * case.size + 1}
+
+
+def _split(case: Any, given: Inputs) -> Inputs:
+    return given | {"num_expert_group": case.experts + 1}
+
+
+def _more_groups(case: Any, given: Inputs) -> Inputs:
+    return given | {"topk_group": case.groups + 1}
+
+
+def _groups_of_one(case: Any, given: Inputs) -> Inputs:
+    return given | {"num_expert_group": case.experts, "topk_group": case.experts}
+
+
+def _rows_past(case: Any, given: Inputs) -> Inputs:
+    return given | {"num_valid": case.tokens + 1}
+
+
+def _other_bias(bias: torch.Tensor) -> torch.Tensor:
+    return other_float(bias).to(torch.float64)
+
+
+WRONG_CALLS = {
+    "logits_rank": one_rank_more("logits"),
+    "logits_integers": cast("logits", torch.int32),
+    "logits_none": replaced("logits", None, TypeError),
+    "logits_strides": sparse("logits"),
+    "bias_length": grown("correction_bias", 0),
+    "bias_rank": one_rank_more("correction_bias"),
+    "bias_dtype": changed("correction_bias", _other_bias, TypeError),
+    "topk_zero": replaced("topk", 0, ValueError),
+    "topk_negative": replaced("topk", -1, ValueError),
+    "topk_too_large": made(_too_many, ValueError, "topk"),
+    "topk_float": replaced("topk", 1.5, TypeError),
+    "groups_zero": replaced("num_expert_group", 0, ValueError),
+    "groups_negative": replaced("num_expert_group", -1, ValueError),
+    "groups_split": made(_split, ValueError, "num_expert_group"),
+    "kept_zero": replaced("topk_group", 0, ValueError),
+    "kept_too_many": made(_more_groups, ValueError, "topk_group"),
+    "bias_in_groups_of_one": made(
+        _groups_of_one, ValueError, "correction_bias", when=lambda case: case.bias != "none" and case.experts > 1
+    ),
+    "scoring_unknown": replaced("scoring", "sqrtsoftplus", ValueError),
+    "scoring_none": replaced("scoring", None, TypeError),
+    "scaling_infinite": replaced("scaling_factor", INF, ValueError),
+    "scaling_nan": replaced("scaling_factor", NAN, ValueError),
+    "scaling_too_large": replaced("scaling_factor", -1e39, ValueError),
+    "valid_negative": replaced("num_valid", -1, ValueError),
+    "valid_past_the_end": made(_rows_past, ValueError, "num_valid"),
+}
