@@ -1,6 +1,7 @@
 """topk_gating: what holds between calls."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +13,6 @@ from properties.shared.attention_bound import accumulation_error
 from properties.topk_gating.cases import NAMES, TopkCase
 from properties.topk_gating.selection import ROUND, judged_rows, scored
 
-BARE = {"layout": {}, "pads": None}
-
 
 def _tokens(case: TopkCase, session: Session) -> tuple[Inputs, Tensor]:
     """The rows that are tokens and finite, as a call of their own, and which these are."""
@@ -23,8 +22,8 @@ def _tokens(case: TopkCase, session: Session) -> tuple[Inputs, Tensor]:
     return given | {"logits": given["logits"][rows], "num_valid": None}, rows
 
 
-def _bare(case: TopkCase, tokens: int, **fields: object) -> TopkCase:
-    return replace(case, **BARE, broken=False, tokens=tokens, **fields)
+def _bare(case: TopkCase, tokens: int, **fields: Any) -> TopkCase:
+    return replace(case, layout={}, pads=None, broken=False, tokens=tokens, **fields)
 
 
 def _same(session: Session, again: JudgedCall, rows: Tensor | slice, says: str) -> None:

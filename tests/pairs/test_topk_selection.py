@@ -18,7 +18,8 @@ def routed(bias: list[float], topk: int, groups: int = 1, kept: int = 1, logits:
     z = torch.tensor([logits or [-torch.inf] * len(bias)], dtype=torch.float64)
     return {
         "logits": z, "topk": topk, "scoring": "sigmoid", "renormalize": True,
-        "correction_bias": torch.tensor(bias, dtype=torch.float64), "num_expert_group": groups, "topk_group": kept, "scaling_factor": 1.0, "num_valid": None,
+        "correction_bias": torch.tensor(bias, dtype=torch.float64), "num_expert_group": groups, "topk_group": kept,
+        "scaling_factor": 1.0, "num_valid": None,
     }
 
 
