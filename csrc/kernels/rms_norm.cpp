@@ -6,6 +6,7 @@
 #include "core/parallel.h"
 #include "core/path.h"
 #include "simd/dtypes.h"
+#include "simd/each_vector.h"
 #include "simd/vec_math.h"
 
 namespace kernelpair::KP_TIER {
@@ -17,13 +18,6 @@ constexpr int kSums = 4;              // apart, so that the additions of a row d
 KP_PATH(norm_plain);
 KP_PATH(norm_residual);
 KP_PATH(norm_gated);
-
-// step(d) for each whole vector of a row, step(d, lanes) for the rest.
-template <class Step>
-KP_INLINE void each_vector(int64_t d, int64_t n, const Step& step) {
-  for (; d + kLanes <= n; d += kLanes) step(d);
-  if (d < n) step(d, static_cast<int>(n - d));
-}
 
 template <class Load>
 KP_INLINE float sum_of_squares(int64_t n, const Load& load_at) {

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.providers.provider import Unsupported, adapts, fitted, other_layouts
+from properties.act_and_mul.cases import ActCase
 from properties.providers.vllm_cpu import attention as attention
 from properties.providers.vllm_cpu import layers as layers
 from properties.rms_norm.cases import NormCase
@@ -327,3 +328,26 @@ def topk_gating(
         found = call(f"topk_{scoring}_cpu", **common)
     weights, ids = found
     return weights, ids
+
+
+ACT_LAYOUTS = {"x": ("offset",)}
+
+
+def _fit_act(case: ActCase) -> ActCase:
+    wanted: ActCase = fitted(case, ["bfloat16", "float16"], ACT_LAYOUTS, width=max(case.width, 1))
+    return wanted
+
+
+@adapts(
+    "act_and_mul",
+    limits={
+        "dtype bfloat16 or float16 (its dispatch)": lambda case: case.dtype == "float32",
+        "x is contiguous, and has columns (so do all of its callers)":
+            lambda case: other_layouts(ACT_LAYOUTS)(case) or not case.width,
+    },
+    fit=_fit_act,
+    silent={"apart": "rows of x follow one another (a limit of the operator)"},
+)
+def act_and_mul(x: Tensor, activation: str = "silu") -> Any:
+    """silu_and_mul_cpu, gelu_and_mul_cpu or gelu_tanh_and_mul_cpu"""
+    return call(f"{activation}_and_mul_cpu", input=x)

@@ -16,7 +16,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared.strategies import any_of, around, common, float_dtypes, shrinking, together
 
-OUTER = ((1,), (2,), (3,), (5,), (33,), (0,), (), (3, 2), (5, 33), (2, 3, 2), (2, 0))
+OUTER = ((1,), (2,), (3,), (5,), (33,), (0,), (), (3, 2), (5, 33), (2, 3, 2), (3, 2, 5))
 WIDTHS = (1, 2, 7, *around(8, 16, 32, 64), 96, 128, 264, 1024, 2880, 16384, 0)  # of a group
 GROUPS = (0, 0, 0, 1, 2, 3, 8)
 MOST_ELEMENTS = 1 << 15

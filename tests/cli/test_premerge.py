@@ -28,6 +28,7 @@ FOR_ALL = {  # needed by no pair alone: how the library is made and put on trial
     "properties/object_mutants.py", "properties/planting.py", "properties/steering.py", "properties/tile_counts.py",
 }
 RUN_BY = {  # kernel -> what runs it beside its own pair
+    "act_and_mul": set(),
     "attention_metadata": {"models", "serving"},
     "causal_conv1d": {"gdn_attention_core", "gdn_core", "linear_modules", "models", "serving"},
     "chunk_gated_delta_rule": {"gdn_attention_core", "gdn_core", "models", "serving"},

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import torch
 
-from properties.providers.vllm_cpu.attention import decode_attention, extend_attention, mla_decode, paged_attention
+from properties.providers.vllm_cpu.attention import (
+    decode_attention,
+    extend_attention,
+    mla_decode,
+    paged_attention,
+)
 from properties.providers.vllm_cpu.layers import (
     causal_conv1d,
     chunk_gated_delta_rule,
@@ -16,7 +21,7 @@ from properties.providers.vllm_cpu.layers import (
     packed_linear,
     store_cache,
 )
-from properties.providers.vllm_cpu.norms import rms_norm
+from properties.providers.vllm_cpu.norms import act_and_mul, rms_norm
 from properties.providers.vllm_cpu.routing import topk_gating
 
 NAME = "vllm_cpu"
@@ -74,6 +79,6 @@ def prepare() -> None:
 
 
 __all__ = [
-    "causal_conv1d", "chunk_gated_delta_rule", "decode_attention", "extend_attention", "gated_delta_rule_update", "gdn_gating",
-    "mla_decode", "packed_linear", "paged_attention", "rms_norm", "store_cache", "topk_gating",
+    "act_and_mul", "causal_conv1d", "chunk_gated_delta_rule", "decode_attention", "extend_attention", "gated_delta_rule_update",
+    "gdn_gating", "mla_decode", "packed_linear", "paged_attention", "rms_norm", "store_cache", "topk_gating",
 ]

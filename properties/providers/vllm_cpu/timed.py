@@ -262,7 +262,14 @@ def norm(given: Given) -> Calls:
     return {"fused_add_rms_norm": lambda: OPS.fused_add_rms_norm(written, sums, weight, 1e-6)}
 
 
+def activation(given: Given) -> Calls:
+    """silu_and_mul, gelu_and_mul or gelu_tanh_and_mul."""
+    x, name = given["x"], f"{given['activation']}_and_mul"
+    operator, halved = getattr(OPS, name), x.chunk(2, dim=-1)[0]
+    return {name: lambda: _filled(halved, lambda out: operator(out, x))}
+
+
 def _filled(like: Tensor, fill: Callable[[Tensor], object]) -> Tensor:
-    out = torch.empty_like(like)
+    out = torch.empty(like.shape, dtype=like.dtype)
     fill(out)
     return out

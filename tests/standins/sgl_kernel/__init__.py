@@ -44,6 +44,9 @@ SCHEMAS = {
     "biased_grouped_topk_cpu": "(Tensor hidden_states, Tensor gating_output, Tensor correction_bias, int topk, "
     "bool renormalize, int num_expert_group, int topk_group, int num_fused_shared_experts, float? routed_scaling_factor, "
     "Tensor? num_token_non_padded) -> (Tensor, Tensor)",
+    "silu_and_mul_cpu": "(Tensor input) -> Tensor",
+    "gelu_and_mul_cpu": "(Tensor input) -> Tensor",
+    "gelu_tanh_and_mul_cpu": "(Tensor input) -> Tensor",
 }
 sizes: dict[int, tuple[int, int]] = {}  # a packed weight's address -> N and K, which the operator sees in its own packing
 
@@ -148,6 +151,18 @@ def grouped_topk_cpu(hidden, logits, topk, renormalize, groups, kept, shared, sc
 
 def biased_grouped_topk_cpu(hidden, logits, bias, topk, renormalize, groups, kept, shared, scale, tokens):
     return OURS.topk_gating(logits, topk, "sigmoid", renormalize, bias, groups, kept)
+
+
+def silu_and_mul_cpu(x):
+    return OURS.act_and_mul(x, "silu")
+
+
+def gelu_and_mul_cpu(x):
+    return OURS.act_and_mul(x, "gelu")
+
+
+def gelu_tanh_and_mul_cpu(x):
+    return OURS.act_and_mul(x, "gelu_tanh")
 
 
 for name, schema in SCHEMAS.items():

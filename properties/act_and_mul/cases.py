@@ -1,0 +1,107 @@
+"""act_and_mul: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from kernelpair.call.layout import EXPANDED, READ_ONLY
+from kernelpair.call.values import generator, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.strategies import any_of, around, common, float_dtypes, shrinking, together
+from reference.act_and_mul import ACTIVATIONS
+
+OUTER = ((1,), (3,), (2,), (33,), (0,), (), (3, 2), (5, 7), (2, 3, 2), (3, 2, 5))
+WIDTHS = (1, 7, *around(8, 16, 32, 64), 0, 2880, 14336)  # of a half
+MOST_ELEMENTS = 1 << 15
+MODELS = (((3,), 14336), ((33,), 768), ((17,), 2880), ((9,), 2048), ((130, 2), 96))
+SPECIAL = (0.0, -0.0, 1e-30, -1e-30, 0.5, -0.5, 20.0, -20.0, 40.0, -40.0, -88.0, -90.0, 1e4, -1e4, 3e38, -3e38)
+LARGEST = {"float16": 3e4}  # of |x|, where 3e38 has no number
+LAYOUTS = {"x": READ_ONLY}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActCase(Case):
+    """Rows of two halves of `width` columns."""
+
+    activation: str = "silu"
+    outer: tuple[int, ...] = (1,)
+    width: int = 1
+    size: float = 1.0
+    """Of what goes through the activation, where it is not special."""
+    special: bool = False
+    """A third of that are numbers at which activations change their ways."""
+    other: float = 1.0
+    """Of what it is multiplied by."""
+
+
+FIELDS = together({
+    "dtype": float_dtypes,
+    **common(LAYOUTS, []),
+    "activation": any_of(*ACTIVATIONS),
+    "size": any_of(1.0, 4.0, 0.1, 12.0),
+    "special": any_of(False, True),
+    "other": any_of(1.0, 1e-3),
+})
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> ActCase:
+    """Any sizes, layouts and dtypes that the contract allows."""
+    fields = draw(FIELDS)
+    outer, width = draw(any_of(*OUTER), label="outer"), draw(any_of(*WIDTHS), label="width")
+    return completed(fields, outer if prod(outer) * width <= MOST_ELEMENTS else (2,), width)
+
+
+def completed(fields: dict[str, Any], outer: tuple[int, ...], width: int) -> ActCase:
+    """The case of these sizes; the only dimension of a single row is the last one, which is dense."""
+    if not outer:
+        fields = fields | {"layout": {name: kind for name, kind in fields["layout"].items() if kind != EXPANDED}}
+    return ActCase(**fields, outer=outer, width=width)
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[ActCase]:
+    """Intermediate sizes of models: the kernel has no tiles, so a slow candidate gets the same."""
+    return _models()
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> ActCase:
+    fields, (outer, width) = draw(FIELDS), draw(any_of(*MODELS), label="sizes")
+    return completed(fields, tuple(draw(shrinking(n)) for n in outer), draw(shrinking(width)))
+
+
+def inputs(case: ActCase) -> Inputs:
+    """Where the first half is large the second is small: all results are within half of the dtype's range."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    shape = (*case.outer, case.width)
+    gate, up = uniform(case.seed, "gate", shape, scale=case.size), uniform(case.seed, "up", shape, scale=case.other)
+    if case.special:
+        draw = generator(case.seed, "special")
+        chosen = torch.from_numpy(draw.integers(0, len(SPECIAL), size=shape))
+        values = torch.tensor(SPECIAL, dtype=torch.float64)[chosen].float()
+        most = LARGEST.get(case.dtype)
+        values = values if most is None else values.clamp(-most, most)
+        gate = torch.where(torch.from_numpy(draw.integers(0, 3, size=shape)) == 0, values, gate)
+        up = torch.where(gate.abs() > 1000, up / 4, up)
+    return {"x": torch.cat([gate, up], dim=-1).to(dtype), "activation": case.activation}
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {"elements": lambda case: prod(case.outer) * case.width}
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no rows": lambda case: prod(case.outer) == 0,
+    "no columns": lambda case: case.width == 0,
+    "a partial vector": lambda case: case.width % 16 > 0,
+    "one row, of one dimension": lambda case: case.outer == () and case.width > 16,
+    "rows apart": lambda case: case.layout.get("x") in ("padded", "sliced") and prod(case.outer) > 1,
+    "one row for all": lambda case: case.layout.get("x") == EXPANDED and prod(case.outer) > 1,
+    **{f"special numbers through {name}": lambda case, name=name: case.special and case.activation == name  # type: ignore[misc]
+       for name in ACTIVATIONS},
+    **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
+}

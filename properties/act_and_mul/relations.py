@@ -1,0 +1,107 @@
+"""act_and_mul: what holds between calls."""
+
+from dataclasses import replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.values import permutation
+from kernelpair.contract.pair import Relation
+from kernelpair.trial.session import Session
+from properties.act_and_mul.cases import ActCase
+
+
+def _with(session: Session, gate: Tensor, up: Tensor) -> dict[str, object]:
+    return session.inputs() | {"x": torch.cat([gate, up], dim=-1)}
+
+
+def _halves(session: Session) -> tuple[Tensor, Tensor]:
+    gate, up = session.inputs()["x"].chunk(2, dim=-1)
+    return gate, up
+
+
+def _plain(case: ActCase) -> ActCase:
+    return replace(case, layout={})
+
+
+def _scaled(case: ActCase, session: Session) -> None:
+    """Where the result is no subnormal."""
+    (gate, up), first, power = _halves(session), session.first.outputs["out"], 1 + case.seed % 2
+    again = session.run(_plain(case), _with(session, gate, up * 2**power), judged=False)
+    normal = first.abs() >= torch.finfo(first.dtype).tiny
+    session.expect_same("out", again.outputs["out"][normal], (first * 2**power)[normal], f"the second half times 2^{power}")
+
+
+def _odd(case: ActCase, session: Session) -> None:
+    gate, up = _halves(session)
+    again = session.run(_plain(case), _with(session, gate, -up), judged=False)
+    expected = -session.first.outputs["out"]
+    session.expect(bool((again.outputs["out"] == expected).all()), "out", "the negated second half does not negate the result")
+
+
+def _constant(case: ActCase, session: Session) -> None:
+    """One element's inputs everywhere: its bits everywhere, tails included, and those of the first call."""
+    gate, up = _halves(session)
+    place = case.seed % gate.numel()
+    alike = _with(session, *(half.flatten()[place].expand(half.shape) for half in (gate, up)))
+    again = session.run(_plain(case), alike, judged=False)
+    expected = session.first.outputs["out"].flatten()[place].repeat(gate.numel()).view(gate.shape)
+    session.expect_same("out", again.outputs["out"], expected, "one input everywhere")
+
+
+def _reflected(case: ActCase, session: Session) -> None:
+    """f(z) - f(-z) = z, for each of the activations."""
+    gate, up = _halves(session)
+    there = session.run(_plain(case), _with(session, gate, torch.ones_like(up)))
+    back = session.run(_plain(case), _with(session, -gate, torch.ones_like(up)))
+    got = there.outputs["out"].double() - back.outputs["out"].double()
+    session.expect_close("out", got, gate, there.bound_of("out") + back.bound_of("out"), "f(x) - f(-x) against x")
+
+
+def _rows(case: ActCase, session: Session) -> None:
+    given, count, d = session.inputs(), prod(case.outer), case.width
+    cut, first = case.seed % (count + 1), session.first.outputs["out"].reshape(count, d)
+    flat = given["x"].reshape(count, 2 * d)
+    for part in (slice(0, cut), slice(cut, None)):
+        again = session.run(_plain(case), given | {"x": flat[part]}, judged=False)
+        session.expect_same("out", again.outputs["out"], first[part], "some of the rows")
+
+
+def _apart(case: ActCase, session: Session) -> None:
+    given, count, d = session.inputs(), prod(case.outer), case.width
+    order = permutation(case.seed, "rows", count)
+    moved = given | {"x": given["x"].reshape(count, 2 * d)[order]}
+    again = session.run(replace(case, layout={"x": "padded"}), moved, judged=False)
+    expected = session.first.outputs["out"].reshape(count, d)[order]
+    session.expect_same("out", again.outputs["out"], expected, "rows permuted, and apart in memory")
+
+
+def _spoiled(case: ActCase, session: Session) -> None:
+    """A NaN in either half is in its own result, and in no other."""
+    given, first, d = session.inputs(), session.first.outputs["out"], case.width
+    place = case.seed % first.numel()
+    reached = torch.zeros(first.numel(), dtype=torch.bool)
+    reached[place] = True
+    reached = reached.view(first.shape)
+    for half in (0, d):
+        wrong = given["x"].clone()
+        wrong.view(-1)[place // d * 2 * d + half + place % d] = torch.nan
+        out = session.run(_plain(case), given | {"x": wrong}, judged=False).outputs["out"]
+        session.expect(bool(out[reached].isnan().all()), "out", "a NaN did not reach its own result")
+        session.expect_same("out", out[~reached], first[~reached], "a NaN reached another result")
+
+
+def _some(case: ActCase) -> bool:
+    return prod(case.outer) * case.width > 0
+
+
+RELATIONS = {
+    "scale": Relation(_scaled, "the second half times 2^m scales the result, bit for bit"),
+    "odd": Relation(_odd, "the second half negated negates the result"),
+    "constant": Relation(_constant, "equal elements give equal bits wherever they stand", _some),
+    "reflected": Relation(_reflected, "f(x) - f(-x) = x"),
+    "rows": Relation(_rows, "a batch equals its parts, bit for bit"),
+    "apart": Relation(_apart, "rows may be permuted and lie apart, bit for bit"),
+    "spoiled": Relation(_spoiled, "a NaN reaches its own result and nothing else", _some),
+}
