@@ -6,7 +6,7 @@ Both `reference.backends` and `optimized.backends` take these, so that they diff
 from serving.backend import DecodesOnly
 from serving.batch import DECODE_MODES, EXTEND_MODES, MODES, ForwardBatch, check_batch, check_keys, check_queries
 from serving.config import ModelConfig, ServerConfig, ServerPlan, check_config
-from serving.layers import AttentionLayer, GdnLayer, KVPool, StatePool, check_chunked, check_layers
+from serving.layers import AttentionLayer, GdnLayer, KVPool, StatePool, check_chunked, check_layers, check_stored, store_route
 from serving.metadata import AttentionMetadata, GdnMetadata, LocalAttentionMetadata
 from serving.mla import MlaForm, MlaProjections, check_latent_call, check_projections, mla_form
 from serving.packed import PackedConvWeight, PackedWeight
@@ -47,5 +47,7 @@ __all__ = [
     "check_layers",
     "check_projections",
     "check_queries",
+    "check_stored",
     "mla_form",
+    "store_route",
 ]

@@ -1,13 +1,18 @@
 """The decisions of a server's start: which backends, which page size, and what cannot be served at all."""
 
+import os
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from serving.registry import backend_named
 
 MLA_PAGES = (16, 32, 64, 128)
 PAGES = (64, 128)
 FALLBACK_PAGE = 128
+CONV_LAYOUTS = ("SD", "DS")
+CONV_STATE_LAYOUT = "VLLM_SSM_CONV_STATE_LAYOUT"
+"""The variable by which users of engines choose the layout of convolution states."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,8 @@ class ModelConfig:
 
     use_mla: bool = False
     is_encoder_decoder: bool = False
+    recurrent: bool = False
+    """It has gated-delta-net layers."""
     sliding_window: int = -1
     """Keys to the left; -1: none."""
     local_chunk: int | None = None
@@ -34,6 +41,8 @@ class ServerConfig:
     topk: int = 1
     kv_cache_dtype: str = "auto"
     chunked_prefill: bool = False
+    prefix_caching: bool | None = None
+    """Requests share the keys of a common beginning; None: where the model can."""
     conv_state_layout: str | None = None
     model: ModelConfig | None = None
 
@@ -46,11 +55,17 @@ class ServerPlan:
     decode_backend: str
     page_size: int
     conv_state_layout: str
+    chunked_prefill: bool
+    prefix_caching: bool | None
+    """None: not decided."""
 
 
-def check_config(config: ServerConfig) -> ServerPlan:
-    """Resolve a server's flags. ValueError names the flag that cannot be served; a page size that a paged decode backend does
-    not take falls back to 128 with a warning. Without a model config nothing that depends on the model is decided."""
+def check_config(config: ServerConfig, environment: Mapping[str, str] = os.environ) -> ServerPlan:
+    """Resolve a server's flags. ValueError names the flag, or the variable of the environment, that cannot be served.
+
+    With a warning, a page size that a paged decode backend does not take falls back to 128, and prefix caching and chunked
+    prefill are off where the model does not allow them. Without a model config nothing that depends on the model is decided.
+    """
     prefill = config.prefill_backend or config.attention_backend
     decode = config.decode_backend or config.attention_backend
     can_prefill, can_decode = backend_named(prefill), backend_named(decode)
@@ -58,17 +73,42 @@ def check_config(config: ServerConfig) -> ServerPlan:
         raise ValueError(f"page_size must be at least 1, got {config.page_size}")
     if config.speculative and config.topk != 1:
         raise ValueError(f"topk {config.topk}: only chains of drafts (topk 1) can be verified")
-    if config.conv_state_layout not in (None, "SD", "DS"):
-        raise ValueError(f"conv_state_layout must be SD or DS, got {config.conv_state_layout!r}")
     if config.kv_cache_dtype not in ("auto", "fp8_e4m3", "fp8_e5m2"):
         raise ValueError(f"kv_cache_dtype {config.kv_cache_dtype!r} is none of auto, fp8_e4m3, fp8_e5m2")
     if config.kv_cache_dtype != "auto" and not (can_prefill.float8 and can_decode.float8):
         raise ValueError(f"kv_cache_dtype {config.kv_cache_dtype}: the backends {prefill!r} and {decode!r} cannot both read it")
-    page_size = config.page_size
+    conv_state_layout = _conv_state_layout(config, environment)
+    page_size, chunked, shared = config.page_size, config.chunked_prefill, config.prefix_caching
     if config.model is not None:
+        chunked, shared = _prefill(config, config.model)
+        config = replace(config, chunked_prefill=chunked)
+        assert config.model is not None
         _check_model(config, config.model, prefill, decode)
         page_size = _page_size(config, config.model, decode)
-    return ServerPlan(prefill, decode, page_size, config.conv_state_layout or "SD")
+    return ServerPlan(prefill, decode, page_size, conv_state_layout, chunked, shared)
+
+
+def _conv_state_layout(config: ServerConfig, environment: Mapping[str, str]) -> str:
+    """The flag, else the variable, else SD; an empty variable is none."""
+    asked = {"conv_state_layout": config.conv_state_layout, CONV_STATE_LAYOUT: environment.get(CONV_STATE_LAYOUT) or None}
+    for name, layout in asked.items():
+        if layout not in (None, *CONV_LAYOUTS):
+            raise ValueError(f"{name} must be {' or '.join(CONV_LAYOUTS)}, got {layout!r}")
+    return next((layout for layout in asked.values() if layout is not None), CONV_LAYOUTS[0])
+
+
+def _prefill(config: ServerConfig, model: ModelConfig) -> tuple[bool, bool]:
+    """Whether prefills are cut into chunks, and prefixes shared: neither with recurrent layers, whose state is kept for the end
+    of a request's tokens and for no prefix of them; and keys that attended an encoder are their own request's."""
+    chunks, shares = not model.recurrent, not (model.recurrent or model.is_encoder_decoder)
+    for flag, asked, can in (
+        ("chunked_prefill", config.chunked_prefill, chunks),
+        ("prefix_caching", config.prefix_caching, shares),
+    ):
+        if asked and not can:
+            kind = "recurrent" if model.recurrent else "encoder-decoder"
+            warnings.warn(f"{flag} is switched off: the model is {kind}", stacklevel=3)
+    return config.chunked_prefill and chunks, config.prefix_caching is not False and shares
 
 
 def _check_model(config: ServerConfig, model: ModelConfig, prefill: str, decode: str) -> None:

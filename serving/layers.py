@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -71,6 +72,28 @@ class StatePool:
     ssm: Tensor
     conv_layout: str = "SD"
     state_layout: str = "vk"
+
+
+Route = Literal["rows", "latent", "float8"]
+
+
+def store_route(layer: AttentionLayer, pool: KVPool) -> Route:
+    """How a layer's new keys come into its pool, by its head sizes and the pool's dtype.
+
+    `rows`: k and v as they are, one row each, of whatever two widths. `latent`: one row [latent | rope], cut in two, so that one
+    call of store_cache writes it. `float8`: divided by the layer's scales, saturated and rounded before that.
+    """
+    if layer.latent:
+        return "latent"
+    return "float8" if pool.k.dtype in FLOAT8 else "rows"
+
+
+def check_stored(layer: AttentionLayer, pool: KVPool, k: Tensor, v: Tensor) -> None:
+    """TypeError where k or v cannot become rows of the pool: only float8 pools convert what they are given."""
+    for name, rows, cache in (("k", k, pool.k), ("v", v, pool.v)):
+        fits = rows.dtype.is_floating_point and rows.dtype not in FLOAT8 if cache.dtype in FLOAT8 else rows.dtype == cache.dtype
+        if not fits:
+            raise TypeError(f"{name} has dtype {rows.dtype}: the pool of layer {layer.layer_id} is {cache.dtype}")
 
 
 def check_layers(backend: str, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], page_size: int = 1) -> None:

@@ -4,7 +4,17 @@ import torch
 from torch import Tensor
 
 from optimized.operators import operator
-from serving import EXTEND_MODES, AttentionLayer, ForwardBatch, KVPool, check_batch, check_keys, check_queries
+from serving import (
+    EXTEND_MODES,
+    AttentionLayer,
+    ForwardBatch,
+    KVPool,
+    check_batch,
+    check_keys,
+    check_queries,
+    check_stored,
+    store_route,
+)
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 
@@ -93,13 +103,14 @@ def check_call(
 
 def store(pool: KVPool, layer: AttentionLayer, k: Tensor, v: Tensor, loc: Tensor) -> None:
     """Write the live rows, the first len(loc) of k and v, into their slots; float8 caches take them divided by the scale."""
-    live = len(loc)
+    check_stored(layer, pool, k, v)
+    live, route = len(loc), store_route(layer, pool)
     k, v = k[:live], v[:live]
     k_cache, v_cache = pool.k, pool.v
-    if layer.latent:  # one row: its latent part, and the rest
+    if route == "latent":
         k, v = k[..., : layer.v_head_dim], k[..., layer.v_head_dim :]
         k_cache, v_cache = pool.k[..., : layer.v_head_dim], pool.k[..., layer.v_head_dim :]
-    elif pool.k.dtype in LARGEST:
+    elif route == "float8":
         k, v = _float8(k, pool.k.dtype, layer.k_scale), _float8(v, pool.v.dtype, layer.v_scale)
     operator("store_cache")(k, v, k_cache, v_cache, loc)
 

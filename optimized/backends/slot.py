@@ -8,7 +8,7 @@ from torch import Tensor
 from optimized.backends.common import check_all, check_call, lengths, store
 from optimized.operators import operator
 from optimized.workspace import Workspace
-from serving import DECODE_MODES, AttentionLayer, ForwardBatch, KVPool, check_layers
+from serving import DECODE_MODES, AttentionLayer, ForwardBatch, KVPool, check_layers, check_stored
 
 SPLIT_KEYS = 256  # keys of a split: fewer would cost more in merging than they gain in balance
 MOST_SPLITS = 16
@@ -83,6 +83,8 @@ class SlotBackend:
         _, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
         pool, meta = self.pools[layer.layer_id], self._given
         fused = save and not layer.is_cross  # the kernel writes one key a row
+        if fused and k is not None and v is not None:
+            check_stored(layer, pool, k, v)
         if save and not fused and k is not None and v is not None and loc is not None:
             store(pool, layer, k, v, loc)
         out = q.new_zeros(len(q), layer.heads, layer.v_head_dim)

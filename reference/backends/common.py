@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from reference import checks
-from serving import EXTEND_MODES, AttentionLayer, ForwardBatch, KVPool, check_batch
+from serving import EXTEND_MODES, AttentionLayer, ForwardBatch, KVPool, check_batch, check_stored
 
 FLOAT8_LIMIT = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 
@@ -60,6 +60,7 @@ def store(pool: KVPool, layer: AttentionLayer, k: Tensor, v: Tensor, loc: Tensor
     """Write the rows of live requests, converted where the cache is float8. ValueError, IndexError before anything is written."""
     if loc is None:
         raise ValueError(f"{name} must be given to store the keys of layer {layer.layer_id}")
+    check_stored(layer, pool, k, v)
     slots = loc.long()
     if len(slots) and not (int(slots.min()) >= 0 and int(slots.max()) < len(pool.k)):
         raise IndexError(f"{name} holds a slot outside [0, {len(pool.k)})")

@@ -24,7 +24,7 @@ from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
 from kernelpair.search.search import Search
 from properties import pairs
-from serving import AttentionLayer, ForwardBatch, KVPool
+from serving import AttentionLayer, ForwardBatch, KVPool, store_route
 
 SIDES = {"reference": reference.backends, "optimized": optimized.backends}
 LAYER = AttentionLayer(0, 2, 1, 8, 8, 0.5)
@@ -142,6 +142,65 @@ def test_padded_requests_leave_a_live_one_in_slot_0_alone(side: str) -> None:
         backend.pools[0].k[0] = slot_0
         alone = decoded(backend, batch, q=q[:1], k=k[:1], v=v[:1])
         assert torch.equal(alone, out[:1])  # slot 0 and all
+
+
+ROUTED: dict[str, tuple[AttentionLayer, torch.dtype]] = {
+    "equal widths": (LAYER, torch.bfloat16),
+    "wider keys": (replace(LAYER, head_dim=24, v_head_dim=16), torch.float16),
+    "wider values": (replace(LAYER, v_head_dim=33), torch.float32),
+    "values of one": (replace(LAYER, head_dim=33, v_head_dim=1), torch.bfloat16),
+    "two key heads": (replace(LAYER, heads=4, kv_heads=2), torch.float32),
+    "latent rows": (replace(LAYER, head_dim=24, v_head_dim=16, latent=True), torch.bfloat16),
+    "float8": (replace(LAYER, k_scale=0.5, v_scale=0.01), torch.float8_e4m3fn),
+    "float8 without scales": (LAYER, torch.float8_e5m2),
+}
+
+
+def routed(side: str, kind: str, name: str) -> tuple[Any, AttentionLayer, list[torch.Tensor]]:
+    """A backend over a pool of ones, its layer, and q, k, v of one token, large enough to saturate where they are scaled."""
+    layer, dtype = ROUTED[name]
+    held = torch.bfloat16 if dtype.itemsize == 1 else dtype
+    shapes = (layer.heads, layer.head_dim), (layer.kv_heads, layer.head_dim), (layer.kv_heads, layer.v_head_dim)
+    q, k, v = (torch.randn(1, *shape).mul(9).to(held) for shape in shapes)
+    v = k[..., : layer.v_head_dim] if layer.latent else v
+    cache = torch.ones(64, layer.kv_heads, layer.head_dim).to(dtype)
+    values = cache[..., : layer.v_head_dim] if layer.latent else torch.ones(64, layer.kv_heads, layer.v_head_dim).to(dtype)
+    backend = getattr(getattr(SIDES[side], kind), f"{kind.title()}Backend")
+    return backend([layer], {0: KVPool(cache, values)}, TABLE.clone()), layer, [q, k, v]
+
+
+@pytest.mark.parametrize("name", ROUTED)
+@pytest.mark.parametrize("batch", [BATCH, EXTEND], ids=["decode", "extend"])
+@pytest.mark.parametrize(("side", "kind"), [*product(SIDES, ("slot", "paged"))])
+def test_keys_of_all_head_sizes_and_dtypes_find_their_way(side: str, kind: str, batch: ForwardBatch, name: str) -> None:
+    if kind == "slot" and ROUTED[name][1].itemsize == 1:
+        with pytest.raises((TypeError, ValueError), match="k of the pool of layer 0 is float8"):
+            routed(side, kind, name)
+        return
+    backend, layer, (q, k, v) = routed(side, kind, name)
+    decoded(backend, batch, layer, q=q, k=k, v=v)
+    pool = backend.pools[0]
+    assert store_route(layer, pool) == (name.split()[0] if name.split()[0] in ("latent", "float8") else "rows")
+    for cache, rows, scale in ((pool.k, k, layer.k_scale), (pool.v, v, layer.v_scale)):
+        expected = torch.ones_like(cache)
+        largest = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}.get(cache.dtype)
+        if largest is not None:
+            rows = (rows.float() / (1.0 if scale is None else scale)).clamp(-largest, largest)
+        expected[34] = rows[0].to(cache.dtype)
+        assert torch.equal(cache.float(), expected.float())
+
+
+@pytest.mark.parametrize("which", ["k", "v"])
+@pytest.mark.parametrize("batch", [BATCH, EXTEND], ids=["decode", "extend"])
+@pytest.mark.parametrize(("side", "kind"), [*product(SIDES, ("slot", "paged"))])
+def test_keys_of_another_dtype_are_refused_before_anything_is_stored(
+    side: str, kind: str, batch: ForwardBatch, which: str
+) -> None:
+    backend, layer, (q, k, v) = routed(side, kind, "wider values")
+    wrong = {"k": k, "v": v} | {which: (k if which == "k" else v).half()}
+    with pytest.raises(TypeError, match=rf"\b{which}\b"):
+        decoded(backend, batch, layer, q=q, **wrong)
+    assert bool((backend.pools[0].k == 1).all()) and bool((backend.pools[0].v == 1).all())
 
 
 @pytest.mark.parametrize("side", SIDES)

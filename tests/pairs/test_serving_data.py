@@ -20,6 +20,7 @@ from serving import (
     check_config,
     check_layers,
 )
+from serving.config import CONV_STATE_LAYOUT
 
 DENSE, MLA = ModelConfig(), ModelConfig(use_mla=True)
 
@@ -87,6 +88,44 @@ def test_other_page_sizes_fall_back_with_a_warning(config: ServerConfig) -> None
 def test_the_conv_state_layout_is_SD_unless_it_is_set() -> None:
     assert check_config(ServerConfig()).conv_state_layout == "SD"
     assert check_config(ServerConfig(conv_state_layout="DS")).conv_state_layout == "DS"
+
+
+def test_users_set_the_conv_state_layout_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, flag, layout in (("DS", None, "DS"), ("SD", None, "SD"), ("", None, "SD"), ("DS", "SD", "SD"), ("SD", "DS", "DS")):
+        monkeypatch.setenv(CONV_STATE_LAYOUT, value)
+        assert check_config(ServerConfig(conv_state_layout=flag)).conv_state_layout == layout
+    for wrong in ("ds", "SDD", " DS"):
+        monkeypatch.setenv(CONV_STATE_LAYOUT, wrong)
+        with pytest.raises(ValueError, match=f"{CONV_STATE_LAYOUT} must be SD or DS, got '{wrong}'"):
+            check_config(ServerConfig(conv_state_layout="SD"))
+    monkeypatch.delenv(CONV_STATE_LAYOUT)
+    assert check_config(ServerConfig()).conv_state_layout == "SD"
+
+
+KINDS = {"dense": {}, "recurrent": {"recurrent": True}, "encoder": {"is_encoder_decoder": True},
+         "both": {"recurrent": True, "is_encoder_decoder": True}}  # fmt: skip
+
+
+@pytest.mark.parametrize("caching", [None, False, True])
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_recurrent_models_neither_share_prefixes_nor_cut_prefills(kind: str, chunked: bool, caching: bool | None) -> None:
+    config = ServerConfig("slot", chunked_prefill=chunked, prefix_caching=caching, model=ModelConfig(**KINDS[kind]))
+    off = {"dense": "", "recurrent": "chunked_prefill prefix_caching", "encoder": "prefix_caching",
+           "both": "chunked_prefill prefix_caching"}[kind].split()  # fmt: skip
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        plan = check_config(config)
+    assert plan.chunked_prefill == (chunked and "chunked_prefill" not in off)
+    assert plan.prefix_caching == (caching is not False and "prefix_caching" not in off)
+    asked = {"chunked_prefill": chunked, "prefix_caching": bool(caching)}
+    assert [str(one.message).split()[0] for one in warned] == [flag for flag in off if asked[flag]]
+
+
+def test_without_a_model_chunks_and_prefixes_are_as_asked() -> None:
+    for chunked, caching in ((True, None), (False, True), (True, False)):
+        plan = check_config(ServerConfig("slot", chunked_prefill=chunked, prefix_caching=caching))
+        assert (plan.chunked_prefill, plan.prefix_caching) == (chunked, caching)
 
 
 def test_each_phase_has_its_own_backend() -> None:

@@ -114,7 +114,7 @@ PICTURES = st.sampled_from(((VISION_TOKENS,), (VISION_TOKENS, 4), (0, VISION_TOK
 def strategy(draw: st.DrawFn) -> ModelCase:
     """Any family, up to three requests."""
     options, fields = draw(choices(OPTIONS)), draw(st.fixed_dictionaries(common({}, ())))
-    images = draw(st.sampled_from((*[IMAGES] * 6, PICTURES)).flatmap(lambda of: of)) if options["family"] == "mllama" else ()
+    images = draw(st.sampled_from((*[IMAGES] * 3, PICTURES)).flatmap(lambda of: of)) if options["family"] == "mllama" else ()
     latent = options["family"] == "deepseek_v3"
     options["expanded"] &= latent
     for name in ("by_mode", "pages_alone"):

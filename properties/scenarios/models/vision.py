@@ -18,7 +18,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def vision_states(seed: int, number: int, dtype_name: str) -> Tensor:
     """[1601, hidden]: the projected states of a picture of noise, of root mean square 1."""
     configuration = import_module("transformers.models.mllama.configuration_mllama")

@@ -22,6 +22,7 @@ from properties.scenarios.serving.cases import (
     specs,
     token_row,
 )
+from serving import ModelConfig, ServerConfig, check_config
 
 WRONG = (  # of a step `bad`: the class of the error, and the argument that it names
     ("ValueError", "v"),
@@ -171,8 +172,9 @@ class Planner:
         self.alive.append(request)
 
     def _can_share(self) -> bool:
-        """Neither a recurrent state nor what depends on an encoder can be shared."""
-        return not self.recurrent and not self.has_encoder
+        """What the server decides of such a model when it starts."""
+        model = ModelConfig(recurrent=bool(self.recurrent), is_encoder_decoder=self.has_encoder)
+        return bool(check_config(ServerConfig("paged" if self.case.paged else "slot", page_size=64, model=model)).prefix_caching)
 
     def _extend(self, planned: Planned, first: int, second: int, mask: int) -> None:
         unfinished = [request for request in self.alive if request.seen < request.prompt]

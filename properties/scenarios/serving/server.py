@@ -24,7 +24,19 @@ from properties.scenarios.serving.cases import (
     specs,
 )
 from properties.scenarios.serving.plan import LayerPass, Planned, ServedRequest, Work, plan
-from serving import DECODE_MODES, EXTEND_MODES, AttentionLayer, ForwardBatch, GdnLayer, KVPool, RequestPool, StatePool
+from serving import (
+    DECODE_MODES,
+    EXTEND_MODES,
+    AttentionLayer,
+    ForwardBatch,
+    GdnLayer,
+    KVPool,
+    RequestPool,
+    ServerConfig,
+    StatePool,
+    check_config,
+)
+from serving.config import CONV_STATE_LAYOUT
 
 MAX_BS = ROWS + 2
 STATIC = {"max_bs": MAX_BS, "max_context_len": LONGEST}
@@ -67,7 +79,8 @@ class Backends:
         recurrent = [layer for layer in self.layers if isinstance(layer, GdnLayer)]
         pools = {layer.layer_id: _pool(layer, source(case, layer.layer_id), memory) for layer in attention}
         self.prefill, self.decode = _attention(case, side, attention, pools, req_to_token)
-        states = {n: StatePool(memory[f"conv{n}"], memory[f"ssm{n}"], case.conv_layout, case.state_layout)
+        layout = check_config(ServerConfig(), {CONV_STATE_LAYOUT: case.conv_layout}).conv_state_layout
+        states = {n: StatePool(memory[f"conv{n}"], memory[f"ssm{n}"], layout, case.state_layout)
                   for n in (layer.layer_id for layer in recurrent)}  # fmt: skip
         self.recurrent = side.gdn(recurrent, states)
 
