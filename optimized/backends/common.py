@@ -5,6 +5,7 @@ from torch import Tensor
 
 from optimized.operators import operator
 from serving import (
+    DECODE_MODES,
     EXTEND_MODES,
     AttentionLayer,
     ForwardBatch,
@@ -16,6 +17,7 @@ from serving import (
     store_route,
 )
 
+PAD_SLOT = -1  # of padded requests: every slot of a pool may be a live request's
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 
 
@@ -101,8 +103,25 @@ def check_call(
     return live, loc, given and save_kv_cache
 
 
+class StaticLocations:
+    """Slots of new keys at fixed addresses: one buffer for each mode and size, in which padded requests have the pad."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, int], Tensor] = {}
+
+    def replay(self, batch: ForwardBatch) -> Tensor | None:
+        """The buffer of a decode's size, refreshed; None where the batch is not replayed, is no decode, or has no slots."""
+        loc = batch.out_cache_loc
+        if batch.padded_size is None or batch.mode not in DECODE_MODES or loc is None:
+            return None
+        buffer = self._buffers.setdefault((batch.mode, batch.rows), torch.empty(batch.rows, dtype=torch.int64))
+        live = min(len(loc), batch.rows)  # a location of another length is refused by each layer
+        buffer[:live], buffer[live:] = loc[:live], PAD_SLOT
+        return buffer
+
+
 def store(pool: KVPool, layer: AttentionLayer, k: Tensor, v: Tensor, loc: Tensor) -> None:
-    """Write the live rows, the first len(loc) of k and v, into their slots; float8 caches take them divided by the scale."""
+    """Write the first len(loc) rows of k and v into their slots, but for pads; float8 caches take them divided by the scale."""
     check_stored(layer, pool, k, v)
     live, route = len(loc), store_route(layer, pool)
     k, v = k[:live], v[:live]
@@ -112,7 +131,7 @@ def store(pool: KVPool, layer: AttentionLayer, k: Tensor, v: Tensor, loc: Tensor
         k_cache, v_cache = pool.k[..., : layer.v_head_dim], pool.k[..., layer.v_head_dim :]
     elif route == "float8":
         k, v = _float8(k, pool.k.dtype, layer.k_scale), _float8(v, pool.v.dtype, layer.v_scale)
-    operator("store_cache")(k, v, k_cache, v_cache, loc)
+    operator("store_cache")(k, v, k_cache, v_cache, loc, PAD_SLOT)
 
 
 def _float8(rows: Tensor, dtype: torch.dtype, scale: float | None) -> Tensor:

@@ -27,6 +27,7 @@ class GdnBackend:
         self.slots = min((len(pool.conv) for pool in pools.values()), default=0)
         self._new = self._offsets = self._indices = torch.zeros(0, dtype=torch.int64)
         self._initial = torch.zeros(0, dtype=torch.bool)
+        self._static: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def prepare(self, batch: ForwardBatch) -> None:
         """Offsets, slots and flags of a batch, before its first layer runs. ValueError, TypeError, IndexError."""
@@ -39,12 +40,24 @@ class GdnBackend:
         if len(set(slots)) < len(slots):
             raise ValueError(f"state_indices holds a slot more than once: {slots}")
         total, new = lengths(batch)
+        if batch.padded_size is not None and batch.mode in DECODE_MODES:
+            self._replay(batch.padded_size, batch.state_indices)
+            return
         pads = batch.rows - batch.size
         each = batch.num_draft_tokens if batch.mode == "target_verify" else 1
         self._new = torch.cat([new, new.new_full((pads,), each)])
         self._offsets = torch.cat([new.new_zeros(1), self._new.cumsum(0)])
         self._indices = torch.cat([batch.state_indices, batch.state_indices.new_full((pads,), PAD_SLOT)])
         self._initial = torch.cat([total > new, torch.zeros(pads, dtype=torch.bool)])
+
+    def _replay(self, rows: int, slots: Tensor) -> None:
+        """The static buffers of a decode of this size, of which only the slots change."""
+        held = self._static.get(rows)
+        if held is None:
+            offsets, indices = torch.arange(rows + 1), torch.empty(rows, dtype=torch.int64)
+            held = self._static[rows] = offsets, indices, torch.ones(rows, dtype=torch.bool)
+        self._offsets, self._indices, self._initial = held
+        self._indices[: len(slots)], self._indices[len(slots) :] = slots, PAD_SLOT
 
     def forward_extend(
         self, mixed_qkv: Tensor, a: Tensor, b: Tensor, layer: GdnLayer, batch: ForwardBatch, save_kv_cache: bool = True

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from optimized.attention_metadata import MetadataBuffers, build_attention_metadata
-from optimized.backends.common import check_all, check_call, store
+from optimized.backends.common import StaticLocations, check_all, check_call, store
 from optimized.mla_decode import mla_decode, mla_decode_workspace_size
 from optimized.workspace import Workspace
 from serving import AttentionLayer, AttentionMetadata, DecodesOnly, ForwardBatch, KVPool, check_layers
@@ -27,6 +27,8 @@ class MlaBackend(DecodesOnly):
         self.workspace = Workspace()
         self._buffers = MetadataBuffers(max_bs, max_context_len, page_size=page_size)
         self._captured: set[tuple[str, int]] = set()
+        self._locations, self._loc = StaticLocations(), None  # type: StaticLocations, Tensor | None
+        self._longest = 0
         self.meta: AttentionMetadata | None = None
 
     def capture(self, mode: str, bs: int) -> None:
@@ -39,13 +41,16 @@ class MlaBackend(DecodesOnly):
         if batch.mode not in ("idle", "decode"):
             raise ValueError(f"mode {batch.mode!r}: the mla backend decodes only")
         check_all(batch, self.req_to_token, self.slots, self.page_size, self.max_bs)
+        self._loc = self._locations.replay(batch)
         given = batch.seq_lens, batch.req_pool_indices, self.req_to_token
         if batch.padded_size is None:
             self.meta = build_attention_metadata(batch.mode, *given, page_size=self.page_size)
+            self._longest = self.meta.max_seq_len_k
             return
         if (batch.mode, batch.padded_size) not in self._captured:
             self.capture(batch.mode, batch.padded_size)
         self.meta = self._buffers.replay(batch.mode, batch.padded_size, *given)
+        self._longest = self._buffers.max_context_len  # a recorded step has one workspace for all its replays
 
     def forward_decode(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,
@@ -57,9 +62,9 @@ class MlaBackend(DecodesOnly):
         _, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
         pool = self.pools[layer.layer_id]
         if save and k is not None and v is not None and loc is not None:
-            store(pool, layer, k, v, loc)
+            store(pool, layer, k, v, loc if self._loc is None else self._loc)
         latent, rope = q.split([layer.v_head_dim, layer.head_dim - layer.v_head_dim], dim=-1)
-        size = mla_decode_workspace_size(self.meta.max_seq_len_k, len(q), layer.heads, self.page_size, layer.v_head_dim)
+        size = mla_decode_workspace_size(self._longest, len(q), layer.heads, self.page_size, layer.v_head_dim)
         pages = pool.k[:, 0].unflatten(0, (-1, self.page_size))
         return mla_decode(
             latent, rope, pages, self.meta.cache_seqlens, self.meta.page_table, self.workspace.get(size), layer.sm_scale

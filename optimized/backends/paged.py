@@ -10,7 +10,7 @@ from optimized.attention_metadata import (
     MultiStepMetadata,
     build_attention_metadata,
 )
-from optimized.backends.common import LARGEST, check_all, check_call, store
+from optimized.backends.common import LARGEST, StaticLocations, check_all, check_call, store
 from optimized.paged_attention import paged_attention
 from serving import AttentionLayer, AttentionMetadata, ForwardBatch, KVPool, check_chunked, check_layers
 
@@ -36,6 +36,7 @@ class PagedBackend:
         self._buffers = MetadataBuffers(max_bs, max_context_len, num_draft_tokens=num_draft_tokens, **sizes)  # type: ignore[arg-type]
         self._drafts = MultiStepMetadata(max(num_draft_tokens, 1), max_bs, max_context_len, **sizes)  # type: ignore[arg-type]
         self._captured: set[tuple[str, int]] = set()
+        self._locations, self._loc = StaticLocations(), None  # type: StaticLocations, Tensor | None
         self._draft: list[AttentionMetadata] = []
         self.meta: AttentionMetadata | None = None
 
@@ -50,6 +51,7 @@ class PagedBackend:
     def prepare(self, batch: ForwardBatch) -> None:
         """The metadata of a batch, before its first layer runs. ValueError, TypeError, IndexError."""
         check_all(batch, self.req_to_token, self.slots, self.page_size, self.max_bs)
+        self._loc = self._locations.replay(batch)
         if batch.padded_size is None:
             self.meta = build_attention_metadata(
                 batch.mode, batch.seq_lens, batch.req_pool_indices, self.req_to_token, page_size=self.page_size,
@@ -80,7 +82,7 @@ class PagedBackend:
         _, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
         pool = self.pools[layer.layer_id]
         if save and k is not None and v is not None and loc is not None:
-            store(pool, layer, k, v, loc)
+            store(pool, layer, k, v, loc if self._loc is None or layer.is_cross else self._loc)
         table, keys, offsets = self._keys(layer, self.meta)
         k_descale, v_descale = _descales(layer, pool, len(keys))
         qv, k_cache = None, pool.k

@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from optimized.backends.common import check_all, check_call, lengths, store
+from optimized.backends.common import PAD_SLOT, check_all, check_call, lengths, store
 from optimized.operators import operator
 from optimized.workspace import Workspace
 from serving import DECODE_MODES, AttentionLayer, ForwardBatch, KVPool, check_layers, check_stored
 
 SPLIT_KEYS = 256  # keys of a split: fewer would cost more in merging than they gain in balance
 MOST_SPLITS = 16
-PAD_SLOT = -1  # of padded requests: every slot of a pool may be a live request's
 EMPTY = {"total": 0, "new": 0, "pool": 0, "encoder": 0, "loc": PAD_SLOT}  # what a padded request has in the static buffers
 
 
@@ -40,6 +39,8 @@ class SlotBackend:
         longest = int(total.max()) if batch.size else 0
         if batch.encoder_lens is not None and batch.size:
             longest = max(longest, int(batch.encoder_lens.max()))
+        if batch.padded_size is not None:
+            longest = self.req_to_token.shape[1]  # a recorded step has one number of splits for all its replays
         self._splits = max(1, min(MOST_SPLITS, longest // SPLIT_KEYS))
 
     def _replay(self, rows: int, given: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:

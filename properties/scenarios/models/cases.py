@@ -102,7 +102,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "paged": (False, True),
     "page": (1, 4, 16),
     "expanded": (False, False, False, True),
-    "by_mode": (False, True),
+    "by_mode": (False, True, True),
     "pages_alone": (False, True),
 }
 PROMPTS = st.lists(st.sampled_from((1, 3, 8, 17, 24)), min_size=1, max_size=3).map(tuple)

@@ -92,6 +92,8 @@ class ServingCase(Case):
     page: int = 1
     replayed: bool = False
     """Decodes, drafts and verifications go through static buffers."""
+    recorded: bool = False
+    """Replayed decodes run a graph that was recorded when their size first came."""
     drafts: int = 2
     """Tokens of a draft."""
     tentative: bool = False
@@ -216,6 +218,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "latent_pages": ("decodes", "all"),
     "page": (1, 2, 4, 16),
     "replayed": (False, True, True),
+    "recorded": (False, True),
     "drafts": (2, 1, 3, 4),
     "tentative": (False, True),
     "float8": ("float8_e4m3fn", "float8_e5m2"),

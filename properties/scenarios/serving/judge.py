@@ -23,7 +23,7 @@ from reference.backends.slot import SlotBackend
 from reference.causal_conv1d import PackedConvWeight
 from serving import AttentionLayer, GdnLayer
 
-REFERENCE = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, LatentAttention, PackedConvWeight)
+REFERENCE = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, LatentAttention, None, PackedConvWeight)
 INTEGERS = {2: torch.int16, 4: torch.int32}
 
 

@@ -61,6 +61,8 @@ class Side:
     mla: type[Any]
     gdn: type[Any]
     latent: type[Any]
+    recorded: type[Any] | None
+    """Records decodes; the reference does not."""
     conv_weight: type[Any]
 
 
@@ -83,24 +85,32 @@ class Backends:
         states = {n: StatePool(memory[f"conv{n}"], memory[f"ssm{n}"], layout, case.state_layout)
                   for n in (layer.layer_id for layer in recurrent)}  # fmt: skip
         self.recurrent = side.gdn(recurrent, states)
+        self.recorded = None
+        if case.recorded and side.recorded is not None:
+            backends = {layer.layer_id: self.decode for layer in attention} | dict.fromkeys(states, self.recurrent)
+            self.recorded = side.recorded(backends, {layer.layer_id: layer for layer in self.layers})
 
     def run(self, call: LayerPass, batch: ForwardBatch) -> dict[int, Tensor]:
         """One pass over the call's layers: layer -> its output, rows of padded requests among them."""
         decodes = call.mode in DECODE_MODES
+        if self.recorded is not None and call.padded is not None and call.mode in ("decode", "idle"):
+            given = {n: self.inputs(call, self.layers[n], batch) for n in call.layers}
+            found: dict[int, Tensor] = self.recorded.decode(given, batch)
+            return found
         attention = self.decode if decodes else self.prefill
         kinds = [self.layers[n] for n in call.layers]
         if any(isinstance(layer, AttentionLayer) for layer in kinds):
             attention.prepare(batch)
         if any(isinstance(layer, GdnLayer) for layer in kinds):
             self.recurrent.prepare(batch)
-        found = {}
+        outs = {}
         for layer in kinds:
             backend = attention if isinstance(layer, AttentionLayer) else self.recurrent
             forward = backend.forward_decode if decodes else backend.forward_extend
             q, k, v = self.inputs(call, layer, batch)
             save = call.save and (k is None or source(self.case, layer.layer_id) == layer.layer_id)
-            found[layer.layer_id] = forward(q, k, v, layer, batch, save_kv_cache=save)
-        return found
+            outs[layer.layer_id] = forward(q, k, v, layer, batch, save_kv_cache=save)
+        return outs
 
     def inputs(self, call: LayerPass, layer: AttentionLayer | GdnLayer, batch: ForwardBatch) -> list[Tensor | None]:
         """A layer's q, k and v, or mixed_qkv, a and b; rows of padded requests hold poison."""

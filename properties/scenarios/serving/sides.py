@@ -11,6 +11,7 @@ from optimized.backends.gdn import GdnBackend
 from optimized.backends.latent import LatentAttention
 from optimized.backends.mla import MlaBackend
 from optimized.backends.paged import PagedBackend
+from optimized.backends.recorded import RecordedDecode
 from optimized.backends.slot import SlotBackend
 from optimized.causal_conv1d import PackedConvWeight
 from properties.scenarios.serving.cases import (
@@ -32,7 +33,7 @@ from properties.scenarios.serving.judge import REFERENCE
 from properties.scenarios.serving.plan import Planned, plan
 from properties.scenarios.serving.server import Server, Side
 
-OPTIMIZED = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, LatentAttention, PackedConvWeight)
+OPTIMIZED = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, LatentAttention, RecordedDecode, PackedConvWeight)
 EMULATED_STEPS = 12
 
 
@@ -91,6 +92,9 @@ EDGES: dict[str, Any] = {
     and _calls(case, "target_verify"),
     "latents of the mla backend": lambda case: has_mla_backend(case) and _calls(case, "decode"),
     "replayed decodes": lambda case: case.replayed and _calls(case, "decode"),
+    "recorded decodes of batches that change": lambda case: case.replayed and case.recorded and len({
+        len(call.work) for planned in _has(case, "decode") for call in planned.calls
+    }) > 1,
     "a replay without requests": lambda case: _calls(case, "idle"),
     "prefill in chunks": lambda case: any(
         one.start > one.request.shared for planned in _has(case, "extend") for call in planned.calls

@@ -1,0 +1,111 @@
+"""Recorded decodes: what a graph consists of, that it serves batches that change without being made anew, compiled too, and what
+is refused. What they compute in a server's life is on trial as the pair `serving`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from optimized.backends.paged import PagedBackend
+from optimized.backends.recorded import RecordedDecode
+from optimized.backends.slot import SlotBackend
+from serving import AttentionLayer, ForwardBatch, KVPool
+
+SIZE, SLOTS = 3, 64
+LAYERS = {0: AttentionLayer(0, 2, 1, 8, 8, 0.5), 1: AttentionLayer(1, 4, 2, 16, 8, 0.3, sliding_window=5, logit_cap=4.0)}
+# Requests by their row of the table, how many tokens each has, and the slots of the newest ones.
+BATCHES = [((0, 1, 2), (3, 16, 1)), ((2,), (2,)), ((1, 0), (9, 4)), ((), ()), ((0, 2, 1), (16, 16, 16)), ((1,), (1,))]
+
+
+def table() -> Tensor:
+    return torch.arange(4).mul(16)[torch.tensor([2, 0, 3])][:, None].add(torch.arange(16)).to(torch.int32)
+
+
+def batch_of(rows: tuple[int, ...], lengths: tuple[int, ...], **more: Any) -> ForwardBatch:
+    pool, lens = torch.tensor(rows, dtype=torch.int64), torch.tensor(lengths, dtype=torch.int64)
+    return ForwardBatch("decode", pool, lens, table()[pool, lens - 1].long(), **more)
+
+
+def made(kind: str, seed: int = 0) -> Any:
+    rng = torch.Generator().manual_seed(seed)
+    pools = {n: KVPool(*(torch.randn(SLOTS, layer.kv_heads, width, generator=rng) for width in (layer.head_dim, layer.v_head_dim)))
+             for n, layer in LAYERS.items()}  # fmt: skip
+    if kind == "slot":
+        return SlotBackend([*LAYERS.values()], pools, table(), max_bs=SIZE)
+    return PagedBackend([*LAYERS.values()], pools, table(), page_size=4, max_bs=SIZE, max_context_len=16)
+
+
+def activations(seed: int, rows: int = SIZE) -> dict[int, tuple[Tensor, ...]]:
+    rng = torch.Generator().manual_seed(seed)
+    return {
+        n: tuple(torch.randn(rows, heads, width, generator=rng) for heads, width in (
+            (layer.heads, layer.head_dim), (layer.kv_heads, layer.head_dim), (layer.kv_heads, layer.v_head_dim)
+        ))
+        for n, layer in LAYERS.items()
+    }  # fmt: skip
+
+
+def replayed_like_eager(kind: str, compiler: Callable[..., Any] | None) -> RecordedDecode:
+    """Serve all batches by one recorded step and, in pools of their own, each as it is; outputs and pools must be the same."""
+    backend, eager = made(kind), made(kind)
+    recorded = RecordedDecode(dict.fromkeys(LAYERS, backend), LAYERS, compiler)
+    for number, (rows, lengths) in enumerate(BATCHES):
+        given, live = activations(number), len(rows)
+        outs = recorded.decode(given, batch_of(rows, lengths, padded_size=SIZE))
+        batch = batch_of(rows, lengths)
+        eager.prepare(batch)
+        for n, layer in LAYERS.items():
+            alone = eager.forward_decode(*(value[:live] for value in given[n]), layer, batch)
+            assert torch.equal(outs[n][:live], alone) and not outs[n][live:].any()
+            assert all(torch.equal(getattr(backend.pools[n], name), getattr(eager.pools[n], name)) for name in "kv")
+    return recorded
+
+
+@pytest.mark.parametrize("kind", ["slot", "paged"])
+def test_one_graph_serves_batches_that_change(kind: str) -> None:
+    recorded = replayed_like_eager(kind, None)
+    (graph,) = recorded.graphs.values()
+    called = [node.target for node in graph.graph.nodes if node.op == "call_function"]  # type: ignore[attr-defined]
+    assert {str(target).split(".")[0] for target in called} <= {"kernelpair", "aten"}
+    kernel = {"slot": "kernelpair.decode_attention", "paged": "kernelpair.paged_attention"}[kind]
+    assert sum(str(target).startswith(kernel) for target in called) == len(LAYERS)
+
+
+@pytest.mark.parametrize("kind", ["slot", "paged"])
+def test_a_recorded_step_is_compiled_once(kind: str) -> None:
+    torch._dynamo.reset()
+    counted = CompileCounterWithBackend("aot_eager")
+    replayed_like_eager(kind, lambda graph: torch.compile(graph, fullgraph=True, backend=counted))
+    assert counted.frame_count == 1
+
+
+def test_each_size_has_a_graph_of_its_own() -> None:
+    backend = made("paged")
+    recorded = RecordedDecode(dict.fromkeys(LAYERS, backend), LAYERS)
+    before = [pool.k.clone() for pool in backend.pools.values()]
+    for size in (1, 3, 1, 2):
+        recorded.decode(activations(size, size), batch_of((), (), padded_size=size))
+    assert len(recorded.graphs) == 3
+    assert all(torch.equal(pool.k, held) for pool, held in zip(backend.pools.values(), before))  # nobody lives: nothing is stored
+
+
+def test_what_was_not_recorded_is_refused() -> None:
+    backend = made("slot")
+    recorded = RecordedDecode(dict.fromkeys(LAYERS, backend), LAYERS)
+    batch = batch_of((0,), (3,), padded_size=SIZE)
+    with pytest.raises(ValueError, match="padded_size None"):
+        recorded.decode(activations(0), replace(batch, padded_size=None))
+    with pytest.raises(ValueError, match="mode 'extend'"):
+        recorded.decode(activations(0), replace(batch, mode="extend", extend_seq_lens=torch.tensor([1])))
+    recorded.decode(activations(0), batch)
+    held = backend.pools[0].k.clone()
+    wrong = activations(1) | {1: tuple(value.bfloat16() for value in activations(1)[1])}
+    with pytest.raises(ValueError, match=r"torch\.bfloat16 for what was recorded as .* torch\.float32"):
+        recorded.decode(wrong, batch)
+    with pytest.raises(IndexError, match="req_pool_indices"):
+        recorded.decode(activations(1), replace(batch, req_pool_indices=torch.tensor([7])))
+    assert torch.equal(backend.pools[0].k, held)
