@@ -32,8 +32,10 @@ def batch_of(rows: tuple[int, ...], lengths: tuple[int, ...], **more: Any) -> Fo
 
 def made(kind: str, seed: int = 0) -> Any:
     rng = torch.Generator().manual_seed(seed)
-    pools = {n: KVPool(*(torch.randn(SLOTS, layer.kv_heads, width, generator=rng) for width in (layer.head_dim, layer.v_head_dim)))
-             for n, layer in LAYERS.items()}  # fmt: skip
+    pools = {}
+    for n, layer in LAYERS.items():
+        widths = layer.head_dim, layer.v_head_dim
+        pools[n] = KVPool(*(torch.randn(SLOTS, layer.kv_heads, width, generator=rng) for width in widths))
     if kind == "slot":
         return SlotBackend([*LAYERS.values()], pools, table(), max_bs=SIZE)
     return PagedBackend([*LAYERS.values()], pools, table(), page_size=4, max_bs=SIZE, max_context_len=16)
