@@ -144,7 +144,8 @@ class CheckRun:
 
     def carry_out(self, stopped: Callable[[], bool]) -> None:
         """Run all jobs, one a core or one after another in this process. KeyboardInterrupt once `stopped` says so."""
-        self.console.print(f"seed {self.seed}; {len(self.jobs)} trials, {len(self.results)} skipped", style="dim")
+        many = words.count(len(self.jobs), "trial")
+        self.console.print(f"seed {self.seed}; {many}, {len(self.results)} skipped", style="dim")
         self._print_skipped()
         if self.options.in_process:
             self._one_after_another(stopped)
@@ -375,4 +376,3 @@ class CheckRun:
         for group in result.mended:
             says = f"no longer fails: {result.pair} {group}: take the entry out of {self.options.known}"
             self.console.print(says, style="yellow", soft_wrap=True, markup=False)
-

@@ -15,8 +15,10 @@ COLOURS = {"pass": "green", "fail": "red", "skip": "yellow"}
 
 def print_line(console: Console, result: PairResult, undrawn: Sequence[str], *, verbose: bool) -> None:
     """The line of a result; with `verbose` what it covered too, and the trials that were never drawn."""
-    speed = f"{result.cases / result.seconds:5.0f}/s" if result.seconds else "     - "
-    line = Text(f"{result.pair:24} {result.shown:13} {result.cases:>7} cases  {speed}  ")
+    line = Text(f"{result.pair:24} {result.shown:13} ")
+    if result.cases or result.verdict != "skip":  # a skip has but a reason, which shall fit into 80 columns
+        speed = f"{result.cases / result.seconds:5.0f}/s" if result.seconds else "     - "
+        line.append(f"{result.cases:>7} cases  {speed}  ")
     line.append(result.verdict, style=COLOURS[result.verdict])
     if result.reason:
         line.append(f"  {result.reason}", style="dim")

@@ -14,7 +14,7 @@ def proven(results: Sequence[PairResult], interrupted: bool = False) -> str:
     early = " when it was interrupted" if interrupted else ""
     if failed:
         where = _several([f"{result.pair}[{result.shown}]" for result in failed], "trials")
-        rest = f"; {_count(len(passed), 'other trial')} found nothing in {_cases(passed)}" if passed else ""
+        rest = f"; {count(len(passed), 'other trial')} found nothing in {_cases(passed)}" if passed else ""
         return f"Failed{early}: {where}{rest}."
     if not passed:
         return f"Nothing was tested{early}."
@@ -50,7 +50,7 @@ def thin(results: Sequence[PairResult]) -> str:
     few = sorted((pair for pair in missed if missed[pair]), key=lambda pair: -len(missed[pair]))
     if not few:
         return ""
-    said = _several([f"{pair} ({_cases(drawn[pair])}, {_count(len(missed[pair]), 'edge')} never drawn)" for pair in few], "pairs")
+    said = _several([f"{pair} ({_cases(drawn[pair])}, {count(len(missed[pair]), 'edge')} never drawn)" for pair in few], "pairs")
     most = max(-(-sum(result.cases for result in drawn[pair]) // len(drawn[pair])) for pair in few)
     return f"Thin: {said}. For more: kernelpair check {' '.join(few)} --examples {max(4 * most, 200)}"
 
@@ -80,10 +80,11 @@ def next_steps(results: Sequence[PairResult], page: str | None = None) -> list[s
 
 
 def _cases(results: Sequence[PairResult]) -> str:
-    return _count(sum(result.cases for result in results), "case")
+    return count(sum(result.cases for result in results), "case")
 
 
-def _count(number: int, what: str) -> str:
+def count(number: int, what: str) -> str:
+    """A number and its noun, in the plural but for one."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -94,5 +95,5 @@ def _distinct(names: object) -> list[str]:
 def _several(names: Sequence[str], what: str) -> str:
     """The names, or, of many, how many there are and the first of them."""
     if len(names) > FEW + 1:
-        return f"{len(names)} {what} ({', '.join(names[:FEW - 1])} …)"
+        return f"{len(names)} {what} ({', '.join(names[: FEW - 1])} …)"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

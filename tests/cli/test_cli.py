@@ -51,7 +51,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, name: str, pair: Pair = TOY) -
 def test_all_pass_is_0(capsys: Capture) -> None:
     assert kernelpair("check", "store_cache", "--tier", BEST, *IN_PROCESS, "20") == 0
     out = capsys.readouterr().out
-    assert "seed 1; 1 trials, 0 skipped" in out and "1 passed, 0 failed, 0 skipped; 20 cases" in out
+    assert "seed 1; 1 trial, 0 skipped" in out and "1 passed, 0 failed, 0 skipped; 20 cases" in out
 
 
 def test_the_time_of_a_check_without_options_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
