@@ -1,5 +1,5 @@
-"""`kernelpair campaign`: many cases on many machines, by Ray. A block of seeds of one pair and candidate is one task. The
-ordinary job runs in it, its result is one file. What is on disk is not run again."""
+"""`kernelpair campaign`: many cases on many machines, by Ray. One task is a block of seeds of one pair and candidate: the
+ordinary job, whose result is one file. What is on disk is not run again."""
 
 import argparse
 import json
@@ -117,10 +117,9 @@ class _Campaign:
         asked = {name: getattr(self.options, name) for name in ("seed", "block") if getattr(self.options, name) is not None}
         plan: dict[str, int] = {"seed": random.SystemRandom().randrange(2**31), "block": BLOCK} | asked
         plan |= json.loads(file.read_text()) if file.is_file() else {}
-        for name, value in asked.items():
-            if value != plan[name]:
-                says = f"--{name} {value}: the campaign in {self.folder} has {plan[name]}"
-                raise UsageError(f"{says}; leave the option out to go on with it, or name another --folder")
+        for name in (name for name, value in asked.items() if value != plan[name]):
+            says = f"--{name} {asked[name]}: the campaign in {self.folder} has {plan[name]}"
+            raise UsageError(f"{says}; leave the option out to go on with it, or name another --folder")
         write_whole(file, json.dumps(plan))
         return plan["seed"], plan["block"]
 
@@ -181,7 +180,8 @@ class _Campaign:
         try:
             document = self.ray.get(reference)
         except HarnessError as error:
-            self.reasons[block.key] = f"harness fault in block {block.number}: {error}"
+            cause = getattr(error, "cause", error)  # without the traceback of the other machine
+            self.reasons[block.key] = f"harness fault in block {block.number}: {cause}"
         except self.ray.exceptions.RayError as error:
             self.reasons[block.key] = f"block {block.number} was lost {RETRIES + 1} times: {type(error).__name__}"
         else:

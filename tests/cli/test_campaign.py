@@ -1,11 +1,7 @@
-"""Campaigns: blocks on disk, three nodes with labels of their own, one of which dies in the middle."""
+"""Campaigns: the plan, the blocks on disk and what they add up to. With nodes: test_cluster.py."""
 
 import argparse
-import importlib.util
 import json
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +9,9 @@ import pytest
 
 from kernelpair.cli.campaign import LABEL, SeedBlock, _Campaign
 from kernelpair.report.lines import FailureReport, PairResult
-from kernelpair.report.merge import merged, result_from, results_on_disk
+from kernelpair.report.merge import merged, result_from
 from kernelpair.suite import find
 from tests.command_line import kernelpair
-
-ROOT = Path(__file__).resolve().parents[2]
-PAIRS = ("store_cache", "local_attention_batches")
-TIERS = ("scalar", "avx2")
-BLOCK, CASES = 6, 72
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
@@ -83,60 +74,3 @@ def test_labels_are_those_of_this_machine(capsys: pytest.CaptureFixture[str]) ->
 def test_it_has_to_be_said_when_to_stop(capsys: pytest.CaptureFixture[str]) -> None:
     assert kernelpair("--suite", "properties.suite", "campaign", "store_cache") == 2
     assert "--cases N, such as 1e8, or --hours H" in capsys.readouterr().err
-
-
-@pytest.fixture
-def cluster() -> Iterator[Any]:
-    from ray.cluster_utils import Cluster
-
-    # The head has no core, so that it runs nothing; the second and third are machines of which one may die.
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    try:
-        yield made
-    finally:
-        import ray
-
-        ray.shutdown()
-        made.shutdown()
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'kernelpair[campaign]'")
-def test_a_node_dies_and_no_case_is_lost_or_counted_twice(cluster: Any) -> None:
-    both = {f"{LABEL}{tier}": "yes" for tier in TIERS}
-    cluster.add_node(num_cpus=1, labels=both)
-    cluster.add_node(num_cpus=1, labels={f"{LABEL}scalar": "yes"})
-    doomed = cluster.add_node(num_cpus=1, labels=both)
-    cluster.wait_for_nodes()
-    folder = Path("kept") / "blocks"
-    killed: list[int] = []
-
-    def kill_in_the_middle() -> None:
-        until = time.monotonic() + 300
-        while time.monotonic() < until and len(list(folder.glob("*.json"))) < 3:
-            time.sleep(0.2)
-        killed.append(len(list(folder.glob("*.json"))))
-        cluster.remove_node(doomed, allow_graceful=False)
-
-    killer = threading.Thread(target=kill_in_the_middle)
-    killer.start()
-    tiers = [argument for tier in (*TIERS, "amx_emulated") for argument in ("--tier", tier)]
-    status = kernelpair(
-        "--suite", "properties.suite", "campaign", *PAIRS, *tiers, "--cases", str(CASES), "--block", str(BLOCK), "--seed", "3",
-        "--folder", "kept", "--json", "r.json", "--address", cluster.address,
-    )  # fmt: skip
-    killer.join()
-    assert status == 0
-    trials = [("store_cache", tier) for tier in TIERS] + [("local_attention_batches", "python")]
-    found = {(r["pair"], r["candidate"]): r for r in json.loads(Path("r.json").read_text())["results"]}
-    assert killed and killed[0] < sum(len(list(folder.glob(f"{pair}-{tier}-*"))) for pair, tier in trials)
-    emulated = found.pop(("store_cache", "amx_emulated"))
-    assert emulated["verdict"] == "skip" and "no node of the cluster has the label kernelpair/amx_emulated" in emulated["reason"]
-    python = found.pop(("local_attention_batches", "python"))
-    assert python["verdict"] == "skip" and "kernelpair/python" in python["reason"]
-    share = CASES // 4
-    for (pair, tier), result in found.items():
-        assert result["cases"] >= share, (pair, tier)  # saved cases come on top of the first block
-        blocks = results_on_disk(folder, [(pair, tier)], {})
-        assert blocks[0].cases == result["cases"]
-        numbers = sorted(file.stem.rpartition("-")[2] for file in folder.glob(f"{pair}-{tier}-*.json"))
-        assert numbers == [f"{number:06}" for number in range(share // BLOCK)]
