@@ -9,6 +9,7 @@ import re
 import select
 import struct
 import subprocess
+import sys
 import termios
 from collections.abc import Callable, Mapping, Sequence
 from fcntl import ioctl
@@ -16,7 +17,11 @@ from pathlib import Path
 
 import pyte
 
-KEPT = Path(__file__).resolve().parent / "cli" / "screens"
+from tests.processes import heed_signals
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "tests" / "cli" / "screens"
+HABITS = ("CI", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 COLUMNS, LINES = 80, 50
 READ = 65536
 SECONDS = 300.0  # without a word; on a machine with much else to do
@@ -44,6 +49,13 @@ def assert_as_kept(name: str, seen: str) -> None:
         path.write_text(text)
     assert path.is_file(), f"{path} is missing: SCREENS=write writes it"
     assert text == path.read_text(), f"{path} has another text; SCREENS=write writes what is seen now"
+
+
+def usual_environment(**more: str) -> dict[str, str]:
+    """The variables of this process without those that change what is shown; commands of this environment come first."""
+    clean = {name: value for name, value in os.environ.items() if name not in HABITS and not name.startswith("KERNELPAIR")}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return clean | {"PATH": path, "KERNELPAIR_HISTORY": "0"} | more
 
 
 def on_a_terminal(
@@ -86,3 +98,16 @@ def _read(leader: int) -> bytes:
 
 def _shown(screen: pyte.Screen) -> str:
     return "\n".join(line.rstrip() for line in screen.display).strip("\n")
+
+
+def walked(commands: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """What a shell in this folder shows of the commands, one after another, with the exit statuses that are not 0."""
+    seen = []
+    for command in commands:
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=SECONDS, preexec_fn=heed_signals, check=False,
+        )  # fmt: skip
+        status = [f"[exit status {done.returncode}]"] if done.returncode else []
+        seen += [f"$ {command}", done.stdout.rstrip("\n"), *status]
+    return "\n".join(part for part in seen if part).replace(str(folder), "FOLDER")

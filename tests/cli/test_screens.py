@@ -9,21 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.processes import heed_signals
-from tests.screens import COLUMNS, assert_as_kept, masked, on_a_terminal
+from tests.screens import COLUMNS, ROOT, assert_as_kept, masked, on_a_terminal, usual_environment
 
-ROOT = Path(__file__).resolve().parents[2]
 OFTEN = "import sys; from kernelpair.report import live; live.CI_SECONDS = 0.3; from kernelpair.cli import main; sys.exit(main())"
 CHECK = ("check", "--seed", "1", "--examples", "60")
 FAILS, ALL_IS_WELL = (), ("scale_rows",)
-HABITS = ("CI", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38;)")
 PROGRESS = re.compile(r"^…( .* trials · .*)\n(?:….*\n)+", re.MULTILINE)
 
 
 def _environment(**more: str) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if name not in HABITS and not name.startswith("KERNELPAIR")}
     paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    return clean | {"PYTHONPATH": paths, "KERNELPAIR_SUITE": "tests.cli.screens_suite", "KERNELPAIR_HISTORY": "0"} | more
+    return usual_environment(PYTHONPATH=paths, KERNELPAIR_SUITE="tests.cli.screens_suite", **more)
 
 
 def _one_after_another() -> None:
