@@ -1,6 +1,7 @@
 """A failure made ready for the page: its case is run again, as it was found and at its smallest, and on every other candidate."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -105,13 +106,18 @@ class Exhibit:
 
 
 def exhibits(results: Iterable[PairResult], again: Again, most: int) -> tuple[list[Exhibit], int]:
-    """Those of the first `most` groups, the shortest cases first; and how many groups there are."""
+    """Those of `most` groups: of each kernel the one with the shortest case, then of each the next; and how many there are."""
     groups: dict[tuple[str, str, str], list[FailureReport]] = {}
     for result in results:
         for report in result.failures:
             groups.setdefault((result.pair, result.candidate, report.case or report.kind), []).append(report)
-    ordered = sorted(groups.items(), key=lambda item: len(item[0][2]))
-    return [exhibit(pair, candidate, reports, again) for (pair, candidate, _), reports in ordered[:most]], len(groups)
+    before: Counter[tuple[str, str]] = Counter()
+    ranked = []
+    for pair, candidate, case in sorted(groups, key=lambda key: len(key[2])):
+        ranked.append((before[pair, candidate], pair, candidate, case))
+        before[pair, candidate] += 1
+    first = sorted(ranked, key=lambda group: group[0])[:most]
+    return [exhibit(pair, candidate, groups[pair, candidate, case], again) for _, pair, candidate, case in first], len(groups)
 
 
 def exhibit(pair: str, candidate: str, reports: list[FailureReport], again: Again) -> Exhibit:

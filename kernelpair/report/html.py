@@ -13,7 +13,7 @@ from typing import Any
 from kernelpair.report import pictures
 from kernelpair.report.exhibit import Exhibit, View
 from kernelpair.report.files import write_whole
-from kernelpair.report.lines import PairResult, shown
+from kernelpair.report.lines import PairResult
 from kernelpair.report.plane import FINE
 from kernelpair.report.plane import Plane as PlaneType
 from kernelpair.search.tally import LEAST
@@ -85,7 +85,6 @@ def rendered(page: ReportPage) -> str:
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.filters["shown"] = shown
     source = resources.files("kernelpair.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     template = environment.from_string(source)
     text = template.render(

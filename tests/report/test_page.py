@@ -112,6 +112,21 @@ def _where(exhibit: Exhibit) -> str:
     return exhibit.small.planes[0].where
 
 
+def test_every_kernel_is_shown_before_a_second_group_of_one(results: list[PairResult]) -> None:
+    first = results[0].failures[0]
+    many = [replace(first, case=f'{{"pair":"toy","v":1,"rows":{rows}}}') for rows in (5, 6)]
+    long = replace(first, case='{"pair":"toy","v":1,"rows":7,"width":7}')
+    both = [replace(results[0], failures=many), replace(results[1], failures=[long])]
+    made, count = exhibits(both, AGAIN, 2)
+    assert count == 3
+    assert [exhibit.candidate for exhibit in made] == [results[0].candidate, results[1].candidate]
+
+
+def test_a_kernel_is_named_as_it_was_run() -> None:
+    emulated = PairResult("toy", "amx", "pass", cases=1, run_as="trapped")
+    assert "<td>amx (trapped)</td>" in rendered(ReportPage("t", "s", True, [], [], 0, [emulated]))
+
+
 def test_a_case_that_cannot_be_run_again_is_told(results: list[PairResult]) -> None:
     report = replace(results[0].failures[0], case='{"pair":"toy","v":1,"rows":-4}')
     (made,), count = exhibits([replace(results[0], failures=[report])], AGAIN, 10)
