@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernelpair.contract.candidate import Candidate, moved
 from kernelpair.contract.mistakes import told
+from kernelpair.contract.other_cpu import OtherCpu
 from kernelpair.sources import Sources
 from kernelpair.timing.machine import Machine
 
@@ -98,6 +99,8 @@ class Suite:
     """Environment variables of a process in which kernels are tried, set before a pair is imported; candidates have their own."""
     executed: str = ""
     """Place of a function that counts instructions by path (`Candidate.executed`), for providers that claim one."""
+    cpus: Sequence[OtherCpu] = ()
+    """CPUs that this machine need not be, and that a provider's kernels are tried on with `check --cpu`."""
     test: str = ""
     """The pytest id of a trial, such as "tests/test_pairs.py::test_pair[{pair}-{candidate}]"; reports print it."""
     places: Places | None = None

@@ -3,6 +3,7 @@ code of the amx tier, a thousand times slower than hardware; nothing here is eve
 
 import ctypes
 import os
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -39,6 +40,33 @@ def trap_tiles() -> None:
     install()
     load_untried()
     torch.ops.kernelpair._allow_trapped_tiles()
+
+
+def cpuid_faults() -> bool:
+    """Whether this CPU can be made to fault on CPUID."""
+    return int(library().kernelpair_trap_cpuid_faults()) == 0
+
+
+def claim(faulting: bool, half: bool) -> None:
+    """Answer CPUID and the kernel's questions about extended states as where there is AMX, from now on and for good; CPUID where
+    it faults, or where it is replaced. With `half` AVX512-FP16 is said to be there too. OSError where the system refuses."""
+    failed = library().kernelpair_trap_claim(int(faulting), int(half))
+    if failed:
+        raise OSError(failed, f"this process cannot be told that it has AMX: {os.strerror(failed)}")
+
+
+def replace_cpuid(places: Sequence[int]) -> None:
+    """Put an instruction that traps in the place of each CPUID at these addresses. OSError where that cannot be done."""
+    failed = library().kernelpair_trap_replace((ctypes.c_void_p * len(places))(*places), ctypes.c_size_t(len(places)))
+    if failed:
+        raise OSError(failed, f"CPUID cannot be replaced in memory: {os.strerror(failed)}")
+
+
+def cpuid(leaf: int, subleaf: int, real: Sequence[int], half: bool = False) -> tuple[int, ...]:
+    """What is answered (eax, ebx, ecx, edx), given what this CPU says."""
+    registers = (ctypes.c_uint32 * 8)(*real)
+    library().kernelpair_trap_cpuid(leaf, subleaf, int(half), registers)
+    return tuple(registers[4:])
 
 
 def totals() -> dict[str, int]:

@@ -19,6 +19,7 @@ from kernelpair.suite import REFERENCE, Places, Suite
 from kernelpair.timing.machine import Floors, Machine, SpeedPage
 
 if TYPE_CHECKING:
+    from kernelpair.contract.other_cpu import OtherCpu
     from kernelpair.contract.pair import BenchRow, Pair
     from kernelpair.contract.subject import Subject
     from kernelpair.mutation.mutant import Mutant
@@ -168,6 +169,12 @@ class KernelSuite(Suite):
     places = Places("properties/{name}", "reference/{name}.py", "optimized/{name}.py")
     executed = "properties.suite:executed"
     test = "tests/pairs/test_pairs.py::test_pair[{pair}-{candidate}]"
+
+    @cached_property
+    def cpus(self) -> "Sequence[OtherCpu]":  # type: ignore[override]
+        from properties.amx_claimed import amx
+
+        return [amx()]
 
     def pairs(self) -> "Mapping[str, Pair]":
         return properties.pairs()

@@ -10,6 +10,7 @@
 
 #include <atomic>
 
+#include "trap/claim.h"
 #include "trap/tiles.h"
 
 namespace kernelpair::trap {
@@ -125,6 +126,7 @@ Outcome run(greg_t* registers, Tiles& tiles) {
 void on_illegal(int number, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   greg_t* registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+  if (answer_replaced(registers)) return;
   const greg_t start = registers[REG_RIP];
   Tiles* tiles = tiles_of_thread();
   sigjmp_buf guard;
@@ -142,8 +144,10 @@ void on_illegal(int number, siginfo_t* info, void* context) {
     raise_at_program(where.si_signo, where);
   else if (outcome == Outcome::protection)
     raise_at_program(SIGSEGV, protection());
-  else
+  else {
+    tell_missing(reinterpret_cast<const uint8_t*>(start));
     hand_on(number, info, context);
+  }
   errno = saved_errno;
 }
 
@@ -152,6 +156,8 @@ void on_memory(int number, siginfo_t* info, void* context) {
     *memory_fault = *info;
     siglongjmp(*memory_guard, 1);
   }
+  if (number == SIGSEGV && answer_faulting(*info, static_cast<ucontext_t*>(context)->uc_mcontext.gregs))
+    return;
   hand_on(number, info, context);
 }
 

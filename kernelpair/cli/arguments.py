@@ -62,6 +62,11 @@ def _provider(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _cpu(parser: argparse.ArgumentParser) -> None:
+    says = "with --provider: tell the kernels' process that its CPU is this one, such as amx; an error where that cannot be done"
+    parser.add_argument("--cpu", metavar="C", help=says)
+
+
 def _html(parser: argparse.ArgumentParser) -> None:
     says = "write a page with pictures of every failure to this file (needs the extra `report`)"
     parser.add_argument("--html", metavar="F", help=says)
@@ -101,6 +106,7 @@ def _add_check(commands: Commands) -> None:
     _pairs(check)
     _tiers(check)
     _provider(check)
+    _cpu(check)
     check.add_argument("--known", metavar="F", help="ledger of known failures (TOML): they are told, and do not fail the run")
     check.add_argument(
         "--examples", type=_positive, metavar="N",
@@ -138,6 +144,7 @@ def _add_replay(commands: Commands) -> None:
     replay.add_argument("--save-passing", action="store_true", help="the same, whether it fails or not")
     _tiers(replay)
     _provider(replay)
+    _cpu(replay)
     replay.add_argument("--in-process", action="store_true", help="run the kernel in this process, for a debugger")
     replay.add_argument("--guards", action="store_true", help="with --in-process: accesses beyond a buffer fault, as in a worker")
     replay.add_argument("-v", "--verbose", action="store_true", help="the batch drawn in text, and the table of what differs")

@@ -19,6 +19,7 @@ from kernelpair.cli.result_lines import COLOURS, print_line
 from kernelpair.cli.select import (
     provided,
     select_candidates,
+    select_cpu,
     select_loaded,
     select_provider,
     select_suite,
@@ -118,11 +119,12 @@ class CheckRun:
         self.results: list[PairResult] = []
         self.errors: list[Ended] = []
         self.progress: Progress | None = None
+        cpu = select_cpu(suite, options)
         provider = select_provider(suite, options.provider, options.tier) if options.provider else None
         self.known = _known(options.known)
         tiers = [] if provider else select_tiers(suite, options.tier)
         for pair in pairs:
-            for candidate, reason in provided(provider, pair) if provider else select_candidates(suite, pair, tiers):
+            for candidate, reason in provided(provider, pair, cpu) if provider else select_candidates(suite, pair, tiers):
                 self._plan(pair, candidate, reason)
         for name, says in broken.items():
             self._ended(Ended(Job(name, ""), error=says))

@@ -10,7 +10,7 @@ from rich.console import Console
 from kernelpair.cli.main import UsageError
 from kernelpair.cli.select import select_candidates
 from kernelpair.environment import environment
-from kernelpair.providers.provider import PREFIX, provider
+from kernelpair.providers.provider import PREFIX, provider, spec_and_cpu
 from kernelpair.report.exhibit import Again, exhibits
 from kernelpair.report.html import SHOWN_GROUPS, ReportPage, Section, Series, missing, write_page
 from kernelpair.report.lines import PairResult
@@ -33,7 +33,7 @@ def again(suite: Suite, resolve: Resolve) -> Again:
 
     def load(candidate: str) -> str:
         if candidate.startswith(PREFIX):
-            return str(getattr(provider(candidate.removeprefix(PREFIX)).module, "SCRIPT", ""))
+            return str(getattr(provider(spec_and_cpu(candidate)[0]).module, "SCRIPT", ""))
         return suite.script
 
     return Again(resolve, suite.preload, lambda pair: select_candidates(suite, pair, ()), load)

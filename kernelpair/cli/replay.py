@@ -13,7 +13,7 @@ from rich.text import Text
 from kernelpair.call.runner import InProcess, Isolated
 from kernelpair.cli.findings import finding_by_id
 from kernelpair.cli.main import EXIT_FAILED, EXIT_OK, UsageError
-from kernelpair.cli.select import provided, select_candidates, select_provider, select_suite, select_tiers
+from kernelpair.cli.select import provided, select_candidates, select_cpu, select_provider, select_suite, select_tiers
 from kernelpair.cli.table import remarks, show_table
 from kernelpair.contract.case import Case, CaseError
 from kernelpair.contract.pair import Pair
@@ -37,7 +37,9 @@ def replay(options: argparse.Namespace) -> int:
     console = Console(highlight=False)
     torch.set_num_threads(1)
     place, suite = select_suite(options, built=True)
-    wanted = list(_lines(options, suite))
+    wanted, cpu = list(_lines(options, suite)), select_cpu(suite, options)
+    if cpu and options.script:
+        raise UsageError("--script does not go with --cpu: a script runs on the CPU that there is")
     failed, ran = False, 0
     for line, spec in wanted:
         pair, case = _read(suite, line)
@@ -46,7 +48,7 @@ def replay(options: argparse.Namespace) -> int:
             console.print(picture(pair, case), soft_wrap=True, markup=False)
         provider = select_provider(suite, spec, options.tier) if spec else None
         tiers = [] if provider else select_tiers(suite, options.tier)
-        for name, reason in provided(provider, pair) if provider else select_candidates(suite, pair, tiers):
+        for name, reason in provided(provider, pair, cpu) if provider else select_candidates(suite, pair, tiers):
             verdict = None
             if not reason:
                 subject = Subjects(place)(pair.name, name)

@@ -115,8 +115,26 @@ def provider_named(suite: Suite, spec: str) -> "Provider":
     return found
 
 
-def provided(found: "Provider", pair: "Pair") -> list[tuple[str, str]]:
-    """The provider's candidate for a pair and, where it has none, the reason."""
-    from kernelpair.providers.provider import PREFIX
+def select_cpu(suite: Suite, options: argparse.Namespace) -> str:
+    """The CPU that `--cpu` names; empty without it. UsageError where workers cannot be told that they have it."""
+    name: str = options.cpu or ""
+    if not name:
+        return ""
+    known = {cpu.name: cpu for cpu in suite.cpus}
+    if name not in known:
+        raise UsageError(unknown("CPU", name, known))
+    if not options.provider:
+        raise UsageError("--cpu goes with --provider: our own kernels are tried on a tier, trapped where the CPU lacks it")
+    if options.in_process:
+        raise UsageError("--cpu changes what a whole process sees of its CPU: it does not go with --in-process")
+    reason = known[name].obstacle()
+    if reason:
+        raise UsageError(f"--cpu {name}: {reason}")
+    return name
 
-    return [(PREFIX + found.spec, "" if pair.name in found.adapters else f"{found.name} has no such kernel")]
+
+def provided(found: "Provider", pair: "Pair", cpu: str = "") -> list[tuple[str, str]]:
+    """The provider's candidate for a pair and, where it has none, the reason."""
+    from kernelpair.providers.provider import candidate_name
+
+    return [(candidate_name(found.spec, cpu), "" if pair.name in found.adapters else f"{found.name} has no such kernel")]

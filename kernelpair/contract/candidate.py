@@ -40,6 +40,8 @@ class Candidate:
     nothing. That is the failure `left_behind`."""
     claims: str = ""
     """A path, such as "amx", that its calls take: to fall back silently is the failure `wrong_path`."""
+    tell: str = ""
+    """Place of a function that makes the process see another CPU (`OtherCpu.tell`)."""
     slow: bool = False
     """Only the cases that the pair calls small are for it."""
 
@@ -55,8 +57,11 @@ class Candidate:
 
     def enter(self) -> None:
         """Make the process ready for this candidate."""
+        tell = _callable(self.tell) if self.tell else lambda before: None
+        tell(True)
         if self.prepare:
             _callable(self.prepare)(self.name)
+        tell(False)
 
     def observer(self) -> Callable[[bool], str | None]:
         """Tells which tier ran."""

@@ -31,6 +31,7 @@ from kernelpair.trial.modes import BUILT_IN, SIDE_EFFECTS
 
 GROUP = "kernelpair.providers"
 PREFIX = "provider:"  # of a candidate's name: what follows is what `--provider` was given
+ON = " on "  # in a candidate's name: what follows is what `--cpu` was given
 SKIPPED_TRIALS = ("concurrent", "fuzz", WRONG_CALLS)
 Limits = Mapping[str, Callable[[Any], bool]]
 Calls = Mapping[str, Callable[[], object]]
@@ -176,9 +177,25 @@ class Provider:
         return Subject(pair, candidate, limits, fit, skipped, rounding, claimed, effects, foreign=True)
 
 
+def candidate_name(spec: str, cpu: str = "") -> str:
+    """The name of a provider's candidate, from what `--provider` and `--cpu` were given."""
+    return PREFIX + spec + (ON + cpu if cpu else "")
+
+
+def spec_and_cpu(name: str) -> tuple[str, str]:
+    """What `--provider` and `--cpu` were given, from the name of the candidate.
+
+    >>> spec_and_cpu("provider:mine on amx"), spec_and_cpu("provider:made on monday.py")
+    (('mine', 'amx'), ('made on monday.py', ''))
+    """
+    whole = name.removeprefix(PREFIX)
+    spec, _, cpu = whole.rpartition(ON)
+    return (whole, "") if not spec or cpu.endswith(".py") else (spec, cpu)
+
+
 def enter(name: str) -> None:
     """Load the provider's library in the process that runs it."""
-    module = _module(_place(name.removeprefix(PREFIX)))
+    module = _module(_place(spec_and_cpu(name)[0]))
     module.prepare()
 
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+from kernelpair.contract.pair import Pair
 from kernelpair.contract.subject import Subject
-from kernelpair.providers.provider import PREFIX, provider
+from kernelpair.providers.provider import PREFIX, provider, spec_and_cpu
 from kernelpair.suite import REFERENCE, Place, Suite
 
 
@@ -14,14 +15,15 @@ class Subjects:
     place: Place
 
     def __call__(self, pair: str, name: str) -> Subject:
-        """A candidate of the suite, the reference, or `provider:<name or file>`, as it is put on trial under the pair's contract.
+        """A candidate of the suite, the reference, or `provider:<name or file>`, as it is put on trial under the pair's contract;
+        a provider's name may end with ` on <CPU>`.
 
         Raises ValueError for a name that the pair does not have.
         """
         suite = self.place.load()
         found = suite.pairs()[pair]
         if name.startswith(PREFIX):
-            return _counted(provider(name.removeprefix(PREFIX)).subject(found), suite)
+            return _provided(name, found, suite)
         if name == REFERENCE:
             return Subject(found, suite.reference(found))
         candidates = {candidate.name: candidate for candidate in suite.candidates(found)}
@@ -30,8 +32,14 @@ class Subjects:
         return Subject(found, candidates[name])
 
 
-def _counted(subject: Subject, suite: Suite) -> Subject:
-    """With the suite's counter, where the candidate claims a path."""
-    if not subject.candidate.claims or not suite.executed:
-        return subject
-    return replace(subject, candidate=replace(subject.candidate, executed=suite.executed))
+def _provided(name: str, pair: Pair, suite: Suite) -> Subject:
+    """A provider's kernel, on another CPU where its name says so. With the suite's counter, where there is a path to be seen."""
+    spec, cpu = spec_and_cpu(name)
+    subject = provider(spec).subject(pair)
+    if cpu:
+        other = {known.name: known for known in suite.cpus}
+        if cpu not in other:
+            raise ValueError(f"no CPU is called {cpu!r}; known are {', '.join(other) or 'none'}")
+        subject = other[cpu].subject(subject)
+    counted = suite.executed if cpu or subject.candidate.claims else ""
+    return replace(subject, candidate=replace(subject.candidate, name=name, executed=counted))

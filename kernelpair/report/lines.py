@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from kernelpair.contract.pair import Pair
 from kernelpair.contract.verdict import PlaceTable, Verdict
-from kernelpair.providers.provider import PREFIX
+from kernelpair.providers.provider import PREFIX, spec_and_cpu
 from kernelpair.report.files import write_whole
 from kernelpair.search.coverage import cells
 from kernelpair.search.jobs import Ended
@@ -112,8 +112,10 @@ def instructions(executed: Mapping[str, int]) -> dict[str, int]:
 
 def replay_command(line: str, candidate: str) -> str:
     """What to type to see a case again."""
-    option = "--provider" if candidate.startswith(PREFIX) else "--tier"
-    return f"kernelpair replay {shlex.quote(line)} {option} {shlex.quote(shown(candidate))}"
+    if not candidate.startswith(PREFIX):
+        return f"kernelpair replay {shlex.quote(line)} --tier {shlex.quote(candidate)}"
+    spec, cpu = spec_and_cpu(candidate)
+    return f"kernelpair replay {shlex.quote(line)} --provider {shlex.quote(spec)}{f' --cpu {cpu}' if cpu else ''}"
 
 
 def command_for_pytest(test: str, pair: str, candidate: str) -> str:
