@@ -86,14 +86,19 @@ def premerge_page(console: Console, path: str, run: "Premerge", suite: Suite, re
         (r.pair, r.row, f"{r.median:.2f}", f"{r.low:.2f} to {r.high:.2f}", "slower" if r.slower else "no slower")
         for r in run.ratios
     ]
+    executed = [(c.pair, c.row, c.instruction, f"{c.now:,}", f"{c.base:,}", "more" if c.raised else "") for c in run.counts]
     sections = [
         Section("Speed against the base", "Time over that of the base's build: median and quartiles.",
                 ["pair", "row", "time / base", "quartiles", ""], ratios),
         Section("Affected pairs", "And the files because of which they are.", ["pair", "files"],
                 [(pair, ", ".join(files)) for pair, files in run.touched.files.items()]),
     ]  # fmt: skip
+    if executed:
+        headings = ["pair", "row", "instruction", "now", "base", ""]
+        sections.append(Section("Instructions against the base", "How often each row executes them.", headings, executed))
     sentence = words.proven(run.results, run.interrupted)
-    good = not run.failed and not run.errors and not run.interrupted and not (slow_fails and run.slower)
+    worse = run.slower or run.raised
+    good = not run.failed and not run.errors and not run.interrupted and not (slow_fails and worse)
     facts = [("base", run.base[:10]), ("files changed", str(len(run.files))), *(("note", note) for note in run.notes)]
     facts += [("harness fault", error) for error in run.errors]
     how = page.again(suite, resolve)

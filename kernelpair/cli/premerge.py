@@ -24,6 +24,7 @@ from kernelpair.search.operators import called
 from kernelpair.sources import BuildError
 from kernelpair.suite import Place, Suite, loaded, saved_lines, usual_candidate
 from kernelpair.timing.compare import Ratio, compare
+from kernelpair.timing.counting import Count, compare_counts, counted_rows
 
 FOR_AFFECTED = 0.75  # share of the budget for the pairs that the change touches
 START_SECONDS = 1.0  # for the worker of a trial
@@ -41,6 +42,7 @@ class Premerge:
     touched: Affected
     results: list[PairResult] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
+    counts: list[Count] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -53,6 +55,10 @@ class Premerge:
     @property
     def slower(self) -> list[Ratio]:
         return [ratio for ratio in self.ratios if ratio.slower]
+
+    @property
+    def raised(self) -> list[Count]:
+        return [count for count in self.counts if count.raised]
 
 
 def premerge(options: argparse.Namespace) -> int:
@@ -79,6 +85,7 @@ def premerge(options: argparse.Namespace) -> int:
     try:
         _trials(run, options, place)
         _benches(run, place)
+        _counts(run, place)
     except KeyboardInterrupt:
         run.interrupted = True
     run.seconds = time.monotonic() - started
@@ -101,7 +108,7 @@ def premerge(options: argparse.Namespace) -> int:
 def _status(run: Premerge, fail_on_slowdown: bool) -> int:
     if run.interrupted:
         return EXIT_INTERRUPTED
-    if run.failed or (fail_on_slowdown and run.slower):
+    if run.failed or (fail_on_slowdown and (run.slower or run.raised)):
         return EXIT_FAILED
     if run.errors:
         return EXIT_HARNESS
@@ -170,6 +177,20 @@ def _benches(run: Premerge, place: Place) -> None:
         run.notes.append(f"no comparison of speed: {error}")
 
 
+def _counts(run: Premerge, place: Place) -> None:
+    """What the kernels that the change touches execute, where that can be seen, against the base's."""
+    suite = place.load()
+    for name in sorted(run.touched.compiled):
+        counting = [candidate for candidate in suite.candidates(suite.pairs()[name]) if candidate.executed]
+        for now in counting if counted_rows(suite.pairs()[name]) else ():
+            folder = (STATE / "base" / now.name).resolve()  # beside the sources that speeds were compared with
+            try:
+                then = suite.sources.at_revision(suite.root, suite.pairs()[name], now, run.base, run.files, folder)
+                run.counts += compare_counts(place, name, now, then)
+            except (BuildError, RuntimeError) as error:
+                run.notes.append(f"no comparison of what {name} executes on {now.name}: {error}")
+
+
 # --- what it says ---
 
 
@@ -183,6 +204,11 @@ def summary(run: Premerge) -> list[str]:
     for ratio in run.ratios:
         word = "slower" if ratio.slower else "no slower"
         lines.append(f"{ratio.pair} {ratio.row}: {word}, time / base {ratio.median:.2f} ({ratio.low:.2f} … {ratio.high:.2f})")
+    lines += [f"{count.pair} {count.row}: {count.says}" for count in run.raised]
+    for pair in {count.pair: None for count in run.counts if not count.raised}:
+        if not any(count.pair == pair for count in run.raised):
+            rows = len({count.row for count in run.counts if count.pair == pair})
+            lines.append(f"{pair}: executes no more instructions than the base, counted on {rows} of its bench rows")
     lines += run.notes
     touched = [result for result in run.results if result.pair in run.touched.tiers]
     cases, own = sum(result.cases for result in run.results), sum(result.cases for result in touched)
@@ -207,6 +233,7 @@ def markdown(run: Premerge) -> str:
         lines += ["", "| bench | time / base | quartiles | |", "|---|---|---|---|"]
         for r in run.ratios:
             lines.append(f"| {r.pair} {r.row} | {r.median:.2f} | {r.low:.2f} … {r.high:.2f} | {'slower' if r.slower else ''} |")
+    lines += [f"\n**{count.pair} {count.row}**: {count.says}" for count in run.raised]
     return "\n".join([*lines, "", "```", *summary(run), "```", ""])
 
 
@@ -223,4 +250,5 @@ def annotations(run: Premerge, suite: Suite) -> list[str]:
         f"::warning title=kernelpair::{ratio.pair} {ratio.row} takes {ratio.median:.2f} times as long as before"
         for ratio in run.slower
     ]
+    lines += [f"::warning title=kernelpair::{count.pair} {count.row}: {count.says}" for count in run.raised]
     return lines

@@ -2,7 +2,8 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -14,6 +15,7 @@ from kernelpair.contract.pair import BenchRow, Inputs, Pair
 from kernelpair.suite import Place
 from kernelpair.timing.interleaved import repeats_of, sample
 
+Side = Callable[[Connection, Place, str, Candidate], None]
 SAMPLES = (7, 60)  # of each side, at least and at most
 NOISE = 0.05  # a ratio below 1.05 is noise whatever the quartiles say
 
@@ -36,49 +38,57 @@ class Ratio:
 
 def compare(place: Place, pair: str, now: Candidate, then: Candidate, seconds: float) -> Ratio:
     """Time the pair's first bench row with both versions. Raises RuntimeError where one of them cannot run it."""
-    context = get_context("spawn")
-    sides = []
-    for version in (now, then):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_side, args=(theirs, place, pair, version), daemon=True)
-        process.start()
-        theirs.close()
-        sides.append((ours, process))
-    try:
-        row, row_then = [_answer(connection) for connection, _ in sides]
+    with versions(_side, place, pair, now, then) as sides:
+        row, row_then = [answer(connection) for connection in sides]
         if row != row_then:
             raise RuntimeError(f"the base's first row of {pair} is another one: {row_then}")
         ratios: list[float] = []
         until = time.monotonic() + seconds
         while len(ratios) < SAMPLES[0] or (len(ratios) < SAMPLES[1] and time.monotonic() < until):
             if len(ratios) % 2:  # who goes first changes, so that neither profits
-                base, ours_now = _ask(sides[1][0]), _ask(sides[0][0])
+                base, ours_now = _ask(sides[1]), _ask(sides[0])
             else:
-                ours_now, base = _ask(sides[0][0]), _ask(sides[1][0])
+                ours_now, base = _ask(sides[0]), _ask(sides[1])
             ratios.append(ours_now / base)
-    finally:
-        for connection, process in sides:
-            connection.close()
-            process.join(2)
-            process.kill()
     ordered = sorted(ratios)
     quarter = len(ordered) // 4
     return Ratio(pair, str(row), statistics.median(ordered), ordered[quarter], ordered[-1 - quarter])
 
 
+@contextmanager
+def versions(side: Side, place: Place, pair: str, *candidates: Candidate) -> Iterator[list[Connection]]:
+    """A process for each version of a candidate, which runs `side`; the connections to them."""
+    context = get_context("spawn")
+    started = []
+    for version in candidates:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=side, args=(theirs, place, pair, version), daemon=True)
+        process.start()
+        theirs.close()
+        started.append((ours, process))
+    try:
+        yield [ours for ours, _ in started]
+    finally:
+        for ours, process in started:
+            ours.close()
+            process.join(2)
+            process.kill()
+
+
 def _ask(connection: Connection) -> float:
     connection.send(True)
-    return float(_answer(connection))
+    return float(answer(connection))
 
 
-def _answer(connection: Connection) -> Any:
+def answer(connection: Connection) -> Any:
+    """What a version's process says. Raises RuntimeError for an exception that it sends, and where it died."""
     try:
-        answer = connection.recv()
+        said = connection.recv()
     except EOFError:
         raise RuntimeError("a bench process died") from None
-    if isinstance(answer, Exception):
-        raise RuntimeError(str(answer))
-    return answer
+    if isinstance(said, Exception):
+        raise RuntimeError(str(said))
+    return said
 
 
 def _side(connection: Connection, place: Place, pair: str, candidate: Candidate) -> None:

@@ -10,13 +10,17 @@ from kernelpair.changes import Needs, RevisionError, affected, base_revision, ch
 from kernelpair.cli import main
 from kernelpair.cli.premerge import Premerge, annotations, markdown, summary
 from kernelpair.contract.subject import Subject
+from kernelpair.mutation.mutant import Mutant, Patch
 from kernelpair.report.lines import FailureReport, PairResult
 from kernelpair.search.operators import called, operators_of
 from kernelpair.sources import NATIVE, Sources, source_files
 from kernelpair.suite import Place
 from kernelpair.timing.compare import Ratio
+from kernelpair.timing.counting import Count, compare_counts, counted_rows
+from optimized import tiers as known_tiers
 from optimized import tiled_tiers
-from properties.suite import SUITE
+from properties.planting import plant, planted
+from properties.suite import SUITE, candidate
 from tests.kernels import kernel
 from tests.selftest.toy import PAIR as TOY
 
@@ -177,3 +181,50 @@ def test_what_it_says() -> None:
     assert "### kernelpair: fail" in markdown(run) and f"| gdn_gating | avx2 | 9 | fail | `{kernel}` |" in markdown(run)
     assert annotations(run, SUITE)[0].startswith(f"::error file={kernel},title=kernelpair::gdn_gating[avx2] value")
     assert annotations(run, SUITE)[-1].startswith("::warning title=kernelpair::gdn_gating 1 x 32 takes 1.50 times")
+    assert not any("executes" in line for line in summary(run))
+
+
+AMX = next(tier for tier in known_tiers() if tier.products == "tile_registers")
+EXTRA_LOAD = Mutant(
+    "packed_linear", "extra-load", "an operand is loaded again before the second product of a step", "speed",
+    (Patch("csrc/tiles/tile_block.h", "tile_bf16<i", "if constexpr (j == 1) tile_load<kB>(b(j, s));\n        tile_bf16<i"),),
+    units=("csrc/kernels/packed_linear.cpp",),
+)  # fmt: skip
+
+
+def test_the_rows_that_are_counted_take_seconds() -> None:
+    pair = SUITE.pairs()["packed_linear"]
+    assert [row.name for row in counted_rows(pair)] == ["1 x 4096 x 4096", "16 x 4096 x 4096", "64 x 4096 x 4096"]
+    assert len(counted_rows(SUITE.pairs()["extend_attention"])) == 1  # one at least
+    assert counted_rows(SUITE.pairs()["store_cache"]) == []  # which declares no operations
+
+
+@pytest.mark.skipif(not AMX.run_as, reason=f"nothing counts the tile instructions of {AMX} here")
+def test_an_extra_load_in_a_loop_is_told(tmp_path: Path) -> None:
+    """The result is the same; the kernel's count of loads is not."""
+    pair = SUITE.pairs()["packed_linear"]
+    now = planted(candidate(pair, AMX.name), plant(EXTRA_LOAD, "csrc/kernels/packed_linear.cpp", AMX.name, tmp_path))
+    counts = compare_counts(PLACE, pair.name, now, candidate(pair, AMX.name))
+    raised = {(count.row, count.instruction) for count in counts if count.raised}
+    assert raised == {(row.name, "amx loads") for row in counted_rows(pair)}
+    products = [count for count in counts if count.instruction == "amx products"]
+    assert len(products) == 3 and all(count.now == count.base > 0 for count in products)
+    run = Premerge("0123456789abcdef", [], affected(SUITE, []), counts=counts)
+    few = next(count for count in run.raised if count.row.startswith("16 x"))
+    assert (few.now, few.base) == (4 * 128 * 128, 3 * 128 * 128)
+    line = "packed_linear 16 x 4096 x 4096: 65,536 amx loads, 33.3% more than at the base (49,152)"
+    assert line in summary(run) and line in markdown(run).replace("**", "")
+    assert f"::warning title=kernelpair::{line}" in annotations(run, SUITE)
+
+
+@pytest.mark.parametrize(("now", "raised"), [(98, False), (102, False), (103, True)])
+def test_two_in_a_hundred_more_are_told(now: int, raised: bool) -> None:
+    run = Premerge("0123456789abcdef", [], affected(SUITE, []), counts=[Count("packed_linear", "a row", "amx loads", now, 100)])
+    assert [count.now for count in run.raised] == [now] * raised
+    says = "packed_linear: executes no more instructions than the base, counted on 1 of its bench rows"
+    assert (says in summary(run)) == (not raised)
+
+
+def test_an_instruction_that_is_new_is_told() -> None:
+    count = Count("packed_linear", "a row", "amx loads", 7, 0)
+    assert count.raised and count.says == "7 amx loads, none at the base"
