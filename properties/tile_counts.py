@@ -30,7 +30,7 @@ def counted(pair: "Pair", row: "BenchRow", asked: bool) -> Mapping[str, float]:
         raise Uncounted(f"this CPU runs the tile instructions of {tier} itself: they are counted where they are trapped")
     if not tier.run_as:
         raise Uncounted(f"{tier} cannot be tried here: {tier.reason}")
-    least = row.flops / PRODUCT_OPERATIONS
+    least = (row.blocked or row.flops) / PRODUCT_OPERATIONS
     if not least:
         raise Uncounted("bound by memory: it declares no operations")
     if least > MOST_PRODUCTS and not asked:

@@ -151,6 +151,7 @@ class Caller:
 
     def __init__(self, candidate: Candidate, arena: Arena, note_faults: bool = False) -> None:
         self.arena = arena
+        candidate.begin()  # first: what torch has asked of the CPU it does not ask again
         self.surroundings = Surroundings()
         before = self.surroundings.read(deep=True)
         candidate.enter_for_trial()

@@ -49,6 +49,11 @@ class Candidate:
         """The callable itself."""
         return _callable(self.entry)
 
+    def begin(self) -> None:
+        """Make a process that has done nothing yet see the CPU that the candidate is to run on."""
+        if self.tell:
+            _callable(self.tell)(True)
+
     def enter_for_trial(self) -> None:
         """Make the process ready to put this candidate on trial."""
         for name, value in self.on_trial.items():
@@ -57,11 +62,10 @@ class Candidate:
 
     def enter(self) -> None:
         """Make the process ready for this candidate."""
-        tell = _callable(self.tell) if self.tell else lambda before: None
-        tell(True)
         if self.prepare:
             _callable(self.prepare)(self.name)
-        tell(False)
+        if self.tell:
+            _callable(self.tell)(False)
 
     def observer(self) -> Callable[[bool], str | None]:
         """Tells which tier ran."""

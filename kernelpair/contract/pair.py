@@ -100,6 +100,8 @@ class BenchRow:
     arguments: Callable[[], Inputs]
     flops: float = 0.0
     """Floating-point operations of a call (0: the row is bound by bandwidth)."""
+    blocked: float = 0.0
+    """Those of the same work in a form that multiplies blocks, where it needs more; 0: no more. Counts are held against it."""
     bytes: float = 0.0
     """Bytes that a call must move at least."""
     peers: Mapping[str, Callable[[Inputs], Callable[[], object]]] = field(default_factory=dict)

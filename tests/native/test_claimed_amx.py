@@ -195,7 +195,7 @@ import torch
 from kernelpair.providers.provider import adapts
 from reference.pack_linear_weight import unpack_linear_weight
 
-NAME = "torch_linear"
+NAME, CPU = "torch_linear", False
 
 
 def fit(case):
@@ -207,6 +207,8 @@ LIMITS = {"sixteen rows in whole tiles: oneDNN takes no tiles for one": lambda c
 
 @adapts("packed_linear", claims="amx", limits=LIMITS, fit=fit)
 def packed_linear(x, packed_weight, N, K, bias=None):
+    if CPU and not torch.cpu._is_amx_tile_supported():
+        raise RuntimeError("torch was not told of AMX before it looked")
     return torch.nn.functional.linear(x, unpack_linear_weight(packed_weight, N, K).contiguous())
 '''
 
@@ -219,6 +221,7 @@ def test_a_provider_is_tried_on_its_amx_path(capsys: pytest.CaptureFixture[str])
     arguments = ["packed_linear", "--provider", "linear.py", "--examples", "40", "--seed", "3", "--json", "found.json"]
     assert main(["check", *arguments]) == 1
     assert "wrong_path" in capsys.readouterr().out
+    Path("linear.py").write_text(LINEAR.replace("False", "True"))
     assert main(["check", *arguments, "--cpu", "amx"]) == 0, capsys.readouterr().out
     assert re.search(r"packed_linear +linear.py on amx \(trapped\) .* pass  [\d,]+ amx instructions", capsys.readouterr().out)
     result = json.loads(Path("found.json").read_text())["results"][0]

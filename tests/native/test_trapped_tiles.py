@@ -169,6 +169,24 @@ def test_a_row_is_counted_beside_what_it_needs(capsys: pytest.CaptureFixture[str
     assert counts["loads a product"] == 1.5
 
 
+@TRAPPED_HERE
+def test_the_chunk_rule_executes_little_more_than_its_form_needs() -> None:
+    """For a chunk of 64 tokens 48 products of keys a value head, and 120 for each of its four strips of values."""
+    done = in_new_process(
+        "from optimized import trapped; trapped.trap_tiles()\n"
+        "import optimized\n"
+        "from properties.chunk_gated_delta_rule import PAIR\n"
+        "from properties.chunk_gated_delta_rule.bench import _bench_inputs, _blocked\n"
+        "from properties.tile_counts import PRODUCT_OPERATIONS\n"
+        f"optimized.set_tier('{AMX.name}'); given = _bench_inputs((64,)); trapped.reset(); PAIR.optimized(**given)\n"
+        "print(trapped.totals()['products'], _blocked((64,)) / PRODUCT_OPERATIONS)"
+    )
+    assert done.returncode == 0, done.stderr
+    products, least = map(float, done.stdout.split())
+    assert products == 32 * (48 + 4 * 120)
+    assert 0.85 < least / products < 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [(("--against", "torch"), "--against"), (("--tier", "scalar"), "--tier"), (("--one-thread",), "--one-thread")],
