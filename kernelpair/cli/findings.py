@@ -10,10 +10,10 @@ from kernelpair.call.runner import Isolated
 from kernelpair.cli.main import EXIT_FAILED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.page import check_page
 from kernelpair.cli.pages import findings_page
-from kernelpair.cli.select import select_provider, select_suite
+from kernelpair.cli.select import cpu_obstacle, select_provider, select_suite
 from kernelpair.contract.verdict import Verdict
 from kernelpair.providers.findings import Finding, PageError, lines_of, read_page, untrue
-from kernelpair.providers.provider import PREFIX
+from kernelpair.providers.provider import candidate_name
 from kernelpair.providers.subjects import Subjects
 from kernelpair.suite import Place, Suite
 from kernelpair.trial.check import check, read_case
@@ -29,7 +29,13 @@ def findings(options: argparse.Namespace) -> int:
     wrong, told = 0, []
     for finding in found:
         _check_version(suite, finding)
-        verdicts = [(says, run(place, case, PREFIX + finding.provider)) for case, says in finding.cases]
+        unseen = cpu_obstacle(suite, finding.cpu)
+        if unseen:
+            head = f"{finding.id} {finding.title}: not run: --cpu {finding.cpu}: {unseen}"
+            console.print(head, style="yellow", soft_wrap=True, markup=False)
+            continue
+        name = candidate_name(finding.provider, finding.cpu)
+        verdicts = [(says, run(place, case, name)) for case, says in finding.cases]
         problems = [untrue(says, verdict) for says, verdict in verdicts] + [_unfair(place, case) for case, _ in finding.cases]
         problem = "; ".join(filter(None, problems))
         wrong += bool(problem)
@@ -39,10 +45,11 @@ def findings(options: argparse.Namespace) -> int:
         if options.verbose or problem:
             for line in (line for _, verdict in verdicts for line in lines_of(verdict)):
                 console.print(f"    {line}", soft_wrap=True, markup=False)
-    console.print(f"{len(found)} findings, {wrong} of them not as their page says")
+    left = f", {len(found) - len(told)} not run" if len(told) < len(found) else ""
+    console.print(f"{len(found)} findings, {wrong} of them not as their page says{left}")
     if options.html:
         findings_page(console, options.html, told, suite, Subjects(place))
-    return EXIT_FAILED if wrong else EXIT_OK if found else EXIT_NOTHING
+    return EXIT_FAILED if wrong else EXIT_OK if told else EXIT_NOTHING
 
 
 def run(place: Place, line: str, candidate: str) -> Verdict:

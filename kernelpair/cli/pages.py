@@ -12,7 +12,7 @@ from kernelpair.contract.verdict import Verdict
 from kernelpair.environment import environment
 from kernelpair.mutation.report import KILLED, SURVIVED, MutantResult, others, score
 from kernelpair.providers.findings import Finding
-from kernelpair.providers.provider import PREFIX
+from kernelpair.providers.provider import candidate_name
 from kernelpair.report import words
 from kernelpair.report.exhibit import Exhibit
 from kernelpair.report.history import Figure
@@ -69,7 +69,7 @@ def findings_page(
     rows = [(finding.id, finding.title, problem or "as the page says") for finding, problem, _ in told]
     results = []
     for finding, _, verdicts in told:
-        subject = PREFIX + finding.provider
+        subject = candidate_name(finding.provider, finding.cpu)
         for verdict in (verdict for verdict in verdicts if not verdict.passed):
             pair = pair_of_line(verdict.line)[0]
             results.append(PairResult(pair, subject, "fail", failures=failures_of(verdict, subject, finding.id)))

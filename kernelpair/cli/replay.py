@@ -13,7 +13,15 @@ from rich.text import Text
 from kernelpair.call.runner import InProcess, Isolated
 from kernelpair.cli.findings import finding_by_id
 from kernelpair.cli.main import EXIT_FAILED, EXIT_OK, UsageError
-from kernelpair.cli.select import provided, select_candidates, select_cpu, select_provider, select_suite, select_tiers
+from kernelpair.cli.select import (
+    cpu_obstacle,
+    provided,
+    select_candidates,
+    select_cpu,
+    select_provider,
+    select_suite,
+    select_tiers,
+)
 from kernelpair.cli.table import remarks, show_table
 from kernelpair.contract.case import Case, CaseError
 from kernelpair.contract.pair import Pair
@@ -37,11 +45,12 @@ def replay(options: argparse.Namespace) -> int:
     console = Console(highlight=False)
     torch.set_num_threads(1)
     place, suite = select_suite(options, built=True)
-    wanted, cpu = list(_lines(options, suite)), select_cpu(suite, options)
-    if cpu and options.script:
-        raise UsageError("--script does not go with --cpu: a script runs on the CPU that there is")
+    wanted, asked = list(_lines(options, suite)), select_cpu(suite, options)
     failed, ran = False, 0
-    for line, spec in wanted:
+    for line, spec, its_own in wanted:
+        cpu = asked or its_own
+        if cpu and options.script:
+            raise UsageError("--script does not go with --cpu: a script runs on the CPU that there is")
         pair, case = _read(suite, line)
         fails_here = False
         if options.verbose:
@@ -79,11 +88,11 @@ def replay(options: argparse.Namespace) -> int:
     return EXIT_FAILED if failed else EXIT_OK
 
 
-def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[str, str]]:
-    """Cases given as JSON, lines of files, or ids of findings, each with the provider that it is for (or none)."""
+def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[str, str, str]]:
+    """Cases given as JSON, lines of files, or ids of findings, each with the provider and the CPU that it is for (or none)."""
     for argument in options.cases:
         if argument.lstrip().startswith("{"):
-            yield argument, options.provider
+            yield argument, options.provider, ""
             continue
         path = Path(argument)
         if not path.is_file():
@@ -91,7 +100,9 @@ def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[str, str
             if finding is None:
                 raise UsageError(f"{argument!r} is neither a case (JSON) nor a file nor the id of a finding")
             provider = options.provider or ("" if options.tier else finding.provider)
-            yield from ((case, provider) for case, _ in finding.cases)
+            if provider and cpu_obstacle(suite, finding.cpu):
+                raise UsageError(f"{finding.id} shows on --cpu {finding.cpu} only: {cpu_obstacle(suite, finding.cpu)}")
+            yield from ((case, provider, finding.cpu if provider else "") for case, _ in finding.cases)
             continue
         try:
             lines = [line for line in path.read_text().splitlines() if line.strip()]
@@ -99,7 +110,7 @@ def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[str, str
             raise UsageError(f"cannot read {argument}: {error}") from None
         if not lines:
             raise UsageError(f"{argument} holds no case")
-        yield from ((line, options.provider) for line in lines)
+        yield from ((line, options.provider, "") for line in lines)
 
 
 def _save(console: Console, suite: Suite, pair: Pair, line: str, options: argparse.Namespace) -> None:

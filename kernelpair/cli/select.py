@@ -120,17 +120,23 @@ def select_cpu(suite: Suite, options: argparse.Namespace) -> str:
     name: str = options.cpu or ""
     if not name:
         return ""
-    known = {cpu.name: cpu for cpu in suite.cpus}
-    if name not in known:
-        raise UsageError(unknown("CPU", name, known))
+    reason = cpu_obstacle(suite, name)
     if not options.provider:
         raise UsageError("--cpu goes with --provider: our own kernels are tried on a tier, trapped where the CPU lacks it")
     if options.in_process:
         raise UsageError("--cpu changes what a whole process sees of its CPU: it does not go with --in-process")
-    reason = known[name].obstacle()
     if reason:
         raise UsageError(f"--cpu {name}: {reason}")
     return name
+
+
+def cpu_obstacle(suite: Suite, name: str) -> str:
+    """Why workers cannot be told here that they have this CPU; empty where they can, and without a name. UsageError for an
+    unknown one."""
+    known = {cpu.name: cpu for cpu in suite.cpus}
+    if name and name not in known:
+        raise UsageError(unknown("CPU", name, known))
+    return known[name].obstacle() if name else ""
 
 
 def provided(found: "Provider", pair: "Pair", cpu: str = "") -> list[tuple[str, str]]:

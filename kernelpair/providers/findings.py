@@ -14,7 +14,8 @@
     value: out: 28 of 32 elements differ, ...
     ```
 
-A finding with several faces has a pair of such blocks for each of them.
+A finding with several faces has a pair of such blocks for each of them. One that only shows on another CPU has a row
+`| cpu | amx |` in its table: it is then run as with `--cpu amx`.
 """
 
 import re
@@ -28,6 +29,7 @@ TITLE = re.compile(r"^# Findings: (\S+) (\S+)\s*$", re.MULTILINE)
 SECTION = re.compile(r"^## (\S+) (.+?)\s*$", re.MULTILINE)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 SEVERITIES = ("crash or memory corruption", "silent wrong result", "NaN", "contract gap")
+CPU = re.compile(r"^\| cpu \| (\w+)", re.MULTILINE)
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 
 
@@ -45,6 +47,8 @@ class Finding:
     version: str
     cases: tuple[tuple[str, tuple[str, ...]], ...]
     """Each case with the lines of its verdict, as the page gives them."""
+    cpu: str = ""
+    """The CPU that the library has to be told of, where it fails on no other."""
 
 
 def read_page(path: Path) -> list[Finding]:
@@ -76,7 +80,9 @@ def _finding(path: Path, provider: str, version: str, head: re.Match[str], body:
     for line in (line for lines in verdicts for line in lines):
         if line.partition(":")[0] not in KINDS:
             raise PageError(f"{path}: {head.group(1)}: {line!r} is no line of a verdict")
-    return Finding(head.group(1), head.group(2), provider, version, tuple(zip(cases, map(tuple, verdicts))))
+    cpu = CPU.search(body)
+    told = cpu.group(1) if cpu else ""
+    return Finding(head.group(1), head.group(2), provider, version, tuple(zip(cases, map(tuple, verdicts))), told)
 
 
 def lines_of(verdict: Verdict) -> list[str]:

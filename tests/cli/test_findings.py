@@ -7,10 +7,12 @@ import pytest
 import properties
 from kernelpair.cli import main
 from kernelpair.contract.case import to_line
+from kernelpair.contract.other_cpu import OtherCpu
 from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.providers.findings import PageError, read_page, untrue
 from kernelpair.providers.provider import provider, ready
 from properties.store_cache.cases import StoreCacheCase
+from properties.suite import SUITE
 
 PAGES = sorted((properties.ROOT / "docs" / "findings").glob("*-*.md"))
 CASE = to_line("store_cache", 1, StoreCacheCase(rows=2, dtype="float32"))
@@ -64,6 +66,29 @@ def test_findings_are_reproduced_where_the_wheel_is(name: str, capsys: pytest.Ca
     assert main(["replay", name]) == 1
     out = capsys.readouterr().out
     assert all(line.partition(":")[0] in out for _, says in found.cases for line in says)
+
+
+def test_a_finding_that_shows_on_another_cpu_is_run_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Told of that CPU the kernel is wrong, else it is right; where nobody can be told, it is not run and that is said."""
+    monkeypatch.chdir(tmp_path)
+    good = page(tmp_path, "value: v_cache: 2 of 2 elements differ…")
+    telling = "TOLD = False\n\n\ndef tell(first):\n    global TOLD\n    TOLD = True\n"
+    Path("mine.py").write_text(MINE.replace("k, -v", "k, -v if TOLD else v") + telling)
+    Path(good).write_text(Path(good).read_text().replace("| severity", "| cpu | other |\n| severity"))
+    obstacle = ""
+    other = OtherCpu("other", lambda: obstacle, f"{tmp_path}/mine.py:tell")
+    monkeypatch.setattr(type(SUITE), "cpus", [other])
+    assert main(["findings", good]) == 0, capsys.readouterr().out
+    assert "M-1 v is negated: as the page says" in capsys.readouterr().out
+    Path(good).write_text(Path(good).read_text().replace("| cpu | other |\n", ""))
+    assert main(["findings", good]) == 1
+    assert "the case passes" in capsys.readouterr().out
+    Path(good).write_text(Path(good).read_text().replace("| severity", "| cpu | other |\n| severity"))
+    obstacle = "nobody can be told here"
+    assert main(["findings", good]) == 3
+    assert "not run: --cpu other: nobody can be told here" in capsys.readouterr().out
 
 
 def test_a_page_is_run_and_must_tell_the_truth(
