@@ -5,16 +5,18 @@ import locale
 import os
 import platform
 import random
+import resource
 import signal
 import struct
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,11 +30,13 @@ MOST_BUSY = 0.4  # but for this part of the time
 RNG_BYTES = 2500  # of numpy's global generator: 624 words and a position
 CACHES = ("torchinductor_",)  # beginnings of names in the temporary folder that later calls use again
 MXCSR_CONTROL, X87_CONTROL = 0xFFC0, 0x1F3F  # without the flags that every operation may raise
-FENV = struct.Struct("<H26xI")  # of <fenv.h> on x86-64: the x87 control word, and MXCSR behind the rest
+X87, MXCSR = struct.Struct("<H"), struct.Struct("<I")  # of <fenv.h>: on x86-64 the x87 control word stands at its begin,
+MXCSR_AT = 28 if platform.machine() == "x86_64" else 0  # and MXCSR behind the rest; elsewhere the one control word
 SIGNALS = range(1, signal.NSIG)
 
 _libc = ctypes.CDLL(None)
 _libm = ctypes.CDLL("libm.so.6")
+_IN_POOL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,12 @@ def heap_bytes() -> int:
     return int(found.uordblks + found.hblkhd) if found is not None else 0
 
 
+def held_bytes() -> tuple[int, int]:
+    """What this process holds: allocated, and mapped, for not all that is mapped was allocated."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return heap_bytes(), pages * resource.getpagesize()
+
+
 # What is read around every call, in the order of `Surroundings.read`: what takes no call of the system.
 STATE = {
     "x87": "fp_state",
@@ -94,6 +104,7 @@ DEEP = {
     "umask": "settings",
     "signal_mask": "settings",
     "alternative_stack": "settings",
+    "thread_locale": "settings",
     "processes": "left_behind",
     "temporary_files": "left_behind",
     "c_environment": "settings",
@@ -121,15 +132,13 @@ class Surroundings:
         self._stack = ctypes.create_string_buffer(24)
         self._action = ctypes.create_string_buffer(256)
         self._numpy = np.random.mtrand._rand._bit_generator.ctypes.state_address
-        self._x86 = platform.machine() == "x86_64"
+        self._thread_locale = _libc.uselocale
+        self._thread_locale.restype = ctypes.c_void_p
 
     def read(self, deep: bool = False) -> tuple[Any, ...]:
         """The state now."""
-        _libm.fegetenv(self._fenv)
-        x87, mxcsr = FENV.unpack_from(self._fenv) if self._x86 else (0, int.from_bytes(self._fenv.raw[:4], "little"))
         state = (
-            x87 & X87_CONTROL,
-            mxcsr & MXCSR_CONTROL,
+            *_control_words(self._fenv),
             torch.get_num_threads(),
             torch.get_default_dtype(),
             torch.are_deterministic_algorithms_enabled(),
@@ -141,6 +150,14 @@ class Surroundings:
             dict(os.environ._data),  # type: ignore[attr-defined]  # as bytes: sixty times as fast
         )
         return state if not deep else (*state, *self._deep())
+
+    def set_control_words(self, state: tuple[Any, ...]) -> None:
+        """Compute as in this state again: a process in which exceptions are unmasked may not live to tell of it."""
+        _libm.fegetenv(self._fenv)
+        MXCSR.pack_into(self._fenv, MXCSR_AT, state[1])
+        if MXCSR_AT:
+            X87.pack_into(self._fenv, 0, state[0])
+        _libm.fesetenv(self._fenv)
 
     def _deep(self) -> tuple[Any, ...]:
         umask = os.umask(0o077)
@@ -158,11 +175,12 @@ class Surroundings:
             umask,
             signal.pthread_sigmask(signal.SIG_BLOCK, ()),
             self._stack.raw,
+            self._thread_locale(None),
             _processes(),
             _temporary_files(),
             _c_environment(),
             self._signal_handlers(),
-            pool_rounds(),
+            control_words_of_pool(),
         )
 
     def _signal_handlers(self) -> tuple[bytes, ...]:
@@ -221,20 +239,26 @@ def _c_environment() -> tuple[bytes, ...]:
     return tuple(sorted(found))
 
 
-@cache
-def _probe() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sums whose rounding shows the mode, of denormals whether they are flushed, and what they are in the usual state."""
-    count = 40960  # from 32768 on torch shares the work out between the two threads of a call
-    left = torch.tensor([1.0, 1.0, 1e-40, -1.0]).repeat(count // 4)
-    right = torch.tensor([3 * 2.0**-25, 2.0**-25, 0.0, -(2.0**-25)]).repeat(count // 4)
-    expected = torch.tensor([1.0 + 2.0**-23, 1.0, 1e-40, -1.0]).view(torch.int32).repeat(count // 4)
-    return left, right, torch.empty(count), expected
+def _control_words(fenv: Any) -> tuple[int, int]:
+    """How this thread computes: the x87 word and MXCSR."""
+    _libm.fegetenv(fenv)
+    x87 = X87.unpack_from(fenv)[0] if MXCSR_AT else 0
+    return x87 & X87_CONTROL, MXCSR.unpack_from(fenv, MXCSR_AT)[0] & MXCSR_CONTROL
 
 
-def pool_rounds() -> str:
-    """How torch's threads round."""
-    left, right, sums, expected = _probe()
-    return "as usual" if torch.equal(torch.add(left, right, out=sums).view(torch.int32), expected) else "otherwise"
+def control_words_of_pool() -> str:
+    """How the other threads compute that torch computes with, as far as they are OpenMP's."""
+    parallel = getattr(_libc, "GOMP_parallel", None)  # GNU's; LLVM's and Intel's libraries have it too
+    own, found = threading.get_ident(), set()
+
+    def look(data: int | None) -> None:
+        if threading.get_ident() != own:
+            x87, mxcsr = _control_words(ctypes.create_string_buffer(64))
+            found.add(f"mxcsr {mxcsr:#x}, x87 {x87:#x}")
+
+    if parallel is not None:
+        parallel(_IN_POOL(look), None, torch.get_num_threads(), 0)
+    return " and ".join(sorted(found))
 
 
 def busy() -> bool:
@@ -246,3 +270,19 @@ def _busy(seconds: float) -> bool:
     began, used = time.perf_counter(), time.process_time()
     threading.Event().wait(seconds)
     return time.process_time() - used > MOST_BUSY * (time.perf_counter() - began)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Whatever the block loads, this process computes afterwards as it did before."""
+    surroundings = Surroundings()
+    before = surroundings.read()
+    try:
+        yield
+    finally:
+        surroundings.set_control_words(before)
+        by_name = dict(zip(STATE, before))
+        torch.set_num_threads(by_name["torch_threads"])
+        torch.set_default_dtype(by_name["default_dtype"])
+        torch.use_deterministic_algorithms(by_name["deterministic"])
+        torch.set_grad_enabled(by_name["grad_mode"])

@@ -1,6 +1,5 @@
 """The process that runs a candidate: it maps the judge's arena, arms the guard pages, makes the call and says what came back."""
 
-import ctypes
 import os
 import signal
 import sys
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from kernelpair.call import fault
 from kernelpair.call.fault import Fault
-from kernelpair.call.layout import reach
+from kernelpair.call.form import aliased, bits_of, form_of, shape_of
 from kernelpair.call.memory import Arena, Placed
 from kernelpair.call.series import Repeated, Repeats, Repetition
 from kernelpair.call.surroundings import (
@@ -27,7 +26,7 @@ from kernelpair.call.surroundings import (
     Surroundings,
     busy,
     changes,
-    heap_bytes,
+    held_bytes,
     lasting,
     on_loading,
 )
@@ -35,7 +34,6 @@ from kernelpair.call.system import inherit_orphans, stand
 from kernelpair.contract.candidate import Candidate
 
 LOG_BYTES = 1 << 20  # the end of what a worker wrote, where its last words are looked for
-STORAGE_TIMES, STORAGE_BYTES = 8, 1 << 16  # more than so many times its size and so many bytes is too much for a result to hold
 THREADS = NAMES.index("torch_threads")
 LEFT = "left_behind"  # not seen in a process that does other things too: threads, files and memory may be its own
 PLAIN = (bool, int, float, str, tuple, list, type(None))  # what a call may return beside tensors
@@ -56,6 +54,8 @@ class CallRequest:
     """Keep the results alive, to see whether a later call writes to them."""
     deep: bool = False
     """Look at everything that the call may have changed, also at what takes long to read."""
+    weigh: bool = False
+    """Say how much memory the process holds after the call."""
     again: Repeats | None = None
     """Make the call again and again, and compare each with the first."""
 
@@ -89,6 +89,8 @@ class Outcome:
     """Name -> Returned, or a plain value."""
     moved: tuple[str, ...] = ()
     """Arguments whose sizes, strides or data pointer the call changed."""
+    reformed: tuple[tuple[str, str], ...] = ()
+    """Arguments whose dtype, requires_grad or storage it changed, and how."""
     ran: str | None = None
     paths: tuple[str, ...] = ()
     """The ways through the candidate's code that the call took, as far as it tells."""
@@ -107,8 +109,8 @@ class Outcome:
     """The call has left something in its process that a later one would be blamed for."""
     overwritten: tuple[str, ...] = ()
     """Results of the call with `keep` whose bits changed since."""
-    heap: int = 0
-    """Bytes that the process holds after the call."""
+    held: tuple[int, int] = (0, 0)
+    """Bytes that the process holds after a call with `weigh`: allocated, mapped."""
     series: Repeated | None = None
     """Of a call that was made again and again."""
 
@@ -177,7 +179,7 @@ class Caller:
             torch.set_num_threads(request.threads)
             self.threads = request.threads
         calls = [{name: self._view(value) for name, value in given.items()} for given in (request.arguments, *request.also)]
-        shapes = [{name: _shape(value) for name, value in call.items() if isinstance(value, Tensor)} for call in calls]
+        shapes = [{name: shape_of(value) for name, value in call.items() if isinstance(value, Tensor)} for call in calls]
         self.observe(True)
         self.count()
         if guarded:
@@ -189,9 +191,13 @@ class Caller:
         answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
         series = self._series(repetition, request, calls[0], answers[0]) if repetition is not None else None
         after = self.state = self.surroundings.read(request.deep)
+        if after[:2] != before[:2]:
+            self.surroundings.set_control_words(before)
         outcomes = self._outcomes(request, answers, calls)
         for outcome, call, shape in zip(outcomes, calls, shapes):
-            outcome.moved = tuple(name for name, was in shape.items() if was != _shape(call[name]))
+            changed = {name: now for name, was in shape.items() if (now := shape_of(call[name])) != was}
+            outcome.reformed = tuple((name, says) for name, now in changed.items() if (says := shape[name].reformed(now)))
+            outcome.moved = tuple(name for name in changed if name not in dict(outcome.reformed))
             outcome.ran = self.observe(False)
         left = self.inspect()  # before the counts begin anew
         told = replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), left=left, executed=self.count())
@@ -211,8 +217,8 @@ class Caller:
 
     def _tell(self, outcome: Outcome, request: CallRequest, found: list[SideEffect]) -> None:
         """Say what the call changed in its process, and what it did to the results of an earlier one."""
-        outcome.overwritten = tuple(name for name, kept, bits in self.kept if _bits(kept) != bits)
-        outcome.heap = heap_bytes()
+        outcome.overwritten = tuple(name for name, kept, bits in self.kept if bits_of(kept) != bits)
+        outcome.held = held_bytes() if request.weigh else (0, 0)
         # Each thread of a call with `also` has an OpenMP pool of its own, which goes when the thread has gone.
         growing = [] if request.also else [effect for effect in found if effect.name in GROWING]
         outcome.growth = tuple(effect for effect in growing if self._is_new(effect))
@@ -309,9 +315,9 @@ class Caller:
             sizes = tuple(value.shape)
             copy = Placed(value.dtype, at, sizes, tuple(torch.empty(sizes, device="meta").stride()))
             self.arena.view(copy).copy_(value)
-            collected[name] = Returned(copy, strides, _aliased(value, arguments), _form(value))
+            collected[name] = Returned(copy, strides, aliased(value, arguments), form_of(value))
             if request.keep and not collected[name].aliases:
-                self.kept.append((name, value, _bits(value)))
+                self.kept.append((name, value, bits_of(value)))
             at += value.numel() * value.element_size()
         return collected, at
 
@@ -326,42 +332,6 @@ def named_results(result: Any, names: tuple[str, ...]) -> dict[str, Any]:
     if len(values) != len(names):
         raise TypeError(f"the call returned {len(values)} values, the contract names {len(names)}: {', '.join(names)}")
     return dict(zip(names, values))
-
-
-def _shape(tensor: Tensor) -> tuple[Any, ...]:
-    storage = tensor.untyped_storage()
-    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, storage.nbytes())
-
-
-def _bits(tensor: Tensor) -> bytes:
-    """Its elements as they lie in memory."""
-    span = reach(tensor.shape, tensor.stride()) * tensor.element_size()
-    return ctypes.string_at(tensor.data_ptr(), span)
-
-
-def _form(value: Tensor) -> str:
-    """What sets a result apart from a plain tensor of its size; empty if nothing does."""
-    if type(value) is not Tensor:
-        return f"is a {type(value).__name__}, a subclass of Tensor"
-    flags = {"requires_grad": value.requires_grad, "its conj bit": value.is_conj(), "its neg bit": value.is_neg()}
-    if any(flags.values()):
-        return f"has {' and '.join(name for name, holds in flags.items() if holds)} set"
-    held, needed = value.untyped_storage().nbytes(), value.numel() * value.element_size()
-    return f"holds {held} bytes of storage for {needed}" if held > STORAGE_TIMES * needed + STORAGE_BYTES else ""
-
-
-def _aliased(value: Tensor, arguments: Mapping[str, Any]) -> str:
-    """The argument whose elements the result begins among; of one that lies elsewhere in the arena, the first argument."""
-    tensors = {name: tensor for name, tensor in arguments.items() if isinstance(tensor, Tensor) and tensor.numel()}
-    address = value.untyped_storage().data_ptr()
-    sharing = {name: tensor for name, tensor in tensors.items() if tensor.untyped_storage().data_ptr() == address}
-    if not value.numel() or not sharing:
-        return ""
-    for name, tensor in sharing.items():
-        span = reach(tensor.shape, tensor.stride()) * tensor.element_size()
-        if 0 <= value.data_ptr() - tensor.data_ptr() < span:
-            return name
-    return next(iter(sharing))
 
 
 def stderr_of(log: int) -> str:

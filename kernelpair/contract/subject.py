@@ -26,7 +26,7 @@ class Subject:
     claimed: Callable[[Any], bool] = lambda case: True
     """The cases in which the candidate takes the path that it claims (`Candidate.claims`)."""
     side_effects: Mapping[str, str] = field(default_factory=dict)
-    """Known side effects of its calls, which are not judged: name, as a failure names it -> why."""
+    """Known side effects of its calls, which are not judged: name, as a failure names it, or kind, where it has none -> why."""
     foreign: bool = False
     """Somebody else's kernel: it may say `Unsupported`, and no tier is asked for."""
 

@@ -23,6 +23,7 @@ KINDS = {
     "left_behind": "the call left a thread, a process, a file descriptor, a temporary file, or tiles that stay configured",
     "leak": "each of several equal calls keeps more memory",
     "overwritten": "a later call wrote to the result of an earlier one",
+    "argument_form": "a call changed the dtype, requires_grad or storage of an argument",
     "result_form": "a result is no plain tensor: a subclass, requires_grad, a conj or neg bit, far too large a storage",
     "exception": "an exception instead of a result, or another one than the contract's",
     "missing_error": "a result where the contract demands an error",

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kernelpair.call.surroundings import undisturbed
 from kernelpair.contract.candidate import Candidate, module_of_file
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Pair, Within
@@ -203,7 +204,8 @@ def provider(spec: str) -> Provider:
     """The provider of this name or file. Raises ProviderError."""
     place = _place(spec)
     try:
-        module = _module(place)
+        with undisturbed():  # the judge loads it too; what the worker finds changed then is told
+            module = _module(place)
     except Exception as error:  # it is somebody else's module: whatever it raises is theirs to see
         raise ProviderError(f"provider {spec} does not import: {type(error).__name__}: {error}") from error
     adapters: dict[str, str] = {}

@@ -27,7 +27,8 @@ SHARE = 8  # of a pair that has more than 32 an eighth, or the rarest would not 
 EQUAL_CALLS, WARMING_CALLS = 5, 1  # of an `aftermath` trial; the first may fill caches
 SERIES_CALLS, SERIES_SECONDS = 1200, 0.1  # of a `series` trial at most; small calls of 10 us take a fifth of that time
 HEAP = "heap"
-SIDE_EFFECTS = (*NAMES, HEAP)  # the names that failures give them
+OF_TENSORS = ("overwritten", "result_form", "argument_form")
+SIDE_EFFECTS = (*NAMES, HEAP, *OF_TENSORS)  # the names that failures give them, of the last ones their kinds
 CONTRACT_ERRORS = (TypeError, ValueError, IndexError)
 BUILT_IN = {
     "repeat": "the same call twice gives the same bits",
@@ -111,10 +112,11 @@ def _aftermath(session: Session) -> None:
     held = []
     for last in [False] * (EQUAL_CALLS - 1) + [True]:
         session.restore(placement)
-        held.append(session.call(placement, deep=last).heap)
-    grown = [after - before for before, after in zip(held[WARMING_CALLS:], held[WARMING_CALLS + 1 :])]
-    if min(grown) >= LEAST_LEAK and HEAP not in session.subject.side_effects:
-        session.record([Failure("leak", HEAP, f"{HEAP}: each of {len(grown)} equal calls keeps {min(grown)} bytes or more")])
+        held.append(session.call(placement, deep=last, weigh=True).held)
+    steps = list(zip(held[WARMING_CALLS:], held[WARMING_CALLS + 1 :]))
+    grown = max(min(after[kind] - before[kind] for before, after in steps) for kind in range(len(held[0])))
+    if grown >= LEAST_LEAK and HEAP not in session.subject.side_effects:
+        session.record([Failure("leak", HEAP, f"{HEAP}: each of {len(steps)} equal calls keeps {grown} bytes or more")])
 
 
 def _series(session: Session) -> None:

@@ -20,7 +20,7 @@ from kernelpair.trial import judge
 from kernelpair.trial.purity import unchanged
 from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, Masks, bound_of, settled_by, truth_of
 
-MOVED = "the call changed the argument's sizes, strides, data pointer, dtype, requires_grad or storage"
+MOVED = "the call changed the argument's sizes, strides or data pointer"
 THREADS = 2  # of a call, unless the trial varies them
 
 
@@ -204,6 +204,7 @@ class Session:
         *,
         keep: bool = False,
         deep: bool = False,
+        weigh: bool = False,
         again: Repeats | None = None,
     ) -> Outcome:
         """Call the candidate on what was placed; on `others` too, from Python threads of their own at the same time."""
@@ -211,7 +212,8 @@ class Session:
         guards = [page for each in (placement, *others) for page in each.guards]
         also = [other.arguments for other in others]
         results = tuple(self.pair.signature.results)
-        request = CallRequest(placement.arguments, guards, self.runner.arena.used, results, threads, also, keep, deep, again)
+        at = self.runner.arena.used
+        request = CallRequest(placement.arguments, guards, at, results, threads, also, keep, deep, weigh, again)
         outcome = self.runner.run(request)
         if outcome.growth and not outcome.spoiled:  # what comes but once serves later calls
             for each in (placement, *others):
@@ -256,6 +258,7 @@ class Session:
         self.record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.signature.scratch)), note)
         for name in outcome.moved:
             self.record([Failure("layout", name, MOVED)], note)
+        self.record([Failure("argument_form", name, f"of the argument {says}") for name, says in outcome.reformed], note)
         if outcome.left:
             self.record([Failure("left_behind", "", outcome.left)], note)
         self._judge_path(case, outcome, note)
@@ -370,9 +373,10 @@ class Session:
         self.verdict.line = self.pair.line(case)
 
     def record(self, failures: list[Failure], note: str = "") -> None:
-        """Add failures to the verdict, each with the note in front."""
+        """Add failures to the verdict, each with the note in front, but for kinds that the candidate is known for."""
         for failure in failures:
-            self.verdict.failures.append(replace(failure, detail=f"{note}: {failure.detail}") if note else failure)
+            if failure.kind not in self.subject.side_effects:
+                self.verdict.failures.append(replace(failure, detail=f"{note}: {failure.detail}") if note else failure)
 
 
 def _same(outputs: Outputs, judged: Outputs) -> bool:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import properties
 from kernelpair.contract.case import to_line
@@ -227,3 +228,20 @@ def test_a_provider_of_the_old_spelling_still_works(tmp_path: Path) -> None:
     with pytest.warns(DeprecationWarning, match=r"now kernelpair\.providers\.provider"):
         mine = provider(str(tmp_path / "mine.py"))
     assert list(mine.adapters) == ["store_cache"]
+
+
+# --- what importing one changes ---
+
+FAST_MATH = GOOD + """
+torch.set_flush_denormal(True)
+torch.set_default_dtype(torch.float64)
+"""
+
+
+def test_a_module_that_changes_how_numbers_are_computed_is_told_and_changes_nothing_here(capsys: Capture) -> None:
+    assert kernelpair("check", "--provider", written(FAST_MATH), "--examples", "10") == 1
+    out = capsys.readouterr().out
+    assert "fp_state: mxcsr: mxcsr: when it was loaded: 0x9fc0 instead of 0x1f80" in out
+    assert "settings: default_dtype: default_dtype: when it was loaded: torch.float64 instead of torch.float32" in out
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.tensor(1e-40).mul(1.0).item() > 0, "denormals are flushed to zero in the judging process"

@@ -136,16 +136,19 @@ extern "C" void set_x87(int value) {
 }
 
 // In the threads that torch computes with, but for the calling one: whichever OpenMP is loaded is asked.
-extern "C" void set_mxcsr_in_pool(int value) {
+extern "C" void set_fp_in_pool(int mxcsr, int x87) {
   using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
   using Number = int (*)();
   const auto parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
   static const auto number = reinterpret_cast<Number>(dlsym(RTLD_DEFAULT, "omp_get_thread_num"));
-  static int wanted;
-  wanted = value;
+  static int wanted[2];
+  wanted[0] = mxcsr;
+  wanted[1] = x87;
   if (parallel && number)
     parallel([](void*) {
-      if (number() != 0) set_mxcsr(wanted);
+      if (number() == 0) return;
+      set_mxcsr(wanted[0]);
+      set_x87(wanted[1]);
     }, nullptr, 2, 0);
 }
 #endif

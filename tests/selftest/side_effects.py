@@ -2,6 +2,7 @@
 
 import ctypes
 import locale
+import mmap
 import os
 import random
 import signal
@@ -63,8 +64,10 @@ def _sets(name: str, value: int) -> Callable[..., Any]:
 
 _kept: list[Any] = []
 _buffer = torch.zeros(4096)
-ROUND_DOWN, DENORMALS_ARE_ZERO, FLUSH_TO_ZERO, NO_INVALID_MASK = 1 << 13, 1 << 6, 1 << 15, 1 << 7
+ROUND_DOWN, DENORMALS_ARE_ZERO, FLUSH_TO_ZERO, NO_INVALID_MASK, NO_MASKS = 1 << 13, 1 << 6, 1 << 15, 1 << 7, 0x3F << 7
 USUAL = 0x1F80
+DOUBLE_X87, UNMASKED_X87, USUAL_X87 = 0x027F, 0x0340, 0x037F
+LC_NUMERIC_MASK = 1 << locale.LC_NUMERIC
 
 
 def _thread(run: Callable[[], Any]) -> None:
@@ -110,6 +113,26 @@ def _leak() -> None:
     ctypes.memset(allocate(100 << 20), 1, 1)
 
 
+def _leak_mapping() -> None:
+    _kept.append(mmap.mmap(-1, 100 << 20))
+
+
+def _set_thread_locale() -> None:
+    """Each time another one, for this thread alone."""
+    make, use = ctypes.CDLL(None).newlocale, ctypes.CDLL(None).uselocale
+    make.restype, use.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+    use(make(LC_NUMERIC_MASK, b"C.UTF-8", None))
+
+
+def _sets_in_pool(mxcsr: int, x87: int) -> Callable[..., Any]:
+    return _leaving(lambda x, y: library().set_fp_in_pool(mxcsr, x87))
+
+
+def _resize(x: Tensor) -> None:
+    """Other storage of more bytes, of which the tensor sees what it saw."""
+    x.set_(torch.zeros(1 << 20).untyped_storage(), 0, x.shape, x.stride())
+
+
 def _ignore(number: int) -> None:
     handle = ctypes.CDLL(None).signal
     handle.restype = ctypes.c_void_p
@@ -120,12 +143,20 @@ rounds_down = _sets("set_mxcsr", USUAL | ROUND_DOWN)
 flushes_to_zero = _sets("set_mxcsr", USUAL | FLUSH_TO_ZERO)
 takes_denormals_for_zero = _sets("set_mxcsr", USUAL | DENORMALS_ARE_ZERO)
 unmasks_exceptions = _sets("set_mxcsr", USUAL & ~NO_INVALID_MASK)
-sets_x87_word = _sets("set_x87", 0x027F)
-rounds_down_in_pool = _leaving(lambda x, y: library().set_mxcsr_in_pool(USUAL | ROUND_DOWN))
+unmasks_all_exceptions = _sets("set_mxcsr", USUAL & ~NO_MASKS)
+sets_x87_word = _sets("set_x87", DOUBLE_X87)
+unmasks_x87_exceptions = _sets("set_x87", UNMASKED_X87)
+rounds_down_in_pool = _sets_in_pool(USUAL | ROUND_DOWN, USUAL_X87)
+flushes_to_zero_in_pool = _sets_in_pool(USUAL | FLUSH_TO_ZERO, USUAL_X87)
+takes_denormals_for_zero_in_pool = _sets_in_pool(USUAL | DENORMALS_ARE_ZERO, USUAL_X87)
+unmasks_exceptions_in_pool = _sets_in_pool(USUAL & ~NO_INVALID_MASK, USUAL_X87)
+sets_x87_word_in_pool = _sets_in_pool(USUAL, DOUBLE_X87)
 sets_threads = _leaving(lambda x, y: torch.set_num_threads(torch.get_num_threads() + 1))
 sets_default_dtype = _leaving(lambda x, y: torch.set_default_dtype(torch.float64))
 sets_deterministic = _leaving(lambda x, y: torch._C._set_deterministic_algorithms(True))
 sets_grad_mode = _leaving(lambda x, y: torch._C._set_grad_enabled(not torch.is_grad_enabled()))
+sets_inference_mode = _leaving(lambda x, y: _kept.append(torch._C._InferenceMode(True)))
+sets_autocast = _leaving(lambda x, y: torch.set_autocast_enabled("cpu", not torch.is_autocast_enabled("cpu")))
 sets_recursion_limit = _leaving(lambda x, y: sys.setrecursionlimit(sys.getrecursionlimit() + 1))
 draws_from_torch = _leaving(lambda x, y: torch.rand(1).sum() and None)
 draws_from_numpy = _leaving(lambda x, y: (np.random.rand(), None)[1])
@@ -135,6 +166,7 @@ changes_umask = _leaving(lambda x, y: os.umask(0o055 if os.umask(0) != 0o055 els
 changes_environment = _leaving(lambda x, y: os.environ.update(A_KERNEL=os.environ.get("A_KERNEL", "") + "x"))
 changes_c_environment = _leaving(lambda x, y: ctypes.CDLL(None).setenv(b"A_KERNEL", str(time.monotonic_ns()).encode(), 1))
 changes_locale = _leaving(lambda x, y: (locale.setlocale(locale.LC_NUMERIC, "C.UTF-8"), None)[1])
+changes_thread_locale = _leaving(lambda x, y: _set_thread_locale())
 changes_signal_handler = _leaving(lambda x, y: _ignore(signal.SIGUSR1))
 changes_signal_mask = _leaving(lambda x, y: (signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2]), None)[1])
 changes_alternative_stack = _leaving(lambda x, y: library().set_alternative_stack())
@@ -145,13 +177,16 @@ leaves_orphan = _leaving(lambda x, y: (subprocess.run("sleep 100 & ", shell=True
 leaves_descriptor = _leaving(lambda x, y: (os.dup(0), None)[1])
 leaves_temporary_file = _leaving(lambda x, y: (tempfile.mkstemp(), None)[1])
 leaks = _leaving(lambda x, y: _leak())
+leaks_mapping = _leaving(lambda x, y: _leak_mapping())
 static_buffer = _leaving(lambda x, y: _static(y))
 result_requires_grad = _leaving(lambda x, y: y.requires_grad_())
 result_of_a_subclass = _leaving(lambda x, y: torch.nn.Parameter(y, requires_grad=False))
+result_with_conj_bit = _leaving(lambda x, y: torch.complex(y, y).conj())
 result_with_neg_bit = _leaving(lambda x, y: torch._neg_view(-y))
 result_in_large_storage = _leaving(lambda x, y: _in_large_storage(y))
 argument_of_other_dtype = _leaving(lambda x, y: setattr(x, "data", x.to(torch.float64)))
 argument_requires_grad = _leaving(lambda x, y: (x.requires_grad_(), None)[1])
+argument_in_other_storage = _leaving(lambda x, y: _resize(x))
 argument_in_larger_storage = _leaving(lambda x, y: setattr(x, "data", torch.zeros(1 << 20)[: x.numel()].view(x.shape)))
 kills_its_parent = _leaving(lambda x, y: _kill_judge())
 good = reference
@@ -161,13 +196,21 @@ FAULTS = {
     "flushes_to_zero": "fp_state",
     "takes_denormals_for_zero": "fp_state",
     "unmasks_exceptions": "fp_state",
+    "unmasks_all_exceptions": "fp_state",
     "sets_x87_word": "fp_state",
+    "unmasks_x87_exceptions": "fp_state",
     "rounds_down_in_pool": "fp_state",
+    "flushes_to_zero_in_pool": "fp_state",
+    "takes_denormals_for_zero_in_pool": "fp_state",
+    "unmasks_exceptions_in_pool": "fp_state",
+    "sets_x87_word_in_pool": "fp_state",
     "flushes_when_loaded": "fp_state",
     "sets_threads": "settings",
     "sets_default_dtype": "settings",
     "sets_deterministic": "settings",
     "sets_grad_mode": "settings",
+    "sets_inference_mode": "settings",
+    "sets_autocast": "settings",
     "sets_recursion_limit": "settings",
     "draws_from_torch": "settings",
     "draws_from_numpy": "settings",
@@ -177,6 +220,7 @@ FAULTS = {
     "changes_environment": "settings",
     "changes_c_environment": "settings",
     "changes_locale": "settings",
+    "changes_thread_locale": "settings",
     "changes_signal_handler": "settings",
     "changes_signal_mask": "settings",
     "changes_alternative_stack": "settings",
@@ -187,14 +231,17 @@ FAULTS = {
     "leaves_descriptor": "left_behind",
     "leaves_temporary_file": "left_behind",
     "leaks": "leak",
+    "leaks_mapping": "leak",
     "static_buffer": "overwritten",
     "result_requires_grad": "result_form",
     "result_of_a_subclass": "result_form",
+    "result_with_conj_bit": "result_form",
     "result_with_neg_bit": "result_form",
     "result_in_large_storage": "result_form",
-    "argument_of_other_dtype": "layout",
-    "argument_requires_grad": "layout",
-    "argument_in_larger_storage": "layout",
+    "argument_of_other_dtype": "argument_form",
+    "argument_requires_grad": "argument_form",
+    "argument_in_other_storage": "argument_form",
+    "argument_in_larger_storage": "argument_form",
     "kills_its_parent": "kills_parent",
 }
 """Kernel -> the kind of failure that it must be reported as."""

@@ -6,6 +6,7 @@ from kernelpair.call.runner import Isolated
 from kernelpair.contract.subject import Subject
 from kernelpair.search.search import Search
 from kernelpair.search.tally import Tally
+from kernelpair.trial.modes import HEAP, SIDE_EFFECTS
 from tests.selftest.side_effects import FAULTS, subject
 from tests.selftest.toy import library
 
@@ -37,3 +38,12 @@ def test_what_is_left_is_caught(fault: str) -> None:
 def test_what_is_known_is_not_judged() -> None:
     why = "its library is compiled with -ffast-math"
     assert _try(subject("flushes_when_loaded", mxcsr=why, fp_of_pool=why), 60).passed
+
+
+@pytest.mark.parametrize("fault", ["static_buffer", "result_in_large_storage", "argument_requires_grad", "leaks_mapping"])
+def test_what_is_known_of_tensors_and_memory_is_not_judged(fault: str) -> None:
+    name = {"leak": HEAP}.get(FAULTS[fault], FAULTS[fault])
+    assert name in SIDE_EFFECTS  # a provider may say it
+    tally = _try(subject(fault, **{name: "documented"}), 60)
+    assert tally.passed, tally.failures
+    assert tally.trials["aftermath"] > 0

@@ -1,0 +1,63 @@
+"""What tensors of a call are beside their values: how they lie in memory, and whether they are plain."""
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.layout import reach
+
+STORAGE_TIMES, STORAGE_BYTES = 8, 1 << 16  # more than so many times its size and so many bytes is too much for a result to hold
+FORM = ("dtype", "requires_grad", "bytes of storage")
+
+
+class Shape(NamedTuple):
+    """What a call may not change of an argument beside its elements."""
+
+    place: tuple[int, tuple[int, ...], tuple[int, ...]]
+    dtype: torch.dtype
+    requires_grad: bool
+    storage: int
+
+    def reformed(self, now: "Shape") -> str:
+        """What is no longer so of dtype, requires_grad and storage; empty if all are."""
+        return "; ".join(f"{name} is {new}, was {was}" for name, was, new in zip(FORM, self[1:], now[1:]) if was != new)
+
+
+def shape_of(tensor: Tensor) -> Shape:
+    """How it lies in memory now, and its form."""
+    place = tensor.data_ptr(), tensor.shape, tensor.stride()
+    return Shape(place, tensor.dtype, tensor.requires_grad, tensor.untyped_storage().nbytes())
+
+
+def bits_of(tensor: Tensor) -> bytes:
+    """Its elements as they lie in memory."""
+    span = reach(tensor.shape, tensor.stride()) * tensor.element_size()
+    return ctypes.string_at(tensor.data_ptr(), span)
+
+
+def form_of(value: Tensor) -> str:
+    """What sets a result apart from a plain tensor of its size; empty if nothing does."""
+    if type(value) is not Tensor:
+        return f"is a {type(value).__name__}, a subclass of Tensor"
+    flags = {"requires_grad": value.requires_grad, "its conj bit": value.is_conj(), "its neg bit": value.is_neg()}
+    if any(flags.values()):
+        return f"has {' and '.join(name for name, holds in flags.items() if holds)} set"
+    held, needed = value.untyped_storage().nbytes(), value.numel() * value.element_size()
+    return f"holds {held} bytes of storage for {needed}" if held > STORAGE_TIMES * needed + STORAGE_BYTES else ""
+
+
+def aliased(value: Tensor, arguments: Mapping[str, Any]) -> str:
+    """The argument whose elements the result begins among; of one that lies elsewhere in the arena, the first argument."""
+    tensors = {name: tensor for name, tensor in arguments.items() if isinstance(tensor, Tensor) and tensor.numel()}
+    address = value.untyped_storage().data_ptr()
+    sharing = {name: tensor for name, tensor in tensors.items() if tensor.untyped_storage().data_ptr() == address}
+    if not value.numel() or not sharing:
+        return ""
+    for name, tensor in sharing.items():
+        span = reach(tensor.shape, tensor.stride()) * tensor.element_size()
+        if 0 <= value.data_ptr() - tensor.data_ptr() < span:
+            return name
+    return next(iter(sharing))
