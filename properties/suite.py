@@ -1,11 +1,12 @@
 """Our kernels as a suite: what the engine is told about this repository. The pairs are in the rooms beside this file."""
 
+import errno
 import fcntl
 import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -70,9 +71,16 @@ class NativeSources(Sources):
         if not (BUILT / "build.ninja").is_file():
             raise BuildError(f"{BUILT} is not set up: run `make build`")
         tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        with open(BUILT / "lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            run([shutil.which("cmake", path=tools) or "cmake", "--build", str(BUILT)], folder)
+        try:
+            with open(BUILT / "lock", "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                run([shutil.which("cmake", path=tools) or "cmake", "--build", str(BUILT)], folder)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+            sources = [folder / "CMakeLists.txt", *(folder / "csrc").rglob("*.*")]
+            if _latest(sources) > _latest(BUILT.glob("*.so")):
+                raise BuildError(f"csrc has changed, and {BUILT} cannot be written: {error.strerror}") from None
 
     def tiers_touched(self, files: Collection[str]) -> set[str]:
         from optimized import tiled_tiers
@@ -96,6 +104,11 @@ class NativeSources(Sources):
         if not library.exists():
             planting.library_at(root, revision, [file for file in changed if file.startswith("csrc/")], tier, folder)
         return planting.planted(candidate, planting.Planted(str(library.resolve())))
+
+
+def _latest(files: Iterable[Path]) -> float:
+    """When the last of them was written."""
+    return max((file.stat().st_mtime for file in files), default=0.0)
 
 
 def kernel_of(pair: "Pair") -> str:

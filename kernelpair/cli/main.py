@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. Without arguments it is those of the process, and signals are handled."""
     if arguments is not None:
         return _run(parser().parse_args(arguments))
+    _open_streams()
     inherit_orphans()
     options = argparse.Namespace(command="")
     take_over(lambda number, frame: _leave(options))
@@ -54,6 +55,16 @@ def _leave(options: argparse.Namespace) -> None:
                 write_whole(Path(files[name]), text)
     os.write(2, f"kernelpair {options.command}: interrupted before it began\n".encode())
     os._exit(EXIT_INTERRUPTED)
+
+
+def _open_streams() -> None:
+    """Give a process that was started without standard streams ones that lead nowhere, before its own files get their numbers."""
+    for number, stream in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            setattr(sys, stream, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def _run(options: argparse.Namespace) -> int:
