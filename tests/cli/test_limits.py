@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import pytest
 from kernelpair.contract.case import CaseError
 from kernelpair.trial.check import read_case
 from properties.suite import SUITE
+from tests import mounts
 from tests.processes import Run, run
 
 CHECK = ("check", "store_cache", "--tier", "scalar", "--examples", "5", "--suite", "properties.suite")
 UNWRITABLE = Path("/sys")  # where root cannot make a file either
 FULL = "/dev/full"
+SHARED = Path("/dev/shm")  # noqa: S108 - made smaller, not written to
+STREAMS = {"stdin": [0], "stdout": [1], "stdin and stdout": [0, 1], "any stream": [0, 1, 2]}
 
 
 def _works(running: Run) -> str:
@@ -43,6 +47,50 @@ def test_a_run_works_with(tmp_path: Path, how: str) -> None:
     with run(tmp_path / "a folder of Zoë", *CHECK, "--json", "r.json", **CIRCUMSTANCES[how]) as running:
         _works(running)
     assert json.loads((running.folder / "r.json").read_text(encoding="utf-8"))["results"][0]["verdict"] == "pass"
+
+
+@pytest.mark.parametrize("without", STREAMS)
+def test_a_run_works_without(tmp_path: Path, without: str) -> None:
+    def close() -> None:
+        for number in STREAMS[without]:
+            os.close(number)
+
+    with run(tmp_path / "run", *CHECK, "--json", "r.json", before=close, TERM=None) as running:
+        _, err = running.end()
+        assert running.process.returncode == 0 and not err
+        assert not running.left()
+    assert json.loads((running.folder / "r.json").read_text())["results"][0]["verdict"] == "pass"
+
+
+def _mounted(make: Callable[[Path], None], place: Path) -> dict[str, Any]:
+    """How a run is started that sees this mount."""
+    if mounts.refused():
+        pytest.skip(f"no process can have mounts of its own here: {mounts.refused()}")
+    return {"before": lambda: make(place)}
+
+
+def test_a_run_works_with_little_shared_memory(tmp_path: Path) -> None:
+    with run(tmp_path / "run", *CHECK, "--json", "r.json", **_mounted(mounts.small, SHARED)) as running:
+        _works(running)
+
+
+def test_a_run_works_in_a_checkout_that_cannot_be_written(tmp_path: Path) -> None:
+    into, seen = tmp_path / "run" / "r.json", _mounted(mounts.read_only, SUITE.root)
+    with run(tmp_path / "run", *CHECK, "--json", str(into), where=SUITE.root, **seen) as running:
+        _works(running)
+    assert json.loads(into.read_text())["results"][0]["verdict"] == "pass"
+
+
+def test_a_run_on_a_full_disk_is_judged_and_says_what_it_cannot_write(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    files = ("--json", "r.json", "--junit", "r.xml", "--html", "r.html")
+    with run(folder, *CHECK, *files, **_mounted(mounts.full, folder)) as running:
+        out, err = running.end()
+        assert not running.left()
+    assert running.process.returncode == 70 and "Traceback" not in err
+    assert "1 passed, 0 failed" in out
+    for name in files[1::2]:
+        assert f"cannot write {name}: No space left on device" in out.splitlines()
 
 
 def test_a_run_works_where_nothing_can_be_written(tmp_path: Path) -> None:

@@ -1,11 +1,17 @@
 """What the native sources keep to: switches on the tier in two rooms, a list of tiers in one place, nothing written twice."""
 
+import errno
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import optimized
 import properties
+from kernelpair.sources import BuildError
+from properties.suite import NativeSources
 
 CSRC = properties.ROOT / "csrc"
 SOURCES = {path: path.read_text().splitlines() for path in sorted(CSRC.rglob("*")) if path.suffix in {".h", ".cpp"}}
@@ -57,3 +63,15 @@ def test_no_block_stands_twice() -> None:
         blocks.update({tuple(code[i : i + BLOCK]) for i in range(len(code) - BLOCK + 1)})
     twice = ["\n".join(block) for block, count in blocks.items() if count > 1]
     assert not twice, twice[0]
+
+
+def test_a_checkout_that_cannot_be_written_is_taken_as_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.delenv("KERNELPAIR_LIBRARY", raising=False)
+    monkeypatch.setattr("properties.suite.open", refuse, raising=False)
+    NativeSources().bring_up_to_date(properties.ROOT)
+    (tmp_path / "CMakeLists.txt").write_text("# newer than what was built")
+    with pytest.raises(BuildError, match=r"csrc has changed, and .* cannot be written: Read-only file system"):
+        NativeSources().bring_up_to_date(tmp_path)
