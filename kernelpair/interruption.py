@@ -1,14 +1,17 @@
 """Ctrl-C, SIGTERM and SIGHUP: a run that gets one of them ends soon, with what is known."""
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Handler = Callable[[int, FrameType | None], None]
+AGAIN_SECONDS = 0.02  # after which an interrupt that went nowhere is raised again
 
 
 def take_over(handler: Handler) -> dict[int, Any]:
@@ -65,4 +68,21 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     for each in SIGNALS:
         if signal.getsignal(each) is interrupt:
             signal.signal(each, signal.SIG_IGN)
+    raise_until_caught(interrupt)
+
+
+def raise_until_caught(handler: Handler) -> NoReturn:
+    """Raise KeyboardInterrupt; where Python drops it, as in a callback of the garbage collector, have the handler called again.
+
+    Hypothesis has such a callback: one interrupt in twelve would be lost in it, with a traceback for all that is left of it.
+    """
+    sys.unraisablehook = partial(_again, handler)
     raise KeyboardInterrupt
+
+
+def _again(handler: Handler, dropped: Any) -> None:
+    if dropped.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(dropped)
+        return
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)

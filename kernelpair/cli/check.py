@@ -66,6 +66,7 @@ def check(options: argparse.Namespace) -> int:
     interrupted = False
     started = time.monotonic()
     with until_interrupted(INTERRUPT_SECONDS if options.in_process else None) as stopped:
+        options.begun = True
         try:
             run.carry_out(stopped)
         except KeyboardInterrupt:

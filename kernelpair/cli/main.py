@@ -41,7 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave(options: argparse.Namespace) -> None:
-    """End before a run has begun: what loads cannot always be interrupted. The files that were asked for tell of no result."""
+    """End before a run has begun: what loads cannot always be interrupted. The files that were asked for tell of no result.
+
+    After the run they tell of all, and only the end of the process is left.
+    """
+    if getattr(options, "begun", False):
+        return
     kill_children()  # a compiler
     seed, files = getattr(options, "seed", None), vars(options) if options.command == "check" else {}
     nothing = {

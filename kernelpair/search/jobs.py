@@ -17,7 +17,7 @@ from kernelpair.call.fork_server import Forked, ServerGone, adopt, fork_server
 from kernelpair.call.runner import HarnessError, InProcess, Isolated, Runner
 from kernelpair.call.system import here, stand
 from kernelpair.contract.candidate import Candidate
-from kernelpair.interruption import until_interrupted
+from kernelpair.interruption import raise_until_caught, until_interrupted
 from kernelpair.search.search import SHRINK_SECONDS, Search
 from kernelpair.search.tally import Tally
 from kernelpair.suite import Resolve
@@ -119,7 +119,7 @@ def judge(descriptor: int, channel: int) -> None:
 
     def interrupt(number: int, frame: object) -> None:
         if running:
-            raise KeyboardInterrupt
+            raise_until_caught(interrupt)
 
     signal.signal(signal.SIGINT, interrupt)
     adopt(channel)
@@ -145,9 +145,11 @@ def judge(descriptor: int, channel: int) -> None:
                 running = True
 
         with suppress(KeyboardInterrupt):
-            running = True
-            carry_out(job, resolve, preload, False, progress, connection.poll, ended, journal)
-            running = False
+            with suppress(KeyboardInterrupt):
+                running = True
+                carry_out(job, resolve, preload, False, progress, connection.poll, ended, journal)
+                running = False
+            running = False  # unless the next one comes just now
         running = False
         connection.send(ended)
 
