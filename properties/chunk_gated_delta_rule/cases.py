@@ -9,6 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+import optimized.gated_delta_rule_prefill
 from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ONLY
 from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
@@ -17,6 +18,7 @@ from optimized import operator
 from properties.shared.delta_rule_bound import UNIT
 from properties.shared.strategies import around, choices, common, together
 from reference import chunk_gated_delta_rule as reference
+from reference.gated_delta_rule_prefill import gated_delta_rule_prefill
 
 CHUNK = 64
 LENGTHS = (0, 1, 2, *around(16, 32, 64, 128), 192)
@@ -27,6 +29,7 @@ MOST_WORK = 64 * 128 * 128  # tokens x heads x K x V of a case, to keep the floa
 MOST_EMULATED = 48  # chunks x heads x 32-blocks of K and of V: 20 ms of software tiles
 DECAYS = (0.05, 0.0, 1.0, 30.0)  # largest |g| of a token
 PAD = -3
+TOKENS = ("q", "k", "v", "g", "beta")
 
 LAYOUTS = {
     "q": READ_ONLY,
@@ -267,19 +270,33 @@ def call_reference(**given: object) -> object:
     """The form that the arguments belong to."""
     if "state" in given:
         return reference.chunk_gated_delta_rule_pool(**given)  # type: ignore[arg-type]
-    return reference.chunk_gated_delta_rule(**given)  # type: ignore[arg-type]
+    return _functional(gated_delta_rule_prefill, given)
 
 
 def call_optimized(**given: object) -> object:
     """The same of the compiled operators; results by name, for the two forms return different ones."""
     if "state" in given:
         return {"out": operator("chunk_gated_delta_rule_pool")(**given)}
-    return dict(zip(("out", "final_state"), operator("chunk_gated_delta_rule")(**given)))
+    return _by_name(_functional(optimized.gated_delta_rule_prefill.gated_delta_rule_prefill, given))
+
+
+def _functional(prefill: Callable[..., tuple[Tensor, Tensor | None]], given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    """A call with tokens in front, whichever form `prefill` is asked for."""
+    if given.get("head_first") is not True:
+        return prefill(**given)
+    turned = {name: given[name].transpose(0, 1) for name in TOKENS}
+    out, final_state = prefill(**given | turned)
+    return out.transpose(0, 1), final_state
+
+
+def _by_name(result: tuple[Tensor, Tensor | None]) -> dict[str, Tensor]:
+    """Without final states where none were asked for."""
+    return {name: value for name, value in zip(("out", "final_state"), result) if value is not None}
 
 
 def named_reference(**given: object) -> object:
     result = call_reference(**given)
-    return dict(zip(("out", "final_state"), result)) if isinstance(result, tuple) else {"out": result}
+    return _by_name(result) if isinstance(result, tuple) else {"out": result}
 
 
 def result_dtype(case: ChunkCase, name: str) -> torch.dtype:

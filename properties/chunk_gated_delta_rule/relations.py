@@ -10,10 +10,9 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
-from properties.chunk_gated_delta_rule.cases import ChunkCase
+from properties.chunk_gated_delta_rule.cases import TOKENS, ChunkCase
 from reference.gated_delta_rule_update import gated_delta_rule_update
 
-TOKENS = ("q", "k", "v", "g", "beta")
 PLAIN: dict[str, Any] = {"layout": {}}  # relations rebuild their arguments densely
 
 
@@ -189,6 +188,17 @@ def _dense(case: ChunkCase, session: Session) -> None:
     _agrees(case, session, result.outputs["out"], state, "dense tensors, the other index dtype")
 
 
+def _engines_forms(case: ChunkCase, session: Session) -> None:
+    """As engines ask: heads in front of tokens, and no final state."""
+    given, first = session.inputs(), session.first.outputs
+    result = session.run(case, given | {"head_first": True}, judged=False)
+    for name in ("out", "final_state"):
+        session.expect_same(name, result.outputs[name], first[name], "heads in front of tokens")
+    result = session.run(case, given | {"head_first": True, "output_final_state": False}, judged=False)
+    session.expect_same("out", result.outputs["out"], first["out"], "without a final state")
+    session.expect_same("final_state", torch.tensor("final_state" in result.outputs), torch.tensor(False), "none was asked for")
+
+
 def _rerun(case: ChunkCase, session: Session, given: Inputs, **changes: Any) -> JudgedCall:
     return session.run(replace(case, **PLAIN, **changes), given, judged=False)
 
@@ -219,4 +229,5 @@ RELATIONS = {
     "permute": Relation(_permuted, "the order of the sequences does not matter"),
     "rename": Relation(_renamed_slots, "the names of slots do not matter", lambda case: case.form == "pool"),
     "layout": Relation(_dense, "layout and index dtype do not matter"),
+    "engines": Relation(_engines_forms, "head_first and output_final_state change the form alone", _functional),
 }

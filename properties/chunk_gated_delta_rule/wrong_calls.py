@@ -40,11 +40,17 @@ def _live(case: ChunkCase, given: Inputs) -> list[int]:
     return list(case.live) if case.form == "pool" else []
 
 
+def _functional(case: ChunkCase) -> bool:
+    return case.form == "functional"
+
+
 def _slots(given: Inputs) -> int:
     return len(given["state"])
 
 
 WRONG_CALLS = {
+    "head_first_text": replaced("head_first", "yes", TypeError, when=_functional),
+    "output_final_state_none": replaced("output_final_state", None, TypeError, when=_functional),
     "q_rank": one_rank_more("q"),
     "q_none": replaced("q", None, TypeError),
     "q_int": cast("q", torch.int32),
