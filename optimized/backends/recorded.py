@@ -1,6 +1,7 @@
 """Decode steps that are recorded once and replayed: one graph of operator calls for each size of batch."""
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from serving import DECODE_MODES, AttentionLayer, ForwardBatch, GdnLayer
 
+RECORDING = Lock()  # tracing patches torch.nn.Module for the time that it lasts, in all threads
 Activations = Sequence[Tensor | None]
 Key = tuple[str, int, tuple[tuple[int, tuple[bool, ...]], ...]]
 """Mode and size, and each layer with which of its activations are given."""
@@ -67,7 +69,8 @@ class RecordedDecode:
                 outs.append(self.backends[n].forward_decode(q, k, v, self.layers[n], empty))
             return outs
 
-        graph = make_fx(step)(*inputs)
+        with RECORDING:
+            graph = make_fx(step)(*inputs)
         self.graphs[key] = graph if self.compiler is None else self.compiler(graph)
         self._inputs[key] = inputs
 

@@ -1,7 +1,9 @@
 """Recorded decodes: what a graph consists of, that it serves batches that change without being made anew, compiled too, and what
 is refused. What they compute in a server's life is on trial as the pair `serving`."""
 
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +12,11 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from optimized.backends.mla import MlaBackend
 from optimized.backends.paged import PagedBackend
 from optimized.backends.recorded import RecordedDecode
 from optimized.backends.slot import SlotBackend
+from optimized.mla_decode import mla_decode_workspace_size
 from serving import AttentionLayer, ForwardBatch, KVPool
 
 SIZE, SLOTS = 3, 64
@@ -83,6 +87,33 @@ def test_a_recorded_step_is_compiled_once(kind: str) -> None:
     counted = CompileCounterWithBackend("aot_eager")
     replayed_like_eager(kind, lambda graph: torch.compile(graph, fullgraph=True, backend=counted))
     assert counted.frame_count == 1
+
+
+def test_threads_may_record_at_once() -> None:
+    switched = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            done = [*threads.map(lambda kind: replayed_like_eager(kind, None), ("slot", "paged") * 4)]
+    finally:
+        sys.setswitchinterval(switched)
+    assert all(len(recorded.graphs) == 1 for recorded in done)
+
+
+def test_a_recorded_step_has_scratch_for_the_longest_context() -> None:
+    layer, context = AttentionLayer(0, 4, 1, 40, 32, 0.2, latent=True), 4096
+    assert mla_decode_workspace_size(context, 1, layer.heads, 64, 32) > mla_decode_workspace_size(1, 1, layer.heads, 64, 32)
+    k = torch.randn(context, 1, 40)
+    backend = MlaBackend([layer], {0: KVPool(k, k[..., :32])}, torch.arange(context)[None], page_size=64, max_bs=1,
+                         max_context_len=context)  # fmt: skip
+    recorded, row = RecordedDecode({0: backend}, {0: layer}), torch.tensor([0])
+    for length in (1, context, 65):
+        given = torch.randn(1, 4, 40), torch.randn(1, 1, 40)
+        activations = given[0], given[1], given[1][..., :32]
+        batch = ForwardBatch("decode", row, torch.tensor([length]), torch.tensor([length - 1]))
+        out = recorded.decode({0: activations}, replace(batch, padded_size=1))[0]
+        backend.prepare(batch)
+        assert torch.equal(out, backend.forward_decode(*activations, layer, batch))
 
 
 def test_each_size_has_a_graph_of_its_own() -> None:

@@ -218,7 +218,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "latent_pages": ("decodes", "all"),
     "page": (1, 2, 4, 16),
     "replayed": (False, True, True),
-    "recorded": (False, True),
+    "recorded": (False, True, True),
     "drafts": (2, 1, 3, 4),
     "tentative": (False, True),
     "float8": ("float8_e4m3fn", "float8_e5m2"),
@@ -270,6 +270,7 @@ def strategy(draw: st.DrawFn) -> ServingCase:
     rounds = draw(st.sampled_from(ROUNDS), label="rounds")
     steps = [step for _ in range(rounds) for step in draw(STEPS, label="steps")]
     options["page"] = _page(options)
+    options["recorded"] &= options["replayed"]
     return ServingCase(steps=(first, *steps)[:60], **options, **fields)
 
 
