@@ -7,6 +7,7 @@ needs one that the loaded version lacks is unsupported.
 import importlib
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -20,6 +21,7 @@ from properties.act_and_mul.cases import ActCase
 from properties.providers.vllm_cpu import attention as attention
 from properties.providers.vllm_cpu import layers as layers
 from properties.rms_norm.cases import NormCase
+from properties.rotary_embedding.cases import RotaryCase
 from properties.store_cache.cases import StoreCacheCase
 from properties.topk_gating.bound import ANY_ORDER
 from properties.topk_gating.cases import TopkCase
@@ -351,3 +353,38 @@ def _fit_act(case: ActCase) -> ActCase:
 def act_and_mul(x: Tensor, activation: str = "silu") -> Any:
     """silu_and_mul_cpu, gelu_and_mul_cpu or gelu_tanh_and_mul_cpu"""
     return call(f"{activation}_and_mul_cpu", input=x)
+
+
+HEAD_LAYOUTS = {name: ("offset",) for name in ("query", "key", "cos_sin_cache", "positions")}
+
+
+def _fit_rotary(case: RotaryCase) -> RotaryCase:
+    wanted: RotaryCase = fitted(case, ["bfloat16", "float16"], HEAD_LAYOUTS, (), wide=False, heads=max(case.heads, 1))
+    return replace(wanted, kv_heads=case.kv_heads or 1)
+
+
+@adapts(
+    "rotary_embedding",
+    limits={
+        "dtype bfloat16 or float16 (its dispatch)": lambda case: case.dtype == "float32",
+        "the table in query's dtype (checked)": lambda case: case.wide,
+        "positions are int64 (checked)": lambda case: bool(case.int32),
+        "query and key have heads (key is no option)": lambda case: not case.heads or not case.kv_heads,
+        "heads side by side: q as [T, H D] (so do its layers call it)": other_layouts(HEAD_LAYOUTS),
+    },
+    fit=_fit_rotary,
+    silent={"apart": "heads side by side", "wide": "the table in query's dtype (checked)", "heads": "key is no option"},
+)
+def rotary_embedding(
+    positions: Tensor, query: Tensor, key: Tensor | None, cos_sin_cache: Tensor, is_neox: bool = True,
+    mrope_section: Sequence[int] | None = None, mrope_interleaved: bool = False,
+) -> None:
+    """rotary_embedding_cpu, and multimodal_rotary_embedding_cpu with sections, on flattened heads"""
+    T, _, width = query.shape
+    flat = {name: heads.view(T, heads.shape[1] * width) for name, heads in (("query", query), ("key", key)) if heads is not None}
+    given = {"positions": positions, "head_size": width, "cos_sin_cache": cos_sin_cache, "is_neox": is_neox, **flat}
+    if mrope_section is None:
+        call("rotary_embedding_cpu", **given)
+    else:
+        sections = {"mrope_section": list(mrope_section), "mrope_interleaved": mrope_interleaved}
+        call("multimodal_rotary_embedding_cpu", **given, **sections)

@@ -47,6 +47,7 @@ RUN_BY = {  # kernel -> what runs it beside its own pair
     "packed_linear": {"linear_modules", "models"},
     "paged_attention": {"models", "serving"},
     "rms_norm": set(),
+    "rotary_embedding": set(),
     "store_cache": {"models", "serving"},
 }
 

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import torch
 
-from properties.providers.vllm_cpu.attention import (
-    decode_attention,
-    extend_attention,
-    mla_decode,
-    paged_attention,
-)
+from properties.providers.vllm_cpu.attention import decode_attention, extend_attention, mla_decode, paged_attention
 from properties.providers.vllm_cpu.layers import (
     causal_conv1d,
     chunk_gated_delta_rule,
@@ -21,7 +16,7 @@ from properties.providers.vllm_cpu.layers import (
     packed_linear,
     store_cache,
 )
-from properties.providers.vllm_cpu.norms import act_and_mul, rms_norm
+from properties.providers.vllm_cpu.norms import act_and_mul, rms_norm, rotary_embedding
 from properties.providers.vllm_cpu.routing import topk_gating
 
 NAME = "vllm_cpu"
@@ -80,5 +75,5 @@ def prepare() -> None:
 
 __all__ = [
     "act_and_mul", "causal_conv1d", "chunk_gated_delta_rule", "decode_attention", "extend_attention", "gated_delta_rule_update",
-    "gdn_gating", "mla_decode", "packed_linear", "paged_attention", "rms_norm", "store_cache", "topk_gating",
+    "gdn_gating", "mla_decode", "packed_linear", "paged_attention", "rms_norm", "rotary_embedding", "store_cache", "topk_gating",
 ]

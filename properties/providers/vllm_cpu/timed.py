@@ -269,6 +269,14 @@ def activation(given: Given) -> Calls:
     return {name: lambda: _filled(halved, lambda out: operator(out, x))}
 
 
+def rotary(given: Given) -> Calls:
+    """rotary_embedding, on heads side by side."""
+    width, table, is_neox = given["query"].shape[2], given["cos_sin_cache"], given["is_neox"]
+    positions = given["positions"].long()
+    query, key = (given[name].flatten(1).clone() for name in ("query", "key"))
+    return {"rotary_embedding": lambda: OPS.rotary_embedding(positions, query, key, width, table, is_neox)}
+
+
 def _filled(like: Tensor, fill: Callable[[Tensor], object]) -> Tensor:
     out = torch.empty(like.shape, dtype=like.dtype)
     fill(out)

@@ -47,6 +47,10 @@ SCHEMAS = {
     "silu_and_mul_cpu": "(Tensor input) -> Tensor",
     "gelu_and_mul_cpu": "(Tensor input) -> Tensor",
     "gelu_tanh_and_mul_cpu": "(Tensor input) -> Tensor",
+    "rotary_embedding_cpu": "(Tensor positions, Tensor query, Tensor key, int head_size, Tensor cos_sin_cache, bool is_neox) "
+    "-> (Tensor, Tensor)",
+    "multimodal_rotary_embedding_cpu": "(Tensor positions, Tensor query, Tensor key, int head_size, Tensor cos_sin_cache, "
+    "int[]? mrope_section, bool mrope_interleaved, bool is_neox) -> (Tensor, Tensor)",
 }
 sizes: dict[int, tuple[int, int]] = {}  # a packed weight's address -> N and K, which the operator sees in its own packing
 
@@ -163,6 +167,18 @@ def gelu_and_mul_cpu(x):
 
 def gelu_tanh_and_mul_cpu(x):
     return OURS.act_and_mul(x, "gelu_tanh")
+
+
+def rotary_embedding_cpu(positions, query, key, head_size, cos_sin_cache, is_neox):
+    return multimodal_rotary_embedding_cpu(positions, query, key, head_size, cos_sin_cache, None, False, is_neox)
+
+
+def multimodal_rotary_embedding_cpu(
+    positions, query, key, head_size, cos_sin_cache, mrope_section, mrope_interleaved, is_neox
+):
+    heads = [flat.view(len(flat), flat.shape[1] // head_size, head_size) for flat in (query, key)]
+    OURS.rotary_embedding(positions, *heads, cos_sin_cache, is_neox, mrope_section, mrope_interleaved)
+    return query, key
 
 
 for name, schema in SCHEMAS.items():

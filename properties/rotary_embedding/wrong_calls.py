@@ -1,0 +1,99 @@
+"""rotary_embedding: calls that both sides refuse."""
+
+from typing import Any
+
+import torch
+
+from kernelpair.contract.pair import Inputs
+from properties.rotary_embedding.cases import POSITIONS, RotaryCase
+from properties.shared.wrong_calls import (
+    Make,
+    aliased,
+    cast,
+    changed,
+    entry,
+    grown,
+    made,
+    no_index,
+    one_rank_more,
+    other_dtype,
+    replaced,
+    self_overlapping,
+    setting,
+    sparse,
+    within,
+)
+
+
+def _has_key(case: RotaryCase) -> bool:
+    return case.kv_heads is not None
+
+
+def _columns(count: int) -> Make:
+    """The table with some more columns, of one axis."""
+
+    def make(case: RotaryCase, given: Inputs) -> Inputs | None:
+        table = given["cos_sin_cache"]
+        columns = table.shape[1] + count
+        return None if columns < 0 else given | {"cos_sin_cache": table.new_zeros(len(table), columns)}
+
+    return make
+
+
+def _position(value: int) -> Any:
+    """The last token's position on the last axis."""
+
+    def pick(case: RotaryCase, given: Inputs) -> tuple[tuple[int, ...], int] | None:
+        fits = value < 2**31 or not case.int32
+        return ((-1,) * given["positions"].dim(), value) if fits else None
+
+    return entry("positions", pick, IndexError)
+
+
+def _section(change: int) -> Make:
+    def make(case: RotaryCase, given: Inputs) -> Inputs | None:
+        section = given["mrope_section"]
+        return given | {"mrope_section": [section[0] + change, *section[1:]]} if section else None
+
+    return make
+
+
+WRONG_CALLS = {
+    "query_rank": one_rank_more("query"),
+    "query_integers": cast("query", torch.int32, "key", "cos_sin_cache"),
+    "query_strides": sparse("query"),
+    "query_none": replaced("query", None, TypeError),
+    "query_overlaps_itself": self_overlapping("query"),
+    "key_tokens": grown("key", 0, "query", when=_has_key),
+    "key_width": grown("key", 2, "query", when=_has_key),
+    "key_dtype": other_dtype("key", "query", when=_has_key),
+    "key_strides": sparse("key", when=_has_key),
+    "key_is_query": aliased("key", "query", when=_has_key),
+    "cache_rank": one_rank_more("cos_sin_cache"),
+    "cache_strides": sparse("cos_sin_cache"),
+    "cache_float64": cast("cos_sin_cache", torch.float64),
+    "cache_within_query": within("cos_sin_cache", "query", when=lambda case: not case.wide and case.dtype != "float32"),
+    "rotary_odd": made(_columns(-1), ValueError, "cos_sin_cache"),
+    "rotary_none": made(lambda case, given: _columns(-case.rotary)(case, given), ValueError, "cos_sin_cache"),
+    "rotary_wide": made(lambda case, given: _columns(case.width)(case, given), ValueError, "cos_sin_cache"),
+    "positions_floats": no_index("positions"),
+    "positions_tokens": grown("positions", -1, "query"),
+    "positions_axes": one_rank_more("positions"),
+    "positions_without_section": made(
+        setting(mrope_section=None), ValueError, "positions", "mrope_section", when=lambda case: bool(case.section)
+    ),
+    "section_without_axes": made(
+        lambda case, given: given | {"mrope_section": [case.rotary // 2, 0, 0]}, ValueError, "positions", "mrope_section",
+        when=lambda case: not case.section,
+    ),
+    "section_sum": made(_section(1), ValueError, "mrope_section"),
+    "section_negative": made(
+        lambda case, given: given | {"mrope_section": [-1, case.rotary // 2 + 1, 0]}, ValueError, "mrope_section"
+    ),
+    "section_two": made(lambda case, given: given | {"mrope_section": [case.rotary // 2, 0]}, ValueError, "mrope_section"),
+    "section_text": replaced("mrope_section", "text", TypeError),
+    "position_negative": _position(-1),
+    "position_behind": _position(POSITIONS),
+    "position_of_32_bits": _position(2**32),
+    "key_narrow": changed("key", lambda key: key[..., :-1], ValueError, "query", when=_has_key),
+}
