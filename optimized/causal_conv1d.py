@@ -68,6 +68,18 @@ def causal_conv1d_update(
     )
 
 
+def causal_conv1d_update_spec(
+    x: Tensor, conv_states: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, query_start_loc: Tensor,
+    cache_indices: Tensor, num_accepted_tokens: Tensor, silu_activation: bool = True, pad_slot: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Drafts x [T, dim] of several requests; conv_states is updated in place and keeps a column for each of them."""
+    _check_packed(packed, x, 2, 1)
+    return operator("causal_conv1d_update_spec")(
+        x, conv_states, packed.data, packed.width, bias, query_start_loc, cache_indices, num_accepted_tokens, silu_activation,
+        pad_slot,
+    )
+
+
 def _check_packed(packed: serving.PackedConvWeight, x: Tensor, rank: int, dim: int) -> None:
     """What the blocks alone cannot tell: the exact channel count (they would admit up to 31 others) and their layout."""
     if not isinstance(packed, serving.PackedConvWeight):

@@ -1,7 +1,7 @@
 """causal_conv1d: depthwise causal convolution with a shift-register state, as Mamba and gated-delta-net layers use it.
 
 A weight is packed once (PackedConvWeight); `causal_conv1d_fwd` runs whole sequences, `causal_conv1d_update` one token a
-sequence. There is no multi-token update with rejected tokens.
+sequence, `causal_conv1d_update_spec` several drafts a sequence of which the next call says how many were accepted.
 """
 
 from itertools import pairwise
@@ -129,6 +129,55 @@ def causal_conv1d_update(
     return y
 
 
+def causal_conv1d_update_spec(
+    x: Tensor, conv_states: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, query_start_loc: Tensor,
+    cache_indices: Tensor, num_accepted_tokens: Tensor, silu_activation: bool = True, pad_slot: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Several tokens a request, of which some may turn out not to be accepted.
+
+    x [T, dim], the tokens of request b from query_start_loc[b] on; conv_states [slots, dim, L]. The history of request b is
+    columns a-1 .. a+w-3 of its slot, a = num_accepted_tokens[b]. With n tokens columns 0 .. w+n-3 become the history without
+    its oldest column and the n raw tokens; later columns keep their bits. A request without tokens is never interpreted.
+    Shapes, layouts, pads and errors as in causal_conv1d_fwd; ValueError for a < 1 and too few columns.
+    """
+    checks.is_tensor("x", x, 2)
+    checks.is_bool("silu_activation", silu_activation)
+    checks.is_tensor("conv_states", conv_states, 3)
+    T, dim = x.shape
+    _common(x, packed, bias, conv_states, dim, drafts=True)
+    checks.is_tensor("query_start_loc", query_start_loc, 1)
+    checks.is_index("query_start_loc", query_start_loc)
+    checks.offsets("query_start_loc", query_start_loc, T)
+    lengths = query_start_loc.diff()
+    checks.is_tensor("cache_indices", cache_indices)
+    slots, pads = _slots(conv_states, cache_indices, None, lengths > 0, pad_slot)
+    checks.is_index("num_accepted_tokens", num_accepted_tokens, [len(lengths)])
+    live = ((lengths > 0) & ~pads).nonzero()[:, 0].tolist()
+    _enough_columns(conv_states.shape[2], packed.width, lengths, num_accepted_tokens, live)
+    _no_overlap(x, packed, bias, conv_states, query_start_loc, cache_indices, None, num_accepted_tokens)
+
+    dense_tokens = x.stride(0) == 1 and x.stride(1) != 1
+    y = torch.zeros(dim, T, dtype=x.dtype, device=x.device).t() if dense_tokens else torch.zeros_like(x.contiguous())
+    for b in live:
+        start, n, first = int(query_start_loc[b]), int(lengths[b]), int(num_accepted_tokens[b]) - 1
+        history = conv_states[slots[b], :, first : first + packed.width - 1]
+        extended = torch.cat([history, x[start : start + n].t()], dim=1)
+        y[start : start + n] = _convolve(extended, packed, bias, silu_activation).t()
+        conv_states[slots[b], :, : packed.width - 2 + n] = extended[:, 1:]
+    return y
+
+
+def _enough_columns(columns: int, width: int, lengths: Tensor, accepted: Tensor, live: list[int]) -> None:
+    most = columns - width + 2
+    for b in live:
+        if not 1 <= int(accepted[b]) <= most:
+            raise ValueError(
+                f"num_accepted_tokens[{b}] = {int(accepted[b])} is outside [1, {most}], for conv_states has {columns} columns"
+            )
+        if int(lengths[b]) > most:
+            raise ValueError(f"conv_states has {columns} columns, request {b} needs {width - 2 + int(lengths[b])}")
+
+
 def _convolve(extended: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, silu: bool) -> Tensor:
     """extended [..., dim, w-1 + L], history first -> [..., dim, L] in its dtype; float32 inside (float64 if given that)."""
     compute = torch.promote_types(extended.dtype, torch.float32)
@@ -160,9 +209,9 @@ def _packed_shape(packed_weight: Tensor, dim: int, width: int) -> None:
 
 
 def _common(
-    x: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, conv_states: Tensor | None, dim: int
+    x: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, conv_states: Tensor | None, dim: int, drafts: bool = False
 ) -> None:
-    """The checks of dtypes, widths and state layout that both forms share."""
+    """The checks of dtypes, widths and state layout that all forms share; drafts may take more columns than w-1."""
     if not isinstance(packed, serving.PackedConvWeight):
         raise TypeError(f"packed must be a PackedConvWeight, got {type(packed).__name__}")
     if packed.layout != LAYOUT:
@@ -177,7 +226,8 @@ def _common(
     if bias is not None:
         checks.parameter_vector("bias", bias, dim, x.dtype)
     if conv_states is not None:
-        checks.has_shape("conv_states", conv_states, [conv_states.shape[0], dim, packed.width - 1])
+        columns = conv_states.shape[2] if drafts else packed.width - 1
+        checks.has_shape("conv_states", conv_states, [conv_states.shape[0], dim, columns])
         dense = [size == 1 or stride == 1 for size, stride in zip(conv_states.shape[1:], conv_states.stride()[1:])]
         if conv_states.numel() and not any(dense):
             raise ValueError(f"conv_states needs stride 1 over dim or over columns, got {list(conv_states.stride())}")
@@ -215,6 +265,7 @@ def _slots(
 def _no_overlap(
     x: Tensor, packed: serving.PackedConvWeight, bias: Tensor | None, conv_states: Tensor | None,
     query_start_loc: Tensor | None, cache_indices: Tensor | None, has_initial_state: Tensor | None,
+    num_accepted_tokens: Tensor | None = None,
 ) -> None:  # fmt: skip
     """conv_states is written: it may share no byte with itself or another argument."""
     read = {
@@ -224,5 +275,6 @@ def _no_overlap(
         "query_start_loc": query_start_loc,
         "cache_indices": cache_indices,
         "has_initial_state": has_initial_state,
+        "num_accepted_tokens": num_accepted_tokens,
     }
     checks.disjoint({"conv_states": conv_states}, read)

@@ -37,10 +37,14 @@ def gated_delta_rule_update(
     `sqrt(sum of squares + eps)` if use_qk_l2norm; scale defaults to K^-1/2. Pads give o = 0 and leave the state alone.
     Raises TypeError (dtypes), ValueError (shapes, tags, scalars, a slot twice, overlap), IndexError (slot outside the pool).
     """
-    used = _check(
-        A_log, dt_bias, q, k, v, a, b, state, state_indices, state_layout, use_qk_l2norm, eps, scale, softplus_beta,
-        softplus_threshold, pad_slot,
+    check_step(
+        A_log, dt_bias, q, k, v, a, b, state, state_layout, use_qk_l2norm, eps, scale, softplus_beta, softplus_threshold
     )
+    checks.is_index("state_indices", state_indices, [len(q)])
+    used = checks.written_slots("state_indices", state_indices, state.shape[0], pad_slot)
+    read = {"A_log": A_log, "dt_bias": dt_bias, "q": q, "k": k, "v": v, "a": a, "b": b, "state_indices": state_indices}
+    checks.disjoint({"state": state}, read)
+
     HK, K = q.shape[1:]
     B, HV, V = v.shape
     compute = torch.promote_types(q.dtype, torch.float32)
@@ -66,12 +70,11 @@ def gated_delta_rule_update(
     return out
 
 
-def _check(
-    A_log: Tensor, dt_bias: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor, state_indices: Tensor,
-    state_layout: str, use_qk_l2norm: bool, eps: float, scale: float | None, softplus_beta: float, softplus_threshold: float,
-    pad_slot: int | None,
-) -> Tensor:
-    """Every check of the contract; returns which requests are no pads, bool [B]."""
+def check_step(
+    A_log: Tensor, dt_bias: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor, state_layout: str,
+    use_qk_l2norm: bool, eps: float, scale: float | None, softplus_beta: float, softplus_threshold: float,
+) -> None:
+    """Every check of the contract but those of slots and overlap; B counts tokens."""
     for name, tensor, rank in (("q", q, 3), ("k", k, 3), ("v", v, 3), ("a", a, 2), ("b", b, 2), ("state", state, 4)):
         checks.is_tensor(name, tensor, rank)
     checks.same_dtype({"q": q, "k": k, "v": v, "a": a, "b": b})
@@ -97,8 +100,3 @@ def _check(
     checks.is_number("softplus_threshold", softplus_threshold)
     if math.isnan(softplus_threshold):
         raise ValueError("softplus_threshold must not be NaN")
-    checks.is_index("state_indices", state_indices, [B])
-    used = checks.written_slots("state_indices", state_indices, state.shape[0], pad_slot)
-    read = {"A_log": A_log, "dt_bias": dt_bias, "q": q, "k": k, "v": v, "a": a, "b": b, "state_indices": state_indices}
-    checks.disjoint({"state": state}, read)
-    return used

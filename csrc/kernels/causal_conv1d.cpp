@@ -1,5 +1,5 @@
-// causal_conv1d: depthwise causal convolution with a shift-register state, for whole sequences and for single
-// tokens.
+// causal_conv1d: depthwise causal convolution with a shift-register state, for whole sequences, for single
+// tokens and for drafts.
 //
 // One unit of work is one sequence over a chunk of channels, all of its tokens in order, so that nobody else
 // reads or writes its part of the state. The w-1 columns before the first token are copied to a small buffer
@@ -38,6 +38,8 @@ KP_PATH(conv_token_step);
 KP_PATH(conv_pad);
 KP_PATH(conv_state_read);
 KP_PATH(conv_state_fresh);
+KP_PATH(spec_conv_columns);
+KP_PATH(spec_conv_elements);
 
 // Zero tokens [start, end) of every channel, or convolve them.
 struct Sequence {
@@ -67,6 +69,11 @@ struct Call : CausalConv1dArguments {
     const bool pad = has_pad && cache_indices.defined && slot == pad_slot;
     if (!varlen()) return {0, tokens(), b, slot, !pad};
     return {index_at(query_start_loc, b), index_at(query_start_loc, b + 1), 0, slot, !pad};
+  }
+
+  // The first column of a request's history: drafts may have pushed newer columns behind it.
+  int64_t history_column(int64_t b) const {
+    return num_accepted_tokens.defined ? index_at(num_accepted_tokens, b) - 1 : 0;
   }
 
   bool initial(int64_t b) const {
@@ -307,6 +314,22 @@ void any_strides(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, int
   }
 }
 
+// After drafts: the history but for its oldest column, then every token, so that whatever is accepted of them
+// the next call finds the columns before it.
+template <class T, int W>
+void write_drafts(Matrix<T> state, Matrix<T> x, int64_t length, int64_t channels, const Scratch<T>& scratch) {
+  const bool dense = state.channel_stride == 1 && x.channel_stride == 1;
+  mark(dense ? paths::spec_conv_columns : paths::spec_conv_elements);
+  for (int64_t column = 0; column < W - 2 + length; ++column) {
+    const int64_t t = column - (W - 2), stride = t < 0 ? 1 : x.channel_stride;
+    const T* from = t < 0 ? scratch.history[column + 1] : x.at(0, t);
+    if (dense)
+      __builtin_memcpy(state.at(0, column), from, channels * sizeof(T));
+    else
+      for (int64_t c = 0; c < channels; ++c) *state.at(c, column) = from[c * stride];
+  }
+}
+
 template <class T>
 void clear(Matrix<T> y, int64_t length, int64_t channels) {
   for (int64_t t = 0; t < length; ++t)
@@ -322,21 +345,25 @@ void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scra
   if (!sequence.live) return mark(paths::conv_pad), clear(y, length, channels);
   const Matrix<T> x = tokens_of<T>(call.x, sequence.row, first, sequence.start);
   const Matrix<T> state = state_of<T>(call, sequence.slot, first);
+  const bool drafts = call.num_accepted_tokens.defined;
   const bool warm = state.data && call.initial(b), dense = x.channel_stride == 1 && y.channel_stride == 1;
   mark(warm ? paths::conv_state_read : paths::conv_state_fresh);
   mark(dense ? paths::conv_dense_channels : paths::conv_any_strides);
   if (dense && length >= kTile) mark(paths::conv_token_tile);
-  if (dense && length == 1 && warm && state.channel_stride == 1)
+  if (dense && length == 1 && warm && state.channel_stride == 1 && !drafts)
     return mark(paths::conv_token_step),
            dense_step<T, W>(x.data, y.data, channels, scratch, state, call.silu);
   if (warm)
-    read_state<T, W - 1>(state, channels, scratch.history);
+    read_state<T, W - 1>({state.at(0, call.history_column(b)), state.channel_stride, state.column_stride},
+                         channels, scratch.history);
   else
     for (int j = 0; j < W - 1; ++j) __builtin_memset(scratch.history[j], 0, channels * sizeof(T));
+  const Matrix<T> shifted = drafts ? Matrix<T>{} : state;
   if (dense)
-    dense_channels<T, W>(x, y, length, channels, scratch, state, call.silu);
+    dense_channels<T, W>(x, y, length, channels, scratch, shifted, call.silu);
   else
-    any_strides(x, y, length, channels, W, scratch, state, call.silu);
+    any_strides(x, y, length, channels, W, scratch, shifted, call.silu);
+  if (drafts) write_drafts<T, W>(state, x, length, channels, scratch);
 }
 
 // Chunks of channels: as long as each thread gets its share of units.

@@ -7,14 +7,15 @@
 namespace kernelpair {
 
 struct CausalConv1dArguments {
-  const View& x;                  // [dim, T] with query_start_loc, else [B, dim, L]
-  const View& packed;             // the packed weight
-  const View& bias;               // [dim], may be absent, as the next four
-  const View& conv_states;        // [slots, dim, width - 1]
-  const View& query_start_loc;    // [B + 1]
-  const View& cache_indices;      // [B]
-  const View& has_initial_state;  // [B] bool
-  const View& y;                  // the shape of x
+  const View& x;                    // [dim, T] with query_start_loc, else [B, dim, L]
+  const View& packed;               // the packed weight
+  const View& bias;                 // [dim], may be absent, as the next four
+  const View& conv_states;          // [slots, dim, width - 1], or more columns with num_accepted_tokens
+  const View& query_start_loc;      // [B + 1]
+  const View& cache_indices;        // [B]
+  const View& has_initial_state;    // [B] bool
+  const View& num_accepted_tokens;  // [B], given where the tokens are drafts
+  const View& y;                    // the shape of x
   int64_t width;
   bool silu;
   bool always_initial;  // every sequence continues its state

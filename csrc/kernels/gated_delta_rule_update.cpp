@@ -7,10 +7,14 @@
 // - "kv", rows along V: for up to 128 columns read all K rows, then write them (64 KiB at most, in L2);
 // - "vk", rows along K: 16 rows at a time (8 KiB, in L1), p and r as sums across lanes.
 // q and k are normalised into small buffers, kBlock of K at a time.
+//
+// Drafts of a request are steps in turn: each reads the state where the one before has left it and writes it to a
+// slot of its own. A float32 pool carries it exactly; of a bf16 pool a float32 copy does.
 #include "kernels/gated_delta_rule_update.h"
 
 #include "core/parallel.h"
 #include "core/path.h"
+#include "core/scratch.h"
 #include "delta_rule/gates.h"
 #include "simd/dtypes.h"
 
@@ -32,6 +36,9 @@ KP_PATH(step_key_major);
 KP_PATH(step_whole_columns);
 KP_PATH(step_tail_columns);
 KP_PATH(step_pad);
+KP_PATH(spec_step_in_pool);
+KP_PATH(spec_step_carried);
+KP_PATH(spec_step_pad);
 
 struct Gates {
   float gamma, beta;
@@ -118,7 +125,8 @@ struct Keys {
 // One head's work: its state, seen through the strides, and the rest of its operands.
 template <class S>
 struct Head {
-  S* state;
+  const S* state;
+  S* to;               // where it goes: there, or to another slot of the same strides
   int64_t row_stride;  // between rows: along K in "kv", along V in "vk"
   const char* v;
   char* o;
@@ -157,12 +165,15 @@ void step_columns(const Head<S>& head, Keys& keys, int64_t column, int lanes) {
   const F32x16 gamma = splat(head.gates.gamma);
   for (int64_t from = 0; from < keys.size; from += kBlock) {
     const int64_t count = keys.fill(from);
-    S* row = head.state + from * head.row_stride + column;
-    for (int64_t i = 0; i < count; ++i, row += head.row_stride) {
+    const int64_t first = from * head.row_stride + column;
+    const S* row = head.state + first;
+    S* to_row = head.to + first;
+    for (int64_t i = 0; i < count; ++i, row += head.row_stride, to_row += head.row_stride) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
-        S* to = row + n * kLanes;
-        const F32x16 s = fma(splat(keys.kh[i]), w[n], gamma * (kWhole ? load(to) : load(to, lanes)));
+        const S* old = row + n * kLanes;
+        const F32x16 s = fma(splat(keys.kh[i]), w[n], gamma * (kWhole ? load(old) : load(old, lanes)));
+        S* to = to_row + n * kLanes;
         if constexpr (kWhole)
           store(to, s);
         else
@@ -214,12 +225,12 @@ KP_INLINE void sum_rows(const S* rows, int64_t stride, const Keys& keys, int64_t
 }
 
 template <class S>
-KP_INLINE void update_row(S* row, const Keys& keys, int64_t count, F32x16 gamma, F32x16 w) {
+KP_INLINE void update_row(const S* row, S* to, const Keys& keys, int64_t count, F32x16 gamma, F32x16 w) {
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(row + i, fma(load(keys.kh + i), w, gamma * load(row + i)));
+  for (; i + kLanes <= count; i += kLanes) store(to + i, fma(load(keys.kh + i), w, gamma * load(row + i)));
   if (i == count) return;
   const int lanes = static_cast<int>(count - i);
-  store(row + i, fma(load(keys.kh + i), w, gamma * load(row + i, lanes)), lanes);
+  store(to + i, fma(load(keys.kh + i), w, gamma * load(row + i, lanes)), lanes);
 }
 
 template <class S>
@@ -239,11 +250,21 @@ void step_vk(const Head<S>& head, Keys& keys) {
     store(w, finish(head, keys, v, rows, load(p), load(r)));
     for (int64_t from = 0; from < keys.size; from += kBlock) {
       const int64_t count = keys.fill(from);
-      S* first = head.state + v * head.row_stride + from;
+      const int64_t first = v * head.row_stride + from;
       for (int n = 0; n < rows; ++n)
-        update_row<S>(first + n * head.row_stride, keys, count, splat(head.gates.gamma), splat(w[n]));
+        update_row<S>(head.state + first + n * head.row_stride, head.to + first + n * head.row_stride, keys,
+                      count, splat(head.gates.gamma), splat(w[n]));
     }
   }
+}
+
+template <class S>
+void step(const Head<S>& head, Keys& keys) {
+  mark(keys.call.vk ? paths::step_value_major : paths::step_key_major);
+  if (keys.call.vk)
+    step_vk(head, keys);
+  else
+    step_kv(head, keys);
 }
 
 template <class S>
@@ -261,15 +282,110 @@ void run(const Call& call) {
         continue;
       }
       if (item == begin || n % group == 0) keys.start(request, n / group);
-      const Head<S> head{at<S>(call.state, slot, n), call.state.strides[2], at(call.v, request, n), o, V,
-                         gates_of(call, request, n)};
-      mark(call.vk ? paths::step_value_major : paths::step_key_major);
-      if (call.vk)
-        step_vk(head, keys);
-      else
-        step_kv(head, keys);
+      S* state = at<S>(call.state, slot, n);
+      step(Head<S>{state, state, call.state.strides[2], at(call.v, request, n), o, V,
+                   gates_of(call, request, n)},
+           keys);
     }
   });
+}
+
+// One head of one request's drafts.
+struct Drafts {
+  const Call& call;
+  Keys& keys;
+  int64_t request, head, first, end;  // tokens
+
+  int64_t group() const { return call.v.sizes[1] / call.q.sizes[1]; }
+  int64_t slot(int64_t column) const { return index_at(call.state_indices, request, column); }
+  bool pad() const { return call.has_pad && slot(0) == call.pad_slot; }
+
+  template <class S>
+  void step_token(int64_t token, const S* from, S* to, int64_t row_stride) const {
+    keys.start(token, head / group());
+    step(Head<S>{from, to, row_stride, at(call.v, token, head), at(call.o, token, head), call.v.sizes[2],
+                 gates_of(call, token, head)},
+         keys);
+  }
+
+  template <class S>
+  const S* accepted() const {
+    return at<S>(call.state, slot(index_at(call.num_accepted_tokens, request) - 1), head);
+  }
+
+  template <class S>
+  void in_pool() const {
+    mark(paths::spec_step_in_pool);
+    const S* from = accepted<S>();
+    for (int64_t token = first; token < end; ++token) {
+      S* to = at<S>(call.state, slot(token - first), head);
+      step_token(token, from, to, call.state.strides[2]);
+      from = to;
+    }
+  }
+
+  void carried() const {
+    mark(paths::spec_step_carried);
+    const int64_t rows = call.state.sizes[2], width = call.state.sizes[3], stride = call.state.strides[2];
+    float* carry = static_cast<float*>(thread_scratch(rows * width * static_cast<int64_t>(sizeof(float))));
+    convert(accepted<Bf16>(), stride, carry, width, rows, width);
+    for (int64_t token = first; token < end; ++token) {
+      step_token<float>(token, carry, carry, width);
+      convert(carry, width, at<Bf16>(call.state, slot(token - first), head), stride, rows, width);
+    }
+  }
+
+  template <class From, class To>
+  static void convert(const From* from, int64_t from_stride, To* to, int64_t to_stride, int64_t rows,
+                      int64_t width) {
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t i = 0; i < width; i += kLanes) {
+        const int lanes = lanes_left(width - i);
+        store(to + row * to_stride + i, load(from + row * from_stride + i, lanes), lanes);
+      }
+  }
+};
+
+void clear_tokens(const Call& call, int64_t first, int64_t end) {
+  const int64_t bytes = call.o.strides[0] * element_size(call.o.dtype);
+  if (first < end) __builtin_memset(at(call.o, first), 0, (end - first) * bytes);
+}
+
+template <class S>
+void run_drafts(const Call& call) {
+  const int64_t requests = call.query_start_loc.sizes[0] - 1, heads = call.v.sizes[1];
+  const int64_t size = call.state.sizes[2] * call.state.sizes[3];
+  clear_tokens(call, 0, index_at(call.query_start_loc, 0));
+  clear_tokens(call, index_at(call.query_start_loc, requests), call.v.sizes[0]);
+  parallel_for(requests * heads, kGrain / size + 1, [&](int64_t begin, int64_t end) {
+    Keys keys(call);
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t request = item / heads, head = item % heads;
+      const Drafts drafts{call,
+                          keys,
+                          request,
+                          head,
+                          index_at(call.query_start_loc, request),
+                          index_at(call.query_start_loc, request + 1)};
+      if (drafts.first == drafts.end) continue;
+      if (drafts.pad()) {
+        mark(paths::spec_step_pad);
+        if (head == 0) clear_tokens(call, drafts.first, drafts.end);
+      } else if (sizeof(S) == sizeof(float) || drafts.end - drafts.first == 1) {
+        drafts.in_pool<S>();
+      } else {
+        drafts.carried();
+      }
+    }
+  });
+}
+
+template <class S>
+void run_either(const Call& call) {
+  if (call.num_accepted_tokens.defined)
+    run_drafts<S>(call);
+  else
+    run<S>(call);
 }
 
 }  // namespace
@@ -277,9 +393,9 @@ void run(const Call& call) {
 void gated_delta_rule_update(const GatedDeltaRuleUpdateArguments& call) {
   if (element_count(call.v) == 0) return;
   if (call.state.dtype == Dtype::f32)
-    run<float>(call);
+    run_either<float>(call);
   else
-    run<Bf16>(call);
+    run_either<Bf16>(call);
 }
 
 }  // namespace kernelpair::KP_TIER

@@ -1,6 +1,9 @@
-// causal_conv1d: checks and registration of packing, whole sequences and single tokens. Contract:
-// docs/contracts/causal_conv1d.md.
+// causal_conv1d: checks and registration of packing, whole sequences, single tokens and drafts. Contracts:
+// docs/contracts/causal_conv1d.md, docs/contracts/causal_conv1d_update_spec.md.
 #include "kernels/causal_conv1d.h"
+
+#include <utility>
+
 #include "core/operator.h"
 
 namespace kernelpair {
@@ -49,9 +52,10 @@ Tensor causal_conv1d_unpack_weight(const Tensor& packed_in, int64_t dim, int64_t
   return weight;
 }
 
-// What both forms share: dtypes, the weight, the bias, the layout of the state.
+// What all forms share: dtypes, the weight, the bias, the layout of the state, of which drafts may take more
+// columns than width - 1.
 void check_common(const View& x, int64_t dim, const View& packed, int64_t width, const View& bias,
-                  const View& conv_states) {
+                  const View& conv_states, bool drafts = false) {
   check_float({"x", x});
   check_dim_and_width(dim, width);
   check_packed(packed, dim, width);
@@ -59,8 +63,9 @@ void check_common(const View& x, int64_t dim, const View& packed, int64_t width,
   check_same_dtype({"x", x}, {{"packed_weight", packed}, {"conv_states", conv_states}});
   if (bias.defined) check_parameter_vector({"bias", bias}, dim, x.dtype);
   if (!conv_states.defined) return;
-  check_shape({"conv_states", conv_states}, {conv_states.sizes[0], dim, width - 1});
-  const bool dense = element_count(conv_states) == 0 || dim == 1 || width == 2 ||
+  const int64_t columns = drafts ? conv_states.sizes[2] : width - 1;
+  check_shape({"conv_states", conv_states}, {conv_states.sizes[0], dim, columns});
+  const bool dense = element_count(conv_states) == 0 || dim == 1 || columns == 1 ||
                      conv_states.strides[1] == 1 || conv_states.strides[2] == 1;
   KP_CHECK_VALUE(dense, "conv_states needs stride 1 over dim or over columns, got ", conv_states.strides[1],
                  " and ", conv_states.strides[2]);
@@ -134,6 +139,7 @@ Tensor causal_conv1d_fwd(const Tensor& x_in, const Tensor& packed_in, int64_t wi
                           .query_start_loc = query_start_loc,
                           .cache_indices = cache_indices,
                           .has_initial_state = has_initial_state,
+                          .num_accepted_tokens = View{},
                           .y = view_of("y", y),
                           .width = width,
                           .silu = silu_activation,
@@ -177,7 +183,76 @@ Tensor causal_conv1d_update(const Tensor& x_in, const Tensor& conv_states_in, co
                           .query_start_loc = View{},
                           .cache_indices = cache_indices,
                           .has_initial_state = View{},
+                          .num_accepted_tokens = View{},
                           .y = one_token(view_of("y", y)),
+                          .width = width,
+                          .silu = silu_activation,
+                          .always_initial = true,
+                          .has_pad = pad.given,
+                          .pad_slot = pad.slot});
+  return y;
+}
+
+// Each request with tokens reads w - 1 columns from num_accepted_tokens - 1 on and writes w - 2 and its tokens.
+void check_accepted(const View& accepted, const View& conv_states, const View& query_start_loc,
+                    const View& cache_indices, int64_t width, Pad pad) {
+  const int64_t requests = cache_indices.sizes[0], columns = conv_states.sizes[2];
+  check_index_dtype({"num_accepted_tokens", accepted});
+  check_shape({"num_accepted_tokens", accepted}, {requests});
+  for (int64_t b = 0; b < requests; ++b) {
+    const int64_t tokens = index_at(query_start_loc, b + 1) - index_at(query_start_loc, b);
+    if (tokens == 0 || (pad.given && index_at(cache_indices, b) == pad.slot)) continue;
+    const int64_t count = index_at(accepted, b);
+    KP_CHECK_VALUE(count >= 1 && count <= columns - width + 2, "num_accepted_tokens[", b, "] = ", count,
+                   " is outside [1, ", columns - width + 2, "], for conv_states has ", columns, " columns");
+    KP_CHECK_VALUE(tokens <= columns - width + 2, "conv_states has ", columns, " columns, request ", b,
+                   " needs ", width - 2 + tokens);
+  }
+}
+
+// [T, dim] as [dim, T].
+View channels_first(View view) {
+  std::swap(view.sizes[0], view.sizes[1]);
+  std::swap(view.strides[0], view.strides[1]);
+  return view;
+}
+
+Tensor causal_conv1d_update_spec(const Tensor& x_in, const Tensor& conv_states_in, const Tensor& packed_in,
+                                 int64_t width, std::optional<Tensor> bias_in,
+                                 const Tensor& query_start_loc_in, const Tensor& cache_indices_in,
+                                 const Tensor& num_accepted_tokens_in, bool silu_activation,
+                                 std::optional<int64_t> pad_slot) {
+  const View x = view_of("x", x_in), packed = view_of("packed_weight", packed_in);
+  const View bias = view_of("bias", bias_in), conv_states = view_of("conv_states", conv_states_in);
+  const View query_start_loc = view_of("query_start_loc", query_start_loc_in);
+  const View cache_indices = view_of("cache_indices", cache_indices_in);
+  const View num_accepted_tokens = view_of("num_accepted_tokens", num_accepted_tokens_in);
+  check_rank({"x", x}, 2);
+  const int64_t tokens = x.sizes[0], dim = x.sizes[1];
+  check_common(x, dim, packed, width, bias, conv_states, true);
+  check_index_dtype({"query_start_loc", query_start_loc});
+  check_offsets({"query_start_loc", query_start_loc}, tokens);
+  const Pad pad{pad_slot.has_value(), pad_slot.value_or(0)};
+  check_slots(conv_states, cache_indices, query_start_loc, query_start_loc.sizes[0] - 1, tokens, pad);
+  check_accepted(num_accepted_tokens, conv_states, query_start_loc, cache_indices, width, pad);
+  check_disjoint({{"conv_states", conv_states}}, {{"x", x},
+                                                  {"packed_weight", packed},
+                                                  {"bias", bias},
+                                                  {"query_start_loc", query_start_loc},
+                                                  {"cache_indices", cache_indices},
+                                                  {"num_accepted_tokens", num_accepted_tokens}});
+  const bool dense_tokens = x.strides[0] == 1 && x.strides[1] != 1;
+  Tensor y = dense_tokens ? torch::stable::transpose(new_tensor({dim, tokens}, x.dtype), 0, 1)
+                          : new_tensor({tokens, dim}, x.dtype);
+  kernels::causal_conv1d({.x = channels_first(x),
+                          .packed = packed,
+                          .bias = bias,
+                          .conv_states = conv_states,
+                          .query_start_loc = query_start_loc,
+                          .cache_indices = cache_indices,
+                          .has_initial_state = View{},
+                          .num_accepted_tokens = num_accepted_tokens,
+                          .y = channels_first(view_of("y", y)),
                           .width = width,
                           .silu = silu_activation,
                           .always_initial = true,
@@ -205,5 +280,12 @@ KP_OPERATOR(causal_conv1d_update,
             "bool silu_activation=True, int? pad_slot=None) -> Tensor",
             "x.new_empty((x.shape[1], x.shape[0])).t() if x.stride(0) == 1 and x.stride(1) != 1 else "
             "x.new_empty(x.shape)");
+KP_OPERATOR(
+    causal_conv1d_update_spec,
+    "(Tensor x, Tensor(a!) conv_states, Tensor packed_weight, int width, Tensor? bias, Tensor "
+    "query_start_loc, Tensor cache_indices, Tensor num_accepted_tokens, bool silu_activation=True, int? "
+    "pad_slot=None) -> Tensor",
+    "x.new_empty((x.shape[1], x.shape[0])).t() if x.stride(0) == 1 and x.stride(1) != 1 else "
+    "x.new_empty(x.shape)");
 
 }  // namespace kernelpair

@@ -1,0 +1,248 @@
+"""causal_conv1d_update_spec: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import optimized.causal_conv1d
+import reference.causal_conv1d
+from kernelpair.call.layout import ANY_STRIDES, LAYOUTS
+from kernelpair.call.values import permutation, poison, small_integers, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.causal_conv1d.cases import MATRIX_LAYOUTS, NOBODY, PAD, SCALES, STATE_LAYOUTS
+from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, shrinking, together
+from serving import PackedConvWeight
+
+DIMS = (1, *around(16, 32, 64), 96, 160)
+TOKENS = (1, 2, 3, 0, 5, 8, 4)  # of a request; 4 are a tile
+ACCEPTED = (1, 2, 3, 4)
+MODELS = ((8192, 4, 4), (10240, 2, 2), (1056, 9, 3), (256, 128, 4))  # channels, requests, tokens of each
+ARGUMENT_LAYOUTS = {
+    "x": MATRIX_LAYOUTS,
+    "conv_states": STATE_LAYOUTS,
+    "packed_weight": ("offset",),
+    "bias": ANY_STRIDES,
+    "query_start_loc": ANY_STRIDES,
+    "cache_indices": ANY_STRIDES,
+    "num_accepted_tokens": ANY_STRIDES,
+}
+INDICES = ("query_start_loc", "cache_indices", "num_accepted_tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvSpecCase(Case):
+    """Requests with some drafts each; of the drafts before them `accepted` were."""
+
+    dim: int = 1
+    width: int = 2
+    lengths: tuple[int, ...] = (1,)
+    accepted: tuple[int, ...] = (1,)
+    more_columns: int = 0
+    """Of the states, beyond those that some request needs."""
+    before: int = 0
+    after: int = 0
+    """Uncovered tokens."""
+    pads: tuple[int, ...] = ()
+    pad_in_range: bool = False
+    spare: int = 0
+    """Slots that nobody uses; they hold poison."""
+    bias: str = "none"
+    """none, call (the call's dtype), float32."""
+    silu: bool = False
+    scale: float = 1.0
+    exact: bool = False
+    """Small integers, no SiLU: every sum is exact, and nothing may differ from the truth."""
+
+    @property
+    def columns(self) -> int:
+        """L, the columns of a state."""
+        most = max((max(n, a) for n, a in zip(self.lengths, self.accepted)), default=1)
+        return self.width - 2 + max(most, 1) + self.more_columns
+
+    @property
+    def live(self) -> list[int]:
+        """The requests that are computed."""
+        return [b for b, n in enumerate(self.lengths) if n and b not in self.pads]
+
+    @property
+    def starts(self) -> list[int]:
+        """query_start_loc."""
+        return [self.before + sum(self.lengths[:b]) for b in range(len(self.lengths) + 1)]
+
+
+FIELDS = together({
+    "dtype": float_dtypes,
+    **common(ARGUMENT_LAYOUTS, INDICES),
+    "more_columns": any_of(0, 0, 3),
+    "before": any_of(0, 0, 3),
+    "after": any_of(0, 0, 2),
+    "spare": any_of(0, 1, 3),
+    "bias": any_of("none", "call", "float32"),
+})
+
+
+def _completed(draw: st.DrawFn, dim: int, width: int, lengths: tuple[int, ...]) -> ConvSpecCase:
+    fields, count = draw(FIELDS), len(lengths)
+    which = draw(any_of("none", "none", "some", "all"), label="pads")
+    pads = {"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[which]
+    accepted = tuple(draw(any_of(*ACCEPTED)) if draw(either) else max(n, 1) for n in lengths)
+    exact = draw(between(0, 3)) == 3
+    return ConvSpecCase(
+        **fields, dim=dim, width=width, lengths=lengths, accepted=accepted, pads=pads,
+        pad_in_range=bool(pads) and fields["spare"] > 0 and draw(either),
+        silu=not exact and draw(any_of(False, True, True)), scale=1.0 if exact else draw(any_of(*SCALES)), exact=exact,
+    )
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> ConvSpecCase:
+    """Any call that the contract allows."""
+    dim, width = draw(any_of(*DIMS), label="dim"), draw(any_of(2, 3, 4), label="width")
+    lengths = tuple(draw(any_of(*TOKENS)) for _ in range(draw(any_of(1, 2, 0, 3, 11), label="requests")))
+    return _completed(draw, dim, width, lengths)
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[ConvSpecCase]:
+    """Thousands of channels and large batches: the kernel has no tiles, so a slow candidate gets the same."""
+    return _models()
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> ConvSpecCase:
+    dim, requests, tokens = draw(any_of(*MODELS), label="channels, requests, tokens")
+    lengths = (draw(shrinking(tokens)),) * draw(shrinking(requests))
+    return _completed(draw, draw(shrinking(dim), label="channels"), draw(any_of(4, 3, 2)), lengths)
+
+
+def numbers(case: ConvSpecCase, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Of the case's scale, or small integers."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    if case.exact:
+        return small_integers(case.seed, name, shape, dtype)
+    return uniform(case.seed, name, shape, dtype, 1.0 if name == "weight" else case.scale)
+
+
+def pad_slot(case: ConvSpecCase) -> int | None:
+    """A number outside the pool, or its last slot."""
+    if not case.pads:
+        return None
+    return len(case.lengths) + case.spare - 1 if case.pad_in_range else PAD
+
+
+def _tokens(case: ConvSpecCase) -> Tensor:
+    """x, with poison where nobody may look: pads and uncovered tokens."""
+    starts = case.starts
+    x = numbers(case, "x", (starts[-1] + case.after, case.dim))
+    if case.layout.get("x") == "expanded":
+        return x
+    seen = torch.zeros(len(x), dtype=torch.bool)
+    for b in case.live:
+        seen[starts[b] : starts[b + 1]] = True
+    x[~seen] = poison(case.poison, (1,), x.dtype)
+    return x
+
+
+def _states(case: ConvSpecCase) -> Inputs:
+    """Slots that hold numbers in the columns of their history, and poison elsewhere."""
+    count, dtype = len(case.lengths), getattr(torch, case.dtype)
+    slots = max(count + case.spare, 1)
+    order = permutation(case.seed, "slots", slots - case.pad_in_range)[:count]
+    states = poison(case.poison, (slots, case.dim, case.columns), dtype)
+    history = numbers(case, "history", (count, case.dim, case.width - 1))
+    indices, accepted = torch.full((count,), NOBODY), torch.full((count,), NOBODY)
+    for b in case.live:
+        first = case.accepted[b] - 1
+        states[order[b], :, first : first + case.width - 1] = history[b]
+        indices[b], accepted[b] = order[b], case.accepted[b]
+    for b in case.pads:
+        indices[b] = pad_slot(case) or PAD
+        accepted[b] = 0
+    return {"conv_states": states, "cache_indices": indices, "num_accepted_tokens": accepted}
+
+
+def inputs(case: ConvSpecCase) -> Inputs:
+    """The weight packed by the reference."""
+    weight, bias = numbers(case, "weight", (case.dim, case.width)), None
+    if case.bias != "none":
+        bias = numbers(case, "bias", (case.dim,))
+        bias = bias if case.bias == "call" else bias.float() + (2.0**-12 if case.exact else 0.0)
+    states = _states(case)
+    return {
+        "x": _tokens(case),
+        "conv_states": states.pop("conv_states"),
+        "packed_weight": reference.causal_conv1d.causal_conv1d_pack_weight(weight),
+        "dim": case.dim,
+        "width": case.width,
+        "bias": bias,
+        "query_start_loc": torch.tensor(case.starts),
+        **states,
+        "silu_activation": case.silu,
+        "pad_slot": pad_slot(case),
+    }
+
+
+def _apply(kernels: Any, packed_weight: Tensor, dim: int, width: int, **given: Any) -> Tensor:
+    packed = PackedConvWeight(packed_weight, kernels.LAYOUT, dim, width)
+    result: Tensor = kernels.causal_conv1d_update_spec(packed=packed, **given)
+    return result
+
+
+def apply_reference(**given: Any) -> Tensor:
+    """The reference, its weight an object."""
+    return _apply(reference.causal_conv1d, **given)
+
+
+def apply_optimized(**given: Any) -> Tensor:
+    """The compiled kernel, its weight an object."""
+    return _apply(optimized.causal_conv1d, **given)
+
+
+def written(case: ConvSpecCase, given: Inputs) -> Tensor:
+    """Of each live request's slot the columns that the next call may start from."""
+    states, lengths = given["conv_states"], given["query_start_loc"].diff().tolist()
+    mask = torch.zeros(len(states), 1, states.shape[2], dtype=torch.bool)
+    for slot, n in zip(given["cache_indices"].tolist(), lengths):
+        if n and slot != given["pad_slot"]:
+            mask[slot, :, : given["width"] - 2 + n] = True
+    return mask
+
+
+def result_layout(case: ConvSpecCase, name: str, sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Dense over tokens if x is so and not over channels, else contiguous."""
+    x = LAYOUTS[case.layout.get("x", "dense")](sizes).strides
+    wanted = (1, max(sizes[0], 1)) if x[0] == 1 and x[1] != 1 else (max(sizes[1], 1), 1)
+    return 0 in sizes or all(size == 1 or stride == want for size, stride, want in zip(sizes, strides, wanted))
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "channels": lambda case: case.dim,
+    "elements": lambda case: case.dim * sum(case.lengths),
+}
+EDGES: dict[str, Callable[[Any], bool]] = {
+    **{f"width {width}": lambda case, width=width: case.width == width for width in (2, 3, 4)},  # type: ignore[misc]
+    **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
+    "no requests": lambda case: not case.lengths,
+    "a request without tokens among others": lambda case: 0 in case.lengths and any(case.lengths),
+    "one token each": lambda case: set(case.lengths) == {1} and len(case.lengths) > 1,
+    "a tile of tokens": lambda case: max(case.lengths, default=0) > 4,
+    "more accepted than there are tokens": lambda case: any(case.accepted[b] > case.lengths[b] for b in case.live),
+    "fewer accepted than there are tokens": lambda case: any(1 < case.accepted[b] < case.lengths[b] for b in case.live),
+    "columns that nobody needs": lambda case: case.more_columns > 0,
+    "some requests are pads": lambda case: 0 < len(case.pads) < len(case.lengths),
+    "pad is a slot in range": lambda case: case.pad_in_range,
+    "uncovered tokens": lambda case: case.before > 0 and case.after > 0,
+    "SD states": lambda case: case.layout.get("conv_states") == "turned",
+    "DS states": lambda case: case.layout.get("conv_states", "dense") == "dense",
+    "tokens dense": lambda case: case.layout.get("x") in ("turned", "transposed") and sum(case.lengths) > 1 < case.dim,
+    "neither dimension of x dense": lambda case: case.layout.get("x") == "strided" and case.dim > 1,
+    "bias in float32 beside 16-bit x": lambda case: case.bias == "float32" and case.dtype != "float32",
+    "SiLU": lambda case: case.silu,
+    "exact sums": lambda case: case.exact,
+}

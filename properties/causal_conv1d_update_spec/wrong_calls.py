@@ -1,0 +1,99 @@
+"""causal_conv1d_update_spec: calls that both sides refuse; those of the weight are causal_conv1d's to try."""
+
+from typing import Any
+
+import torch
+
+from kernelpair.contract.pair import Inputs
+from properties.shared.wrong_calls import (
+    cast,
+    changed,
+    entry,
+    grown,
+    made,
+    no_index,
+    one_rank_more,
+    other_dtype,
+    replaced,
+    self_overlapping,
+    slot,
+    slot_twice,
+    within,
+)
+
+
+def _live(case: Any, given: Inputs) -> list[int]:
+    live: list[int] = case.live
+    return live
+
+
+def _slots(given: Inputs) -> int:
+    return len(given["conv_states"])
+
+
+def _accepted(value: int | None) -> Any:
+    """The last live request's count: `value`, or one more than there are columns for."""
+
+    def pick(case: Any, given: Inputs) -> tuple[int, int] | None:
+        most = case.columns - case.width + 2
+        return (case.live[-1], most + 1 if value is None else value) if case.live else None
+
+    return pick
+
+
+def _too_few_columns(case: Any, given: Inputs) -> Inputs | None:
+    """As many columns as the histories take, and one less than the tokens."""
+    longest = max((case.lengths[b] for b in case.live), default=0)
+    columns = case.width + longest - 3
+    if longest < 2 or max(case.accepted[b] for b in case.live) > longest - 1:
+        return None
+    return given | {"conv_states": given["conv_states"][:, :, :columns].contiguous()}
+
+
+def _loose_states(case: Any, given: Inputs) -> Inputs | None:
+    states = given["conv_states"]
+    if states.shape[1] < 2 or states.shape[2] < 2 or not states.numel():
+        return None
+    return given | {"conv_states": states.repeat_interleave(2, dim=2)[:, :, ::2]}
+
+
+def _beyond(case: Any, given: Inputs) -> tuple[int, int]:
+    return (-1, len(given["x"]) + 1)
+
+
+WRONG_CALLS = {
+    "x_rank": one_rank_more("x"),
+    "x_none": replaced("x", None, TypeError),
+    "x_dtype": other_dtype("x", "packed", "packed_weight", "conv_states"),
+    "x_integers": cast("x", torch.int32),
+    "states_none": replaced("conv_states", None, TypeError),
+    "states_rank": changed("conv_states", lambda s: s[0], ValueError),
+    "states_dtype": other_dtype("conv_states", "x", "packed", "packed_weight"),
+    "states_channels": grown("conv_states", 1),
+    "states_strides": made(_loose_states, ValueError, "conv_states"),
+    "states_overlap_themselves": self_overlapping("conv_states"),
+    "states_columns": made(_too_few_columns, ValueError, "conv_states", "num_accepted_tokens"),
+    "x_in_states": within("x", "conv_states"),
+    "bias_length": grown("bias", 0),
+    "bias_dtype": cast("bias", torch.float64),
+    "indices_none": replaced("cache_indices", None, TypeError),
+    "indices_length": grown("cache_indices", 0),
+    "indices_float": no_index("cache_indices"),
+    "index_negative": slot("cache_indices", _live, -1),
+    "index_too_large": slot("cache_indices", _live, 0, _slots),
+    "index_huge": slot("cache_indices", _live, 2**30),
+    "index_duplicate": slot_twice("cache_indices", _live),
+    "accepted_none": replaced("num_accepted_tokens", None, TypeError),
+    "accepted_length": grown("num_accepted_tokens", 0),
+    "accepted_float": no_index("num_accepted_tokens"),
+    "accepted_rank": one_rank_more("num_accepted_tokens"),
+    "accepted_zero": entry("num_accepted_tokens", _accepted(0), ValueError),
+    "accepted_negative": entry("num_accepted_tokens", _accepted(-1), ValueError),
+    "accepted_too_many": entry("num_accepted_tokens", _accepted(None), ValueError),
+    "offsets_none": replaced("query_start_loc", None, TypeError),
+    "offsets_rank": one_rank_more("query_start_loc"),
+    "offsets_float": no_index("query_start_loc"),
+    "offsets_empty": changed("query_start_loc", lambda offsets: offsets[:0], ValueError),
+    "offsets_negative": entry("query_start_loc", lambda case, given: (0, -1), ValueError),
+    "offsets_beyond": entry("query_start_loc", _beyond, ValueError),
+}
