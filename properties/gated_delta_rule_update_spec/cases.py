@@ -1,0 +1,209 @@
+"""gated_delta_rule_update_spec: what is drawn, and the arguments of a case. Tokens, gates and numbers are those of single steps,
+one for each token; slots and counts are its own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import properties.gated_delta_rule_update.cases as step
+from kernelpair.call.layout import ANY_STRIDES
+from kernelpair.call.values import permutation, poison, small_integers, uniform
+from kernelpair.contract.pair import Inputs
+from properties.gated_delta_rule_update.cases import PAD, DeltaCase
+from properties.shared.strategies import any_of, between, common, either, float_dtypes, shrinking, together
+
+NOBODY = -(2**20)  # an entry that nobody may interpret
+TOKENS = (1, 2, 3, 0, 5)  # of a request
+KEY_SIZES = (1, 16, 32, 40, 64, 128)
+VALUE_SIZES = (1, 15, 16, 17, 32, 40, 128)
+MODELS = ((2, 4, 4, 2, 128), (9, 2, 1, 3, 64), (1, 4, 16, 2, 128))  # requests, tokens, key heads, value heads of each, width
+MOST_ELEMENTS = 100_000  # of the states of all tokens
+ARGUMENT_LAYOUTS = {
+    **step.ARGUMENT_LAYOUTS,
+    "state_indices": step.MATRIX,
+    "num_accepted_tokens": ANY_STRIDES,
+    "query_start_loc": ANY_STRIDES,
+}
+INDICES = ("state_indices", "num_accepted_tokens", "query_start_loc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaSpecCase(DeltaCase):
+    """Requests with some drafts each; `requests` counts all tokens, `pads` names requests."""
+
+    lengths: tuple[int, ...] = (1,)
+    accepted: tuple[int, ...] = (1,)
+    more_columns: int = 0
+    """Of state_indices, beyond those that some request needs."""
+    before: int = 0
+    after: int = 0
+    """Uncovered tokens."""
+
+    @property
+    def columns(self) -> int:
+        """Sn."""
+        return max((max(n, a) for n, a in zip(self.lengths, self.accepted)), default=1) + self.more_columns
+
+    @property
+    def live(self) -> list[int]:
+        """The requests that are computed."""
+        return [r for r, n in enumerate(self.lengths) if n and r not in self.pads]
+
+    @property
+    def starts(self) -> list[int]:
+        """query_start_loc."""
+        return [self.before + sum(self.lengths[:r]) for r in range(len(self.lengths) + 1)]
+
+
+FIELDS = together({
+    "dtype": float_dtypes,
+    **common(ARGUMENT_LAYOUTS, INDICES, [("q", "k")]),
+    "state_dtype": any_of("float32", "bfloat16"),
+    "state_layout": any_of("kv", "vk"),
+    "eps": any_of(1e-5, 1e-6, 1e-3),
+    "softplus_beta": any_of(1.0, 0.5, 2.0),
+    "softplus_threshold": any_of(20.0, 0.5),
+    "wide": any_of((), step.VECTORS, ("A_log",), ("dt_bias",)),
+    "more_columns": any_of(0, 0, 2),
+    "before": any_of(0, 0, 3),
+    "after": any_of(0, 0, 2),
+    "spare": any_of(0, 1, 3),
+})
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> DeltaSpecCase:
+    """Any call that the contract allows."""
+    K, V = draw(any_of(*KEY_SIZES), label="K"), draw(any_of(*VALUE_SIZES), label="V")
+    group, key_heads = draw(any_of(1, 2, 3), label="group"), draw(any_of(1, 2), label="key_heads")
+    lengths = tuple(draw(any_of(*TOKENS)) for _ in range(draw(any_of(1, 2, 0, 3), label="requests")))
+    room = max(MOST_ELEMENTS // (K * V * group * key_heads), 2)
+    while sum(lengths) > room:
+        lengths = lengths[:-1] if len(lengths) > 1 else (room,)
+    return _completed(draw, lengths, {"key_size": K, "value_size": V, "group": group, "key_heads": key_heads})
+
+
+def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, int]) -> DeltaSpecCase:
+    fields, count = draw(FIELDS), len(lengths)
+    which = draw(any_of("none", "none", "some", "all"), label="pads")
+    pads = {"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[which]
+    # More tokens or longer keys would leave the whole numbers that float32 holds.
+    exact = max(lengths, default=0) <= 2 and sizes["key_size"] <= 16 and draw(between(0, 2)) == 2
+    return DeltaSpecCase(
+        **fields, **sizes, lengths=lengths, requests=fields["before"] + sum(lengths) + fields["after"], pads=pads,
+        accepted=tuple(draw(any_of(1, 2, 3)) if draw(either) else max(n, 1) for n in lengths),
+        pad_in_range=bool(pads) and fields["spare"] > 0 and draw(either),
+        l2norm=not exact and draw(either), scale=1.0 if exact else draw(any_of(None, 0.3)),
+        size=1.0 if exact else draw(any_of(*step.SCALES)), decay="none" if exact else draw(any_of("some", "some", "none", "all")),
+        exact=exact,
+    )
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[DeltaSpecCase]:
+    """States of 128 x 128, of many heads or some requests: the kernel has no tiles, so a slow candidate gets the same."""
+    return _models()
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> DeltaSpecCase:
+    requests, tokens, key_heads, group, width = draw(any_of(*MODELS), label="requests, tokens, heads, width")
+    lengths = (draw(shrinking(tokens)),) * draw(shrinking(requests))
+    names = ("key_heads", "group", "key_size", "value_size")
+    sizes = {name: draw(shrinking(size)) for name, size in zip(names, (key_heads, group, width, width))}
+    return _completed(draw, lengths, sizes)
+
+
+def pad_slot(case: DeltaSpecCase) -> int | None:
+    """A number outside the pool, or its last slot."""
+    if not case.pads:
+        return None
+    return _slots(case) - 1 if case.pad_in_range else PAD
+
+
+def _slots(case: DeltaSpecCase) -> int:
+    return max(len(case.lengths) * case.columns + case.spare, 1)
+
+
+def _pool(case: DeltaSpecCase) -> Inputs:
+    """Slots that hold numbers where a request starts, poison elsewhere; entries that nobody may interpret are no slots."""
+    count, columns, slots = len(case.lengths), case.columns, _slots(case)
+    heads, inner = case.key_heads * case.group, (case.key_size, case.value_size)
+    dtype: torch.dtype = getattr(torch, case.state_dtype)
+    order = permutation(case.seed, "slots", slots - case.pad_in_range)[: count * columns].view(count, columns)
+    state = poison(case.poison, (slots, heads, *(inner if case.state_layout == "kv" else inner[::-1])), dtype)
+    shape = (count, *state.shape[1:])
+    numbers = uniform(case.seed, "state", shape, dtype, case.size)
+    if case.exact:
+        numbers = small_integers(case.seed, "state", shape, dtype)
+    indices = torch.full((count, columns), NOBODY)
+    accepted = torch.full((count,), NOBODY)
+    for r in case.live:
+        used = [case.accepted[r] - 1, *range(case.lengths[r])]
+        indices[r, used] = order[r, used]
+        accepted[r] = case.accepted[r]
+        state[order[r, case.accepted[r] - 1]] = numbers[r]
+    for r in case.pads:
+        indices[r, 0] = pad_slot(case) or PAD
+    return {"state": state, "state_indices": indices, "num_accepted_tokens": accepted}
+
+
+def inputs(case: DeltaSpecCase) -> Inputs:
+    """Tokens of pads, and those that nobody covers, hold poison."""
+    given = step.inputs(replace(case, pads=(), pad_in_range=False, spare=0))
+    hidden = torch.ones(case.requests, dtype=torch.bool)
+    for r in case.live:
+        hidden[case.starts[r] : case.starts[r + 1]] = False
+    for name in ("q", "k", "v", "a", "b"):
+        if case.layout.get(name) != "expanded":
+            given[name][hidden] = poison(case.poison, (1,), given[name].dtype)
+    pool = _pool(case)
+    given |= {"state": pool["state"], "state_indices": pool["state_indices"], "pad_slot": pad_slot(case)}
+    own = {"num_accepted_tokens": pool["num_accepted_tokens"], "query_start_loc": torch.tensor(case.starts)}
+    names = list(given)
+    at = names.index("state_indices") + 1
+    return {name: (given | own)[name] for name in (*names[:at], *own, *names[at:])}
+
+
+def live_requests(given: Inputs) -> list[int]:
+    """The requests with tokens that are no pads."""
+    lengths, first = given["query_start_loc"].diff().tolist(), given["state_indices"][:, :1].flatten().tolist()
+    return [r for r, n in enumerate(lengths) if n and first[r] != given["pad_slot"]]
+
+
+def written(case: DeltaSpecCase, given: Inputs) -> Tensor:
+    """The slots of a request's first n columns."""
+    mask = torch.zeros(len(given["state"]), 1, 1, 1, dtype=torch.bool)
+    lengths = given["query_start_loc"].diff().tolist()
+    for r in live_requests(given):
+        mask[given["state_indices"][r, : lengths[r]].long()] = True
+    return mask
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "elements": lambda case: case.requests * case.key_heads * case.group * case.key_size * case.value_size,
+}
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no requests": lambda case: not case.lengths,
+    "a request without tokens among others": lambda case: 0 in case.lengths and any(case.lengths),
+    "several tokens": lambda case: any(case.lengths[r] > 2 for r in case.live),
+    "the first state": lambda case: any(case.accepted[r] == 1 for r in case.live),
+    "a state that is overwritten": lambda case: any(1 < case.accepted[r] <= case.lengths[r] for r in case.live),
+    "a state that is only read": lambda case: any(case.accepted[r] > case.lengths[r] for r in case.live),
+    "columns that nobody needs": lambda case: case.more_columns > 0,
+    "some requests are pads": lambda case: 0 < len(case.pads) < len(case.lengths),
+    "pad is a slot in range": lambda case: case.pad_in_range,
+    "uncovered tokens": lambda case: case.before > 0 and case.after > 0,
+    "a carried state in bfloat16": lambda case: case.state_dtype == "bfloat16" and max(case.lengths, default=0) > 1,
+    "value-major states": lambda case: case.state_layout == "vk",
+    "a partial vector": lambda case: case.value_size % 16 > 0 and case.key_size % 16 > 0,
+    "no norm": lambda case: not case.l2norm,
+    "exact sums": lambda case: case.exact,
+    "exact sums of two tokens": lambda case: case.exact and 2 in case.lengths,
+    **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
+}

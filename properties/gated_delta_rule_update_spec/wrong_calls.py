@@ -1,0 +1,107 @@
+"""gated_delta_rule_update_spec: calls that both sides refuse. Those of tokens, gates and scalars are the single step's to try."""
+
+from typing import Any
+
+import torch
+
+from kernelpair.contract.pair import Inputs
+from properties.shared.wrong_calls import (
+    cast,
+    changed,
+    entry,
+    grown,
+    made,
+    no_index,
+    one_rank_more,
+    other_dtype,
+    replaced,
+    self_overlapping,
+    sparse,
+)
+
+
+def _column(case: Any, which: str) -> Any:
+    """Of the last live request: the column that is read, or the last one that is written."""
+    r = case.live[-1]
+    return (r, case.accepted[r] - 1 if which == "read" else case.lengths[r] - 1)
+
+
+def _slot(which: str, value: int, past: bool = False) -> Any:
+    def pick(case: Any, given: Inputs) -> Any:
+        return (_column(case, which), value + (len(given["state"]) if past else 0)) if case.live else None
+
+    return pick
+
+
+def _twice_in_one(case: Any, given: Inputs) -> Any:
+    """The last token's slot is also the first one's."""
+    r = next((r for r in case.live if case.lengths[r] > 1), None)
+    return None if r is None else ((r, case.lengths[r] - 1), int(given["state_indices"][r, 0]))
+
+
+def _twice_in_two(case: Any, given: Inputs) -> Any:
+    if len(case.live) < 2:
+        return None
+    return (_column(case, "written"), int(given["state_indices"][case.live[0], 0]))
+
+
+def _read_by_another(case: Any, given: Inputs) -> Any:
+    """A request reads, in a column of its own, the slot that another one writes."""
+    r = next((r for r in case.live if case.accepted[r] > case.lengths[r] and case.live[0] != r), None)
+    return None if r is None else ((r, case.accepted[r] - 1), int(given["state_indices"][case.live[0], 0]))
+
+
+def _accepted(value: int | None) -> Any:
+    def pick(case: Any, given: Inputs) -> Any:
+        return (case.live[-1], case.columns + 1 if value is None else value) if case.live else None
+
+    return pick
+
+
+def _fewer_columns(case: Any, given: Inputs) -> Inputs | None:
+    longest = max((case.lengths[r] for r in case.live), default=0)
+    return given | {"state_indices": given["state_indices"][:, : longest - 1].contiguous()} if longest > 1 else None
+
+
+INDICES = "state_indices"
+WRONG_CALLS = {
+    "k_tokens": grown("k", 0, "q"),
+    "v_tokens": grown("v", 0, "q"),
+    "a_tokens": grown("a", 0),
+    "b_heads": grown("b", 1),
+    "state_heads": grown("state", 1),
+    "state_rows": grown("state", 2),
+    "layout_tag": replaced("state_layout", "kk", ValueError),
+    "scale_zero": replaced("scale", 0.0, ValueError),
+    "eps_zero": replaced("eps", 0.0, ValueError),
+    "k_dtype": other_dtype("k", "q"),
+    "state_float16": cast("state", torch.float16),
+    "v_none": replaced("v", None, TypeError),
+    "q_strides": sparse("q"),
+    "state_strides": sparse("state"),
+    "state_overlaps_itself": self_overlapping("state"),
+    "indices_rank": one_rank_more(INDICES),
+    "indices_vector": changed(INDICES, lambda indices: indices.reshape(-1), ValueError),
+    "indices_requests": grown(INDICES, 0),
+    "indices_float": no_index(INDICES),
+    "indices_columns": made(_fewer_columns, ValueError, INDICES, "num_accepted_tokens"),
+    "written_negative": entry(INDICES, _slot("written", -1), IndexError),
+    "written_too_large": entry(INDICES, _slot("written", 0, past=True), IndexError),
+    "written_huge": entry(INDICES, _slot("written", 2**30), IndexError),
+    "read_negative": entry(INDICES, _slot("read", -1), IndexError),
+    "read_too_large": entry(INDICES, _slot("read", 0, past=True), IndexError),
+    "slot_twice": entry(INDICES, _twice_in_one, ValueError),
+    "slot_of_two": entry(INDICES, _twice_in_two, ValueError),
+    "slot_read_by_another": entry(INDICES, _read_by_another, ValueError),
+    "accepted_none": replaced("num_accepted_tokens", None, TypeError),
+    "accepted_length": grown("num_accepted_tokens", 0),
+    "accepted_float": no_index("num_accepted_tokens"),
+    "accepted_zero": entry("num_accepted_tokens", _accepted(0), ValueError),
+    "accepted_negative": entry("num_accepted_tokens", _accepted(-1), ValueError),
+    "accepted_too_many": entry("num_accepted_tokens", _accepted(None), ValueError),
+    "offsets_rank": one_rank_more("query_start_loc"),
+    "offsets_float": no_index("query_start_loc"),
+    "offsets_empty": changed("query_start_loc", lambda offsets: offsets[:0], ValueError),
+    "offsets_negative": entry("query_start_loc", lambda case, given: (0, -1), ValueError),
+    "offsets_beyond": entry("query_start_loc", lambda case, given: (-1, case.requests + 1), ValueError),
+}
