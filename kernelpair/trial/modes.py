@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ CALLERS = 3  # Python threads of a `concurrent` trial
 WRONG_CALLS = 4  # of one `wrong_call` trial at least: together they cost about as much as two judged calls
 SHARE = 8  # of a pair that has more than 32 an eighth, or the rarest would not be made in thousands of cases
 EQUAL_CALLS, WARMING_CALLS = 5, 1  # of an `aftermath` trial; the first may fill caches
+CONFIRMING_CALLS = 12  # more, where each has kept memory: an allocator that settles takes a few calls, a leak goes on
 SERIES_CALLS, SERIES_SECONDS = 1200, 0.1  # of a `series` trial at most; small calls of 10 us take a fifth of that time
 HEAP = "heap"
 OF_TENSORS = ("overwritten", "result_form", "argument_form")
@@ -109,14 +111,23 @@ def _aftermath(session: Session) -> None:
     for name in overwritten:
         session.record([Failure("overwritten", name, "the result changed when the call was made with other data")])
     placement = session.place()
-    held = []
-    for last in [False] * (EQUAL_CALLS - 1) + [True]:
-        session.restore(placement)
-        held.append(session.call(placement, deep=last, weigh=True).held)
-    steps = list(zip(held[WARMING_CALLS:], held[WARMING_CALLS + 1 :]))
-    grown = max(min(after[kind] - before[kind] for before, after in steps) for kind in range(len(held[0])))
-    if grown >= LEAST_LEAK and HEAP not in session.subject.side_effects:
-        session.record([Failure("leak", HEAP, f"{HEAP}: each of {len(steps)} equal calls keeps {grown} bytes or more")])
+    held = [_weighed(session, placement, last) for last in [False] * (EQUAL_CALLS - 1) + [True]][WARMING_CALLS:]
+    if _kept_by_each(held) >= LEAST_LEAK and HEAP not in session.subject.side_effects:
+        held += [_weighed(session, placement, False) for _ in range(CONFIRMING_CALLS)]
+        grown = _kept_by_each(held)
+        if grown >= LEAST_LEAK:
+            session.record([Failure("leak", HEAP, f"{HEAP}: each of {len(held) - 1} equal calls keeps {grown} bytes or more")])
+
+
+def _weighed(session: Session, placement: Placement, deep: bool) -> tuple[int, int]:
+    """What the process holds after the first call, made again."""
+    session.restore(placement)
+    return session.call(placement, deep=deep, weigh=True).held
+
+
+def _kept_by_each(held: Sequence[tuple[int, int]]) -> int:
+    """By how many bytes at least each call made grow what is held, of one kind or of the other."""
+    return max(min(after[kind] - before[kind] for before, after in pairwise(held)) for kind in range(len(held[0])))
 
 
 def _series(session: Session) -> None:
