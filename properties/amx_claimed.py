@@ -11,12 +11,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernelpair.contract.case import Case
 from kernelpair.contract.other_cpu import OtherCpu
 from kernelpair.environment import cpu_flags
 from kernelpair.report.files import write_whole
 from properties.cpuid_sites import NotFound, cpuid_offsets
+
+if TYPE_CHECKING:
+    from optimized import Tier
 
 NAME, HALF = "amx", "avx512_fp16"
 LEFT_AS_THEY_ARE = ("ld-linux", "libc.so", "libc-", "libm.so", "libpython", "_trap.so")
@@ -26,11 +30,15 @@ NO_HALF = "float16: this CPU lacks the AVX512-FP16 that every CPU with AMX has"
 _replaced: set[str] = set()
 
 
-def amx() -> OtherCpu:
-    """The CPU as a suite names it."""
+def _tier() -> "Tier":
     from properties.suite import SUITE
 
-    tier = next(tier for tier in SUITE.tiers() if tier.products == "tile_registers")
+    return next(tier for tier in SUITE.tiers() if tier.products == "tile_registers")
+
+
+def amx() -> OtherCpu:
+    """The CPU as a suite names it."""
+    tier = _tier()
     if tier.runnable:
         return OtherCpu(NAME, lambda: "", f"{__name__}:tell_nothing")
     limits = {NO_HALF: lambda case: getattr(case, "dtype", "") == "float16"} if lacks_half() else {}
@@ -49,9 +57,8 @@ def lacks_half() -> bool:
 def obstacle() -> str:
     """Why a worker cannot be told that it has AMX."""
     from optimized import trapped
-    from properties.suite import SUITE
 
-    tier = next(tier for tier in SUITE.tiers() if tier.products == "tile_registers")
+    tier = _tier()
     instead = "Without --cpu the library takes its other paths, and `kernelpair check --tier amx` tries our own AMX kernels"
     if not tier.run_as:
         return f"its tile instructions cannot be trapped here: {tier.reason}. {instead.partition(',')[0]}"
@@ -61,6 +68,16 @@ def obstacle() -> str:
         "this CPU cannot fault on CPUID (arch_prctl refuses ARCH_SET_CPUID), and objdump (binutils), by which CPUID is found in "
         f"libraries to be replaced, is not installed. {instead}"
     )
+
+
+def how_it_is_told() -> str:
+    """What `--cpu amx` does on this machine, for `doctor`."""
+    from optimized import trapped
+
+    if _tier().runnable:
+        return "there"
+    reason = obstacle()
+    return reason or f"told with --cpu {NAME}: {'CPUID faults' if trapped.cpuid_faults() else 'CPUID is replaced in memory'}"
 
 
 def tell_nothing(first: bool) -> None:

@@ -216,11 +216,13 @@ class KernelSuite(Suite):
 
     def facts(self) -> Mapping[str, Any]:
         from optimized import build, selected_tier
+        from properties.amx_claimed import how_it_is_told
 
         amx = next(tier for tier in self.tiers() if tier.products == "tile_registers")
         return {
             "selected_tier": selected_tier(),
             "amx_permission": "granted" if amx.runnable else f"not granted: {amx.reason}",
+            "amx_for_providers": how_it_is_told(),
             "library": {key: value for key, value in build().items() if key not in ("tiers", "best")},
         }
 

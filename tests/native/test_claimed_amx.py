@@ -257,6 +257,13 @@ def test_what_cannot_be_asked_for_is_said(arguments: tuple[str, ...], says: str,
 
 
 @TRAPPED_HERE
+def test_the_doctor_says_how_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    how = "CPUID faults" if trapped.cpuid_faults() else "CPUID is replaced in memory"
+    assert json.loads(capsys.readouterr().out)["amx_for_providers"] == f"told with --cpu amx: {how}"
+
+
+@TRAPPED_HERE
 @pytest.mark.skipif(trapped.cpuid_faults(), reason="this CPU can fault on CPUID: nothing has to be replaced")
 @pytest.mark.usefixtures("in_a_folder_of_its_own")
 def test_where_it_cannot_be_told_the_command_says_so(
