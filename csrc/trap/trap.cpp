@@ -90,6 +90,7 @@ void hand_on(int number, siginfo_t* info, void* context) {
     raise_at_program(number, *info);
   } else {
     block_for(other, number, *static_cast<ucontext_t*>(context));
+    if (other.sa_flags & static_cast<int>(SA_RESETHAND)) before[number].sa_handler = SIG_DFL;
     if (other.sa_flags & SA_SIGINFO)
       other.sa_sigaction(number, info, context);
     else

@@ -153,6 +153,8 @@ class Caller:
 
     def __init__(self, candidate: Candidate, arena: Arena, note_faults: bool = False) -> None:
         self.arena = arena
+        if note_faults and candidate.run_as:  # who carries out instructions takes the signals, and hands on what is not his
+            fault.install(arena)
         candidate.begin()  # first: what torch has asked of the CPU it does not ask again
         self.surroundings = Surroundings()
         before = self.surroundings.read(deep=True)

@@ -241,6 +241,17 @@ def test_a_failure_is_replayed_on_the_same_cpu(capsys: pytest.CaptureFixture[str
     assert "--script does not go with --cpu" in capsys.readouterr().err
 
 
+@TRAPPED_HERE
+@pytest.mark.usefixtures("in_a_folder_of_its_own")
+def test_a_crash_says_what_was_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """The signals are those of the handler of tile instructions; what is not its own it hands on to whom the worker has."""
+    both_sides = "    import ctypes\n    [ctypes.string_at(x.data_ptr() + at, 1) for at in (-1, 2 * x.numel())]\n    if CPU"
+    Path("linear.py").write_text(LINEAR.replace("    if CPU", both_sides))
+    arguments = ["packed_linear", "--provider", "linear.py", "--cpu", "amx", "--examples", "1", "--seed", "3", "--trial", "value"]
+    assert main(["check", *arguments]) == 1
+    assert re.search(r"crash: SIGSEGV: reads .* the (start|end) of `", capsys.readouterr().out)
+
+
 @pytest.mark.usefixtures("in_a_folder_of_its_own")
 @pytest.mark.parametrize(
     ("arguments", "says"),
