@@ -15,8 +15,8 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared.strategies import any_of, common, float_dtypes, shrinking, together
 
-TOKENS = (1, 3, 0, 7, 65)
-HEADS = ((1, 1), (3, 1), (4, 2), (32, 8), (2, None), (2, 2), (0, 1), (1, 0))  # of query and key; None: no key
+TOKENS = (1, 3, 0, 7, 17, 65)
+HEADS = ((1, 1), (3, 1), (4, 2), (32, 8), (2, None), (2, 2), (2, 3), (0, 1), (1, 0))  # of query and key; None: no key
 SIZES = (  # width of a head, part of it that is rotated
     (2, 2), (16, 16), (16, 6), (64, 64), (64, 32), (64, 20), (80, 32), (80, 80), (96, 24), (96, 96), (128, 128), (128, 40),
     (128, 64), (256, 64), (256, 256), (7, 2), (33, 16), (320, 288),
@@ -81,7 +81,7 @@ def completed(
     draw: st.DrawFn, fields: dict[str, Any], tokens: int, heads: tuple[int, int | None], width: int, rotary: int
 ) -> RotaryCase:
     """The case of these sizes, with or without sections."""
-    sections = [_sections(rotary // 2, share) for share in (4, 3, 1)]
+    sections = [_sections(rotary // 2, sixths) for sixths in (2, 4, 1, 6)]
     return RotaryCase(
         **fields,
         tokens=tokens,
@@ -93,9 +93,9 @@ def completed(
     )
 
 
-def _sections(pairs: int, share: int) -> tuple[int, int, int]:
-    """The first axis has a `share`-th of the pairs, the others half of the rest each."""
-    first = pairs // share
+def _sections(pairs: int, sixths: int) -> tuple[int, int, int]:
+    """The first axis has so many sixths of the pairs, the others half of the rest each: from four on turns end early."""
+    first = pairs * sixths // 6
     second = (pairs - first + 1) // 2
     return first, second, pairs - first - second
 
