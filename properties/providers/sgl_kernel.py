@@ -373,7 +373,12 @@ def _fit_rotary(case: RotaryCase) -> RotaryCase:
         "heads side by side: q as [T, H D] (so do its layers call it)": other_layouts(HEAD_LAYOUTS),
     },
     fit=_fit_rotary,
-    silent={"apart": "heads side by side", "wide": "the table in query's dtype (checked)", "heads": "key is no option"},
+    silent={
+        "apart": "heads side by side",
+        "wide": "the table in query's dtype (checked)",
+        "heads": "key is no option",
+        "pairings": "each pairing is a loop of its own; nothing says that their bits agree",
+    },
 )
 def rotary_embedding(
     positions: Tensor, query: Tensor, key: Tensor | None, cos_sin_cache: Tensor, is_neox: bool = True,

@@ -119,7 +119,11 @@ def _fit_rotary(case: RotaryCase) -> RotaryCase:
         SIDE_BY_SIDE: other_layouts(HEAD_LAYOUTS),
     },
     fit=_fit_rotary,
-    silent={"apart": SIDE_BY_SIDE, "wide": "the table in query's dtype (its layers cast it)"},
+    silent={
+        "apart": SIDE_BY_SIDE,
+        "wide": "the table in query's dtype (its layers cast it)",
+        "pairings": "each pairing is a loop of its own; nothing says that their bits agree",
+    },
     timed=_vllm_timed.rotary,
 )
 def rotary_embedding(
