@@ -48,8 +48,9 @@ def gated_delta_rule_update_spec(
     carried = {r: S.to(torch.promote_types(q.dtype, torch.float32), copy=True)[None] for r, S in first.items()}
     for r, S in carried.items():
         for i, t in enumerate(range(starts[r], starts[r + 1])):
-            token = [x[t : t + 1] for x in (q, k, v, a, b)]
-            out[t] = gated_delta_rule_update(A_log, dt_bias, *token, S, only, *step)[0]
+            here = slice(t, t + 1)
+            token = gated_delta_rule_update(A_log, dt_bias, q[here], k[here], v[here], a[here], b[here], S, only, *step)
+            out[t] = token[0]
             state[int(state_indices[r, i])] = S[0].to(state.dtype)
     return out
 

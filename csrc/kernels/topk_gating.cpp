@@ -203,14 +203,29 @@ void run_row(Row& row, int64_t t) {
   row.weigh(weights);
 }
 
-// In float32, padded with 0; null without one. A bias that is no finite number leaves no order: NaN in [0].
+// In float32, padded to whole vectors; null without one. A bias that is no finite number leaves no order: NaN in
+// [0].
 const float* read_bias(const View& bias, float* to) {
   if (!bias.defined) return nullptr;
-  const int64_t count = bias.sizes[0];
-  for (int64_t i = 0; i < round_up(count, kLanes); ++i)
-    to[i] = i < count ? load_one(bias.dtype, at<>(bias, i)) : 0;
-  for (int64_t i = 0; i < count; ++i)
-    if (!(__builtin_fabsf(to[i]) <= kLargest)) to[0] = __builtin_nanf("");
+  const int64_t count = bias.sizes[0], stride = bias.strides[0];
+  Mask16 finite = first_lanes(kLanes);
+  with_float(bias.dtype, [&](auto element) {
+    const auto* from = static_cast<const decltype(element)*>(bias.data);
+    for (int64_t i = 0; i < count; i += kLanes) {
+      const int lanes = lanes_left(count - i);
+      F32x16 values;
+      if (stride == 1) {
+        values = load(from + i, lanes);
+      } else {
+        decltype(element) gathered[kLanes] = {};
+        for (int lane = 0; lane < lanes; ++lane) gathered[lane] = from[(i + lane) * stride];
+        values = load(gathered);
+      }
+      finite = finite & less_equal(abs(values), splat(kLargest));
+      store(to + i, values);
+    }
+  });
+  if (any(~finite)) to[0] = __builtin_nanf("");
   return to;
 }
 

@@ -88,7 +88,7 @@ def strategy(draw: st.DrawFn) -> DeltaSpecCase:
     return _completed(draw, lengths, {"key_size": K, "value_size": V, "group": group, "key_heads": key_heads})
 
 
-def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, int]) -> DeltaSpecCase:
+def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any]) -> DeltaSpecCase:
     fields, count = draw(FIELDS), len(lengths)
     which = draw(any_of("none", "none", "some", "all"), label="pads")
     pads = {"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[which]
@@ -115,7 +115,7 @@ def _models(draw: st.DrawFn) -> DeltaSpecCase:
     requests, tokens, key_heads, group, width = draw(any_of(*MODELS), label="requests, tokens, heads, width")
     lengths = (draw(shrinking(tokens)),) * draw(shrinking(requests))
     names = ("key_heads", "group", "key_size", "value_size")
-    sizes = {name: draw(shrinking(size)) for name, size in zip(names, (key_heads, group, width, width))}
+    sizes: dict[str, Any] = {name: draw(shrinking(size)) for name, size in zip(names, (key_heads, group, width, width))}
     return _completed(draw, lengths, sizes)
 
 

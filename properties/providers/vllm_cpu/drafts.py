@@ -95,7 +95,7 @@ def _timed_delta(given: Given) -> Calls:
     indices = [given[name].to(torch.int32) for name in DELTA_INDICES]
     state, dt_bias = state.clone(), given["dt_bias"].to(q.dtype)
     return {"fused_sigmoid_gating_delta_rule_update_spec_cpu": lambda: OPS.fused_sigmoid_gating_delta_rule_update_spec_cpu(
-        given["A_log"], dt_bias, q[None], k[None], v[None], given["a"], given["b"], state, *indices, True, 1.0, 20.0)}
+        given["A_log"], dt_bias, q, k, v, given["a"], given["b"], state, *indices, True, 1.0, 20.0)}
 
 
 @adapts(
@@ -128,6 +128,6 @@ def gated_delta_rule_update_spec(
         raise Unsupported("state layout kv")
     indices = [value.to(torch.int32) for value in (state_indices, num_accepted_tokens, query_start_loc)]
     out: Tensor = OPS.fused_sigmoid_gating_delta_rule_update_spec_cpu(
-        A_log, dt_bias, q[None], k[None], v[None], a, b, state, *indices, use_qk_l2norm, softplus_beta, softplus_threshold
+        A_log, dt_bias, q, k, v, a, b, state, *indices, use_qk_l2norm, softplus_beta, softplus_threshold
     )
     return out.reshape(v.shape)
