@@ -156,8 +156,7 @@ def causal_conv1d_update_spec(
     _enough_columns(conv_states.shape[2], packed.width, lengths, num_accepted_tokens, live)
     _no_overlap(x, packed, bias, conv_states, query_start_loc, cache_indices, None, num_accepted_tokens)
 
-    dense_tokens = x.stride(0) == 1 and x.stride(1) != 1
-    y = torch.zeros(dim, T, dtype=x.dtype, device=x.device).t() if dense_tokens else torch.zeros_like(x.contiguous())
+    y = torch.zeros_like(x.contiguous()) if x.stride(1) == 1 else torch.zeros(dim, T, dtype=x.dtype, device=x.device).t()
     for b in live:
         start, n, first = int(query_start_loc[b]), int(lengths[b]), int(num_accepted_tokens[b]) - 1
         history = conv_states[slots[b], :, first : first + packed.width - 1]

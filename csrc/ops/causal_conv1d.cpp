@@ -241,9 +241,9 @@ Tensor causal_conv1d_update_spec(const Tensor& x_in, const Tensor& conv_states_i
                                                   {"query_start_loc", query_start_loc},
                                                   {"cache_indices", cache_indices},
                                                   {"num_accepted_tokens", num_accepted_tokens}});
-  const bool dense_tokens = x.strides[0] == 1 && x.strides[1] != 1;
-  Tensor y = dense_tokens ? torch::stable::transpose(new_tensor({dim, tokens}, x.dtype), 0, 1)
-                          : new_tensor({tokens, dim}, x.dtype);
+  // The result is dense over channels where x is, else over tokens.
+  Tensor y = x.strides[1] == 1 ? new_tensor({tokens, dim}, x.dtype)
+                               : torch::stable::transpose(new_tensor({dim, tokens}, x.dtype), 0, 1);
   kernels::causal_conv1d({.x = channels_first(x),
                           .packed = packed,
                           .bias = bias,
@@ -285,7 +285,6 @@ KP_OPERATOR(
     "(Tensor x, Tensor(a!) conv_states, Tensor packed_weight, int width, Tensor? bias, Tensor "
     "query_start_loc, Tensor cache_indices, Tensor num_accepted_tokens, bool silu_activation=True, int? "
     "pad_slot=None) -> Tensor",
-    "x.new_empty((x.shape[1], x.shape[0])).t() if x.stride(0) == 1 and x.stride(1) != 1 else "
-    "x.new_empty(x.shape)");
+    "x.new_empty(x.shape) if x.stride(1) == 1 else x.new_empty((x.shape[1], x.shape[0])).t()");
 
 }  // namespace kernelpair

@@ -37,8 +37,13 @@ INDICES = ("query_start_loc", "cache_indices", "num_accepted_tokens")
 
 @dataclass(frozen=True, kw_only=True)
 class ConvSpecCase(Case):
-    """Requests with some drafts each; of the drafts before them `accepted` were."""
+    """Requests with some drafts each; of the drafts before them `accepted` were. Other fields as in ConvCase."""
 
+    exact: bool = False
+    """Small integers, no SiLU: every sum is exact."""
+    scale: float = 1.0
+    bias: str = "none"
+    silu: bool = False
     dim: int = 1
     width: int = 2
     lengths: tuple[int, ...] = (1,)
@@ -51,13 +56,6 @@ class ConvSpecCase(Case):
     pads: tuple[int, ...] = ()
     pad_in_range: bool = False
     spare: int = 0
-    """Slots that nobody uses; they hold poison."""
-    bias: str = "none"
-    """none, call (the call's dtype), float32."""
-    silu: bool = False
-    scale: float = 1.0
-    exact: bool = False
-    """Small integers, no SiLU: every sum is exact, and nothing may differ from the truth."""
 
     @property
     def columns(self) -> int:
@@ -215,9 +213,9 @@ def written(case: ConvSpecCase, given: Inputs) -> Tensor:
 
 
 def result_layout(case: ConvSpecCase, name: str, sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Dense over tokens if x is so and not over channels, else contiguous."""
+    """Dense over channels if x is, else over tokens."""
     x = LAYOUTS[case.layout.get("x", "dense")](sizes).strides
-    wanted = (1, max(sizes[0], 1)) if x[0] == 1 and x[1] != 1 else (max(sizes[1], 1), 1)
+    wanted = (max(sizes[1], 1), 1) if x[1] == 1 else (1, max(sizes[0], 1))
     return 0 in sizes or all(size == 1 or stride == want for size, stride, want in zip(sizes, strides, wanted))
 
 
