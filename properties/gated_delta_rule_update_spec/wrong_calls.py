@@ -45,10 +45,14 @@ def _twice_in_two(case: Any, given: Inputs) -> Any:
     return (_column(case, "written"), int(given["state_indices"][case.live[0], 0]))
 
 
-def _read_by_another(case: Any, given: Inputs) -> Any:
-    """A request reads, in a column of its own, the slot that another one writes."""
-    r = next((r for r in case.live if case.accepted[r] > case.lengths[r] and case.live[0] != r), None)
-    return None if r is None else ((r, case.accepted[r] - 1), int(given["state_indices"][case.live[0], 0]))
+def _read_by_another(case: Any, given: Inputs) -> Inputs | None:
+    """A request reads, in a column that it does not write, the slot that another one writes."""
+    r = next((r for r in case.live[1:] if case.lengths[r] < case.columns), None)
+    if r is None:
+        return None
+    indices, accepted, n = given["state_indices"].clone(), given["num_accepted_tokens"].clone(), case.lengths[r]
+    indices[r, n], accepted[r] = indices[case.live[0], 0], n + 1
+    return given | {"state_indices": indices, "num_accepted_tokens": accepted}
 
 
 def _accepted(value: int | None) -> Any:
@@ -92,7 +96,7 @@ WRONG_CALLS = {
     "read_too_large": entry(INDICES, _slot("read", 0, past=True), IndexError),
     "slot_twice": entry(INDICES, _twice_in_one, ValueError),
     "slot_of_two": entry(INDICES, _twice_in_two, ValueError),
-    "slot_read_by_another": entry(INDICES, _read_by_another, ValueError),
+    "slot_read_by_another": made(_read_by_another, ValueError, INDICES),
     "accepted_none": replaced("num_accepted_tokens", None, TypeError),
     "accepted_length": grown("num_accepted_tokens", 0),
     "accepted_float": no_index("num_accepted_tokens"),

@@ -35,11 +35,11 @@ FOR_ALL = {  # needed by no pair alone: how the library is made and put on trial
 RUN_BY = {  # kernel -> what runs it beside its own pair
     "act_and_mul": set(),
     "attention_metadata": {"models", "serving"},
-    "causal_conv1d": {"gdn_attention_core", "gdn_core", "linear_modules", "models", "serving"},
+    "causal_conv1d": {"causal_conv1d_update_spec", "gdn_attention_core", "gdn_core", "linear_modules", "models", "serving"},
     "chunk_gated_delta_rule": {"gdn_attention_core", "gdn_core", "models", "serving"},
     "decode_attention": {"models", "serving"},
     "extend_attention": {"models", "serving"},
-    "gated_delta_rule_update": {"gdn_attention_core", "models", "serving"},
+    "gated_delta_rule_update": {"gated_delta_rule_update_spec", "gdn_attention_core", "models", "serving"},
     "gdn_gating": {"gdn_attention_core", "gdn_core", "models", "serving"},
     "local_attention_batches": {"attention_metadata", "serving"},
     "merge_state": set(),
