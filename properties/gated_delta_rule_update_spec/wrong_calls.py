@@ -21,8 +21,9 @@ from properties.shared.wrong_calls import (
 
 
 def _column(case: Any, which: str) -> Any:
-    """Of the last live request: the column that is read, or the last one that is written."""
-    r = case.live[-1]
+    """The last column that the last live request writes; or the one that a request reads, if there is one, without writing it."""
+    only_read = [r for r in case.live if case.accepted[r] > case.lengths[r]]
+    r = only_read[-1] if only_read and which == "read" else case.live[-1]
     return (r, case.accepted[r] - 1 if which == "read" else case.lengths[r] - 1)
 
 
