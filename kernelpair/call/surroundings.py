@@ -25,8 +25,9 @@ import torch
 from kernelpair.call.system import children
 
 LEAST_LEAK = 4096  # bytes by which every one of several equal calls must grow the heap to be called a leak
-IDLE_SECONDS = (0.001, 0.01)  # of waiting, the longer to make sure; a process whose calls have ended needs no processor then,
-MOST_BUSY = 0.4  # but for this part of the time
+IDLE_SECONDS = 0.0003  # of waiting, in which threads whose calls have ended need no processor,
+NOTHING_SECONDS = 1e-5  # or no more of its time than this;
+BUSY_SECONDS, DECIDED_SECONDS = 0.01, 2.0  # one that has had so much goes on running; on a busy machine it waits for it
 RNG_BYTES = 2500  # of numpy's global generator: 624 words and a position
 CACHES = ("torchinductor_",)  # beginnings of names in the temporary folder that later calls use again
 MXCSR_CONTROL, X87_CONTROL = 0xFFC0, 0x1F3F  # without the flags that every operation may raise
@@ -262,14 +263,30 @@ def control_words_of_pool() -> str:
 
 
 def busy() -> bool:
-    """Whether something goes on running in this process while this thread waits."""
-    return all(_busy(seconds) for seconds in IDLE_SECONDS)
+    """Whether other threads go on running while this one waits, however seldom the system lets them."""
+    until, used = time.monotonic() + DECIDED_SECONDS, 0.0
+    while used < BUSY_SECONDS and time.monotonic() < until:
+        before = _used_by_others()
+        threading.Event().wait(IDLE_SECONDS)
+        spent = _used_by_others() - before
+        if spent < NOTHING_SECONDS and not _others_are_runnable():
+            return False
+        used += spent
+    return used >= BUSY_SECONDS
 
 
-def _busy(seconds: float) -> bool:
-    began, used = time.perf_counter(), time.process_time()
-    threading.Event().wait(seconds)
-    return time.process_time() - used > MOST_BUSY * (time.perf_counter() - began)
+def _used_by_others() -> float:
+    """Seconds of a processor that the other threads have had."""
+    return time.process_time() - time.thread_time()
+
+
+def _others_are_runnable() -> bool:
+    own = str(threading.get_native_id())
+    for task in set(os.listdir("/proc/self/task")) - {own}:
+        with suppress(OSError):  # the thread has ended
+            if Path("/proc/self/task", task, "stat").read_text().rpartition(")")[2].split()[0] == "R":
+                return True
+    return False
 
 
 @contextmanager

@@ -116,7 +116,8 @@ def _aftermath(session: Session) -> None:
         held += [_weighed(session, placement, False) for _ in range(CONFIRMING_CALLS)]
         grown = _kept_by_each(held)
         if grown >= LEAST_LEAK:
-            session.record([Failure("leak", HEAP, f"{HEAP}: each of {len(held) - 1} equal calls keeps {grown} bytes or more")])
+            says = f"{HEAP}: each of {len(held) - 1} equal calls keeps {grown} bytes or more"
+            session.effects.append(Failure("leak", HEAP, says))  # behind others: what is left behind, such as a thread, takes memory
 
 
 def _weighed(session: Session, placement: Placement, deep: bool) -> tuple[int, int]:

@@ -1,0 +1,96 @@
+"""What it costs to look at the state of the process around the calls of a trial.
+
+    python -m tests.selftest.cost
+
+tries the same cases with two workers in turns, one of which does not look, and compares their shortest times.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from kernelpair.call import worker
+from kernelpair.call.runner import Isolated
+from kernelpair.call.surroundings import STATE, Surroundings
+from kernelpair.contract.subject import Subject
+from kernelpair.search.search import Search
+from kernelpair.trial.check import Journal, check, read_case
+from properties import pairs
+from properties.suite import SUITE, set_tier
+
+PAIRS = ("store_cache", "gdn_gating", "packed_linear")
+
+
+class Noted(Journal):
+    """Keeps every line."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.lines: list[str] = []
+
+    def note(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def unwatched(name: str) -> None:
+    """Run kernels in this tier, and let this process look at nothing from now on."""
+    set_tier(name)
+    state = Surroundings().read(deep=True)
+    Surroundings.read = lambda self, deep=False: state if deep else state[: len(STATE)]  # type: ignore[method-assign]
+    worker.busy = lambda: False
+    worker.held_bytes = lambda: (0, 0)
+
+
+def cases(tried: Subject, number: int, folder: Path) -> list[str]:
+    """Lines of so many cases, as a search with the seed 1 draws them."""
+    journal = Noted(folder / "case")
+    with Isolated(tried.candidate, preload=SUITE.preload) as runner:
+        Search(tried, runner, journal=journal).run(number, None, 1, None)
+    return journal.lines
+
+
+def seconds(tried: Subject, lines: Sequence[str], rounds: int) -> Iterator[tuple[str, list[float]]]:
+    """The trial of each case, and the shortest times that it takes: looking, not looking."""
+    subjects = [tried, replace(tried, candidate=replace(tried.candidate, prepare=f"{__file__}:{unwatched.__name__}"))]
+    with ExitStack() as stack:
+        runners = [stack.enter_context(Isolated(each.candidate, preload=SUITE.preload)) for each in subjects]
+        for line in lines:
+            case = read_case({tried.pair.name: tried.pair}, line)[1]
+            took: list[list[float]] = [[], []]
+            for turn in range(2 * rounds):
+                which = (turn + turn // 2) % 2  # each begins every other round
+                began = time.perf_counter()
+                check(subjects[which], case, runners[which])
+                took[which].append(time.perf_counter() - began)
+            yield case.trial, [min(each) for each in took]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.selftest.cost", description=__doc__.partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=300, help="of each pair (default 300)")
+    parser.add_argument("--rounds", type=int, default=5, help="in which each case is tried once by either (default 5)")
+    parser.add_argument("--tier", default="avx2")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    print("| pair | cases/s | without looking | fewer cases/s | of which in `aftermath` |\n|---|--:|--:|--:|--:|")
+    for name in PAIRS:
+        tried = Subject(pairs()[name], next(each for each in SUITE.candidates(pairs()[name]) if each.name == options.tier))
+        with TemporaryDirectory() as folder:
+            lines = cases(tried, options.cases, Path(folder))
+        taken = list(seconds(tried, lines, options.rounds))
+        looking, not_looking = (sum(each[which] for _, each in taken) for which in range(2))
+        deep = sum(each[0] - each[1] for trial, each in taken if trial == "aftermath")
+        share, of_deep = 1 - not_looking / looking, deep / looking
+        count = len(taken)
+        print(f"| {name} | {count / looking:.1f} | {count / not_looking:.1f} | {share:.1%} | {of_deep:.1%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
