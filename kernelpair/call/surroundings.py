@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from kernelpair.call.system import children
+from kernelpair.call.system import children, told
 
 LEAST_LEAK = 4096  # bytes by which every one of several equal calls must grow the heap to be called a leak
 IDLE_SECONDS = 0.0003  # of waiting, in which threads whose calls have ended need no processor,
@@ -67,17 +66,17 @@ def _mallinfo() -> Callable[[], _Heap] | None:
     return function
 
 
-def heap_bytes() -> int:
-    """What is allocated and not freed; 0 where the C library does not tell."""
+def held_bytes() -> tuple[int, int]:
+    """What this process holds: bytes that are allocated and not freed, and those mapped beside what the allocator has mapped.
+
+    It keeps what was freed, and may take more for some equal calls before it finds room. Zeros where the C library does not tell.
+    """
+    pages = int(told("/proc/self/statm").split()[0])
     heap = _mallinfo()
     found = heap() if heap is not None else None
-    return int(found.uordblks + found.hblkhd) if found is not None else 0
-
-
-def held_bytes() -> tuple[int, int]:
-    """What this process holds: allocated, and mapped, for not all that is mapped was allocated."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return heap_bytes(), pages * resource.getpagesize()
+    if found is None:
+        return 0, 0
+    return int(found.uordblks + found.hblkhd), pages * resource.getpagesize() - int(found.arena + found.hblkhd)
 
 
 # What is read around every call, in the order of `Surroundings.read`: what takes no call of the system.
@@ -284,7 +283,7 @@ def _others_are_runnable() -> bool:
     own = str(threading.get_native_id())
     for task in set(os.listdir("/proc/self/task")) - {own}:
         with suppress(OSError):  # the thread has ended
-            if Path("/proc/self/task", task, "stat").read_text().rpartition(")")[2].split()[0] == "R":
+            if told(f"/proc/self/task/{task}/stat").rpartition(b") ")[2][:1] == b"R":
                 return True
     return False
 

@@ -55,6 +55,15 @@ def _control(option: int, value: int | ctypes.c_char_p) -> None:
         raise OSError(error, f"prctl({option}): {os.strerror(error)}")
 
 
+def told(path: str) -> bytes:
+    """A file that the system makes up; in a process that just woke it takes a third of the time that `Path` does."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 4096)
+    finally:
+        os.close(descriptor)
+
+
 def children() -> set[int]:
     """The processes whose parent is this one, whichever of its threads forked them; zombies too."""
     found: set[int] = set()
