@@ -1,5 +1,6 @@
 """The process that runs a candidate: it maps the judge's arena, arms the guard pages, makes the call and says what came back."""
 
+import gc
 import os
 import signal
 import sys
@@ -56,6 +57,8 @@ class CallRequest:
     """Look at everything that the call may have changed, also at what takes long to read."""
     weigh: bool = False
     """Say how much memory the process holds after the call."""
+    collect: bool = False
+    """Free what only cycles of Python objects still hold before the heap is measured, which takes long."""
     again: Repeats | None = None
     """Make the call again and again, and compare each with the first."""
 
@@ -220,6 +223,8 @@ class Caller:
     def _tell(self, outcome: Outcome, request: CallRequest, found: list[SideEffect]) -> None:
         """Say what the call changed in its process, and what it did to the results of an earlier one."""
         outcome.overwritten = tuple(name for name, kept, bits in self.kept if bits_of(kept) != bits)
+        if request.collect:
+            gc.collect()
         outcome.held = held_bytes() if request.weigh else (0, 0)
         # Each thread of a call with `also` has an OpenMP pool of its own, which goes when the thread has gone.
         growing = [] if request.also else [effect for effect in found if effect.name in GROWING]

@@ -78,10 +78,11 @@ class Recorder(Session):
         keep: bool = False,
         deep: bool = False,
         weigh: bool = False,
+        collect: bool = False,
         again: Repeats | None = None,
     ) -> Outcome:
         """The call, and then how its memory looks."""
-        outcome = super().call(placement, threads, others, keep=keep, deep=deep, weigh=weigh, again=again)
+        outcome = super().call(placement, threads, others, keep=keep, deep=deep, weigh=weigh, collect=collect, again=again)
         if not any(strip.trespasses for strip in self.strips):
             refused = self.case.trial.startswith(WRONG_CALL) or self.case.trial == "fuzz"  # then nothing may change
             scratch = dict.fromkeys(self.pair.signature.scratch, True)

@@ -111,19 +111,19 @@ def _aftermath(session: Session) -> None:
     for name in overwritten:
         session.record([Failure("overwritten", name, "the result changed when the call was made with other data")])
     placement = session.place()
-    held = [_weighed(session, placement, last) for last in [False] * (EQUAL_CALLS - 1) + [True]][WARMING_CALLS:]
+    held = [_weighed(session, placement, deep=last) for last in [False] * (EQUAL_CALLS - 1) + [True]][WARMING_CALLS:]
     if _kept_by_each(held) >= LEAST_LEAK and HEAP not in session.subject.side_effects:
-        held += [_weighed(session, placement, False) for _ in range(CONFIRMING_CALLS)]
+        held = [_weighed(session, placement, collect=True) for _ in range(CONFIRMING_CALLS)]  # what cycles hold is no leak
         grown = _kept_by_each(held)
         if grown >= LEAST_LEAK:
             says = f"{HEAP}: each of {len(held) - 1} equal calls keeps {grown} bytes or more"
             session.effects.append(Failure("leak", HEAP, says))  # behind others: what is left behind, such as a thread, takes memory
 
 
-def _weighed(session: Session, placement: Placement, deep: bool) -> tuple[int, int]:
+def _weighed(session: Session, placement: Placement, deep: bool = False, collect: bool = False) -> tuple[int, int]:
     """What the process holds after the first call, made again."""
     session.restore(placement)
-    return session.call(placement, deep=deep, weigh=True).held
+    return session.call(placement, deep=deep, weigh=True, collect=collect).held
 
 
 def _kept_by_each(held: Sequence[tuple[int, int]]) -> int:

@@ -205,6 +205,7 @@ class Session:
         keep: bool = False,
         deep: bool = False,
         weigh: bool = False,
+        collect: bool = False,
         again: Repeats | None = None,
     ) -> Outcome:
         """Call the candidate on what was placed; on `others` too, from Python threads of their own at the same time."""
@@ -213,7 +214,7 @@ class Session:
         also = [other.arguments for other in others]
         results = tuple(self.pair.signature.results)
         at = self.runner.arena.used
-        request = CallRequest(placement.arguments, guards, at, results, threads, also, keep, deep, weigh, again)
+        request = CallRequest(placement.arguments, guards, at, results, threads, also, keep, deep, weigh, collect, again)
         outcome = self.runner.run(request)
         if outcome.growth and not outcome.spoiled:  # what comes but once serves later calls
             for each in (placement, *others):

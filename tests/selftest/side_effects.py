@@ -133,6 +133,12 @@ def _resize(x: Tensor) -> None:
     x.set_(torch.zeros(1 << 20).untyped_storage(), 0, x.shape, x.stride())
 
 
+def _cycle() -> None:
+    """What Python frees some calls later."""
+    ring: list[object] = [bytearray(1 << 16)]
+    ring.append(ring)
+
+
 def _ignore(number: int) -> None:
     handle = ctypes.CDLL(None).signal
     handle.restype = ctypes.c_void_p
@@ -178,6 +184,7 @@ leaves_descriptor = _leaving(lambda x, y: (os.dup(0), None)[1])
 leaves_temporary_file = _leaving(lambda x, y: (tempfile.mkstemp(), None)[1])
 leaks = _leaving(lambda x, y: _leak())
 leaks_mapping = _leaving(lambda x, y: _leak_mapping())
+cyclic_garbage = _leaving(lambda x, y: _cycle())
 static_buffer = _leaving(lambda x, y: _static(y))
 result_requires_grad = _leaving(lambda x, y: y.requires_grad_())
 result_of_a_subclass = _leaving(lambda x, y: torch.nn.Parameter(y, requires_grad=False))

@@ -29,6 +29,12 @@ def test_a_kernel_that_leaves_nothing_passes() -> None:
     assert tally.trials["aftermath"] > 0
 
 
+def test_what_cycles_of_python_hold_is_no_leak() -> None:
+    tally = _try(subject("cyclic_garbage"))
+    assert tally.passed, tally.failures
+    assert tally.trials["aftermath"] > 0
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_left_is_caught(fault: str) -> None:
     tally = _try(subject(fault))
