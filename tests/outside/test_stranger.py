@@ -11,8 +11,10 @@ import sys
 import venv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from optimized.library import library_path
 
@@ -30,9 +32,7 @@ DISTRIBUTIONS: dict[str, tuple[str, tuple[str, ...]]] = {"engine": (".", ()), "k
 def done(*command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, without what this project's variables say."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("KERNELPAIR", "PYTHON", "GIT_"))}
-    return subprocess.run(
-        command, cwd=folder, env=clean | environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    return subprocess.run(command, cwd=folder, env=clean | environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def wheel(which: str, folder: Path) -> Path:
@@ -159,5 +159,65 @@ def test_the_kernels_wheel_is_a_suite_from_anywhere(repository: Path, tmp_path: 
     assert listed.returncode == 0 and "\nstore_cache  " in listed.stdout, listed.stdout + listed.stderr
     checked = both.run("kernelpair check store_cache --tier scalar --examples 20 --seed 1", repository)
     assert checked.returncode == 0 and "20 cases" in checked.stdout, checked.stdout + checked.stderr
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for command in ("--version", "list store_cache", "doctor", 'replay \'{"pair":"store_cache","v":1,"rows":3}\' --tier scalar'):
+        ended = both.run(f"kernelpair {command}", empty)
+        assert ended.returncode == 0 and not ended.stderr, ended.stdout + ended.stderr
+    assert ended.stdout == "store_cache[scalar] pass\n"
     planted = both.run("kernelpair mutate store_cache", repository)
     assert planted.returncode == 2 and "there is no mutant of store_cache" in planted.stderr, planted.stdout + planted.stderr
+
+
+def write_the_suite(repository: Path, broken: bool = False) -> None:
+    """The page's files, with a good kernel or one that leaves the last element of each row."""
+    for name, text in steps():
+        if name:
+            (repository / name).write_text(text.replace("i < width;", "i < width - 1;") if broken else text)
+
+
+def action(environment: Environment, repository: Path, **inputs: str) -> int:
+    """Run what the composite action runs, as the service does, without other people's actions; the status of its last step."""
+    described: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
+    given = {name: spec["default"] for name, spec in described["inputs"].items()} | inputs
+    known = {**{f"inputs.{name}": value for name, value in given.items()}, "github.action_path": str(ROOT)}
+    status = 0
+    for step in described["runs"]["steps"]:
+        if "run" not in step or (step.get("if") == "${{ inputs.build != '' }}" and not given["build"]):
+            continue
+
+        def filled(text: str) -> str:
+            return re.sub(r"\$\{\{ (\S+) \}\}", lambda found: known[found[1]], text)
+
+        variables = {name: filled(value) for name, value in step.get("env", {}).items()}
+        shell = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", filled(step["run"]))
+        ended = done(
+            *shell, folder=repository / filled(step.get("working-directory", ".")), PATH=path_with(environment.bin), **variables
+        )
+        status = ended.returncode
+        assert status in (0, 1), ended.stdout + ended.stderr
+    return status
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["good", "broken"])
+def test_the_action_in_a_strangers_repository(environment: Environment, repository: Path, broken: bool) -> None:
+    write_the_suite(repository, broken)
+    assert action(environment, repository, arguments="--examples 40 --seed 1", build="cc --version") == int(broken)
+    page, results = (repository / "kernelpair.html").read_text(), (repository / "kernelpair.xml").read_text()
+    assert "add_scaled" in page and ("<failure" in results) is broken
+
+
+@pytest.mark.parametrize("hook", ["kernelpair-premerge", "kernelpair-check"])
+def test_the_hook_in_a_strangers_repository(environment: Environment, repository: Path, hook: str) -> None:
+    """As pre-commit runs it: the entry with its arguments, in an environment with the engine, in the root of the repository."""
+    (described,) = (each for each in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text()) if each["id"] == hook)
+    assert described["language"] == "python" and not described["pass_filenames"]
+    assert re.search(described["exclude"], "docs/page.md") and not re.search(described["exclude"], "add_scaled.c")
+    write_the_suite(repository)
+    begun = "git init -q -b main . && printf '*.so\n__pycache__/\n.kernelpair/\n.hypothesis/\n' > .gitignore"
+    assert environment.run(f"{begun} && git add -A && git commit -qm one", repository).returncode == 0
+    write_the_suite(repository, broken=True)
+    assert environment.run("git commit -qam two && git branch base HEAD~", repository).returncode == 0
+    arguments = described.get("args", ["--base", "base"])
+    ended = environment.run(shlex.join([*shlex.split(described["entry"]), *arguments]), repository)
+    assert ended.returncode == 1 and "FAIL add_scaled[optimized]" in ended.stdout, ended.stdout + ended.stderr
