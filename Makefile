@@ -25,8 +25,9 @@ types: build ## types of the Python sources
 bench: build ## time the tiers and torch on realistic sizes
 	$(BIN)/kernelpair bench
 
-screenshots: build ## the pictures of docs/13-what-faults-look-like.md; needs Chromium
+screenshots: build ## the pictures of docs/11 and docs/13; needs Chromium, and Ray for that of a campaign
 	$(BIN)/python docs/screenshots.py gallery
+	$(BIN)/python docs/screenshots.py runs
 
 peers: build ## other people's kernels, to be put on trial: kernelpair check --provider vllm_cpu
 	$(BIN)/python kernels/requirements.py peers > .venv/.peers.txt
