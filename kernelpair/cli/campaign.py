@@ -198,4 +198,3 @@ class _Campaign:
         notes = [f"{sum(result.cases for result in results):,} cases on disk in {self.folder}, {seconds:.0f} s, seed {self.seed}"]
         how = {"interrupted": interrupted, "faults": faults, "notes": notes, "facts": [("seed", str(self.seed))]}
         return end(self.console, self.options, self.suite, Subjects(self.place), results, **how)  # type: ignore[arg-type]
-

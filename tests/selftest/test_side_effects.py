@@ -4,11 +4,13 @@ import pytest
 
 from kernelpair.call.runner import Isolated
 from kernelpair.contract.subject import Subject
+from kernelpair.report.recorder import Recorder
 from kernelpair.search.search import Search
 from kernelpair.search.tally import Tally
+from kernelpair.trial.check import check
 from kernelpair.trial.modes import HEAP, SIDE_EFFECTS
 from tests.selftest.side_effects import FAULTS, subject
-from tests.selftest.toy import library
+from tests.selftest.toy import ToyCase, library
 
 CASES = 200
 
@@ -33,6 +35,13 @@ def test_what_cycles_of_python_hold_is_no_leak() -> None:
     tally = _try(subject("cyclic_garbage"))
     assert tally.passed, tally.failures
     assert tally.trials["aftermath"] > 0
+
+
+def test_a_leak_is_seen_too_where_pictures_are_drawn() -> None:
+    tried = subject("leaks")
+    with Isolated(tried.candidate, preload=("properties.suite",), hang_seconds=20.0) as runner:
+        verdict = check(tried, ToyCase(rows=3, trial="aftermath"), runner, session_type=Recorder)
+    assert {failure.kind for failure in verdict.failures} == {"leak"}, verdict.failures
 
 
 @pytest.mark.parametrize("fault", FAULTS)
