@@ -117,7 +117,7 @@ def _aftermath(session: Session) -> None:
         grown = _kept_by_each(held)
         if grown >= LEAST_LEAK:
             says = f"{HEAP}: each of {len(held) - 1} equal calls keeps {grown} bytes or more"
-            session.effects.append(Failure("leak", HEAP, says))  # behind others: what is left behind, such as a thread, takes memory
+            session.effects.append(Failure("leak", HEAP, says))  # last: a thread that is left takes memory too
 
 
 def _weighed(session: Session, placement: Placement, deep: bool = False, collect: bool = False) -> tuple[int, int]:
