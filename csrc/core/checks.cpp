@@ -23,6 +23,7 @@ const char* name_of(Dtype dtype) {
     case Dtype::f16: return "float16";
     case Dtype::f32: return "float32";
     case Dtype::u8: return "uint8";
+    case Dtype::i8: return "int8";
     case Dtype::f8e4m3: return "float8_e4m3fn";
     case Dtype::f8e5m2: return "float8_e5m2";
     case Dtype::i32: return "int32";

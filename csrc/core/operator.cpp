@@ -5,14 +5,13 @@
 namespace kernelpair {
 namespace {
 
-using torch::headeronly::ScalarType;
-
-Dtype dtype_of(const char* name, const Tensor& tensor) {
-  switch (const ScalarType type = tensor.scalar_type()) {
+Dtype dtype_of(const char* name, ScalarType type) {
+  switch (type) {
     case ScalarType::BFloat16: return Dtype::bf16;
     case ScalarType::Half: return Dtype::f16;
     case ScalarType::Float: return Dtype::f32;
     case ScalarType::Byte: return Dtype::u8;
+    case ScalarType::Char: return Dtype::i8;
     case ScalarType::Float8_e4m3fn: return Dtype::f8e4m3;
     case ScalarType::Float8_e5m2: return Dtype::f8e5m2;
     case ScalarType::Int: return Dtype::i32;
@@ -28,6 +27,7 @@ ScalarType scalar_type_of(Dtype dtype) {
     case Dtype::f16: return ScalarType::Half;
     case Dtype::f32: return ScalarType::Float;
     case Dtype::u8: return ScalarType::Byte;
+    case Dtype::i8: return ScalarType::Char;
     case Dtype::f8e4m3: return ScalarType::Float8_e4m3fn;
     case Dtype::f8e5m2: return ScalarType::Float8_e5m2;
     case Dtype::i32: return ScalarType::Int;
@@ -58,7 +58,7 @@ const char* marker(ErrorKind kind) {
 
 View view_of(const char* name, const Tensor& tensor) {
   View view;
-  view.dtype = dtype_of(name, tensor);
+  view.dtype = dtype_of(name, tensor.scalar_type());
   const auto sizes = tensor.sizes();
   KP_CHECK_VALUE(sizes.size() <= kMaxRank, name, " has ", sizes.size(), " dimensions, at most ", kMaxRank,
                  " are known");
@@ -72,6 +72,13 @@ View view_of(const char* name, const Tensor& tensor) {
   view.data = tensor.data_ptr();
   view.defined = true;
   return view;
+}
+
+Dtype float_dtype_of(const char* name, ScalarType type) {
+  const Dtype dtype = dtype_of(name, type);
+  const bool is_float = dtype == Dtype::bf16 || dtype == Dtype::f16 || dtype == Dtype::f32;
+  KP_CHECK_TYPE(is_float, name, " must be bfloat16, float16 or float32, got ", name_of(dtype));
+  return dtype;
 }
 
 View view_of(const char* name, const std::optional<Tensor>& tensor) {

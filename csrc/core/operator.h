@@ -25,6 +25,7 @@
 
 namespace kernelpair {
 
+using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 View view_of(const char* name, const Tensor& tensor);  // TypeError for a dtype that no kernel knows
@@ -33,6 +34,7 @@ View view_of(const char* name, const std::optional<Tensor>& tensor);
 // Fresh, uninitialised, contiguous, on the CPU.
 Tensor new_tensor(std::initializer_list<int64_t> sizes, Dtype dtype);
 Tensor new_tensor(const int64_t* sizes, size_t dim, Dtype dtype);
+Dtype float_dtype_of(const char* name, ScalarType type);  // TypeError unless it is bf16, f16 or f32
 
 using BoxedFunction = void (*)(StableIValue*, uint64_t, uint64_t);
 
@@ -45,12 +47,13 @@ struct OperatorRecord {
   OperatorRecord(const char* name, const char* schema, const char* fake = "");
 };
 
-// Schema types arrive as int64_t, double, bool, std::string, Tensor and optionals of them. The stable ABI
+// Schema types arrive as int64_t, double, bool, std::string, ScalarType, Tensor and optionals of them. The stable ABI
 // would let a float or an int32_t through and hand over a wrong value, so such a signature does not compile.
 template <class T>
 struct IsOperatorType : std::bool_constant<std::is_same_v<T, Tensor> || std::is_same_v<T, int64_t> ||
                                            std::is_same_v<T, double> || std::is_same_v<T, bool> ||
-                                           std::is_same_v<T, std::string>> {};
+                                           std::is_same_v<T, std::string> || std::is_same_v<T, ScalarType>> {
+};
 template <class T>
 struct IsOperatorType<std::optional<T>> : IsOperatorType<T> {};
 template <class T>
@@ -64,17 +67,17 @@ struct HasOperatorSignature<Result(Args...)>
 
 }  // namespace kernelpair
 
-#define KP_OPERATOR_FOR(key, name, schema, ...)                                                             \
-  static_assert(::kernelpair::HasOperatorSignature<decltype(name)>::value,                                  \
-                #name ": operators take Tensor, int64_t, double, bool, std::string and optionals of them"); \
-  static void name##_boxed(StableIValue* stack, uint64_t inputs, uint64_t outputs) {                        \
-    ::kernelpair::call_named(#name, TORCH_BOX(&name), stack, inputs, outputs);                              \
-  }                                                                                                         \
-  static const ::kernelpair::OperatorRecord name##_record(#name, schema __VA_OPT__(, ) __VA_ARGS__);        \
-  STABLE_TORCH_LIBRARY_FRAGMENT(kernelpair, library) {                                                      \
-    library.def(#name schema, {at::Tag::pt2_compliant_tag});                                                \
-  }                                                                                                         \
-  STABLE_TORCH_LIBRARY_IMPL(kernelpair, key, library) { library.impl(#name, &name##_boxed); }               \
+#define KP_OPERATOR_FOR(key, name, schema, ...)                                                           \
+  static_assert(::kernelpair::HasOperatorSignature<decltype(name)>::value, #name                          \
+                ": operators take Tensor, int64_t, double, bool, std::string, ScalarType and optionals"); \
+  static void name##_boxed(StableIValue* stack, uint64_t inputs, uint64_t outputs) {                      \
+    ::kernelpair::call_named(#name, TORCH_BOX(&name), stack, inputs, outputs);                            \
+  }                                                                                                       \
+  static const ::kernelpair::OperatorRecord name##_record(#name, schema __VA_OPT__(, ) __VA_ARGS__);      \
+  STABLE_TORCH_LIBRARY_FRAGMENT(kernelpair, library) {                                                    \
+    library.def(#name schema, {at::Tag::pt2_compliant_tag});                                              \
+  }                                                                                                       \
+  STABLE_TORCH_LIBRARY_IMPL(kernelpair, key, library) { library.impl(#name, &name##_boxed); }             \
   static_assert(true)
 
 #define KP_OPERATOR(name, schema, ...) KP_OPERATOR_FOR(CPU, name, schema __VA_OPT__(, ) __VA_ARGS__)

@@ -11,7 +11,7 @@
 
 namespace kernelpair {
 
-enum class Dtype : int32_t { bf16, f16, f32, u8, f8e4m3, f8e5m2, i32, i64, b8 };
+enum class Dtype : int32_t { bf16, f16, f32, u8, i8, f8e4m3, f8e5m2, i32, i64, b8 };
 
 constexpr int kMaxRank = 6;
 

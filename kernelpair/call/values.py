@@ -72,6 +72,8 @@ def poison_value(kind: str, dtype: torch.dtype) -> float | int | bool:
         return INDEX_POISON[kind == "outlier"]
     if dtype == torch.uint8:
         return 0xFF if kind == "nan" else 0x5A
+    if dtype == torch.int8:
+        return -128 if kind == "nan" else 0x5A
     if dtype == torch.bool:
         return True
     if kind == "nan":
