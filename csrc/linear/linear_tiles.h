@@ -1,11 +1,12 @@
-// packed_linear on tiles, for bf16: x in tile order, panels of 32 outputs streamed past it.
+// Linear layers on tiles: x in tile order, panels of 32 outputs streamed past it. TileLinear is packed_linear's,
+// for bf16; that of bytes is in int8_tiles.h.
 //
 // | number        | value         | why                                                                     |
 // |---------------|---------------|-------------------------------------------------------------------------|
 // | up to 16 rows | tile rows = M | sums stay in two tiles over all k; only the weight stream costs         |
 // | up to 64 rows | whole k       | x stays in L2 whole; no sums are spilled                                |
 // | kPassRows     | 128           | rows of x that stay in L2 for a slice of k ...                          |
-// | kSliceSteps   | 64            | ... of 2048: 512 KiB; spilled once a slice (75 ns for 1 us of products) |
+// | kSliceSteps   | 64            | ... of 4 KiB: 512 KiB; spilled once a slice (75 ns for 1 us of products) |
 // | kStreamAhead  | 16 KiB        | few rows: prefetch the stream into L1, 1.5x when the weight lies in L3  |
 // | kLinesAStep   | 8             | many rows: prefetch the next panel into L2 meanwhile                    |
 // | kChunkRows    | 1024          | bounds the copy of x at 2 KiB of memory for each k                      |
@@ -15,6 +16,7 @@
 #include "core/scratch.h"
 #include "kernels/packed_linear.h"
 #include "linear/parts.h"
+#include "linear/row_blocks.h"
 #include "tiles/tile_block.h"
 #include "tiles/tile_pack.h"
 
@@ -22,7 +24,7 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 constexpr int64_t kTileBytes = 1024, kPairRows = 32;
-constexpr int64_t kPassRows = 128, kSliceSteps = 64, kWholeRows = 64, kTileChunkRows = 1024;
+constexpr int64_t kPassRows = 128, kSliceSteps = 64, kWholeRows = 64;
 constexpr int64_t kLinesAStep = 8;
 constexpr int64_t kBlockFloats = 1024;  // a 2 x 2 block of sums
 
@@ -30,14 +32,19 @@ KP_PATH(linear_tiles_few);
 KP_PATH(linear_tiles_whole);
 KP_PATH(linear_tiles_slices);
 
-struct TileLinear {
-  const Rows x;
-  const View &packed, &bias, &out;
+// What every kind of element shares, for a panel and a row of x are the same bytes in each. A Kind has its
+// Product, and
+//   void pack_tile_rows(first, live, to)      // sixteen rows of x as one tile after another along k
+//   void finish(sums, first, rows, p)         // what becomes of the block of sums that tiles hold
+template <class Kind>
+struct PanelTiles {
+  const View &packed, &out;
   int64_t N = out.sizes[1];
-  int64_t steps = packed.sizes[1];  // of 32 k
+  int64_t steps = packed.sizes[1];  // of 64 bytes along k
 
-  explicit TileLinear(const PackedLinearArguments& call)
-      : x{call.x}, packed(call.packed_weight), bias(call.bias), out(call.out) {}
+  PanelTiles(const View& packed_weight, const View& result) : packed(packed_weight), out(result) {}
+
+  KP_INLINE const Kind& kind() const { return *static_cast<const Kind*>(this); }
 
   KP_INLINE const char* panel(int64_t p, int64_t step) const {
     return static_cast<const char*>(packed.data) + (p * steps + step) * 2 * kTileBytes;
@@ -47,7 +54,108 @@ struct TileLinear {
     return {panel(p, step), kTileBytes, 2 * kTileBytes};
   }
 
-  // Sixteen rows of x as one tile after another along k; rows past the end and the tail of k are 0.
+  void pack_rows(int64_t first, int64_t rows, char* to) const {
+    parallel_for(divide_up(rows, kTileRows), (1 << 20) / (steps * kTileBytes) + 1,
+                 [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b)
+        kind().pack_tile_rows(first + b * kTileRows,
+                              rows - b * kTileRows < kTileRows ? rows - b * kTileRows : kTileRows,
+                              to + b * steps * kTileBytes);
+    });
+  }
+
+  // Up to sixteen rows against panels: bound by the weight stream.
+  void multiply_few(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
+    using Product = typename Kind::Product;
+    const TileShape shape{static_cast<int>(rows), kTileRows};
+    TileScope scope(shape);
+    alignas(64) float sums[512];
+    for (int64_t p = begin; p < end; ++p) {
+      const char* ahead = panel(p, 0) + kStreamAhead;
+      block_product<1, 2, Product>(shape, DenseTiles{x_tiles, 0, kTileBytes}, panel_tiles(p, 0), steps,
+                                   nullptr, {sums}, [&](int64_t step, int pass) KP_LAMBDA_INLINE {
+        for (int64_t line = 0; pass == 0 && line < 2 * kTileBytes; line += 64)
+          __builtin_prefetch(ahead + step * 2 * kTileBytes + line, 0, 3);
+      });
+      kind().finish(sums, first, rows, p);
+    }
+  }
+
+  // Up to 128 rows against panels; `spilled` keeps the sums of every pair of tile rows and panel between
+  // slices of k.
+  void multiply_pass(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end, bool whole,
+                     float* spilled) const {
+    using Product = typename Kind::Product;
+    // Lines of a step of the next panel.
+    const int64_t pairs = divide_up(rows, kPairRows), panel_lines = 2 * kTileBytes / 64;
+    const int64_t lines = least(kLinesAStep, divide_up(panel_lines, pairs * kBlockPasses));
+    const int64_t slice = whole ? steps : kSliceSteps;
+    for (int64_t step = 0; step < steps; step += slice) {
+      const int64_t count = steps - step < slice ? steps - step : slice;
+      for (int64_t p = begin; p < end; ++p) {
+        const char* ahead = panel(p + 1, step);
+        for (int64_t r = 0; r < rows; r += kPairRows) {
+          alignas(64) float sums[kBlockFloats];
+          const bool last = step + count == steps;
+          const BlockSums kept{spilled + (p * (kPassRows / kPairRows) + r / kPairRows) * kBlockFloats};
+          const DenseTiles a{x_tiles + (r / kTileRows * steps + step) * kTileBytes, steps * kTileBytes,
+                             kTileBytes};
+          block_product<2, 2, Product>({}, a, panel_tiles(p, step), count, step ? &kept : nullptr,
+                                       last ? BlockSums{sums} : kept, [&](int64_t, int) KP_LAMBDA_INLINE {
+            for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
+            ahead += 64 * lines;
+          });
+          if (last) kind().finish(sums, first + r, rows - r < kPairRows ? rows - r : kPairRows, p);
+        }
+      }
+    }
+  }
+
+  bool spills(int64_t rows) const { return rows > kWholeRows && steps > kSliceSteps; }
+
+  void multiply_panels(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end,
+                       float* spilled) const {
+    kind().mark_way(rows <= kTileRows, spills(rows));
+    if (rows <= kTileRows) return multiply_few(x_tiles, first, rows, begin, end);
+    TileScope scope;
+    for (int64_t pass = 0; pass < rows; pass += kPassRows)
+      multiply_pass(x_tiles + pass / kTileRows * steps * kTileBytes, first + pass,
+                    rows - pass < kPassRows ? rows - pass : kPassRows, begin, end, rows <= kWholeRows,
+                    spilled);
+  }
+
+  void run() const {
+    const int64_t M = out.sizes[0], panels = packed.sizes[0];
+    const int64_t chunk = M < kChunkRows ? M : kChunkRows;
+    const int64_t tile_rows = chunk <= kTileRows ? 1 : 2 * divide_up(chunk, kPairRows);  // pairs read both
+    const int64_t x_bytes = tile_rows * steps * kTileBytes;
+    const int64_t spilled_bytes = spills(chunk) ? panels * (kPassRows / kPairRows) * kBlockFloats * 4 : 0;
+    auto* x_tiles = static_cast<char*>(call_scratch(x_bytes + spilled_bytes));
+    auto* spilled = reinterpret_cast<float*>(x_tiles + x_bytes);
+    for (int64_t first = 0; first < M; first += chunk) {
+      const int64_t rows = M - first < chunk ? M - first : chunk;
+      pack_rows(first, rows, x_tiles);
+      parallel_for(panels, panel_grain(rows / 8, steps * kBlockK), [&](int64_t begin, int64_t end) {
+        multiply_panels(x_tiles, first, rows, begin, end, spilled);
+      });
+    }
+  }
+};
+
+struct TileLinear : PanelTiles<TileLinear> {
+  using Product = Bf16Product;
+
+  const Rows x;
+  const View& bias;
+
+  explicit TileLinear(const PackedLinearArguments& call)
+      : PanelTiles(call.packed_weight, call.out), x{call.x}, bias(call.bias) {}
+
+  static void mark_way(bool few, bool sliced) {
+    mark(few ? paths::linear_tiles_few : sliced ? paths::linear_tiles_slices : paths::linear_tiles_whole);
+  }
+
+  // Rows past the end and the tail of k are 0.
   void pack_tile_rows(int64_t first, int64_t live, char* to) const {
     const int64_t K = x.columns(), stride = x.column_stride();
     for (int64_t r = 0; r < kTileRows; ++r) {
@@ -65,100 +173,13 @@ struct TileLinear {
     }
   }
 
-  void pack_rows(int64_t first, int64_t rows, char* to) const {
-    parallel_for(divide_up(rows, kTileRows), (1 << 20) / (steps * kTileBytes) + 1,
-                 [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b)
-        pack_tile_rows(first + b * kTileRows,
-                       rows - b * kTileRows < kTileRows ? rows - b * kTileRows : kTileRows,
-                       to + b * steps * kTileBytes);
-    });
-  }
-
-  // Rounds the block of sums that tiles hold (as in block_store) into rows of out.
+  // Rounds the block of sums into rows of out.
   void finish(const float* sums, int64_t first, int64_t rows, int64_t p) const {
     const PanelBias panel_bias(bias, p * kPanelColumns, N);
     for (int64_t r = 0; r < rows; ++r) {
       const float* low = sums + r / kTileRows * 512 + r % kTileRows * kTileRows;
       store_row(static_cast<Bf16*>(out.data) + (first + r) * N + p * kPanelColumns, load(low),
                 load(low + 256), panel_bias, N - p * kPanelColumns);
-    }
-  }
-
-  // Up to sixteen rows against panels: bound by the weight stream.
-  void multiply_few(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
-    const TileShape shape{static_cast<int>(rows), kTileRows};
-    TileScope scope(shape);
-    alignas(64) float sums[512];
-    for (int64_t p = begin; p < end; ++p) {
-      const char* ahead = panel(p, 0) + kStreamAhead;
-      block_product<1, 2>(shape, DenseTiles{x_tiles, 0, kTileBytes}, panel_tiles(p, 0), steps, nullptr,
-                          {sums}, [&](int64_t step, int pass) KP_LAMBDA_INLINE {
-        for (int64_t line = 0; pass == 0 && line < 2 * kTileBytes; line += 64)
-          __builtin_prefetch(ahead + step * 2 * kTileBytes + line, 0, 3);
-      });
-      finish(sums, first, rows, p);
-    }
-  }
-
-  // Up to 128 rows against panels; `spilled` keeps the sums of every pair of tile rows and panel between
-  // slices of k.
-  void multiply_pass(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end, bool whole,
-                     float* spilled) const {
-    // Lines of a step of the next panel.
-    const int64_t pairs = divide_up(rows, kPairRows), panel_lines = 2 * kTileBytes / 64;
-    const int64_t lines = least(kLinesAStep, divide_up(panel_lines, pairs * kBlockPasses));
-    const int64_t slice = whole ? steps : kSliceSteps;
-    for (int64_t step = 0; step < steps; step += slice) {
-      const int64_t count = steps - step < slice ? steps - step : slice;
-      for (int64_t p = begin; p < end; ++p) {
-        const char* ahead = panel(p + 1, step);
-        for (int64_t r = 0; r < rows; r += kPairRows) {
-          alignas(64) float sums[kBlockFloats];
-          const bool last = step + count == steps;
-          const BlockSums kept{spilled + (p * (kPassRows / kPairRows) + r / kPairRows) * kBlockFloats};
-          const DenseTiles a{x_tiles + (r / kTileRows * steps + step) * kTileBytes, steps * kTileBytes,
-                             kTileBytes};
-          block_product<2, 2>({}, a, panel_tiles(p, step), count, step ? &kept : nullptr,
-                              last ? BlockSums{sums} : kept, [&](int64_t, int) KP_LAMBDA_INLINE {
-            for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
-            ahead += 64 * lines;
-          });
-          if (last) finish(sums, first + r, rows - r < kPairRows ? rows - r : kPairRows, p);
-        }
-      }
-    }
-  }
-
-  bool spills(int64_t rows) const { return rows > kWholeRows && steps > kSliceSteps; }
-
-  void multiply_panels(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end,
-                       float* spilled) const {
-    mark(rows <= kTileRows ? paths::linear_tiles_few
-         : spills(rows)    ? paths::linear_tiles_slices
-                           : paths::linear_tiles_whole);
-    if (rows <= kTileRows) return multiply_few(x_tiles, first, rows, begin, end);
-    TileScope scope;
-    for (int64_t pass = 0; pass < rows; pass += kPassRows)
-      multiply_pass(x_tiles + pass / kTileRows * steps * kTileBytes, first + pass,
-                    rows - pass < kPassRows ? rows - pass : kPassRows, begin, end, rows <= kWholeRows,
-                    spilled);
-  }
-
-  void run() const {
-    const int64_t M = out.sizes[0], panels = packed.sizes[0];
-    const int64_t chunk = M < kTileChunkRows ? M : kTileChunkRows;
-    const int64_t tile_rows = chunk <= kTileRows ? 1 : 2 * divide_up(chunk, kPairRows);  // pairs read both
-    const int64_t x_bytes = tile_rows * steps * kTileBytes;
-    const int64_t spilled_bytes = spills(chunk) ? panels * (kPassRows / kPairRows) * kBlockFloats * 4 : 0;
-    auto* x_tiles = static_cast<char*>(call_scratch(x_bytes + spilled_bytes));
-    auto* spilled = reinterpret_cast<float*>(x_tiles + x_bytes);
-    for (int64_t first = 0; first < M; first += chunk) {
-      const int64_t rows = M - first < chunk ? M - first : chunk;
-      pack_rows(first, rows, x_tiles);
-      parallel_for(panels, panel_grain(rows / 8, steps * kBlockK), [&](int64_t begin, int64_t end) {
-        multiply_panels(x_tiles, first, rows, begin, end, spilled);
-      });
     }
   }
 };

@@ -18,36 +18,18 @@
 #include "core/scratch.h"
 #include "kernels/packed_linear.h"
 #include "linear/parts.h"
+#include "linear/row_blocks.h"
 #include "simd/pairs.h"
 #include "simd/transpose.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int kRowBlock = kVectorBytes == 64 ? 12 : kVectorBytes == 32 ? 3 : 1;
-constexpr int64_t kWidenedBlocks = 6, kGroupRows = 96, kDeepBlocks = 32, kRunPanels = 64, kChunkRows = 1024;
+constexpr int64_t kWidenedBlocks = 6, kDeepBlocks = 32;
 
 KP_PATH(linear_vectors_few);
 KP_PATH(linear_vectors_many);
 KP_PATH(linear_vectors_slices);
-
-template <int N>
-struct Count {
-  static constexpr int value = N;
-};
-
-// Calls body(Count<R>) with the smallest row block that holds `rows`.
-template <class Body>
-KP_INLINE void with_row_block(int64_t rows, const Body& body) {
-  if (rows <= 1) return body(Count<1>{});
-  if constexpr (kRowBlock >= 2)
-    if (rows <= 2) return body(Count<2>{});
-  if constexpr (kRowBlock > 4)
-    if (rows <= 4) return body(Count<4>{});
-  if constexpr (kRowBlock > 8)
-    if (rows <= 8) return body(Count<8>{});
-  body(Count<kRowBlock>{});
-}
 
 // Sixteen outputs at two neighbouring k, from a packed tile: pairs of 16-bit elements stand side by side,
 // floats in rows.
@@ -57,21 +39,6 @@ KP_INLINE void load_outputs(const T* tile, int pair, F32x16& even, F32x16& odd) 
     load_split(tile + kPair * pair, even, odd);
   else
     load_pair(tile + kPair * pair, even, odd);
-}
-
-// What to prefetch beside a product: `step` bytes further on for each pair of k.
-struct Ahead {
-  const char* at;
-  int64_t step;
-};
-
-// The stream of the weights themselves, into L1; or a share of the next slice, into L2.
-template <bool kStream>
-KP_INLINE void prefetch(Ahead& ahead) {
-  __builtin_prefetch(ahead.at, 0, kStream ? 3 : 2);
-  if constexpr (kStream)
-    for (int64_t line = 64; line < ahead.step; line += 64) __builtin_prefetch(ahead.at + line, 0, 3);
-  ahead.at += ahead.step;
 }
 
 // sums += x w over `blocks` blocks of 32 k; x holds kRows values for each k.

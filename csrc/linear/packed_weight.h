@@ -15,16 +15,19 @@ inline std::array<int64_t, 6> packed_weight_shape(int64_t N, int64_t K, Dtype dt
   return {blocks(N), blocks(K), 2, 32 / r, 16, r};
 }
 
+inline void check_contiguous(Arg arg) {
+  int64_t stride = 1;
+  for (int d = arg.view.dim - 1; d >= 0; stride *= arg.view.sizes[d--])
+    KP_CHECK_VALUE(arg.view.sizes[d] == 1 || arg.view.strides[d] == stride, arg.name, " must be contiguous");
+}
+
 inline void check_packed_weight(Arg packed, int64_t N, int64_t K) {
   check_float(packed);
   KP_CHECK_VALUE(N >= 1, "N must be at least 1, got ", N);
   KP_CHECK_VALUE(K >= 1, "K must be at least 1, got ", K);
   const auto shape = packed_weight_shape(N, K, packed.view.dtype);
   check_shape(packed, {shape[0], shape[1], shape[2], shape[3], shape[4], shape[5]});
-  int64_t stride = 1;
-  for (int d = 5; d >= 0; stride *= packed.view.sizes[d--])
-    KP_CHECK_VALUE(packed.view.sizes[d] == 1 || packed.view.strides[d] == stride, packed.name,
-                   " must be contiguous");
+  check_contiguous(packed);
 }
 
 }  // namespace kernelpair

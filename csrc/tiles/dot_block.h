@@ -82,7 +82,7 @@ KP_INLINE void multiply_tile(TileShape shape, int i, int j, const A& a, const B&
   if (shape.rows & 1) multiply_rows<1, kColumns>(i, row, j, columns, a, b, steps, from, to, between);
 }
 
-template <int kDown, int kAcross, class A, class B, class Between>
+template <int kDown, int kAcross, class Product = Bf16Product, class A, class B, class Between>
 KP_INLINE void block_product(TileShape shape, const A& a, const B& b, int64_t steps, const BlockSums* from,
                              const BlockSums& to, const Between& between) {
   constexpr int kColumns = kAcross % 2 ? 1 : 2;

@@ -24,6 +24,16 @@ inline void require(bool legal) {
 int rows_of(int tile) { return state.shapes.rows[tile]; }
 int bytes_of(int tile) { return state.shapes.row_bytes[tile]; }
 
+void add_product(Product& sums, int c, int a, int b) {
+  require(state.configured && c != a && c != b && a != b);
+  const int dwords = bytes_of(a) / 4;
+  require(rows_of(c) == rows_of(a) && bytes_of(c) == bytes_of(b) && rows_of(b) == dwords);
+  sums(state.tiles[c], state.tiles[a], state.tiles[b], rows_of(c), dwords);
+  if (bytes_of(c) < kRowBytes)  // columns past the tile stay zero
+    for (int m = 0; m < rows_of(c); ++m)
+      std::memset(state.tiles[c].row[m] + bytes_of(c), 0, kRowBytes - bytes_of(c));
+}
+
 }  // namespace
 
 void configure(const TileShapes& shapes) {
@@ -53,14 +63,7 @@ void store(int tile, void* data, int64_t stride) {
     std::memcpy(static_cast<char*>(data) + r * stride, state.tiles[tile].row[r], bytes_of(tile));
 }
 
-void bf16_product(int c, int a, int b) {
-  require(state.configured && c != a && c != b && a != b);
-  const int pairs = bytes_of(a) / 4;
-  require(rows_of(c) == rows_of(a) && bytes_of(c) == bytes_of(b) && rows_of(b) == pairs);
-  bf16_sums(state.tiles[c], state.tiles[a], state.tiles[b], rows_of(c), pairs);
-  if (bytes_of(c) < kRowBytes)  // columns past the tile stay zero
-    for (int m = 0; m < rows_of(c); ++m)
-      std::memset(state.tiles[c].row[m] + bytes_of(c), 0, kRowBytes - bytes_of(c));
-}
+void bf16_product(int c, int a, int b) { add_product(bf16_sums, c, a, b); }
+void int8_product(int c, int a, int b) { add_product(ss8_sums, c, a, b); }
 
 }  // namespace kernelpair::soft_tile

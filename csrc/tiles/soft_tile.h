@@ -23,6 +23,7 @@ void zero(int tile);
 void load(int tile, const void* data, int64_t stride);
 void store(int tile, void* data, int64_t stride);
 void bf16_product(int c, int a, int b);
+void int8_product(int c, int a, int b);
 }  // namespace soft_tile
 
 }  // namespace kernelpair

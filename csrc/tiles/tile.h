@@ -10,7 +10,7 @@
 //   tile_release();
 //
 // A bf16 product reads A as rows of 32 bf16 along k, and B with k in pairs: row p, column n holds B[2p][n],
-// B[2p+1][n].
+// B[2p+1][n]. An int8 product has 64 bytes along k, in quads, and exact sums in int32.
 #pragma once
 
 #include "tiles/soft_tile.h"
@@ -47,6 +47,11 @@ KP_INLINE void tile_bf16() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
 }
 
+template <int C, int A, int B>
+KP_INLINE void tile_int8() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+}
+
 #else
 
 // Tiers without tiles compile the same templates, never run them.
@@ -71,6 +76,11 @@ KP_INLINE void tile_store(void* data, int64_t stride) {
 template <int C, int A, int B>
 KP_INLINE void tile_bf16() {
   soft_tile::bf16_product(C, A, B);
+}
+
+template <int C, int A, int B>
+KP_INLINE void tile_int8() {
+  soft_tile::int8_product(C, A, B);
 }
 
 #endif

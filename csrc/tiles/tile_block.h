@@ -1,11 +1,12 @@
-// Products of bf16 tiles in blocks: kDown tiles of A, one below the other, times kAcross tiles of B side by
+// Products of tiles in blocks, of bf16 or bytes: kDown tiles of A, one below the other, times kAcross tiles of B side by
 // side.
 //
 //   TileScope scope;                                      // inside the parallel loop's body
 //   block_product<2, 2>({}, a, b, steps, nullptr, sums);  // sums = A B over steps of 32 along k; or + *from
 //
 // A tile of A is 16 rows of 32 bf16 along k; a tile of B holds k in pairs: row p, column n has B[2p][n],
-// B[2p+1][n]. Where they lie is up to the caller: a(i, step) and b(j, step) give a TilePlace. In a block of 2
+// B[2p+1][n]. Of bytes (Int8Product, in the tiers with tiles alone) both have 64 along k, in quads; sums are
+// int32 in the places of floats. Where they lie is up to the caller: a(i, step) and b(j, step) give a TilePlace. In a block of 2
 // x 2 two loads feed two products, so that operands in L1 reach 0.8-0.9 of the tiles' peak; every shape with
 // fewer products a load costs a quarter more.
 //
@@ -25,6 +26,24 @@ constexpr bool kHasTiles = false;
 #else
 constexpr bool kHasTiles = true;
 #endif
+#if defined(KP_PRODUCTS_TILE_REGISTERS) || defined(KP_PRODUCTS_SOFT_TILES)
+constexpr bool kHasByteTiles = true;
+#else
+constexpr bool kHasByteTiles = false;
+#endif
+
+struct Bf16Product {
+  template <int C, int A, int B>
+  KP_INLINE static void add() {
+    tile_bf16<C, A, B>();
+  }
+};
+struct Int8Product {
+  template <int C, int A, int B>
+  KP_INLINE static void add() {
+    tile_int8<C, A, B>();
+  }
+};
 
 // Where a tile lies: its first row, and the bytes from row to row.
 struct TilePlace {
@@ -97,7 +116,7 @@ KP_INLINE void tile_load(TilePlace place) {
 constexpr int kBlockPasses = 1;
 
 // Sums in tiles 0-3, tiles of A pass through 4 and 5, those of B through 6 and 7.
-template <int kDown, int kAcross, class A, class B, class Between>
+template <int kDown, int kAcross, class Product = Bf16Product, class A, class B, class Between>
 KP_INLINE void block_product(TileShape, const A& a, const B& b, int64_t steps, const BlockSums* from,
                              const BlockSums& to, const Between& between) {
   static_assert(kDown * kAcross <= 4);
@@ -116,7 +135,7 @@ KP_INLINE void block_product(TileShape, const A& a, const B& b, int64_t steps, c
         constexpr int kB = 6 + j % 2;
         if constexpr (i == 0) tile_load<kB>(b(j, s));
         if constexpr (i == 0 && j == 0) tile_load<kA>(a(i, s));
-        tile_bf16<i * kAcross + j, kA, kB>();
+        Product::template add<i * kAcross + j, kA, kB>();
       });
     });
   }

@@ -1,0 +1,47 @@
+// The rows of a linear layer's x [..., K] and of its fresh result [..., N], for the operators.
+#pragma once
+
+#include <vector>
+
+#include "core/operator.h"
+
+namespace kernelpair {
+
+// x as rows: more dimensions than a View holds are folded by torch, which copies only if it must.
+inline Tensor with_known_rank(const Tensor& x, int64_t rows, int64_t K) {
+  return x.dim() <= kMaxRank ? x : torch::stable::reshape(x, {rows, K});
+}
+
+struct CallRows {
+  int64_t rows = 1;
+  std::vector<int64_t> out_sizes;
+  Tensor folded;  // holds what x views
+  View x;
+
+  CallRows(const Tensor& x_in, int64_t N, int64_t K) : folded(x_in) {
+    const auto sizes = x_in.sizes();
+    KP_CHECK_VALUE(sizes.size() >= 1 && sizes[sizes.size() - 1] == K, "x must have K = ", K, " columns");
+    out_sizes.assign(sizes.data(), sizes.data() + sizes.size());
+    out_sizes.back() = N;
+    for (size_t d = 0; d + 1 < sizes.size(); ++d) rows *= sizes[d];
+    folded = with_known_rank(x_in, rows, K);
+    x = view_of("x", folded);
+  }
+
+  Tensor new_result(Dtype dtype) const { return new_tensor(out_sizes.data(), out_sizes.size(), dtype); }
+
+  // [rows, N], contiguous.
+  View rows_of(const Tensor& result, Dtype dtype) const {
+    View view;
+    view.data = result.data_ptr();
+    view.dtype = dtype;
+    view.dim = 2;
+    view.sizes[0] = rows;
+    view.sizes[1] = view.strides[0] = out_sizes.back();
+    view.strides[1] = 1;
+    view.defined = true;
+    return view;
+  }
+};
+
+}  // namespace kernelpair
