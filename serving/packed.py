@@ -26,6 +26,20 @@ class PackedWeight:
 
 
 @dataclass(frozen=True)
+class PackedInt8Weight:
+    """An immutable packed int8 weight [N, K] of a linear layer.
+
+    `data` has shape [ceil(N/32), ceil(K/64), 2, 16, 16, 4]; `sums` holds the sum of each of its N rows, in int32.
+    """
+
+    data: Tensor
+    sums: Tensor
+    layout: str
+    N: int
+    K: int
+
+
+@dataclass(frozen=True)
 class PackedConvWeight:
     """An immutable packed weight [dim, width] of a depthwise convolution; `data` is [ceil(dim/32), ceil(width/2), 32, 2]."""
 

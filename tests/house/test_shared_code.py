@@ -26,6 +26,7 @@ PLANTED = {  # id -> file, text, what stands there instead
     "bias-of-any-size": ("checks.py", "if bias is not None and list(bias.shape)", "if bias is None and list(weight.shape)"),
     "pad-by-default": ("metadata.py", "pad_slot: int | None = None", "pad_slot: int | None = -1"),
     "weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedWeight", "@dataclass\nclass PackedWeight"),
+    "int8-weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedInt8", "@dataclass\nclass PackedInt8"),
     "conv-weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedConv", "@dataclass\nclass PackedConv"),
     "window-by-default": ("layers.py", "sliding_window: int = -1", "sliding_window: int = 0"),
     "rows-without-pads": ("batch.py", "return self.size if self.padded_size is None else self.padded_size", "return self.size"),

@@ -1,0 +1,188 @@
+// int8_linear on vectors: rows as quads of bytes, row blocks against panels of 32 outputs, exact sums in int32.
+//
+// | number       | value         | why                                                                      |
+// |--------------|---------------|--------------------------------------------------------------------------|
+// | kByteRows    | 8 / 3 / 1     | sums of two half panels: 16 of 32 registers, 12 of 16, 8 of 16           |
+// | unroll       | 4             | quads a turn of the loop: shorter turns stop at half of the peak of VNNI |
+// | kSliceBlocks | 12            | 768 k of a panel (24 KiB) and of a row block (6 KiB with VNNI) stay in L1 |
+// | kGroupRows   | 96            | rows that share one reading of a slice of the weights ...                |
+// | kDeepBlocks  | 64 / 32       | ... of which 4096 k (2048 without VNNI: 384 KiB) stay in L2; sums wait   |
+// | kRunPanels   | 64            | ... for as many panels at a time: waiting sums of 768 KiB a thread       |
+// | kStreamAhead | 16 KiB        | one row block: how far the weight stream is prefetched                   |
+// | kChunkRows   | 1024          | bounds the copy of x at 1 KiB of memory for each k (2 without VNNI)      |
+#pragma once
+
+#include "core/parallel.h"
+#include "core/path.h"
+#include "core/scratch.h"
+#include "linear/int8_parts.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+constexpr int kByteRows = kVectorBytes == 64 ? 8 : kRowBlock;
+constexpr int64_t kSliceBlocks = 12, kDeepBlocks = 64 / kQuadDwords;
+constexpr int64_t kBlockQuads = kByteBlockWidth / 4;
+
+KP_PATH(int8_vectors_few);
+KP_PATH(int8_vectors_many);
+KP_PATH(int8_vectors_slices);
+
+// sums += rows x weights over `blocks` blocks; x holds the quads of kRows rows for each four k. The sums of row r
+// lie at 32 r.
+template <int kRows, bool kStream>
+KP_NOINLINE void multiply_blocks(const uint32_t* x, const int8_t* weights, int64_t blocks, Ahead ahead,
+                                 bool fresh, int32_t* kept) {
+  I32x16 sums[kRows][2] = {};
+#pragma GCC unroll 12
+  for (int r = 0; !fresh && r < kRows; ++r) {
+    sums[r][0] = load_dwords(kept + r * kPanelColumns);
+    sums[r][1] = load_dwords(kept + r * kPanelColumns + kLanes);
+  }
+  for (int64_t b = 0; b < blocks; ++b, weights += kBlockBytes)
+#pragma GCC unroll 4
+    for (int64_t quad = 0; quad < kBlockQuads; ++quad, x += kRows * kQuadDwords) {
+      prefetch<kStream>(ahead);
+      const Quads low = load_quads(weights + 64 * quad);
+      const Quads high = load_quads(weights + kHalfBlockBytes + 64 * quad);
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+        sums[r][0] = add_products(sums[r][0], x + r * kQuadDwords, low);
+        sums[r][1] = add_products(sums[r][1], x + r * kQuadDwords, high);
+      }
+    }
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r) {
+    store_dwords(kept + r * kPanelColumns, sums[r][0]);
+    store_dwords(kept + r * kPanelColumns + kLanes, sums[r][1]);
+  }
+}
+
+// The rows `first` to `first + rows` of a call, in blocks of quads.
+struct RowChunk {
+  int64_t first, rows;
+  uint32_t* quads;
+};
+
+struct VectorInt8 {
+  const Int8LinearArguments& call;
+  ChunkScales& scales;
+  const ByteRows rows{call};
+  int64_t N = call.out.sizes[1];
+  int64_t blocks = call.data.sizes[1];  // of 64 k in a panel
+  int64_t row_dwords = blocks * kBlockQuads * kQuadDwords;
+
+  KP_INLINE const int8_t* panel(int64_t p) const {
+    return at<int8_t>(call.data, 0) + p * blocks * kBlockBytes;
+  }
+
+  // One block of rows as [k / 4][kRows]; zeros behind K and behind the last row.
+  template <int kRows>
+  void pack_row_block(const RowChunk& chunk, int64_t block, int64_t live) const {
+    const int64_t width = blocks * kByteBlockWidth;
+    uint32_t* to = chunk.quads + block * kByteRows * row_dwords;
+    auto* room = static_cast<int8_t*>(thread_scratch(width));
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t m = block * kByteRows + r, K = r < live ? rows.K : 0;
+      const int8_t* bytes = K ? rows.row(chunk.first + m, room, scales.of_row[m]) : nullptr;
+      uint32_t* quads = to + r * kQuadDwords;
+      int64_t k = 0;
+      for (; k + 4 <= K; k += 4, quads += kRows * kQuadDwords) spread_quad(bytes + k, quads);
+      for (; k < width; k += 4, quads += kRows * kQuadDwords) {
+        int8_t quad[4] = {};
+        if (k < K) __builtin_memcpy(quad, bytes + k, K - k);
+        spread_quad(quad, quads);
+      }
+    }
+  }
+
+  void pack_rows(const RowChunk& chunk) const {
+    parallel_for(divide_up(chunk.rows, kByteRows), (1 << 18) / (kByteRows * row_dwords) + 1,
+                 [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t live = least(chunk.rows - block * kByteRows, kByteRows);
+        with_row_block<kByteRows>(
+            live, [&](auto count) { pack_row_block<decltype(count)::value>(chunk, block, live); });
+      }
+    });
+  }
+
+  // `live` rows of a chunk from row `row` on, whose sums with panel p are complete.
+  void finish(const RowChunk& chunk, int64_t row, int64_t live, int64_t p, const int32_t* kept) const {
+    const PanelOutputs outputs(call, p);
+    with_float(call.out.dtype, [&](auto element) {
+      auto* out = at<decltype(element)>(call.out, chunk.first + row, p * kPanelColumns);
+      for (int64_t r = 0; r < live; ++r, out += N, kept += kPanelColumns)
+        outputs.store(out, kept, kept + kLanes, scales.of_row[row + r], kQuadShift);
+    });
+  }
+
+  // One row block: the weights pass once, from memory to registers.
+  void multiply_few(const RowChunk& chunk, int64_t begin, int64_t end) const {
+    alignas(64) int32_t kept[kByteRows * kPanelColumns];
+    for (int64_t p = begin; p < end; ++p) {
+      const Ahead stream{reinterpret_cast<const char*>(panel(p)) + kStreamAhead, kBlockBytes / kBlockQuads};
+      with_row_block<kByteRows>(chunk.rows, [&](auto count) {
+        multiply_blocks<decltype(count)::value, true>(chunk.quads, panel(p), blocks, stream, true, kept);
+      });
+      finish(chunk, 0, chunk.rows, p, kept);
+    }
+  }
+
+  // Blocks `from` to `until` of one panel against a group of rows, a slice after the other; the next slice is
+  // prefetched meanwhile.
+  void multiply_group(const RowChunk& chunk, int64_t group, int64_t live, int64_t p, int64_t from,
+                      int64_t until, int32_t* kept) const {
+    for (; from < until; from += kSliceBlocks) {
+      const int64_t count = least(until - from, kSliceBlocks);
+      const int8_t* slice = panel(p) + from * kBlockBytes;
+      const int64_t share = kBlockBytes / kBlockQuads / divide_up(live, kByteRows) + 1;
+      Ahead ahead{reinterpret_cast<const char*>(slice) + count * kBlockBytes, share};
+      for (int64_t r = 0; r < live; r += kByteRows, ahead.at += share * count * kBlockQuads)
+        with_row_block<kByteRows>(live - r, [&](auto block_rows) {
+          constexpr int kRows = decltype(block_rows)::value;
+          const uint32_t* x =
+              chunk.quads + (group + r) * row_dwords + from * kBlockQuads * kRows * kQuadDwords;
+          multiply_blocks<kRows, false>(x, slice, count, ahead, from == 0, kept + r * kPanelColumns);
+        });
+    }
+    if (until == blocks) finish(chunk, group, live, p, kept);
+  }
+
+  // Rows in groups, panels in runs, k in deep slices.
+  void multiply_many(const RowChunk& chunk, int64_t begin, int64_t end) const {
+    const int64_t run = blocks > kDeepBlocks ? least(end - begin, kRunPanels) : 1;
+    auto* kept = static_cast<int32_t*>(thread_scratch(4 * run * kGroupRows * kPanelColumns));
+    for (int64_t group = 0; group < chunk.rows; group += kGroupRows) {
+      const int64_t live = least(chunk.rows - group, kGroupRows);
+      for (int64_t first = begin; first < end; first += run)
+        for (int64_t from = 0; from < blocks; from += kDeepBlocks)
+          for (int64_t p = first; p < least(first + run, end); ++p)
+            multiply_group(chunk, group, live, p, from, least(from + kDeepBlocks, blocks),
+                           kept + (p - first) * kGroupRows * kPanelColumns);
+    }
+  }
+
+  void multiply_panels(const RowChunk& chunk, int64_t begin, int64_t end) const {
+    if (chunk.rows <= kByteRows) {
+      mark(paths::int8_vectors_few);
+      return multiply_few(chunk, begin, end);
+    }
+    mark(blocks > kDeepBlocks ? paths::int8_vectors_slices : paths::int8_vectors_many);
+    multiply_many(chunk, begin, end);
+  }
+
+  void run() const {
+    const int64_t M = call.out.sizes[0], panels = call.data.sizes[0], most = least(M, kChunkRows);
+    auto* quads = static_cast<uint32_t*>(call_scratch(4 * round_up(most, kByteRows) * row_dwords));
+    for (int64_t first = 0; first < M; first += most) {
+      const RowChunk chunk{first, least(M - first, most), quads};
+      pack_rows(chunk);
+      parallel_for(panels, panel_grain(chunk.rows / 4, blocks * kByteBlockWidth),
+                   [&](int64_t begin, int64_t end) { multiply_panels(chunk, begin, end); });
+    }
+  }
+};
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER

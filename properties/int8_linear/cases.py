@@ -1,0 +1,233 @@
+"""int8_linear: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import optimized.int8_linear as optimized
+import reference.int8_linear as reference
+from kernelpair.call.layout import ANY_STRIDES, READ_ONLY
+from kernelpair.call.values import generator, small_integers, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.quantize_rows_int8.cases import HIGHEST, LOWEST, place_ends
+from properties.shared.strategies import any_of, around, between, common, either, together
+from reference.pack_int8_weight import pack_int8_weight
+from serving import PackedInt8Weight
+
+ROWS = (1, 2, 3, *around(4), *around(8), 16, 24, *around(32), 101, 0)  # M
+OUTPUTS = (1, 7, *around(16), *around(32), 64, 96, 416)  # N
+DEPTHS = (1, 2, 3, *around(4), *around(32), *around(64), 96, 768, 1023, 4096)  # K
+LONGEST = 65_536  # K of one case in 32, with extreme values
+DEEP = 4200  # K of one case in 32, with few columns
+LONG = 1031  # rows of one case in 32: more than a kernel copies at a time
+MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
+MOST_EMULATED = 1_000_000  # 10 ms of software tiles
+DTYPES = ("float32", "bfloat16", "float16")
+VALUES = ("uniform", "exact", "ends")
+MAGNITUDES = (1.0, 1e-3, 1e2)
+LAYOUT = "vnni4-n32k64"
+LAYOUTS = {
+    "x": READ_ONLY, "q": READ_ONLY, "scale": ANY_STRIDES, "azp": ANY_STRIDES, "data": ("offset",), "sums": ANY_STRIDES,
+    "w_scale": ANY_STRIDES, "bias": ANY_STRIDES,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Case(Case):
+    """Rows [*outer, K] times W [N, K], plus a bias [N]: floats that are quantized on the way, or bytes with scales."""
+
+    form: Literal["linear", "matmul"] = "linear"
+    outer: tuple[int, ...] = (1,)
+    N: int = 1
+    K: int = 1
+    symmetric: bool = True
+    bias: str = ""
+    """Its dtype; empty for none."""
+    values: Literal["uniform", "exact", "ends"] = "uniform"
+    """`exact`: scales are powers of 2 and sums below 2^24, so that only the last rounding is left; `ends`: the largest bytes of
+    either sign, alone or mixed, whose sums and compensations are the largest. Scales are such that float16 holds the results."""
+    magnitude: float = 1.0
+    """Of x, or of the scales of its rows."""
+
+
+FIELDS = together({
+    **common(LAYOUTS, []),
+    "dtype": any_of(*DTYPES),
+    "form": any_of("linear", "linear", "matmul"),
+    "symmetric": either,
+    "values": any_of(*VALUES),
+    "bias": any_of("", *DTYPES),
+    "magnitude": any_of(*MAGNITUDES),
+})  # fmt: skip
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> Int8Case:
+    """Any sizes within the budget, forms, dtypes, strides and values."""
+    fields = draw(FIELDS)
+    N, K = draw(any_of(*OUTPUTS), label="N"), draw(any_of(*DEPTHS), label="K")
+    M = draw(any_of(*(rows for rows in ROWS if rows * N * K <= MOST_PRODUCTS)), label="M")
+    rare = draw(between(0, 31), label="rare")
+    if rare == 31:
+        M, N, K, fields["values"] = min(M, 2), min(N, 7), LONGEST, "ends"
+    if rare == 29:  # sums that are put away between slices of K
+        M, N, K = 65, min(N, 7), DEEP
+    if rare == 30:
+        M, N, K = LONG, min(N, 7), min(K, 31)
+    shapes = [(M,)]
+    if fields["form"] == "linear":
+        shapes += [(2, M), (M, 3), (2, 1, M)] + ([()] if M == 1 else [])
+    outer = draw(any_of(*(shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS)), label="outer")
+    return completed(fields, outer, N, K)
+
+
+def completed(fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> Int8Case:
+    """The case of these sizes; of magnitude 1 where its values are of a kind of their own. A single row is not expanded: it
+    would be so along K."""
+    magnitude = fields["magnitude"] if fields["values"] == "uniform" and K <= 512 else 1.0
+    layout = {name: kind for name, kind in fields["layout"].items() if outer or (name, kind) != ("x", "expanded")}
+    return Int8Case(**fields | {"outer": outer, "N": N, "K": K, "magnitude": magnitude, "layout": layout})
+
+
+def _bytes(case: Int8Case, name: str, shape: tuple[int, int], limit: int = 128) -> Tensor:
+    """Bytes in [-limit, limit), or the ends alone: -128 and 127, in rows of one sign and mixed ones."""
+    drawn = generator(case.seed, name)
+    if case.values != "ends":
+        return torch.from_numpy(drawn.integers(-limit, limit, size=shape, dtype="int8"))
+    mixed = torch.from_numpy(drawn.integers(0, 2, size=shape, dtype="int8"))
+    kind = torch.from_numpy(drawn.integers(0, 3, size=(shape[0], 1)))
+    return torch.where(torch.where(kind == 2, mixed, kind.to(torch.int8)) > 0, 127, -128).to(torch.int8)
+
+
+def _exact_rows(case: Int8Case, rows: int) -> Tensor:
+    """x whose scales come out as powers of 2, and its codes as the multiples of them that it is made of."""
+    drawn = generator(case.seed, "x")
+    low, high = (-127, 127) if case.symmetric else (LOWEST, HIGHEST)
+    codes = drawn.integers(low, high, size=(rows, case.K), endpoint=True).astype("float32")
+    place_ends(codes, drawn, low, high)
+    return torch.from_numpy(codes) * torch.exp2(-torch.from_numpy(drawn.integers(6, 9, size=(rows, 1))))
+
+
+def _x(case: Int8Case, dtype: torch.dtype) -> Tensor:
+    rows = prod(case.outer)
+    if case.values == "exact" and (case.symmetric or case.K > 1):
+        x = _exact_rows(case, rows)
+    elif case.values == "ends":
+        x = _bytes(case, "x", (rows, case.K)).float() / 2**14
+    else:
+        x = uniform(case.seed, "x", (rows, case.K), scale=case.magnitude)
+    return x.to(dtype).reshape(*case.outer, case.K)
+
+
+def exact(case: Int8Case) -> bool:
+    """Whether nothing but the last rounding is left. A single column of asymmetric rows leaves no room for an exact scale."""
+    return case.values == "exact" and (case.form == "matmul" or case.symmetric or case.K > 1)
+
+
+def _quantized(case: Int8Case, rows: int) -> Inputs:
+    q = _bytes(case, "q", (rows, case.K))
+    drawn = generator(case.seed, "scale")
+    if case.values == "uniform":
+        scale = (uniform(case.seed, "scale", (rows,)).abs() + 0.25) * case.magnitude / 128
+    else:
+        scale = torch.exp2(-torch.from_numpy(drawn.integers(6, 9, size=rows)).float() - 9 * (case.values == "ends"))
+    azp = torch.from_numpy(drawn.integers(-128, 127, size=rows, dtype="int32", endpoint=True))
+    if case.values == "ends":
+        azp = torch.where(azp < 0, -128, 127).to(torch.int32)
+    return {"q": q, "scale": scale, "azp": None if case.symmetric else azp}
+
+
+def _weight(case: Int8Case) -> Inputs:
+    """Small bytes where sums are to stay exact in float32, some of them -128 where there is room; some scales are 0."""
+    weight = _bytes(case, "weight", (case.N, case.K), 8 if case.values == "exact" else 128)
+    if case.values == "exact" and case.K <= 512:
+        weight[:, :: max(case.K // 3, 1)] = -128
+    drawn = generator(case.seed, "w_scale")
+    steps = torch.exp2(-torch.from_numpy(drawn.integers(0, 2 if case.values == "exact" else 8, size=case.N)).float())
+    w_scale = steps if case.values == "exact" else steps * (1 + uniform(case.seed, "w_scale", (case.N,)).abs()) / 64
+    if case.N > 8:
+        w_scale[7] = 0.0
+    data, sums = pack_int8_weight(weight)
+    return {"data": data, "sums": sums, "N": case.N, "K": case.K, "w_scale": w_scale}
+
+
+def _bias(case: Int8Case) -> Tensor | None:
+    if not case.bias:
+        return None
+    dtype: torch.dtype = getattr(torch, case.bias)
+    if case.values == "exact":
+        return small_integers(case.seed, "bias", (case.N,), dtype)
+    return uniform(case.seed, "bias", (case.N,), dtype, scale=min(case.magnitude, 1.0))
+
+
+def inputs(case: Int8Case) -> Inputs:
+    """Rows of floats or bytes, a packed weight, scales and a bias."""
+    bias = _bias(case)
+    if case.form == "matmul":
+        rows = _quantized(case, prod(case.outer))
+        return {"form": case.form, **rows, **_weight(case), "bias": bias, "out_dtype": case.dtype}
+    x = _x(case, getattr(torch, case.dtype))
+    return {"form": case.form, "x": x, **_weight(case), "bias": bias, "symmetric": case.symmetric}
+
+
+def _packed(given: Inputs, layout: str | None) -> Any:
+    """The packed weight that its parts make; without a layout a plain tensor in its place."""
+    data, sums, N, K = (given.pop(name) for name in ("data", "sums", "N", "K"))
+    return data if layout is None else PackedInt8Weight(data, sums, layout, N, K)
+
+
+def call_reference(form: str, layout: str | None = LAYOUT, **given: Any) -> Tensor:
+    """The reference with the packed weight's parts as arguments, so that each can be placed and made wrong. Where the scales
+    are float64, as for the truth, so is the result."""
+    packed = _packed(given, layout)
+    if form == "linear":
+        return reference.int8_linear(packed=packed, **given)
+    dtype = given.pop("out_dtype")
+    wide = isinstance(given["scale"], Tensor) and given["scale"].dtype == torch.float64
+    return reference.int8_matmul(packed=packed, out_dtype=torch.float64 if wide else _dtype(dtype), **given)
+
+
+def call_optimized(form: str, layout: str | None = LAYOUT, **given: Any) -> Tensor:
+    """The kernel, likewise."""
+    packed = _packed(given, layout)
+    if form == "linear":
+        return optimized.int8_linear(packed=packed, **given)
+    return optimized.int8_matmul(packed=packed, out_dtype=_dtype(given.pop("out_dtype")), **given)
+
+
+def _dtype(name: Any) -> Any:
+    return getattr(torch, name) if isinstance(name, str) else name
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no rows": lambda case: 0 in case.outer,
+    "x of one dimension": lambda case: case.outer == (),
+    "x of four dimensions": lambda case: len(case.outer) == 3,
+    "rows of bytes": lambda case: case.form == "matmul" and case.outer > (1,),
+    "zero points": lambda case: not case.symmetric and prod(case.outer) > 1,
+    "x expanded": lambda case: case.layout.get("x") == "expanded" and case.form == "linear" and case.outer[:1] > (1,),
+    "partial panel": lambda case: case.N % 32 > 0,
+    "K that cuts a quad": lambda case: case.K % 4 > 0,
+    "K that cuts a block": lambda case: case.K % 64 > 0,
+    "the longest K": lambda case: case.K == LONGEST,
+    "more than 1024 rows": lambda case: prod(case.outer) > 1024,
+    "misaligned weight": lambda case: case.layout.get("data") == "offset",
+    **{f"values {kind}": lambda case, kind=kind: case.values == kind for kind in VALUES},  # type: ignore[misc]
+    **{f"bias {dtype}": lambda case, dtype=dtype: case.bias == dtype for dtype in DTYPES},  # type: ignore[misc]
+}
+
+
+def small(case: Int8Case) -> bool:
+    """Whether tiles in software multiply it in time: few products, or one long dimension alone."""
+    return (
+        max(prod(case.outer), 16) * max(case.N, 32) * max(case.K, 64) <= MOST_EMULATED
+        or (case.K == LONGEST and case.N <= 7 and prod(case.outer) <= 2)
+        or (case.K < 32 and case.N <= 7 and prod(case.outer) == LONG)
+        or (case.K == DEEP and case.N <= 7 and prod(case.outer) <= 130)
+    )

@@ -1,0 +1,45 @@
+"""int8_linear: cases with the sizes of users' models."""
+
+from collections.abc import Callable
+from functools import cache
+from math import prod
+from typing import Any
+
+from hypothesis import strategies as st
+
+from properties.int8_linear.cases import FIELDS, Int8Case, completed
+from properties.shared.strategies import any_of, shrinking
+
+# M, N, K: each as large as it gets, or two of them; the third is cut, for the truth takes a nanosecond a product.
+SHAPES = (
+    (1, 28_672, 96), (3, 33_000, 66), (1, 40, 14_336), (20, 33, 14_336), (1030, 96, 100), (70, 2304, 100), (1, 6144, 900),
+    (16, 5120, 80), (130, 40, 4200), (12, 200, 4300), (128, 1100, 64), (512, 3072, 4),
+)  # fmt: skip
+SLOW_SHAPES = ((1, 33_000, 24), (1, 40, 14_336), (40, 70, 4200), (70, 2304, 66), (130, 40, 4200), (1030, 96, 40))
+
+
+@cache
+def models(slow: bool) -> st.SearchStrategy[Int8Case]:
+    """Layers of an 8B model, a prompt of 1,030 tokens."""
+    return _models(SLOW_SHAPES if slow else SHAPES)
+
+
+@st.composite
+def _models(draw: st.DrawFn, table: tuple[tuple[int, int, int], ...]) -> Int8Case:
+    fields, (M, N, K) = draw(FIELDS), draw(any_of(*table), label="M, N, K")
+    sizes = [draw(shrinking(size), label=name) for name, size in (("M", M), ("N", N), ("K", K))]
+    return completed(fields, (sizes[0],), sizes[1], sizes[2])
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "rows": lambda case: prod(case.outer),
+    "columns": lambda case: case.N,
+    "panels": lambda case: case.N // 32,
+    "width": lambda case: case.K,
+    "blocks": lambda case: case.K // 64,
+    "steps": lambda case: case.K // 64,
+    "quads": lambda case: case.K // 4,
+    "bytes": lambda case: case.N * case.K,
+    "elements": lambda case: case.N * case.K,
+    "ahead": lambda case: case.N * case.K,
+}

@@ -1,0 +1,68 @@
+"""int8_linear: calls that both sides refuse."""
+
+from typing import Any
+
+import torch
+
+from kernelpair.contract.pair import Inputs
+from properties.int8_linear.cases import Int8Case
+from properties.shared.wrong_calls import cast, changed, entry, grown, made, one_rank_more, replaced, setting, sparse
+
+
+def _matmul(case: Any) -> bool:
+    return bool(case.form == "matmul")
+
+
+def _linear(case: Any) -> bool:
+    return bool(case.form == "linear")
+
+
+def _last_point(value: int) -> Any:
+    return entry("azp", lambda case, given: (len(given["azp"]) - 1, value), ValueError, when=_matmul)
+
+
+def _raw_weight(case: Int8Case, given: Inputs) -> Inputs:
+    return given | {"data": torch.ones(case.N, case.K, dtype=torch.int8), "layout": None}
+
+
+def _more(name: str, by: int) -> Any:
+    return lambda case, given: given | {name: given[name] + by}
+
+
+WRONG_CALLS = {
+    "x_columns": grown("x", -1, "K"),
+    "x_integers": cast("x", torch.int8),
+    "x_strides": sparse("x"),
+    "x_none": replaced("x", None, TypeError, when=_linear),
+    "x_scalar": changed("x", lambda x: x.new_zeros(()), ValueError),
+    "q_columns": grown("q", 1, "K"),
+    "q_unsigned": cast("q", torch.uint8),
+    "q_rank": one_rank_more("q"),
+    "q_strides": sparse("q"),
+    "scale_length": grown("scale", 0, "q"),
+    "scale_dtype": cast("scale", torch.bfloat16),
+    "scale_rank": one_rank_more("scale"),
+    "scale_none": replaced("scale", None, TypeError, when=_matmul),
+    "azp_length": grown("azp", 0, "q"),
+    "azp_dtype": cast("azp", torch.int64),
+    "azp_below": _last_point(-129),
+    "azp_above": _last_point(128),
+    "out_integers": replaced("out_dtype", "int32", TypeError, when=_matmul),
+    "out_none": replaced("out_dtype", None, TypeError, when=_matmul),
+    "data_rank": changed("data", lambda data: data.flatten(4), ValueError),
+    "data_floats": cast("data", torch.float32),
+    "data_N": made(_more("N", 32), ValueError, "data", "N"),
+    "data_K": made(_more("K", 64), ValueError, "data", "K"),
+    "N_zero": made(setting(N=0), ValueError, "N"),
+    "sums_length": grown("sums", 0, "N"),
+    "sums_dtype": cast("sums", torch.int64),
+    "weight_raw": made(_raw_weight, TypeError, "packed"),
+    "weight_packed_but_plain": made(setting(layout=None), TypeError, "packed"),
+    "layout_unknown": made(setting(layout="vnni2-n32k32"), ValueError, "layout"),
+    "w_scale_length": grown("w_scale", 0),
+    "w_scale_dtype": cast("w_scale", torch.float16),
+    "w_scale_none": replaced("w_scale", None, TypeError),
+    "bias_length": made(lambda case, given: given | {"bias": torch.zeros(case.N + 1)}, ValueError, "bias"),
+    "bias_rank": made(lambda case, given: given | {"bias": torch.zeros(1, case.N)}, ValueError, "bias"),
+    "bias_integers": made(lambda case, given: given | {"bias": torch.zeros(case.N, dtype=torch.int32)}, TypeError, "bias"),
+}
