@@ -24,14 +24,15 @@ def chunk_gated_delta_rule(
     use_qk_l2norm: bool = True,
     eps: float = 1e-5,
     scale: float | None = None,
+    accurate: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, HV, V] and the fresh final states of N sequences; sequence n owns tokens cu_seqlens[n]:cu_seqlens[n + 1].
 
     q, k [T, HK, K]; v [T, HV, V], HV % HK == 0, all of one float dtype; g [T, HV] float32 (log decay); beta [T, HV] float32 or
     q's dtype; initial_state [N, HV, K, V] ("kv") or [N, HV, V, K] ("vk"), float32 or bfloat16, None: zeros.
-    Uncovered tokens give 0. Raises TypeError (dtypes), ValueError (shapes, strides, scalars, offsets).
+    Uncovered tokens give 0. `accurate` asks kernels to round less; nothing here is rounded before the end. Raises TypeError (dtypes), ValueError (shapes, strides, scalars, offsets).
     """
-    _check_inputs(q, k, v, g, beta, cu_seqlens, state_layout, use_qk_l2norm, eps, scale)
+    _check_inputs(q, k, v, g, beta, cu_seqlens, state_layout, use_qk_l2norm, eps, scale, accurate)
     HV, K, V, N = v.shape[1], q.shape[2], v.shape[2], len(cu_seqlens) - 1
     shape = [N, HV, K, V] if state_layout == "kv" else [N, HV, V, K]
     if initial_state is not None:
@@ -71,6 +72,7 @@ def chunk_gated_delta_rule_pool(
     eps: float = 1e-5,
     scale: float | None = None,
     pad_slot: int | None = None,
+    accurate: bool = False,
 ) -> Tensor:
     """Outputs [T, HV, V]; sequence n starts from and ends in `state[state_indices[n]]`, which is changed in place.
 
@@ -79,7 +81,7 @@ def chunk_gated_delta_rule_pool(
     0), a sequence without tokens leaves its slot alone.
     Raises TypeError, ValueError (also a slot used twice, overlapping memory) and IndexError (slot out of range).
     """
-    _check_inputs(q, k, v, g, beta, cu_seqlens, state_layout, use_qk_l2norm, eps, scale)
+    _check_inputs(q, k, v, g, beta, cu_seqlens, state_layout, use_qk_l2norm, eps, scale, accurate)
     HV, K, V, N = v.shape[1], q.shape[2], v.shape[2], len(cu_seqlens) - 1
     checks.is_tensor("state", state, 4)
     checks.has_dtype("state", state, STATE_DTYPES)
@@ -148,6 +150,7 @@ def _check_inputs(
     use_qk_l2norm: bool,
     eps: float,
     scale: float | None,
+    accurate: bool,
 ) -> None:
     """What both forms ask of their common arguments."""
     for name, tensor in {"q": q, "k": k, "v": v}.items():
@@ -170,6 +173,7 @@ def _check_inputs(
     checks.offsets("cu_seqlens", cu_seqlens, T)
     checks.one_of("state_layout", state_layout, ("kv", "vk"))
     checks.is_bool("use_qk_l2norm", use_qk_l2norm)
+    checks.is_bool("accurate", accurate)
     checks.positive("eps", eps)
     if scale is not None:
         checks.positive("scale", scale)

@@ -22,6 +22,7 @@ struct Sizes {
   int64_t key_tiles;  // tiles of 16 channels over K, even
   int64_t strips;
   int64_t heads;  // value heads of one key head
+  int64_t parts;  // bf16 numbers whose sum is an operand that was fp32: 2 in an accurate call
 };
 
 // One chunk of one key head, shared by its value heads.
@@ -41,9 +42,9 @@ struct GateChunk {
   float* writing;           // exp(G_last - G) / |k|: the factor of w in the new state
   float decay;              // exp(G_last)
   float *diagonal, *below;  // fp32 A: [4] diagonal blocks; [2] blocks below them inside a half
-  Bf16* inverse;            // [2 halves][2] A tiles of (1 + A)^-1
-  Bf16* coupling;           // [2] A tiles: the second half's rows of A, the first half's columns
-  Bf16* attend;             // [4][2] A tiles of M
+  Bf16* inverse;            // [parts][2 halves][2] A tiles of (1 + A)^-1
+  Bf16* coupling;           // [parts][2] A tiles: the second half's rows of A, the first half's columns
+  Bf16* attend;             // [parts][4][2] A tiles of M
 };
 
 // One strip of columns: its products with k, q and the solve, as C tiles, and operands of the next products,
@@ -51,10 +52,16 @@ struct GateChunk {
 struct StripChunk {
   float *k_state, *q_state;  // [4][2] C tiles
   float* solved;             // [2][2] C tiles
-  Bf16* state;               // [depth][2] B tiles
-  Bf16* right_side;          // [2] B tiles
-  Bf16 *written, *carried;   // [2 halves][2] B tiles: w, and w times `writing`
+  Bf16* state;               // [parts][depth][2] B tiles
+  Bf16* right_side;          // [parts][2] B tiles
+  Bf16 *written, *carried;   // [parts][2 halves][2] B tiles: w, and w times `writing`
 };
+
+// From the first part of an operand to its second, in elements.
+constexpr int64_t kInversePart = 4 * kTileHalves, kCouplingPart = 2 * kTileHalves,
+                  kAttendPart = 8 * kTileHalves, kRightSidePart = 2 * kTileHalves,
+                  kWrittenPart = 4 * kTileHalves;
+KP_INLINE int64_t state_part(const Sizes& n) { return n.depth * 2 * kTileHalves; }
 
 struct TileScratch {
   KeyChunk key;
@@ -81,16 +88,16 @@ int64_t allocate(TileScratch& s, const Sizes& n, char* block) {
   s.gate.writing = allocator.take<float>(kChunk);
   s.gate.diagonal = allocator.take<float>(kBlocks * kTileFloats);
   s.gate.below = allocator.take<float>(2 * kTileFloats);
-  s.gate.inverse = allocator.take<Bf16>(4 * kTileHalves);
-  s.gate.coupling = allocator.take<Bf16>(2 * kTileHalves);
-  s.gate.attend = allocator.take<Bf16>(8 * kTileHalves);
+  s.gate.inverse = allocator.take<Bf16>(n.parts * kInversePart);
+  s.gate.coupling = allocator.take<Bf16>(n.parts * kCouplingPart);
+  s.gate.attend = allocator.take<Bf16>(n.parts * kAttendPart);
   s.strip.k_state = allocator.take<float>(kBlocks * 2 * kTileFloats);
   s.strip.q_state = allocator.take<float>(kBlocks * 2 * kTileFloats);
   s.strip.solved = allocator.take<float>(4 * kTileFloats);
-  s.strip.state = allocator.take<Bf16>(n.depth * 2 * kTileHalves);
-  s.strip.right_side = allocator.take<Bf16>(2 * kTileHalves);
-  s.strip.written = allocator.take<Bf16>(4 * kTileHalves);
-  s.strip.carried = allocator.take<Bf16>(4 * kTileHalves);
+  s.strip.state = allocator.take<Bf16>(n.parts * state_part(n));
+  s.strip.right_side = allocator.take<Bf16>(n.parts * kRightSidePart);
+  s.strip.written = allocator.take<Bf16>(n.parts * kWrittenPart);
+  s.strip.carried = allocator.take<Bf16>(n.parts * kWrittenPart);
   s.values = allocator.take<Bf16>(kChunk * kStrip);
   s.state = allocator.take<float>(n.heads * n.strips * n.key_tiles * 2 * kTileFloats);
   return allocator.used;
@@ -147,16 +154,55 @@ KP_INLINE int64_t product_tile(int64_t i, int64_t j) {
   return (i / 2 * 8 + j / 2 * 4 + i % 2 * 2 + j % 2) * kTileFloats;
 }
 
-// Two adjacent tiles; strides in elements from one to the other, and to those of the next 32 of the depth.
-KP_INLINE DenseTiles operand(const Bf16* tiles, int64_t tile_stride, int64_t step_stride) {
-  return {tiles, tile_stride * 2, step_stride * 2};
+// Two adjacent tiles, and those of the second parts behind them.
+struct Operand {
+  DenseTiles tiles;
+  int64_t part_stride;  // in bytes; 0 where there is one part
+  KP_INLINE TilePlace place(int tile, int64_t step, bool second) const {
+    const TilePlace first = tiles(tile, step);
+    return {static_cast<const char*>(first.data) + (second ? part_stride : 0), first.stride};
+  }
+};
+
+// Strides in elements from one tile to the other, to those of the next 32 of the depth, and to the second
+// part.
+KP_INLINE Operand operand(const Bf16* tiles, int64_t tile_stride, int64_t step_stride,
+                          int64_t part_stride = 0) {
+  return {{tiles, tile_stride * 2, step_stride * 2}, part_stride * 2};
 }
 
-// sums (+)= a b, in a block of 2 x 2 tiles one after the other.
-KP_INLINE void multiply(const DenseTiles& a, const DenseTiles& b, int64_t steps, float* sums,
-                        bool add = false) {
+// sums (+)= a b, in a block of 2 x 2 tiles one after the other. Of operands with two parts the first ones are
+// multiplied (1 term), then a's first with b's second (2), then a's second with b's first (3). The second
+// ones together are below what two parts leave of a number.
+template <int kTerms = 1>
+KP_INLINE void multiply(const Operand& a, const Operand& b, int64_t steps, float* sums, bool add = false) {
   const BlockSums block{sums};
-  block_product<2, 2>({}, a, b, steps, add ? &block : nullptr, block);
+  const BlockSums* from = add ? &block : nullptr;
+  if constexpr (kTerms == 1) {
+    block_product<2, 2>({}, a.tiles, b.tiles, steps, from, block);
+  } else {
+    const auto within = [=](int64_t s) KP_LAMBDA_INLINE {
+      return s < steps ? s : s < 2 * steps ? s - steps : s - 2 * steps;
+    };
+    const auto left = [=](int i, int64_t s)
+                          KP_LAMBDA_INLINE { return a.place(i, within(s), s >= 2 * steps); };
+    const auto right = [=](int j, int64_t s)
+                           KP_LAMBDA_INLINE { return b.place(j, within(s), s >= steps && s < 2 * steps); };
+    block_product<2, 2>({}, left, right, kTerms * steps, from, block);
+  }
+}
+
+// The products of two operands that were fp32.
+template <int kParts>
+constexpr int kBothRounded = kParts == 2 ? 3 : 1;
+
+// Two fp32 rows as a row of a tile; its second part, what the rounding left, goes `part_stride` elements on.
+template <int kParts>
+KP_INLINE void store_pairs(Bf16* to, int64_t part_stride, F32x16 low, F32x16 high) {
+  const I32x16 pairs = pack_pairs(low, high);
+  store_dwords(to, pairs);
+  if constexpr (kParts == 2)
+    store_dwords(to + part_stride, pack_pairs(low - low_half(pairs), high - high_half(pairs)));
 }
 
 // k_i.k_j and q_i.k_j, in blocks of 32 x 32 tokens on and below the diagonal.
@@ -221,7 +267,7 @@ void prepare_gates(const Call& call, const KeyChunk& key, GateChunk& gate, int64
 }
 
 // Sixteen rows of A and M: fp32 where the inversion reads A, bf16 tiles where products do.
-template <int kBlock>
+template <int kBlock, int kParts>
 void fill_rows(const KeyChunk& key, const GateChunk& gate) {
   const I32x16 lane = lane_numbers();
   const float start = kBlock ? gate.cum[kBlock * kTileRows - 1] : 0;
@@ -253,19 +299,20 @@ void fill_rows(const KeyChunk& key, const GateChunk& gate) {
           select(less(lane, splat_int(i)), a[kBlock], zero()));
     if constexpr (kBlock % 2) store(gate.below + kBlock / 2 * kTileFloats + i * kTileRows, a[kBlock - 1]);
     if constexpr (kBlock >= 2)
-      store_dwords(gate.coupling + (kBlock - 2) * kTileHalves + i * 32, pack_pairs(a[0], a[1]));
-    store_dwords(gate.attend + kBlock * 2 * kTileHalves + i * 32, pack_pairs(m[0], m[1]));
+      store_pairs<kParts>(gate.coupling + (kBlock - 2) * kTileHalves + i * 32, kCouplingPart, a[0], a[1]);
+    store_pairs<kParts>(gate.attend + kBlock * 2 * kTileHalves + i * 32, kAttendPart, m[0], m[1]);
     if constexpr (kBlock >= 2)
-      store_dwords(gate.attend + (kBlock * 2 + 1) * kTileHalves + i * 32, pack_pairs(m[2], m[3]));
+      store_pairs<kParts>(gate.attend + (kBlock * 2 + 1) * kTileHalves + i * 32, kAttendPart, m[2], m[3]);
   }
 }
 
+template <int kParts>
 void fill_triangle(const KeyChunk& key, const GateChunk& gate, int64_t halves) {
-  fill_rows<0>(key, gate);
-  fill_rows<1>(key, gate);
+  fill_rows<0, kParts>(key, gate);
+  fill_rows<1, kParts>(key, gate);
   if (halves == 1) return;
-  fill_rows<2>(key, gate);
-  fill_rows<3>(key, gate);
+  fill_rows<2, kParts>(key, gate);
+  fill_rows<3, kParts>(key, gate);
 }
 
 // (1 + lower triangle)^-1 of a 16 x 16 block, by substitution column after column.
@@ -293,6 +340,7 @@ KP_INLINE void multiply_block(const float* left, const F32x16 (&right)[16], F32x
   }
 }
 
+template <int kParts>
 void invert_half(const GateChunk& gate, int64_t half) {
   F32x16 upper[16], lower[16], product[16], corner[16];
   invert_block(gate.diagonal + 2 * half * kTileFloats, upper);
@@ -303,8 +351,8 @@ void invert_half(const GateChunk& gate, int64_t half) {
   multiply_block(inverse, product, corner);
   Bf16* tiles = gate.inverse + half * 2 * kTileHalves;
   for (int i = 0; i < 16; ++i) {
-    store_dwords(tiles + i * 32, pack_pairs(upper[i], zero()));
-    store_dwords(tiles + kTileHalves + i * 32, pack_pairs(-corner[i], lower[i]));
+    store_pairs<kParts>(tiles + i * 32, kInversePart, upper[i], zero());
+    store_pairs<kParts>(tiles + kTileHalves + i * 32, kInversePart, -corner[i], lower[i]);
   }
 }
 

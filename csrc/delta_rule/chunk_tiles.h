@@ -16,6 +16,9 @@
 // - All work on columns of V runs in strips, so that a strip's intermediates stay in the L1 cache; a share of
 //   the next chunk is fetched with each.
 // Tokens past the end are neutral: k = q = 0, beta = 0, g = 0.
+//
+// What was fp32 and is an operand is rounded to bf16; in an accurate call (kParts = 2) it is the sum of two
+// bf16 numbers, which keep 16 bits of it, and their products are added up.
 #pragma once
 
 #include "delta_rule/chunk.h"
@@ -25,10 +28,12 @@ namespace {
 
 KP_PATH(chunk_tiles_second_half);
 KP_PATH(chunk_tiles_padded);
+KP_PATH(chunk_tiles_accurate);
 
 // --- one strip of columns ----------------------------------------------------------------------------------
 
 // The bf16 copy of a strip of the state, as B tiles, and the chunk's decay multiplied into the fp32 original.
+template <int kParts>
 void convert_state(const StripChunk& strip, float* state, float decay, const Sizes& n) {
   for (int64_t kt = 0; kt < n.key_tiles; ++kt)
     for (int c = 0; c < 2; ++c) {
@@ -37,7 +42,7 @@ void convert_state(const StripChunk& strip, float* state, float decay, const Siz
 #pragma GCC unroll 8
       for (int p = 0; p < 8; ++p) {
         const F32x16 even = load(from + 2 * p * kTileRows), odd = load(from + (2 * p + 1) * kTileRows);
-        store_dwords(to + p * 32, pack_pairs(even, odd));
+        store_pairs<kParts>(to + p * 32, state_part(n), even, odd);
         store(from + 2 * p * kTileRows, even * splat(decay));
         store(from + (2 * p + 1) * kTileRows, odd * splat(decay));
       }
@@ -45,20 +50,25 @@ void convert_state(const StripChunk& strip, float* state, float decay, const Siz
 }
 
 // A half's rows times the strip of the state.
+template <int kParts>
 void multiply_state(const StripChunk& strip, const Bf16* rows, float* products, int64_t half,
                     const Sizes& n) {
   const int64_t row_block = n.depth * kTileHalves;
-  multiply(operand(rows + 2 * half * row_block, row_block, kTileHalves),
-           operand(strip.state, kTileHalves, 2 * kTileHalves), n.depth, products + 4 * half * kTileFloats);
+  multiply<kParts>(operand(rows + 2 * half * row_block, row_block, kTileHalves),
+                   operand(strip.state, kTileHalves, 2 * kTileHalves, state_part(n)), n.depth,
+                   products + 4 * half * kTileFloats);
 }
 
 // A product over one half's tokens, into strip.solved.
-KP_INLINE void multiply_half(const StripChunk& strip, const Bf16* a, const Bf16* b) {
-  multiply(operand(a, kTileHalves, 0), operand(b, kTileHalves, 0), 1, strip.solved);
+template <int kParts>
+KP_INLINE void multiply_half(const StripChunk& strip, const Bf16* a, int64_t a_part, const Bf16* b,
+                             int64_t b_part) {
+  multiply<kBothRounded<kParts>>(operand(a, kTileHalves, 0, a_part), operand(b, kTileHalves, 0, b_part), 1,
+                                 strip.solved);
 }
 
 // beta (v - exp(G) k S), minus what the first half has written if kCoupled, as B tiles.
-template <bool kCoupled>
+template <int kParts, bool kCoupled>
 KP_INLINE void form_right_side(const StripChunk& strip, const GateChunk& gate, const Bf16* v,
                                int64_t v_stride, int64_t half) {
   for (int c = 0; c < 2; ++c)
@@ -73,11 +83,12 @@ KP_INLINE void form_right_side(const StripChunk& strip, const GateChunk& gate, c
         if constexpr (kCoupled)
           rows[r] = rows[r] - load(strip.solved + (2 * r + c) * kTileFloats + p * kTileRows);
       }
-      store_dwords(strip.right_side + c * kTileHalves + p * 32, pack_pairs(rows[0], rows[1]));
+      store_pairs<kParts>(strip.right_side + c * kTileHalves + p * 32, kRightSidePart, rows[0], rows[1]);
     }
 }
 
 // w as B tiles: for this chunk's outputs, and scaled for the new state.
+template <int kParts>
 KP_INLINE void keep_written(const StripChunk& strip, const GateChunk& gate, int64_t half) {
   for (int c = 0; c < 2; ++c) {
     Bf16* written = strip.written + (half * 2 + c) * kTileHalves;
@@ -86,18 +97,20 @@ KP_INLINE void keep_written(const StripChunk& strip, const GateChunk& gate, int6
       const int64_t i = half * kHalf + p;
       const F32x16 first = load(strip.solved + c * kTileFloats + p * kTileRows);
       const F32x16 second = load(strip.solved + (2 + c) * kTileFloats + p * kTileRows);
-      store_dwords(written + p * 32, pack_pairs(first, second));
-      store_dwords(carried + p * 32,
-                   pack_pairs(first * splat(gate.writing[i]), second * splat(gate.writing[i + kTileRows])));
+      store_pairs<kParts>(written + p * 32, kWrittenPart, first, second);
+      store_pairs<kParts>(carried + p * 32, kWrittenPart, first * splat(gate.writing[i]),
+                          second * splat(gate.writing[i + kTileRows]));
     }
   }
 }
 
 // o of one half: the product with this chunk's w joins what the state gave.
+template <int kParts>
 void read_out(const StripChunk& strip, const GateChunk& gate, int64_t half, int64_t tokens, int64_t columns,
               Bf16* out, int64_t out_stride) {
-  multiply(operand(gate.attend + 4 * half * kTileHalves, 2 * kTileHalves, kTileHalves),
-           operand(strip.written, kTileHalves, 2 * kTileHalves), half + 1, strip.solved);
+  multiply<kBothRounded<kParts>>(
+      operand(gate.attend + 4 * half * kTileHalves, 2 * kTileHalves, kTileHalves, kAttendPart),
+      operand(strip.written, kTileHalves, 2 * kTileHalves, kWrittenPart), half + 1, strip.solved);
   for (int64_t i = half * kHalf; i < least(tokens, (half + 1) * kHalf); ++i) {
     const int64_t row = i % kTileRows * kTileRows, r = i % kHalf / kTileRows;
     F32x16 o[2];
@@ -114,12 +127,13 @@ void read_out(const StripChunk& strip, const GateChunk& gate, int64_t half, int6
   }
 }
 
+template <int kParts>
 void update_state(const StripChunk& strip, const KeyChunk& key, float* state, int64_t halves,
                   const Sizes& n) {
   for (int64_t kt = 0; kt < n.key_tiles; kt += 2) {
-    multiply(operand(key.k_columns + kt * 2 * kTileHalves, 2 * kTileHalves, kTileHalves),
-             operand(strip.carried, kTileHalves, 2 * kTileHalves), halves, state + kt * 2 * kTileFloats,
-             true);
+    multiply<kParts>(operand(key.k_columns + kt * 2 * kTileHalves, 2 * kTileHalves, kTileHalves),
+                     operand(strip.carried, kTileHalves, 2 * kTileHalves, kWrittenPart), halves,
+                     state + kt * 2 * kTileFloats, true);
   }
 }
 
@@ -131,25 +145,32 @@ struct StripTokens {
   int64_t tokens, columns;
 };
 
+template <int kParts>
 void run_strip(const TileScratch& s, float* state, const StripTokens& x, int64_t halves, const Sizes& n) {
   const StripChunk& strip = s.strip;
   const GateChunk& gate = s.gate;
-  convert_state(strip, state, gate.decay, n);
-  for (int64_t half = 0; half < halves; ++half) multiply_state(strip, s.key.k_rows, strip.k_state, half, n);
-  form_right_side<false>(strip, gate, x.v, x.v_stride, 0);
-  for (int64_t half = 0; half < halves; ++half) multiply_state(strip, s.key.q_rows, strip.q_state, half, n);
-  multiply_half(strip, gate.inverse, strip.right_side);
-  keep_written(strip, gate, 0);
+  const auto multiply_rows = [&](const Bf16* rows, float* products) {
+    for (int64_t half = 0; half < halves; ++half) multiply_state<kParts>(strip, rows, products, half, n);
+  };
+  const auto solve = [&](int64_t half) {
+    multiply_half<kParts>(strip, gate.inverse + half * 2 * kTileHalves, kInversePart, strip.right_side,
+                          kRightSidePart);
+    keep_written<kParts>(strip, gate, half);
+  };
+  convert_state<kParts>(strip, state, gate.decay, n);
+  multiply_rows(s.key.k_rows, strip.k_state);
+  form_right_side<kParts, false>(strip, gate, x.v, x.v_stride, 0);
+  multiply_rows(s.key.q_rows, strip.q_state);
+  solve(0);
   if (halves > 1) {
     mark(paths::chunk_tiles_second_half);
-    multiply_half(strip, gate.coupling, strip.written);
-    form_right_side<true>(strip, gate, x.v, x.v_stride, 1);
-    multiply_half(strip, gate.inverse + 2 * kTileHalves, strip.right_side);
-    keep_written(strip, gate, 1);
+    multiply_half<kParts>(strip, gate.coupling, kCouplingPart, strip.written, kWrittenPart);
+    form_right_side<kParts, true>(strip, gate, x.v, x.v_stride, 1);
+    solve(1);
   }
-  update_state(strip, s.key, state, halves, n);
+  update_state<kParts>(strip, s.key, state, halves, n);
   for (int64_t half = 0; half < halves; ++half)
-    read_out(strip, gate, half, x.tokens, x.columns, x.out, x.out_stride);
+    read_out<kParts>(strip, gate, half, x.tokens, x.columns, x.out, x.out_stride);
 }
 
 // v of a chunk and strip: in place where it is whole, else a copy padded with zeros.
@@ -195,7 +216,13 @@ void move_states(const Call& call, const Sequence& seq, const TileScratch& s, in
 
 Sizes tile_sizes(const Call& call) {
   const int64_t K = call.q.sizes[2], V = call.v.sizes[2], depth = round_up(K, 32) / 32;
-  return {K, V, depth, 2 * depth, round_up(V, kStrip) / kStrip, call.heads_per_key};
+  return {.K = K,
+          .V = V,
+          .depth = depth,
+          .key_tiles = 2 * depth,
+          .strips = round_up(V, kStrip) / kStrip,
+          .heads = call.heads_per_key,
+          .parts = call.accurate ? 2 : 1};
 }
 
 int64_t tile_scratch_bytes(const Call& call) {
@@ -219,7 +246,9 @@ KP_INLINE void fetch_ahead(const Call& call, int64_t key_head, int64_t token, in
 }
 
 // One sequence and key head with all its value heads.
+template <int kParts>
 void run_tiles(const Call& call, const Sequence& seq, int64_t key_head, char* block) {
+  if constexpr (kParts == 2) mark(paths::chunk_tiles_accurate);
   const Sizes n = tile_sizes(call);
   TileScratch s;
   allocate(s, n, block);
@@ -230,13 +259,14 @@ void run_tiles(const Call& call, const Sequence& seq, int64_t key_head, char* bl
     prepare_keys(call, s.key, key_head, token, tokens, padded, n);
     for (int64_t h = 0; h < n.heads; ++h) {
       prepare_gates(call, s.key, s.gate, first_head + h, token, tokens);
-      fill_triangle(s.key, s.gate, padded / kHalf);
-      for (int64_t half = 0; half < padded / kHalf; ++half) invert_half(s.gate, half);
+      fill_triangle<kParts>(s.key, s.gate, padded / kHalf);
+      for (int64_t half = 0; half < padded / kHalf; ++half) invert_half<kParts>(s.gate, half);
       for (int64_t strip = 0; strip < n.strips; ++strip) {
         float* state = s.state + (h * n.strips + strip) * n.key_tiles * 2 * kTileFloats;
         fetch_ahead(call, key_head, token + kChunk, seq.end, h * n.strips + strip, n.heads * n.strips, n);
-        run_strip(s, state, strip_tokens(call, s, first_head + h, token, tokens, padded, strip * kStrip),
-                  padded / kHalf, n);
+        run_strip<kParts>(s, state,
+                          strip_tokens(call, s, first_head + h, token, tokens, padded, strip * kStrip),
+                          padded / kHalf, n);
       }
     }
   }

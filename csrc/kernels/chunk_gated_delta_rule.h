@@ -20,6 +20,7 @@ struct ChunkGatedDeltaRuleArguments {
   float eps, scale;
   bool has_pad;
   int64_t pad_slot;
+  bool accurate;  // operands of products are not rounded to bf16
 };
 KP_KERNEL(chunk_gated_delta_rule, ChunkGatedDeltaRuleArguments);
 

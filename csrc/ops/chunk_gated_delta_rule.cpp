@@ -12,11 +12,12 @@ struct Inputs {
   View q, k, v, g, beta, cu_seqlens;
   bool value_major, l2norm;
   double eps, scale;
+  bool accurate;
 };
 
 Inputs check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& beta,
                     const Tensor& cu_seqlens, const std::string& state_layout, bool use_qk_l2norm, double eps,
-                    std::optional<double> scale) {
+                    std::optional<double> scale, bool accurate) {
   Inputs in = {.q = view_of("q", q),
                .k = view_of("k", k),
                .v = view_of("v", v),
@@ -26,7 +27,8 @@ Inputs check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
                .value_major = state_layout == "vk",
                .l2norm = use_qk_l2norm,
                .eps = eps,
-               .scale = 0};
+               .scale = 0,
+               .accurate = accurate};
   for (Arg arg : {Arg{"q", in.q}, Arg{"k", in.k}, Arg{"v", in.v}}) {
     check_rank(arg, 3);
     check_dense_last_dim(arg);
@@ -86,16 +88,18 @@ void run(const Inputs& in, const States& states, Pad pad, const View& out) {
                                    .eps = static_cast<float>(in.eps),
                                    .scale = static_cast<float>(in.scale),
                                    .has_pad = pad.given,
-                                   .pad_slot = pad.slot});
+                                   .pad_slot = pad.slot,
+                                   .accurate = in.accurate});
 }
 
 std::tuple<Tensor, Tensor> chunk_gated_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v,
                                                   const Tensor& g, const Tensor& beta,
                                                   std::optional<Tensor> initial_state_in,
                                                   const Tensor& cu_seqlens, std::string state_layout,
-                                                  bool use_qk_l2norm, double eps,
-                                                  std::optional<double> scale) {
-  const Inputs in = check_inputs(q, k, v, g, beta, cu_seqlens, state_layout, use_qk_l2norm, eps, scale);
+                                                  bool use_qk_l2norm, double eps, std::optional<double> scale,
+                                                  bool accurate) {
+  const Inputs in =
+      check_inputs(q, k, v, g, beta, cu_seqlens, state_layout, use_qk_l2norm, eps, scale, accurate);
   const View initial_state = view_of("initial_state", initial_state_in);
   const int64_t N = in.cu_seqlens.sizes[0] - 1, HV = in.v.sizes[1], K = in.q.sizes[2], V = in.v.sizes[2];
   if (initial_state.defined) check_state({"initial_state", initial_state}, in, N);
@@ -116,8 +120,10 @@ Tensor chunk_gated_delta_rule_pool(const Tensor& q, const Tensor& k, const Tenso
                                    const Tensor& beta, const Tensor& state_in, const Tensor& state_indices_in,
                                    std::optional<Tensor> has_initial_state_in, const Tensor& cu_seqlens,
                                    std::string state_layout, bool use_qk_l2norm, double eps,
-                                   std::optional<double> scale, std::optional<int64_t> pad_slot) {
-  const Inputs in = check_inputs(q, k, v, g, beta, cu_seqlens, state_layout, use_qk_l2norm, eps, scale);
+                                   std::optional<double> scale, std::optional<int64_t> pad_slot,
+                                   bool accurate) {
+  const Inputs in =
+      check_inputs(q, k, v, g, beta, cu_seqlens, state_layout, use_qk_l2norm, eps, scale, accurate);
   const View state = view_of("state", state_in), state_indices = view_of("state_indices", state_indices_in);
   const View has_initial_state = view_of("has_initial_state", has_initial_state_in);
   const int64_t N = in.cu_seqlens.sizes[0] - 1;
@@ -152,7 +158,8 @@ Tensor chunk_gated_delta_rule_pool(const Tensor& q, const Tensor& k, const Tenso
 
 KP_OPERATOR(chunk_gated_delta_rule,
             "(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? initial_state, Tensor cu_seqlens, "
-            "str state_layout=\"kv\", bool use_qk_l2norm=True, float eps=1e-5, float? scale=None) -> "
+            "str state_layout=\"kv\", bool use_qk_l2norm=True, float eps=1e-5, float? scale=None, bool "
+            "accurate=False) -> "
             "(Tensor, Tensor)",
             "(v.new_empty(v.shape, dtype=q.dtype), q.new_empty((len(cu_seqlens) - 1, v.shape[1]) + "
             "((q.shape[2], v.shape[2]) if state_layout == 'kv' else (v.shape[2], q.shape[2])), "
@@ -160,7 +167,7 @@ KP_OPERATOR(chunk_gated_delta_rule,
 KP_OPERATOR(chunk_gated_delta_rule_pool,
             "(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor(a!) state, Tensor state_indices, "
             "Tensor? has_initial_state, Tensor cu_seqlens, str state_layout=\"kv\", bool use_qk_l2norm=True, "
-            "float eps=1e-5, float? scale=None, int? pad_slot=None) -> Tensor",
+            "float eps=1e-5, float? scale=None, int? pad_slot=None, bool accurate=False) -> Tensor",
             "v.new_empty(v.shape)");
 
 }  // namespace kernelpair

@@ -39,16 +39,16 @@ def _start(case: ChunkCase, given: Inputs) -> Tensor:
     return start
 
 
-_last: list[tuple[Inputs, float, Walk]] = []  # bound and aggregate of one call need the same walk
+_last: list[tuple[Inputs, Rule, Walk]] = []  # bound and aggregate of one call need the same walk
 
 
 def _walk(case: ChunkCase, given: Inputs, carry: float) -> Walk:
-    if not (_last and _last[0][0] is given and _last[0][1] == carry):
-        scale = case.K**-0.5 if case.scale is None else case.scale
+    scale = case.K**-0.5 if case.scale is None else case.scale
+    rule = Rule(case.dtype, case.l2norm, case.eps, scale, carry=carry, accurate=case.accurate)
+    if not (_last and _last[0][0] is given and _last[0][1] == rule):
         spans = [span if n in case.live else (span[0], span[0]) for n, span in enumerate(case.spans)]
         q, k, v, g, beta = (given[name] for name in ("q", "k", "v", "g", "beta"))
-        rule = Rule(case.dtype, case.l2norm, case.eps, scale, carry=carry)
-        _last[:] = [(given, carry, walk(q, k, v, g, beta, _start(case, given), spans, rule))]
+        _last[:] = [(given, rule, walk(q, k, v, g, beta, _start(case, given), spans, rule))]
     return _last[0][2]
 
 
@@ -75,7 +75,7 @@ def _state_bound(case: ChunkCase, columns: Tensor, state: Tensor) -> Tensor:
 def aggregate(
     case: ChunkCase, given: Inputs, truth: Outputs, outputs: Outputs, carry: float = CARRY
 ) -> list[tuple[str, str, float]]:
-    """State columns as 2-norms; for 16-bit inputs also the errors of a whole sequence and head."""
+    """State columns as 2-norms; where operands are rounded to 16 bits also the errors of a whole sequence and head."""
     found = _walk(case, given, carry)
     failures: list[tuple[str, str, float]] = []
     for n in case.live:
@@ -86,7 +86,7 @@ def aggregate(
         stored = BF16_STORE if case.state == "bfloat16" else 0.0
         allowed = found.state[n] + stored * state.norm(dim=-2)
         failures += _exceeds(name, f"2-norms of columns of sequence {n}", state_error.norm(dim=-2), allowed)
-        if case.dtype == "float32":
+        if case.dtype == "float32" or case.accurate:
             continue
         u = UNIT[case.dtype]
         whole = averaged(case.V) * u * found.state_carried[n].norm(dim=-1) + found.state_exact[n].norm(dim=-1)
@@ -115,6 +115,6 @@ _rounded: dict[str, Any] = {"carry": CARRY + BF16_STORE}  # of each element, and
 TRUTH = Within(
     bound,
     aggregate=aggregate,
-    sharp=lambda case: case.dtype == "float32" or case.beta == "zero",
+    sharp=lambda case: case.dtype == "float32" or case.accurate or case.beta == "zero",
     roundings={ROUNDED_STATE: Within(partial(bound, **_rounded), aggregate=partial(aggregate, **_rounded))},
 )

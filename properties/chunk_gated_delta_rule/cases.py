@@ -78,6 +78,7 @@ class ChunkCase(Case):
     l2norm: bool = True
     eps: float = 1e-6
     scale: float | None = None
+    accurate: bool = False
     keys: Literal["random", "parallel", "tiny"] = "random"
     size: float = 1.0
     """Of values and states."""
@@ -149,6 +150,7 @@ NUMBERS = {
     "l2norm": (True, True, False),
     "eps": (1e-5, 1e-6, 0.1),
     "scale": (None, None, 0.7),
+    "accurate": (False, False, True),
     "keys": ("random", "random", "parallel", "tiny"),
     "size": (1.0, 1e-3, 100.0),
 }
@@ -236,7 +238,7 @@ def inputs(case: ChunkCase) -> Inputs:
     }
     offsets = torch.tensor(list(accumulate(case.lengths, initial=case.before)))
     common_last = {"cu_seqlens": offsets, "state_layout": case.state_layout, "use_qk_l2norm": case.l2norm, "eps": case.eps,
-                   "scale": case.scale}  # fmt: skip
+                   "scale": case.scale, "accurate": case.accurate}  # fmt: skip
     if case.form == "functional":
         state = None if case.state == "none" else _states(case, len(case.lengths))
         return given | {"initial_state": state} | common_last
@@ -331,5 +333,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "beta zero": lambda case: case.beta == "zero",
     "tiny keys": lambda case: case.keys == "tiny" and case.l2norm,
     "no normalisation": lambda case: not case.l2norm,
+    "accurate, several chunks": lambda case: case.accurate and case.dtype == "bfloat16"
+    and max(case.lengths, default=0) > CHUNK,
     **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype for dtype in UNIT},  # type: ignore[misc]
 }

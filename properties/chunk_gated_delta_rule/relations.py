@@ -10,6 +10,7 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
+from properties.chunk_gated_delta_rule.bound import bound
 from properties.chunk_gated_delta_rule.cases import TOKENS, ChunkCase
 from reference.gated_delta_rule_update import gated_delta_rule_update
 
@@ -123,6 +124,25 @@ def _transposed_states(case: ChunkCase, session: Session) -> None:
     _agrees(case, session, result.outputs["out"], state, "states transposed")
 
 
+def _other_form(case: ChunkCase, session: Session) -> None:
+    """Accurate or not: both lie within their bounds of one truth."""
+    other = replace(case, accurate=not case.accurate, **PLAIN)
+    given, first, says = session.inputs(), session.first, f"accurate={other.accurate}"
+    result = session.run(other, given | {"accurate": other.accurate}, judged=False)
+    exact = {name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+             for name, value in given.items()}
+    theirs = bound(other, exact, first.truth)
+    state = "final_state" if case.form == "functional" else "state"
+    for name, rows in (("out", slice(None)), (state, _written_states(case, given))):
+        tolerance = (first.bound_of(name) + theirs[name])[rows]
+        session.expect_close(name, result.outputs[name][rows], first.outputs[name][rows], tolerance, says)
+
+
+def _written_states(case: ChunkCase, given: Inputs) -> Any:
+    """What of the states has a bound: all, or the slots of a pool that a sequence wrote."""
+    return slice(None) if case.form == "functional" else given["state_indices"][list(case.live)].long()
+
+
 def _one_by_one(case: ChunkCase, session: Session) -> None:
     """Each sequence in a call of its own."""
     given = session.inputs()
@@ -225,6 +245,7 @@ RELATIONS = {
         lambda case: _functional(case) and case.beta == "zero" and case.state == "float32",
     ),
     "transpose": Relation(_transposed_states, "kv and vk states agree"),
+    "accurate": Relation(_other_form, "the accurate form and the fast one have one truth"),
     "alone": Relation(_one_by_one, "a batch equals its sequences alone"),
     "permute": Relation(_permuted, "the order of the sequences does not matter"),
     "rename": Relation(_renamed_slots, "the names of slots do not matter", lambda case: case.form == "pool"),

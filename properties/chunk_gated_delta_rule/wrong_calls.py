@@ -81,6 +81,7 @@ WRONG_CALLS = {
     "state_g_overlap": within("g", "state"),
     "state_layout": replaced("state_layout", "kk", ValueError),
     "state_layout_none": replaced("state_layout", None, TypeError),
+    "accurate_text": replaced("accurate", "yes", TypeError),
     "eps_zero": replaced("eps", 0.0, ValueError),
     "eps_nan": replaced("eps", NAN, ValueError),
     "scale_negative": replaced("scale", -1.0, ValueError),

@@ -184,7 +184,7 @@ def gated_delta_rule_update(
 def chunk_gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, state_indices: Tensor,
     has_initial_state: Tensor, cu_seqlens: Tensor, state_layout: str = "kv", use_qk_l2norm: bool = True, eps: float = 1e-5,
-    scale: float | None = None, pad_slot: int | None = None,
+    scale: float | None = None, pad_slot: int | None = None, accurate: bool = False,
 ) -> Any:
     """chunk_gated_delta_rule_cpu: on the pool where this version takes indices, else on the gathered states"""
     state[state_indices[~has_initial_state].long()] = 0

@@ -15,6 +15,10 @@ Derivation, for one value column j; |.| of a K-vector is its 2-norm, u the unit 
 5. `E_t = 8 u' Y_t + 2^-16 Z_t` bounds the state's column; the output reads it with |q_t|, adds its own products of rounded
    operands and one rounding.
 
+In an accurate call no operand is rounded to 16 bits. It is fp32, or the sum of two bf16 numbers, which keep 2^-16 of it; the
+product of the second ones may be left out, 2^-16 of the product. So two operands and their product cost 3 * 2^-16 instead of 2 u,
+and u' is half of that.
+
 A factor exp of a sum of log decays within a chunk is off by 2^-22 times that sum, relatively: this joins u'.
 """
 
@@ -25,6 +29,7 @@ from torch import Tensor
 
 UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 CHUNK = 64
+TWO_PARTS = 1.5 * 2.0**-16  # of an operand that is two bf16 numbers, its half of what leaving out second parts costs included
 CARRY = 2.0**-16  # of a column's norm, for all that fp32 loses in one step
 BF16_STORE = 2.0**-8  # of a state kept in bfloat16, relative to each element
 
@@ -39,6 +44,8 @@ class Rule:
     scale: float
     rounded_inputs: bool = False
     """The inputs were themselves rounded by an earlier step and may differ by one ulp from the reference's (a layer)."""
+    accurate: bool = False
+    """No operand is rounded to 16 bits."""
     carry: float = CARRY
     """What a step may lose of a state's column, relative to its norm."""
 
@@ -77,7 +84,7 @@ def walk(
     batch = _Batch(q, k, v, g, beta, spans, rule, moved)
     read, size, column, o, ro = _token_loop(batch, state)
     u, working = UNIT[rule.dtype], _working_unit(batch, rule)
-    tiny_v, tiny_y = (2.0**-13, 2.0**-14) if rule.dtype == "float16" else (0.0, 0.0)
+    tiny_v, tiny_y = (2.0**-13, 2.0**-14) if rule.dtype == "float16" and not rule.accurate else (0.0, 0.0)
     k_norm, column_norm = batch.k.norm(dim=-1, keepdim=True), column.sqrt()
     strength, fresh = batch.beta * k_norm, batch.v.abs() + tiny_v + size
     given = batch.beta * (k_norm * (batch.dv + batch.dk * column_norm) + batch.dk * (batch.v.abs() + read + batch.dv))
@@ -127,7 +134,8 @@ def _working_unit(batch: "_Batch", rule: Rule) -> Tensor:
     """[M, 1]"""
     decay = batch.g.abs()
     chunks = torch.stack([decay[t : t + CHUNK].sum(0) for t in range(0, max(batch.length, 1), CHUNK)]).amax(0)
-    unit = max(UNIT[rule.dtype], 2.0**-18) + 2.0**-22 * chunks
+    operands = min(UNIT[rule.dtype], TWO_PARTS) if rule.accurate else UNIT[rule.dtype]
+    unit = max(operands, 2.0**-18) + 2.0**-22 * chunks
     return unit * (2 if rule.rounded_inputs else 1)
 
 

@@ -65,26 +65,47 @@ def test_a_scale_wrong_by_one_and_a_half_percent_exceeds_the_aggregate(seed: int
     assert [name for name, *_ in aggregate(case, exact, truth, wrong)] == ["out"]
 
 
+def with_rounded_operands(exact: Inputs, kind: torch.dtype, relative: float) -> Outputs:
+    """Every input off by up to `relative` of itself, and one rounding of the result."""
+    nudged = dict(exact)
+    for name in ("q", "k", "v", "initial_state"):
+        noise = 2 * torch.rand(exact[name].shape, dtype=torch.float64) - 1
+        nudged[name] = exact[name] * (1 + noise * relative)
+    found = named_reference(**nudged)
+    return {"out": found["out"].to(kind).double(), "final_state": found["final_state"].float().double()}
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("decay", [0.0, 0.05, 1.0])
 def test_one_rounding_of_each_operand_stays_within_both(dtype: str, decay: float) -> None:
-    """A rounded copy of every input and one rounding of the result: what each kernel may do."""
+    """What each kernel may do."""
     case = ChunkCase(dtype=dtype, lengths=(70,), K=32, V=32, decay=decay, seed=5)
     exact, truth = truth_of(inputs(case))
     kind = getattr(torch, dtype)
-    nudged = dict(exact)
-    for name in ("q", "k", "v", "initial_state"):
-        noise = torch.rand(exact[name].shape, dtype=torch.float64) - 0.5
-        nudged[name] = exact[name] * (1 + noise * torch.finfo(kind).eps)
-    found = named_reference(**nudged)
-    found = {"out": found["out"].to(kind).double(), "final_state": found["final_state"].float().double()}
+    found = with_rounded_operands(exact, kind, torch.finfo(kind).eps / 2)
     allowed = bound(case, exact, truth)
     for name in ("out", "final_state"):
         assert ratio(found[name], truth[name], allowed[name]) < 1  # type: ignore[arg-type]
     assert aggregate(case, exact, truth, found) == []
 
 
+@pytest.mark.parametrize("decay", [0.05, 1.0])
+def test_operands_rounded_to_bfloat16_exceed_the_bound_of_the_accurate_form(decay: float) -> None:
+    """Which those of two bfloat16 numbers keep."""
+    case = ChunkCase(dtype="bfloat16", lengths=(70,), K=32, V=32, decay=decay, seed=5, accurate=True)
+    exact, truth = truth_of(inputs(case))
+    allowed = bound(case, exact, truth)
+    for name in ("out", "final_state"):
+        rounded = with_rounded_operands(exact, torch.bfloat16, 2.0**-8)
+        assert ratio(rounded[name], truth[name], allowed[name]) > 1  # type: ignore[arg-type]
+        assert ratio(rounded[name], truth[name], bound(replace(case, accurate=False), exact, truth)[name]) < 1  # type: ignore[arg-type]
+        two_parts = with_rounded_operands(exact, torch.bfloat16, 2.0**-16)
+        assert ratio(two_parts[name], truth[name], allowed[name]) < 1  # type: ignore[arg-type]
+    assert aggregate(case, exact, truth, with_rounded_operands(exact, torch.bfloat16, 2.0**-16)) == []
+
+
 def test_the_pair_names_its_sharp_cases() -> None:
+    assert PAIR.sharp(replace(LONG, dtype="bfloat16", accurate=True))
     assert PAIR.sharp(replace(LONG, dtype="float32"))
     assert PAIR.sharp(replace(LONG, dtype="bfloat16", beta="zero"))
     assert not PAIR.sharp(replace(LONG, dtype="bfloat16"))

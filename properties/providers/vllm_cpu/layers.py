@@ -225,7 +225,7 @@ def _fit_chunk(case: ChunkCase) -> ChunkCase:
         lengths=tuple(max(n, 1) for n in case.lengths) or (1,),
         before=0, after=0, K=width, V=width, state_layout="kv", state="float32" if case.state == "none" else case.state,
         pads=(), pad_in_range=False, beta_float32=False, scale=None, key_heads=min(case.key_heads, 2), flags=True,
-        cold=case.cold if flags else (),
+        cold=case.cold if flags else (), accurate=False,
     )
     return wanted
 
@@ -233,6 +233,7 @@ def _fit_chunk(case: ChunkCase) -> ChunkCase:
 @adapts(
     "chunk_gated_delta_rule",
     limits={
+        "one form only (accurate is no argument of it)": lambda case: case.accurate,
         "on a pool of states (its only form)": lambda case: case.form != "pool",
         "dtype bfloat16, beta too (checked)": lambda case: case.dtype != "bfloat16" or case.beta_float32,
         "K = V, 64 or 128 (checked)": lambda case: case.K != case.V or case.K not in (64, 128),
@@ -251,7 +252,7 @@ def _fit_chunk(case: ChunkCase) -> ChunkCase:
 def chunk_gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, state_indices: Tensor,
     has_initial_state: Tensor, cu_seqlens: Tensor, state_layout: str = "kv", use_qk_l2norm: bool = True, eps: float = 1e-5,
-    scale: float | None = None, pad_slot: int | None = None,
+    scale: float | None = None, pad_slot: int | None = None, accurate: bool = False,
 ) -> Any:
     """chunk_gated_delta_rule_cpu, the slots of new requests zeroed before as the layer does"""
     state[state_indices[~has_initial_state].long()] = 0
