@@ -130,6 +130,19 @@ def _one_by_one(case: Any, session: Session) -> None:
         _close(session, session.run(_plain(case), alone, judged=False).outputs["out"], rows, f"request {b} alone")
 
 
+def _padded(case: Any, session: Session) -> None:
+    """Requests without new tokens, as a batch is filled up that was captured for more: no live row changes."""
+    given = session.inputs()
+    filled = {name: 0 for name in REQUEST_ARGUMENTS} | {"seq_lens": min(1, given["req_to_token"].shape[1])}
+    padded = given | {
+        name: torch.cat([torch.tensor([value]), given[name].long(), torch.tensor([value])])
+        for name, value in filled.items() if given[name] is not None
+    }
+    before = session.run(_plain(case), given, judged=False).outputs["out"]
+    after = session.run(_plain(case), padded, judged=False).outputs["out"]
+    session.expect_same("out", after[_rows(given)], before[_rows(given)], "padded requests at both ends")
+
+
 def _reordered(case: Any, session: Session) -> None:
     given = session.inputs()
     other = session.run(_plain(case), _requests(given, permutation(case.seed, "reorder", len(case.extends))), judged=False)
@@ -201,6 +214,7 @@ RELATIONS = {
     "decode": Relation(_decode, "the last token equals decode_attention", lambda case: any(case.extends)),
     "influence": Relation(_influence, "only rows that see a key depend on it", _self),
     "alone": Relation(_one_by_one, "a batch equals separate calls", lambda case: 1 < len(case.extends) <= 4),
+    "pads": Relation(_padded, "padded requests change nothing", lambda case: bool(case.extends)),
     "order": Relation(_reordered, "permuting requests changes nothing", lambda case: len(case.extends) > 1),
     "rename": Relation(_relabelled, "renaming slots changes nothing", lambda case: any(case.prefixes) and not case.foreign_cache),
     "layout": Relation(_dense, "layout and index dtype do not matter"),

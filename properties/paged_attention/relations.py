@@ -176,6 +176,25 @@ def _one_by_one(case: Any, session: Session) -> None:
         _close(session, session.run(_plain(case), alone, judged=False).outputs["out"], rows, f"request {b} alone")
 
 
+def _padded(case: Any, session: Session) -> None:
+    """Two requests more, as a batch is filled up that was captured for them: one without rows, one without keys, whose rows hold
+    NaN and become 0."""
+    given = session.inputs()
+    end, rows = int(given["cu_seqlens_q"][-1]), 2
+    batched = {name: given[name] for name in REQUEST_ARGUMENTS if given[name] is not None}
+    padded = given | {name: torch.cat([v, v.new_zeros(2, *v.shape[1:])]) for name, v in batched.items()}
+    padded["cache_seqlens"][-2] = min(1, given["page_table"].shape[1])
+    padded["cu_seqlens_q"] = torch.cat([given["cu_seqlens_q"].long(), torch.tensor([end, end + rows])])
+    for name in ("q", "qv"):
+        if given[name] is not None:
+            fresh = given[name].new_full((rows, *given[name].shape[1:]), torch.nan)
+            padded[name] = torch.cat([given[name][:end], fresh, given[name][end:]])
+    got = session.run(_plain(case), padded, judged=False).outputs["out"]
+    says = "two padded requests more"
+    _close(session, torch.cat([got[:end], got[end + rows :]]), slice(None), says)
+    session.expect_same("out", got[end : end + rows], torch.zeros_like(got[end : end + rows]), f"{says}: their rows")
+
+
 def _reordered(case: Any, session: Session) -> None:
     given = session.inputs()
     offsets, order = given["cu_seqlens_q"].tolist(), permutation(case.seed, "reorder", len(case.rows))
@@ -237,6 +256,7 @@ RELATIONS = {
         _influence, "only rows that see a key depend on it", lambda case: case.cache == "same" and not case.latent,
     ),
     "alone": Relation(_one_by_one, "a batch equals separate calls", lambda case: 1 < len(case.rows) <= 4),
+    "pads": Relation(_padded, "padded requests change nothing"),
     "order": Relation(_reordered, "permuting requests permutes results", lambda case: len(case.rows) > 1),
     "layout": Relation(_dense, "layout and index dtype do not matter"),
     "heads": Relation(
