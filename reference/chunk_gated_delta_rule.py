@@ -30,7 +30,8 @@ def chunk_gated_delta_rule(
 
     q, k [T, HK, K]; v [T, HV, V], HV % HK == 0, all of one float dtype; g [T, HV] float32 (log decay); beta [T, HV] float32 or
     q's dtype; initial_state [N, HV, K, V] ("kv") or [N, HV, V, K] ("vk"), float32 or bfloat16, None: zeros.
-    Uncovered tokens give 0. `accurate` asks kernels to round less; nothing here is rounded before the end. Raises TypeError (dtypes), ValueError (shapes, strides, scalars, offsets).
+    Uncovered tokens give 0. `accurate` asks kernels to round less; nothing here is rounded before the end.
+    Raises TypeError (dtypes), ValueError (shapes, strides, scalars, offsets).
     """
     _check_inputs(q, k, v, g, beta, cu_seqlens, state_layout, use_qk_l2norm, eps, scale, accurate)
     HV, K, V, N = v.shape[1], q.shape[2], v.shape[2], len(cu_seqlens) - 1
