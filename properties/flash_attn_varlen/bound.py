@@ -1,0 +1,32 @@
+"""flash_attn_varlen: how far a result may be from the truth."""
+
+import torch
+
+from kernelpair.contract.pair import Bound, Inputs, Outputs
+from properties.flash_attn_varlen.cases import VarlenCase, is_causal, position
+from properties.shared import attention_values as numbers
+from properties.shared.attention_bound import attention_bound
+
+SCORES_AT_ONCE = 1 << 19  # of the bound, which holds ten matrices of that size
+
+
+def bound(case: VarlenCase, inputs: Inputs, truth: Outputs) -> Bound:
+    """Numerics (A), request by request; the exact modes have no tolerance but the last roundings."""
+    out, dtype = truth["out"], getattr(torch, case.dtype)
+    if case.values != "random":
+        return {"out": numbers.exact_bound(dtype, out)}
+    result = torch.zeros_like(out)
+    scale = inputs["softmax_scale"] or case.width**-0.5
+    starts, firsts = inputs["cu_seqlens_q"].tolist(), inputs["cu_seqlens_k"].tolist()
+    for b, (lq, lk) in enumerate(zip(case.rows, case.lens)):
+        own, right = slice(firsts[b], firsts[b] + lk), 0 if is_causal(case, b) else case.right
+        step = max(1, SCORES_AT_ONCE // max(1, case.heads * lk))
+        for i in range(0, lq if lk else 0, step):
+            j, p = torch.arange(lk), torch.arange(i, min(i + step, lq))[:, None] + position(case, b)
+            visible = ((j >= p - case.left) | (case.left < 0)) & ((j <= p + right) | (right < 0))
+            rows = slice(starts[b] + i, starts[b] + i + len(p))
+            result[rows] = attention_bound(
+                inputs["q"][rows], inputs["k"][own], inputs["v"][own], visible, dtype=dtype, sm_scale=scale,
+                logit_cap=case.cap, sinks=inputs["sinks"], random_signs=True,
+            )
+    return {"out": result}
