@@ -1,9 +1,20 @@
-"""Packed weights as objects: no tensors, so that they cannot enter an unpacked layer by mistake. Each side packs by itself."""
+"""Packed weights as objects: no tensors, so that they cannot enter an unpacked layer by mistake. Each side packs by itself.
+
+What an engine keeps are tensors. `tensors()` gives those that make up a packed weight, `from_tensors` the object again:
+
+    module.register_buffer("weight", packed.data)                  # or a state_dict, a file, shared memory
+    module.register_buffer("weight_sizes", packed.tensors()["sizes"])
+    packed = PackedWeight.from_tensors(module.weight, module.weight_sizes)
+"""
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
+
+FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+CONV_WIDTHS = (2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -23,6 +34,18 @@ class PackedWeight:
     def dtype(self) -> torch.dtype:
         """Of the weight, and of the x that it multiplies."""
         return self.data.dtype
+
+    def tensors(self) -> dict[str, Tensor]:
+        """`data` itself, not a copy, and `sizes` [2] with N and K, which data holds rounded up to whole blocks."""
+        return {"data": self.data, "sizes": torch.tensor([self.N, self.K])}
+
+    @classmethod
+    def from_tensors(cls, data: Tensor, sizes: Tensor) -> Self:
+        """What `tensors` gave; nothing is copied. Raises TypeError (types), ValueError (sizes, a shape that they do not have)."""
+        N, K = _sizes_of(sizes)
+        r = 1 if _is_float(data) == torch.float32 else 2
+        _check_data(data, [_blocks(N), _blocks(K), 2, 32 // r, 16, r], sizes)
+        return cls(data, "f32-n32k32" if r == 1 else "vnni2-n32k32", N, K)
 
 
 @dataclass(frozen=True)
@@ -52,3 +75,45 @@ class PackedConvWeight:
     def dtype(self) -> torch.dtype:
         """Of the weight, and of the x that it is applied to."""
         return self.data.dtype
+
+    def tensors(self) -> dict[str, Tensor]:
+        """`data` itself, not a copy, and `sizes` [2] with dim and width, which data holds rounded up."""
+        return {"data": self.data, "sizes": torch.tensor([self.dim, self.width])}
+
+    @classmethod
+    def from_tensors(cls, data: Tensor, sizes: Tensor) -> Self:
+        """What `tensors` gave; nothing is copied. Raises TypeError (types), ValueError (sizes, a shape that they do not have)."""
+        dim, width = _sizes_of(sizes)
+        if width not in CONV_WIDTHS:
+            raise ValueError(f"sizes must have a width of 2, 3 or 4, got {[dim, width]}")
+        _is_float(data)
+        _check_data(data, [_blocks(dim), (width + 1) // 2, 32, 2], sizes)
+        return cls(data, "pairs-n32", dim, width)
+
+
+def _blocks(size: int) -> int:
+    """Of 32."""
+    return -(-size // 32)
+
+
+def _sizes_of(sizes: object) -> tuple[int, int]:
+    if not isinstance(sizes, Tensor) or sizes.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"sizes must be a tensor of int32 or int64, got {getattr(sizes, 'dtype', type(sizes).__name__)}")
+    if list(sizes.shape) != [2] or bool((sizes < 1).any()):
+        raise ValueError(f"sizes must hold two numbers from 1 on, got {sizes.tolist()}")
+    first, second = sizes.tolist()
+    return first, second
+
+
+def _is_float(data: object) -> torch.dtype:
+    if not isinstance(data, Tensor) or data.dtype not in FLOATS:
+        found = getattr(data, "dtype", type(data).__name__)
+        raise TypeError(f"data must be a tensor of bfloat16, float16 or float32, got {found}")
+    return data.dtype
+
+
+def _check_data(data: Tensor, shape: list[int], sizes: Tensor) -> None:
+    if list(data.shape) != shape:
+        raise ValueError(f"data must have shape {shape} for sizes {sizes.tolist()}, got {list(data.shape)}")
+    if not data.is_contiguous():
+        raise ValueError(f"data must be contiguous, got strides {list(data.stride())}")

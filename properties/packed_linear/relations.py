@@ -9,6 +9,7 @@ from kernelpair.contract.pair import Relation
 from kernelpair.trial.session import Session
 from properties.packed_linear.cases import LinearCase
 from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
+from serving import PackedWeight
 
 # --- relations ---
 
@@ -94,10 +95,21 @@ def _has_rows(case: LinearCase) -> bool:
     return 0 not in case.outer and case.layout.get("x") != "expanded"
 
 
+def _kept(case: LinearCase, session: Session) -> None:
+    """The weight as the two tensors that a state_dict keeps, and made of them again."""
+    given = session.inputs()
+    packed = PackedWeight(given["packed_weight"], "", case.N, case.K)
+    again = PackedWeight.from_tensors(**{name: tensor.clone() for name, tensor in packed.tensors().items()})
+    other = {"packed_weight": again.data, "N": again.N, "K": again.K, "layout": again.layout}
+    result = session.run(replace(case, layout={}), given | other, judged=False)
+    _expect(session, result.outputs["out"], session.first.outputs["out"], _tolerance(session), "the weight kept as plain tensors")
+
+
 RELATIONS = {
     "alone": Relation(_alone, "a row does not depend on the other rows", _has_rows),
     "parts": Relation(_parts, "concatenating weights along N concatenates the outputs", lambda case: case.N > 1),
     "zero_bias": Relation(_zero_bias, "no bias equals a bias of zeros", lambda case: not case.bias),
     "nan": Relation(_nan_stays, "NaN in a row of x or of the weight stays in its row or column", _has_rows),
+    "tensors": Relation(_kept, "a weight kept as two plain tensors is the same weight"),
     "layout": Relation(_dense, "strides and offsets do not matter"),
 }

@@ -28,6 +28,8 @@ PLANTED = {  # id -> file, text, what stands there instead
     "weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedWeight", "@dataclass\nclass PackedWeight"),
     "int8-weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedInt8", "@dataclass\nclass PackedInt8"),
     "conv-weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedConv", "@dataclass\nclass PackedConv"),
+    "sizes-of-blocks": ("packed.py", "torch.tensor([self.N, self.K])", "torch.tensor([self.N, -(-self.K // 32) * 32])"),
+    "conv-sizes-unchecked": ("packed.py", "_check_data(data, [_blocks(dim), (width + 1) // 2, 32, 2], sizes)", "pass"),
     "window-by-default": ("layers.py", "sliding_window: int = -1", "sliding_window: int = 0"),
     "rows-without-pads": ("batch.py", "return self.size if self.padded_size is None else self.padded_size", "return self.size"),
     "mode-unchecked": ("batch.py", "if batch.mode not in MODES:", "if not batch.mode:"),

@@ -46,3 +46,22 @@ def test_both_sides_pack_alike() -> None:
     ours, theirs = (side.PackedConvWeight.pack(weight) for side in (optimized.causal_conv1d, reference.causal_conv1d))
     assert torch.equal(ours.data, theirs.data) and ours.layout == theirs.layout
     assert torch.equal(ours.unpack(), weight[:, 0])
+
+
+@BOTH
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_it_is_two_plain_tensors(side: ModuleType, width: int) -> None:
+    weight = torch.randn(33, width, dtype=torch.bfloat16)
+    packed = side.PackedConvWeight.pack(weight)
+    again = side.PackedConvWeight.from_tensors(**packed.tensors())
+    assert (again.dim, again.width, again.layout) == (33, width, packed.layout)
+    assert again.data is packed.data
+    assert torch.equal(again.unpack(), weight)
+
+
+@BOTH
+def test_wrong_tensors_are_refused(side: ModuleType) -> None:
+    kept = side.PackedConvWeight.pack(torch.randn(33, 4)).tensors()
+    for sizes, says in (([65, 4], "data must have shape"), ([33, 2], "data must have shape"), ([33, 5], "a width of 2, 3 or 4")):
+        with pytest.raises(ValueError, match=says):
+            side.PackedConvWeight.from_tensors(kept["data"], torch.tensor(sizes))
