@@ -61,10 +61,11 @@ def causal_conv1d_fwd(
 ) -> Tensor:  # fmt: skip
     """Convolve whole sequences: `y[t] = bias + sum_j W[:, j] x[t - (w-1) + j]`, then SiLU if asked, then one cast.
 
-    x [B, dim, L], or [dim, T] with query_start_loc [B + 1]; bias [dim]; conv_states [slots, dim, w-1] with either of its last
-    two dimensions dense; cache_indices [B] (None: slot b); has_initial_state [B] bool (None: all False).
-    The w-1 columns before a sequence are its slot's state if has_initial_state, else zeros; afterwards the slot holds the last
-    w-1 raw columns, oldest first. Pads and uncovered tokens give 0; pads and empty sequences leave their slot alone.
+    x [B, dim, L], or [dim, T] with query_start_loc [B + 1]; bias [dim]; conv_states [slots, dim, w-1 or more] with either of its
+    last two dimensions dense; cache_indices [B] (None: slot b); has_initial_state [B] bool (None: all False).
+    The columns before a sequence are its slot's state if has_initial_state, else zeros; afterwards the slot holds as many of the
+    last raw columns, oldest first. Only the last w-1 enter results. Pads and uncovered tokens give 0; pads and empty sequences
+    leave their slot alone.
     Raises TypeError (types), ValueError (shapes, layout, offsets, a slot twice, overlap), IndexError (slot outside the pool).
     """
     checks.is_tensor("x", x)
@@ -93,12 +94,12 @@ def causal_conv1d_fwd(
     for b, (tokens_b, start, end) in enumerate(spans):
         if start == end or skipped[b]:
             continue
-        history = x.new_zeros(dim, packed.width - 1)
+        history = x.new_zeros(dim, packed.width - 1 if conv_states is None else conv_states.shape[2])
         if conv_states is not None and has_initial_state is not None and has_initial_state[b]:
             history = conv_states[slots[b]]
         row = y if varlen else y[b]
         extended = torch.cat([history, tokens_b], dim=1)
-        row[:, start:end] = _convolve(extended, packed, bias, silu_activation)
+        row[:, start:end] = _convolve(extended[:, history.shape[1] - (packed.width - 1) :], packed, bias, silu_activation)
         if conv_states is not None:
             conv_states[slots[b]] = extended[:, end - start :]
     return y
@@ -124,7 +125,7 @@ def causal_conv1d_update(
     y = torch.zeros(dim, B, dtype=x.dtype, device=x.device).t() if dense_rows else torch.zeros_like(x.contiguous())
     rows = (~skipped).nonzero()[:, 0]
     extended = torch.cat([conv_states[slots[rows]], x[rows, :, None]], dim=2)
-    y[rows] = _convolve(extended, packed, bias, silu_activation)[..., 0]
+    y[rows] = _convolve(extended[..., -packed.width :], packed, bias, silu_activation)[..., 0]
     conv_states[slots[rows]] = extended[..., 1:]
     return y
 
@@ -225,8 +226,10 @@ def _common(
     if bias is not None:
         checks.parameter_vector("bias", bias, dim, x.dtype)
     if conv_states is not None:
-        columns = conv_states.shape[2] if drafts else packed.width - 1
+        columns = conv_states.shape[2]
         checks.has_shape("conv_states", conv_states, [conv_states.shape[0], dim, columns])
+        if columns < packed.width - 1 and not drafts:
+            raise ValueError(f"conv_states needs at least {packed.width - 1} columns, got {columns}")
         dense = [size == 1 or stride == 1 for size, stride in zip(conv_states.shape[1:], conv_states.stride()[1:])]
         if conv_states.numel() and not any(dense):
             raise ValueError(f"conv_states needs stride 1 over dim or over columns, got {list(conv_states.stride())}")

@@ -3,7 +3,7 @@
 //
 // One unit of work is one sequence over a chunk of channels, all of its tokens in order, so that nobody else
 // reads or writes its part of the state. The w-1 columns before the first token are copied to a small buffer
-// first; the state is written last.
+// first; the state is written last, but for the columns of a wider one, which move up before anything else.
 // - Channels dense (the usual case): tiles of 4 tokens x 16 channels; each row is loaded once and serves w
 //   outputs.
 // - A single token on a state with dense channels: the same sums, without a copy of the state.
@@ -38,6 +38,7 @@ KP_PATH(conv_token_step);
 KP_PATH(conv_pad);
 KP_PATH(conv_state_read);
 KP_PATH(conv_state_fresh);
+KP_PATH(conv_state_wide);
 KP_PATH(spec_conv_columns);
 KP_PATH(spec_conv_elements);
 
@@ -99,12 +100,14 @@ Matrix<T> tokens_of(const View& view, int64_t row, int64_t channel, int64_t toke
   return {static_cast<T*>(view.data) + offset, view.strides[c], view.strides[c + 1]};
 }
 
+// From column `column` on.
 template <class T>
-Matrix<T> state_of(const Call& call, int64_t slot, int64_t channel) {
+Matrix<T> state_of(const Call& call, int64_t slot, int64_t channel, int64_t column) {
   if (!call.conv_states.defined) return {nullptr, 0, 0};
   const int64_t* strides = call.conv_states.strides;
-  return {static_cast<T*>(call.conv_states.data) + slot * strides[0] + channel * strides[1], strides[1],
-          strides[2]};
+  return {
+      static_cast<T*>(call.conv_states.data) + slot * strides[0] + channel * strides[1] + column * strides[2],
+      strides[1], strides[2]};
 }
 
 // What a unit keeps for itself. taps[w] is the bias.
@@ -173,6 +176,18 @@ void write_state(Matrix<T> state, int64_t channels, const T* const* rows) {
     for (int j = 0; j < Columns; ++j)
       for (int64_t c = 0; c < channels; ++c) *state.at(c, j) = rows[j][c];
   }
+}
+
+// The columns in front of the history, which a wider state has: what stands `length` columns further on takes
+// their place, behind the state the tokens. The history itself is still the old one.
+template <class T>
+void shift_front(Matrix<T> state, Matrix<T> x, int64_t front, int64_t columns, int64_t length,
+                 int64_t channels, bool warm) {
+  for (int64_t j = 0; j < front; ++j)
+    for (int64_t c = 0; c < channels; ++c) {
+      const int64_t from = j + length;
+      *state.at(c, j) = from >= columns ? *x.at(c, from - columns) : warm ? *state.at(c, from) : T{};
+    }
 }
 
 // Sixteen channels of R tokens, or the first `lanes` of one; rows[r] is w-1 tokens before output r.
@@ -344,11 +359,16 @@ void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scra
   const Matrix<T> y = tokens_of<T>(call.y, sequence.row, first, sequence.start);
   if (!sequence.live) return mark(paths::conv_pad), clear(y, length, channels);
   const Matrix<T> x = tokens_of<T>(call.x, sequence.row, first, sequence.start);
-  const Matrix<T> state = state_of<T>(call, sequence.slot, first);
   const bool drafts = call.num_accepted_tokens.defined;
+  const int64_t columns = call.conv_states.defined ? call.conv_states.sizes[2] : W - 1;
+  const int64_t front = drafts ? 0 : columns - (W - 1);
+  const Matrix<T> state = state_of<T>(call, sequence.slot, first, front);
   const bool warm = state.data && call.initial(b), dense = x.channel_stride == 1 && y.channel_stride == 1;
   mark(warm ? paths::conv_state_read : paths::conv_state_fresh);
   mark(dense ? paths::conv_dense_channels : paths::conv_any_strides);
+  if (front > 0)
+    mark(paths::conv_state_wide),
+        shift_front(state_of<T>(call, sequence.slot, first, 0), x, front, columns, length, channels, warm);
   if (dense && length >= kTile) mark(paths::conv_token_tile);
   if (dense && length == 1 && warm && state.channel_stride == 1 && !drafts)
     return mark(paths::conv_token_step),

@@ -10,7 +10,7 @@ struct CausalConv1dArguments {
   const View& x;                    // [dim, T] with query_start_loc, else [B, dim, L]
   const View& packed;               // the packed weight
   const View& bias;                 // [dim], may be absent, as the next four
-  const View& conv_states;          // [slots, dim, width - 1], or more columns with num_accepted_tokens
+  const View& conv_states;          // [slots, dim, width - 1 or more]
   const View& query_start_loc;      // [B + 1]
   const View& cache_indices;        // [B]
   const View& has_initial_state;    // [B] bool

@@ -63,8 +63,10 @@ void check_common(const View& x, int64_t dim, const View& packed, int64_t width,
   check_same_dtype({"x", x}, {{"packed_weight", packed}, {"conv_states", conv_states}});
   if (bias.defined) check_parameter_vector({"bias", bias}, dim, x.dtype);
   if (!conv_states.defined) return;
-  const int64_t columns = drafts ? conv_states.sizes[2] : width - 1;
+  const int64_t columns = conv_states.sizes[2];
   check_shape({"conv_states", conv_states}, {conv_states.sizes[0], dim, columns});
+  KP_CHECK_VALUE(drafts || columns >= width - 1, "conv_states needs at least ", width - 1, " columns, got ",
+                 columns);
   const bool dense = element_count(conv_states) == 0 || dim == 1 || columns == 1 ||
                      conv_states.strides[1] == 1 || conv_states.strides[2] == 1;
   KP_CHECK_VALUE(dense, "conv_states needs stride 1 over dim or over columns, got ", conv_states.strides[1],

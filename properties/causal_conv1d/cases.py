@@ -62,6 +62,8 @@ class ConvCase(Case):
     pad_in_range: bool = False
     spare: int = 0
     """Slots that nobody uses; they hold poison."""
+    wider: int = 0
+    """Columns of a state in front of the w-1 that enter results."""
     bias: str = "none"
     """none, call (the call's dtype), float32."""
     silu: bool = False
@@ -102,6 +104,7 @@ def _states_of(draw: st.DrawFn, form: str, lengths: tuple[int, ...]) -> dict[str
         "pads": {"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[pads],
         "pad_in_range": pads != "none" and spare > 0 and draw(either),
         "spare": spare,
+        "wider": draw(any_of(0, 0, 1, 2, 7)) if states else 0,
         "before": draw(any_of(0, 0, 3)) if form == "varlen" else 0,
         "after": draw(any_of(0, 0, 2)) if form == "varlen" else 0,
     }
@@ -187,8 +190,9 @@ def _state_arguments(case: ConvCase) -> Inputs:
     flags = {"all": torch.ones(count, dtype=torch.bool), "no": torch.zeros(count, dtype=torch.bool)}
     drawn = torch.from_numpy(generator(case.seed, "initial").integers(0, 2, count).astype(bool))
     initial = None if case.initial == "none" else flags.get(case.initial, drawn)
-    states = poison(case.poison, (slots, case.dim, case.width - 1), dtype)
-    history = _numbers(case, "history", (count, case.dim, case.width - 1), case.scale)
+    columns = case.wider + case.width - 1
+    states = poison(case.poison, (slots, case.dim, columns), dtype)
+    history = _numbers(case, "history", (count, case.dim, columns), case.scale)
     indices = order.clone()
     for b, length in enumerate(case.lengths):
         if b in case.pads:
@@ -304,6 +308,10 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "all requests are pads": lambda case: 0 < len(case.lengths) == len(case.pads),
     "some requests are pads": lambda case: 0 < len(case.pads) < len(case.lengths),
     "pad is a slot in range": lambda case: case.pad_in_range,
+    "wider states, tokens move into the front": lambda case: case.wider > 0
+    and max(case.lengths, default=0) > case.wider + case.width - 1,
+    "wider states, columns of the history do": lambda case: case.wider > 0 and case.form == "update" and bool(case.lengths),
+    "wider states start from zeros": lambda case: case.wider > 1 and case.initial == "no" and 1 in case.lengths,
     "SD states": lambda case: case.layout.get("conv_states") == "turned",
     "SD states, padded slots": lambda case: case.layout.get("conv_states") in TURNED[1:],
     "DS states": lambda case: case.form != "pack" and case.layout.get("conv_states", "dense") == "dense",

@@ -150,6 +150,24 @@ def _last_token_by_update(case: Any, session: Session) -> None:
         _in_two_calls(case, session, cuts, "update", "the last token by update")
 
 
+def _wider(case: Any, session: Session) -> None:
+    """Three columns more in front of every slot: nothing else changes, and they hold what the state held before."""
+    given, more = session.inputs(), 3
+    states = given["conv_states"]
+    front = torch.full((*states.shape[:2], more), 0.5, dtype=states.dtype)
+    wide = torch.cat([front, states], dim=2)
+    again = session.run(replace(_plain(case), wider=case.wider + more), given | {"conv_states": wide}, judged=False)
+    session.expect_same("out", again.outputs["out"], session.first.outputs["out"], "wider states")
+    got = again.outputs["conv_states"]
+    session.expect_same("conv_states", got[:, :, more:], session.first.outputs["conv_states"], "wider states")
+    for request in requests(given):
+        length, initial = request.end - request.start, given.get("has_initial_state")
+        if request.live and length <= more and (case.form == "update" or (initial is not None and initial[request.row])):
+            before, columns = wide[request.slot], wide.shape[2]
+            says = "wider states: without the last tokens the state before"
+            session.expect_same("conv_states", got[request.slot][:, : columns - length], before[:, length:], says)
+
+
 def _poisoned_neighbour(case: Any, session: Session) -> None:
     """One request's tokens and state become NaN: the others do not notice."""
     given = session.inputs()
@@ -214,6 +232,9 @@ RELATIONS = {
     ),
     "split": Relation(_split, "a sequence equals its two pieces, state carried over", lambda c: _is_forward(c) and c.states),
     "step": Relation(_last_token_by_update, "the last token may come by update", lambda c: _is_forward(c) and c.states),
+    "wider": Relation(
+        _wider, "a wider state gives the same, and keeps the columns before", lambda c: _has_requests(c) and c.states
+    ),
     "isolation": Relation(_poisoned_neighbour, "NaN of one request stays there", _has_requests),
     "channels": Relation(_poisoned_channel, "NaN of one channel stays there", lambda c: _has_requests(c) and c.dim > 1),
     "impulse": Relation(_impulse, "an impulse reads back the flipped weight, bit for bit", _is_forward),

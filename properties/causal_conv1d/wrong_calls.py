@@ -75,6 +75,11 @@ def _loose_states(case: Any, given: Inputs) -> Inputs | None:
     return given | {"conv_states": states.repeat_interleave(2, dim=2)[:, :, ::2]}
 
 
+def _too_few_columns(case: Any, given: Inputs) -> Inputs | None:
+    states = given["conv_states"]
+    return None if states is None else given | {"conv_states": states[:, :, : case.width - 2].contiguous()}
+
+
 def _loose_weight(case: Any, given: Inputs) -> Inputs:
     packed = given["packed_weight"]
     return given | {"packed_weight": packed.repeat_interleave(2, dim=3)[..., ::2]}
@@ -140,7 +145,7 @@ WRONG_CALLS = {
     "x_none": _wrong(setting(x=None), TypeError, "x"),
     "x_integers": _wrong(changing("x", lambda x: x.nan_to_num().to(torch.int32)), TypeError, "x"),
     "states_none": _wrong(setting(conv_states=None), TypeError, "conv_states", forms=("update",)),
-    "states_columns": _wrong(changing("conv_states", larger(2)), ValueError, "conv_states"),
+    "states_columns": _wrong(_too_few_columns, ValueError, "conv_states"),
     "states_channels": _wrong(changing("conv_states", larger(1)), ValueError, "conv_states"),
     "states_rank": _wrong(changing("conv_states", lambda s: s[0]), ValueError, "conv_states"),
     "states_dtype": _wrong(changing("conv_states", other_float), TypeError, "conv_states", "x", *PACKED),

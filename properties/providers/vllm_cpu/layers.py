@@ -96,7 +96,7 @@ def _fit_conv(case: ConvCase) -> ConvCase:
         lengths = (lengths[0],) * count
     case = replace(
         case, form=form, dtype="bfloat16", dim=max(-(-case.dim // 32) * 32, 32), width=4, lengths=lengths, before=0, after=0,
-        bias="call" if case.bias != "none" else "none", single_row=False, states=case.states or form == "update",
+        bias="call" if case.bias != "none" else "none", single_row=False, states=case.states or form == "update", wider=0,
     )
     int32 = ("query_start_loc", "cache_indices") if form == "varlen" else ("cache_indices",)
     return replace(case, layout=_conv_layouts(case), int32=int32)
@@ -110,6 +110,7 @@ def _fit_conv(case: ConvCase) -> ConvCase:
         "width 4 and channels a multiple of 32 (checked)": lambda case: case.width != 4 or case.dim % 32,
         "every sequence has a token, and together they cover all (so does the layer call it)":
             lambda case: not case.lengths or 0 in case.lengths or case.before or case.after,
+        "states of w - 1 columns (so does the layer hold them)": lambda case: case.wider > 0,
         "bias has x's dtype (checked)": lambda case: case.bias == "float32",
         "x channels last, states SD (so does the layer hold them), the others contiguous":
             lambda case: case.layout != _conv_layouts(case),
