@@ -106,6 +106,7 @@ MASKS = choices({
     "right": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62),
     "cap": (0.0, 0.0, 2.0, 30.0),
     "sinks": ("none", "none", "same", "float32"),
+    "flags": ("as drawn", "as drawn", "strided"),
 })
 
 
@@ -136,6 +137,8 @@ def completed(
 ) -> VarlenCase:
     """The case of these sizes, with windows, a cap and sinks."""
     n, drawn = max(lens, default=0), dict(draw(MASKS, label="masks"))
+    if drawn.pop("flags") == "strided" and fields["causal"] in ("odd", "even"):
+        fields = fields | {"layout": {**fields["layout"], "causal_requests": "strided"}}
     named = {"lk-1": max(n - 1, 0), "lk": n, "lk/2": n // 2}
     drawn |= {side: named.get(drawn[side], drawn[side]) for side in ("left", "right")}
     if fields["values"] != "random":
@@ -197,6 +200,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "not causal": lambda case: case.causal == "none" and case.left == case.right == -1 and _some(case, lambda q, k: q > 1 < k),
     "left window cuts": lambda case: 0 <= case.left < max(case.lens, default=0) - 1,
     "right window cuts": lambda case: case.causal == "none" and _some(case, lambda q, k: 0 <= case.right < min(q, k) - 1),
+    "strided flags": lambda case: case.layout.get("causal_requests") == "strided" and len(case.rows) > 1,
     "a window and a causal request": lambda case: case.right > 0 and case.causal in ("odd", "even"),
     "softcap": lambda case: case.cap > 0,
     "sinks without keys": lambda case: case.sinks != "none" and 0 in case.lens,
