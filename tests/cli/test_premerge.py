@@ -39,6 +39,7 @@ RUN_BY = {  # kernel -> what runs it beside its own pair
     "chunk_gated_delta_rule": {"gdn_attention_core", "gdn_core", "models", "serving"},
     "decode_attention": {"models", "serving"},
     "extend_attention": {"models", "serving"},
+    "flash_attn_varlen": set(),
     "gated_delta_rule_update": {"gated_delta_rule_update_spec", "gdn_attention_core", "models", "serving"},
     "gdn_gating": {"gdn_attention_core", "gdn_core", "models", "serving"},
     "local_attention_batches": {"attention_metadata", "serving"},
