@@ -214,7 +214,7 @@ def _load(place: Place) -> Suite:
         sys.path.insert(0, folder)
     try:
         module = importlib.import_module(place.module)
-    except Exception as error:  # it is somebody else's module: whatever it raises is theirs to see
+    except (Exception, SystemExit) as error:  # it is somebody else's module: whatever it raises is theirs to see
         says = told(error)
         if isinstance(error, ModuleNotFoundError) and error.name and f"{place.module}.".startswith(f"{error.name}."):
             says = f"there is no module {error.name}{f' in {folder}' if folder else ''}"

@@ -84,7 +84,7 @@ def place_of(function: Callable[..., Any]) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
 
 
-def told(error: Exception) -> str:
+def told(error: BaseException) -> str:
     """An error of somebody's module on one line, with the last place outside of the engine that it came from."""
     if isinstance(error, PairError):
         return str(error)
