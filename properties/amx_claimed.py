@@ -62,8 +62,11 @@ def obstacle() -> str:
     instead = "Without --cpu the library takes its other paths, and `kernelpair check --tier amx` tries our own AMX kernels"
     if not tier.run_as:
         return f"its tile instructions cannot be trapped here: {tier.reason}. {instead.partition(',')[0]}"
-    if trapped.cpuid_faults() or shutil.which("objdump"):
-        return ""
+    try:
+        if trapped.cpuid_faults() or shutil.which("objdump"):
+            return ""
+    except ImportError as error:
+        return str(error)
     return (
         "this CPU cannot fault on CPUID (arch_prctl refuses ARCH_SET_CPUID), and objdump (binutils), by which CPUID is found in "
         f"libraries to be replaced, is not installed. {instead}"

@@ -39,4 +39,4 @@ def unpack_int8_weight(data: Tensor, N: int, K: int) -> Tensor:
     if not data.is_contiguous():
         raise ValueError(f"data must be contiguous, got strides {list(data.stride())}")
     rows = data.permute(0, 2, 4, 1, 3, 5).reshape(-(-N // 32) * 32, -(-K // 64) * 64)
-    return rows[:N, :K].contiguous()
+    return rows[:N, :K].clone(memory_format=torch.contiguous_format)

@@ -192,9 +192,9 @@ KP_INLINE void multiply(const Operand& a, const Operand& b, int64_t steps, float
   }
 }
 
-// The products of two operands that were fp32.
+// The pairs of parts that are multiplied, of two operands that were fp32.
 template <int kParts>
-constexpr int kBothRounded = kParts == 2 ? 3 : 1;
+constexpr int kPartPairs = kParts == 2 ? 3 : 1;
 
 // Two fp32 rows as a row of a tile; its second part, what the rounding left, goes `part_stride` elements on.
 template <int kParts>

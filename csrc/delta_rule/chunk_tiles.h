@@ -63,7 +63,7 @@ void multiply_state(const StripChunk& strip, const Bf16* rows, float* products, 
 template <int kParts>
 KP_INLINE void multiply_half(const StripChunk& strip, const Bf16* a, int64_t a_part, const Bf16* b,
                              int64_t b_part) {
-  multiply<kBothRounded<kParts>>(operand(a, kTileHalves, 0, a_part), operand(b, kTileHalves, 0, b_part), 1,
+  multiply<kPartPairs<kParts>>(operand(a, kTileHalves, 0, a_part), operand(b, kTileHalves, 0, b_part), 1,
                                  strip.solved);
 }
 
@@ -108,7 +108,7 @@ KP_INLINE void keep_written(const StripChunk& strip, const GateChunk& gate, int6
 template <int kParts>
 void read_out(const StripChunk& strip, const GateChunk& gate, int64_t half, int64_t tokens, int64_t columns,
               Bf16* out, int64_t out_stride) {
-  multiply<kBothRounded<kParts>>(
+  multiply<kPartPairs<kParts>>(
       operand(gate.attend + 4 * half * kTileHalves, 2 * kTileHalves, kTileHalves, kAttendPart),
       operand(strip.written, kTileHalves, 2 * kTileHalves, kWrittenPart), half + 1, strip.solved);
   for (int64_t i = half * kHalf; i < least(tokens, (half + 1) * kHalf); ++i) {

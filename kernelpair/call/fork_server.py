@@ -8,6 +8,7 @@ the channel of an owner closes, which it does however the owner ends, all that i
 import atexit
 import json
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -21,7 +22,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import count
-from select import select
 from typing import NamedTuple
 
 from kernelpair.call.system import be_called, die_with, inherit_orphans, kill_children
@@ -247,10 +247,15 @@ class ForkServer:
         """How a process ended, None if it has not within this time. Raises ServerGone."""
         until = time.monotonic() + seconds
         while key not in self._statuses:
-            if not select([self._channel], [], [], max(until - time.monotonic(), 0))[0]:
+            if not self._says_something(until - time.monotonic()):
                 return None
             self._take()
         return self._statuses[key]
+
+    def _says_something(self, seconds: float) -> bool:
+        ready = select.poll()  # select() knows no descriptor above 1,023
+        ready.register(self._channel, select.POLLIN)
+        return bool(ready.poll(max(seconds, 0) * 1000))
 
     def _take(self) -> None:
         try:
@@ -265,7 +270,7 @@ class ForkServer:
     def serves(self) -> bool:
         """Whether this process can ask it."""
         try:
-            while self._owner == os.getpid() and select([self._channel], [], [], 0)[0]:
+            while self._owner == os.getpid() and self._says_something(0):
                 self._take()
         except (ServerGone, OSError, ValueError):  # gone, or closed here
             return False

@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -72,7 +73,9 @@ class Arena:
         """A new arena; its descriptor is what a worker needs to map the same pages."""
         descriptor = os.memfd_create("kernelpair")
         os.ftruncate(descriptor, capacity)
-        return cls(descriptor, capacity)
+        arena = cls(descriptor, capacity)
+        weakref.finalize(arena, os.close, descriptor).atexit = False
+        return arena
 
     @cached_property
     def address(self) -> int:

@@ -18,7 +18,7 @@ from kernelpair.suite import Place, Suite
 
 FILE = Path(".kernelpair") / "answers.json"
 SHELL = ("_", "OLDPWD", "PWD", "SHLVL")  # variables by which a shell keeps its own books
-MOST = 16  # answers in the file: the pairs that somebody lists one by one
+MOST = 32  # answers in the file: pairs that somebody lists one by one, environments that take turns
 
 
 def remembered(
@@ -29,23 +29,22 @@ def remembered(
     if not place.folder:
         return ask()
     path = suite.root / FILE
-    now = _surroundings(suite)
-    known = _read(path, now)
-    if question in known:
-        return known[question]
+    key = f"{question} {_surroundings(suite)}"
+    known = _read(path)
+    if key in known:
+        return known[key]
     answer = json.loads(json.dumps(ask()))  # as it will be read again
     if keep(answer):
-        entries = list(known.items())[1 - MOST :]
+        entries = list(_read(path).items())[1 - MOST :]
         with suppress(WriteError):  # a checkout that is read-only: it is asked again
-            write_whole(path, json.dumps({"of": now, "answers": dict([*entries, (question, answer)])}) + "\n")
+            write_whole(path, json.dumps(dict([*entries, (key, answer)])) + "\n")
     return answer
 
 
-def _read(path: Path, now: str) -> dict[str, dict[str, Any]]:
-    with suppress(OSError, ValueError, KeyError, TypeError):
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    with suppress(OSError, ValueError):
         found = json.loads(path.read_text())
-        if found["of"] == now:
-            return dict(found["answers"])
+        return found if isinstance(found, dict) else {}
     return {}
 
 

@@ -10,7 +10,6 @@ import torch
 
 from kernelpair.call.memory import Placed
 from kernelpair.call.place import Buffer, Placement, element_mask
-from kernelpair.call.series import Repeats
 from kernelpair.call.values import poison_word
 from kernelpair.call.worker import Outcome
 from kernelpair.contract.case import WRONG_CALL
@@ -69,20 +68,9 @@ class Recorder(Session):
             if plane is not None and (known is None or plane.wrong):
                 self.planes[compared.name] = plane
 
-    def call(
-        self,
-        placement: Placement,
-        threads: int = THREADS,
-        others: Sequence[Placement] = (),
-        *,
-        keep: bool = False,
-        deep: bool = False,
-        weigh: bool = False,
-        collect: bool = False,
-        again: Repeats | None = None,
-    ) -> Outcome:
+    def call(self, placement: Placement, threads: int = THREADS, others: Sequence[Placement] = (), **asked: Any) -> Outcome:
         """The call, and then how its memory looks."""
-        outcome = super().call(placement, threads, others, keep=keep, deep=deep, weigh=weigh, collect=collect, again=again)
+        outcome = super().call(placement, threads, others, **asked)
         if not any(strip.trespasses for strip in self.strips):
             refused = self.case.trial.startswith(WRONG_CALL) or self.case.trial == "fuzz"  # then nothing may change
             scratch = dict.fromkeys(self.pair.signature.scratch, True)

@@ -3,11 +3,12 @@
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from kernelpair.contract.pair import Bound, Inputs, Outputs, Within
 from properties.shared.attention_bound import EXP_ERROR, accumulation_error
 from properties.topk_gating.cases import TopkCase
-from properties.topk_gating.selection import STEP, TINY, judged_rows, scored, settle
+from properties.topk_gating.selection import ROUND, STEP, TINY, judged_rows, scored, settle
 
 
 def bound(case: TopkCase, given: Inputs, truth: Outputs) -> Bound:
@@ -18,14 +19,13 @@ def bound(case: TopkCase, given: Inputs, truth: Outputs) -> Bound:
 
     A quotient of two scores does not know the sum over all experts: numerator and denominator err by rho' each, the sum of k
     scores and two more operations round. Otherwise a score errs by rho, and the product with the scale rounds; 2^-22 covers
-    that and a product with the reciprocal. Scores below 2^-126 may be flushed. Where n equal logits are all that a softmax has,
-    exp(0) = 1 and the sums of ones are exact: 2^-23 |w| for the quotient and the product.
+    that and a product with the reciprocal. Scores below 2^-126 may be flushed. In a row in which n equal logits are all that a
+    softmax has, exp(0) = 1 and the sums of ones are exact: 2^-23 |w| for the quotient and the product, 2^-23 |w| more for a
+    scale that is none of 1, and g(k) |w| for the sum of k scores.
     """
     weights, scale = truth["weights"], abs(case.scaling)
     rows = judged_rows(given)
     found = scored(given, rows)
-    if case.values == "equal" and case.scoring == "softmax":
-        return {"weights": 2.0**-23 * weights.abs()}
     ids = truth["ids"][rows].long()
     limit = torch.zeros_like(weights)
     w, s = weights[rows].abs(), found.scores.gather(1, ids)
@@ -37,7 +37,17 @@ def bound(case: TopkCase, given: Inputs, truth: Outputs) -> Bound:
     else:
         rho = 2 * EXP_ERROR if case.scoring == "sigmoid" else moved + EXP_ERROR + accumulation_error(case.experts)
         limit[rows] = (rho + STEP) * w + 2 * TINY * scale
+    even = _of_equal_logits(given) & rows
+    if case.scoring == "softmax" and bool(even.any()):
+        sums = accumulation_error(case.topk) if case.renormalize else 0.0
+        limit[even] = (ROUND * (1 if case.scaling == 1 else 2) + sums) * weights[even].abs()
     return {"weights": limit}
+
+
+def _of_equal_logits(given: Inputs) -> Tensor:
+    """[T]: the rows whose logits are all one number or -inf."""
+    logits = given["logits"]
+    return ((logits == logits.amax(-1, keepdim=True)) | (logits == -torch.inf)).all(-1)
 
 
 ANY_ORDER = "of equal ones any is chosen"

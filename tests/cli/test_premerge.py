@@ -42,15 +42,19 @@ RUN_BY = {  # kernel -> what runs it beside its own pair
     "flash_attn_varlen": set(),
     "gated_delta_rule_update": {"gated_delta_rule_update_spec", "gdn_attention_core", "models", "serving"},
     "gdn_gating": {"gdn_attention_core", "gdn_core", "models", "serving"},
+    "int8_linear": set(),
     "local_attention_batches": {"attention_metadata", "serving"},
     "merge_state": set(),
     "mla_decode": {"mla_workspace", "models", "serving"},
+    "pack_int8_weight": set(),
     "pack_linear_weight": {"linear_modules", "models"},
     "packed_linear": {"linear_modules", "models"},
     "paged_attention": {"models", "serving"},
     "rms_norm": set(),
     "rotary_embedding": set(),
+    "quantize_rows_int8": set(),
     "store_cache": {"models", "serving"},
+    "topk_gating": set(),
 }
 
 
@@ -190,7 +194,10 @@ def test_what_it_says() -> None:
 AMX = next(tier for tier in known_tiers() if tier.products == "tile_registers")
 EXTRA_LOAD = Mutant(
     "packed_linear", "extra-load", "an operand is loaded again before the second product of a step", "speed",
-    (Patch("csrc/tiles/tile_block.h", "tile_bf16<i", "if constexpr (j == 1) tile_load<kB>(b(j, s));\n        tile_bf16<i"),),
+    (Patch(
+        "csrc/tiles/tile_block.h", "Product::template add<i",
+        "if constexpr (j == 1) tile_load<kB>(b(j, s));\n        Product::template add<i",
+    ),),
     units=("csrc/kernels/packed_linear.cpp",),
 )  # fmt: skip
 

@@ -28,7 +28,10 @@ SECONDS = 60.0
 def subject(side: str, name: str, rounding: str = "") -> Subject:
     pair: Pair = properties.pairs()[PAIRS[side or "STEP"]]
     kernel = Candidate("theirs", f"tests.outside.behind_a_gap:{f'{side}.{name}'.removeprefix('.')}")
-    limits = {"no exact sums": lambda case: getattr(case, "exact", False)}
+    limits = {
+        "no exact sums": lambda case: getattr(case, "exact", False),
+        "one form only": lambda case: getattr(case, "accurate", False),  # whose bound is tighter
+    }
     return Subject(pair, kernel, limits, skipped_trials=(WRONG_CALLS, "fuzz", "concurrent"), rounding=rounding, foreign=True)
 
 

@@ -107,7 +107,7 @@ def test_list_says_what_is_covered_and_what_not(capsys: Capture) -> None:
     assert kernelpair("list", "--provider", written(GOOD)) == 0
     out = capsys.readouterr().out
     assert "store_cache  my_store" in out and "unsupported  no pads" in out and "bytes: mine knows its dtype" in out
-    assert "not covered: attention_metadata" in out
+    assert "not covered: act_and_mul" in out
     assert kernelpair("list", "--provider", "mine.py", "--json") == 0
     assert json.loads(capsys.readouterr().out)["covered"]["store_cache"]["limits"] == ["no pads"]
 
