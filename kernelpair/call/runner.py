@@ -96,7 +96,7 @@ class Isolated(Runner):
         if self._process is None:
             self._start()
 
-    def run(self, request: CallRequest) -> Outcome:
+    def run(self, request: CallRequest, again: bool = False) -> Outcome:
         self.start()
         try:
             self._connection.send(request)
@@ -107,12 +107,14 @@ class Isolated(Runner):
             return self._died()
         if outcome.spoiled:
             self._stop()
-        return outcome if outcome.status != "spoiled" else self._once_more(request)
+        return outcome if outcome.status != "spoiled" else self._once_more(request, again)
 
-    def _once_more(self, request: CallRequest) -> Outcome:
-        """The call in a new worker, where an earlier one has spoiled the old."""
+    def _once_more(self, request: CallRequest, again: bool) -> Outcome:
+        """The call in a new worker, where an earlier one has spoiled the old. HarnessError where that is `again` no help."""
         self._stop()
-        return self.run(request)
+        if again:
+            raise HarnessError(f"a new worker of {self.candidate.name} does not find its process as it was when it began")
+        return self.run(request, again=True)
 
     def _start(self) -> None:
         forget(self.arena)

@@ -257,7 +257,7 @@ def control_words_of_pool() -> str:
             found.add(f"mxcsr {mxcsr:#x}, x87 {x87:#x}")
 
     if parallel is not None:
-        parallel(_IN_POOL(look), None, torch.get_num_threads(), 0)
+        parallel(_IN_POOL(look), None, max(torch.get_num_threads(), 2), 0)  # one other thread, also on a single core
     return " and ".join(sorted(found))
 
 
