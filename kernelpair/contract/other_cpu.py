@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernelpair.contract.subject import Subject
+if TYPE_CHECKING:  # it loads torch
+    from kernelpair.contract.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class OtherCpu:
     fit: Callable[[Any], Any] = lambda case: case
     """A case outside of these limits -> one like it within them."""
 
-    def subject(self, subject: Subject) -> Subject:
+    def subject(self, subject: "Subject") -> "Subject":
         """The subject as it is put on trial on this CPU."""
 
         def fit(case: Any) -> Any:
