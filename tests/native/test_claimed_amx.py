@@ -205,7 +205,7 @@ def fit(case):
 LIMITS = {"sixteen rows in whole tiles: oneDNN takes no tiles for one": lambda case: case != fit(case)}
 
 
-@adapts("packed_linear", claims="amx", limits=LIMITS, fit=fit)
+@adapts("packed_linear", claims="amx", limits=LIMITS, fit=fit, silent={"alone": "oneDNN takes no tiles for one row"})
 def packed_linear(x, packed_weight, N, K, bias=None):
     if CPU and not torch.cpu._is_amx_tile_supported():
         raise RuntimeError("torch was not told of AMX before it looked")
