@@ -64,7 +64,7 @@ template <int kParts>
 KP_INLINE void multiply_half(const StripChunk& strip, const Bf16* a, int64_t a_part, const Bf16* b,
                              int64_t b_part) {
   multiply<kPartPairs<kParts>>(operand(a, kTileHalves, 0, a_part), operand(b, kTileHalves, 0, b_part), 1,
-                                 strip.solved);
+                               strip.solved);
 }
 
 // beta (v - exp(G) k S), minus what the first half has written if kCoupled, as B tiles.
