@@ -3,6 +3,7 @@
 Rates, times and what else differs from run to run are masked before.
 """
 
+import difflib
 import os
 import pty
 import re
@@ -48,7 +49,9 @@ def assert_as_kept(name: str, seen: str) -> None:
     if os.environ.get("SCREENS") == "write":
         path.write_text(text)
     assert path.is_file(), f"{path} is missing: SCREENS=write writes it"
-    assert text == path.read_text(), f"{path} has another text; SCREENS=write writes what is seen now"
+    kept = path.read_text()
+    differs = "".join(difflib.unified_diff(kept.splitlines(True), text.splitlines(True), "kept", "seen", n=1))
+    assert text == kept, f"{path} has another text; SCREENS=write writes what is seen now\n{differs}"
 
 
 def usual_environment(**more: str) -> dict[str, str]:

@@ -1,11 +1,14 @@
 """Decode steps that are recorded once and replayed: one graph of operator calls for each size of batch."""
 
+import linecache
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx import graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from serving import DECODE_MODES, AttentionLayer, ForwardBatch, GdnLayer
@@ -71,8 +74,15 @@ class RecordedDecode:
 
         with RECORDING:
             graph = make_fx(step)(*inputs)
+        weakref.finalize(graph, _forget_source, graph.forward.__code__.co_filename)
         self.graphs[key] = graph if self.compiler is None else self.compiler(graph)
         self._inputs[key] = inputs
+
+
+def _forget_source(name: str) -> None:
+    """Of a graph that is gone: torch.fx would keep it, for tracebacks, as long as the process lives."""
+    linecache.cache.pop(name, None)
+    graph_module._loader.eval_cache.pop(name, None)
 
 
 def _present(activations: Mapping[int, Activations]) -> list[Tensor]:

@@ -1,6 +1,8 @@
 """Recorded decodes: what a graph consists of, that it serves batches that change without being made anew, compiled too, and what
 is refused. What they compute in a server's life is on trial as the pair `serving`."""
 
+import gc
+import linecache
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -124,6 +126,15 @@ def test_each_size_has_a_graph_of_its_own() -> None:
         recorded.decode(activations(size, size), batch_of((), (), padded_size=size))
     assert len(recorded.graphs) == 3
     assert all(torch.equal(pool.k, held) for pool, held in zip(backend.pools.values(), before))  # nobody lives: nothing is stored
+
+
+def test_the_source_of_a_graph_goes_with_it() -> None:
+    recorded = replayed_like_eager("slot", None)
+    (name,) = (graph.forward.__code__.co_filename for graph in recorded.graphs.values())  # type: ignore[attr-defined]
+    assert any(line.startswith("def forward") for line in linecache.getlines(name))  # tracebacks show it
+    del recorded
+    gc.collect()
+    assert not linecache.getlines(name)
 
 
 def test_what_was_not_recorded_is_refused() -> None:
