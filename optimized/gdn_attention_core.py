@@ -173,10 +173,12 @@ def _check_tensors(
 def _check_states(
     mixed_qkv: Tensor, conv_state: Tensor, ssm_state: Tensor, weight: PackedConvWeight, heads: _Heads, conv_layout: str, tag: str
 ) -> Tensor:
-    """The conv cache as a view [slots, dim, w-1], whatever its layout."""
-    columns = weight.width - 1
-    declared = [None, columns, heads.dim] if conv_layout == "SD" else [None, heads.dim, columns]
+    """The conv cache as a view [slots, dim, S], whatever its layout."""
+    declared = [None, None, heads.dim] if conv_layout == "SD" else [None, heads.dim, None]
     check_tensor("conv_state", conv_state, 3, [mixed_qkv.dtype], declared)
+    columns = conv_state.shape[1 if conv_layout == "SD" else 2]
+    if columns < weight.width - 1:
+        raise ValueError(f"conv_state has {columns} columns, a convolution of width {weight.width} needs {weight.width - 1}")
     widths = (heads.K, heads.V) if tag == "kv" else (heads.V, heads.K)
     check_tensor("ssm_state", ssm_state, 4, (torch.float32, torch.bfloat16), [None, heads.HV, *widths])
     check_dense_last("conv_state", conv_state)

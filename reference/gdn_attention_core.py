@@ -23,8 +23,8 @@ def gdn_attention_core(
 ) -> None:  # fmt: skip
     """Write `core_attn_out[:num_actual_tokens]` and the addressed slots of both caches.
 
-    mixed_qkv [>= T, 2 HK K + HV V]; a, b [>= T, HV]; core_attn_out [>= T, HV, V]; conv_state [slots, w-1, dim] ("SD") or
-    [slots, dim, w-1] ("DS"); ssm_state [slots, HV, V, K] ("vk") or [slots, HV, K, V] ("kv").
+    mixed_qkv [>= T, 2 HK K + HV V]; a, b [>= T, HV]; core_attn_out [>= T, HV, V]; conv_state [slots, S, dim] ("SD") or
+    [slots, dim, S] ("DS"), S >= w-1; ssm_state [slots, HV, V, K] ("vk") or [slots, HV, K, V] ("kv").
     A prefill whose has_initial_state is False starts from zeros whatever its slots hold; pad requests give rows of 0.
     Raises TypeError, ValueError (also a slot used twice across both parts), IndexError (slot outside a cache).
     """
@@ -51,7 +51,10 @@ def gdn_attention_core(
     if conv_weight.dim != dim:
         raise ValueError(f"conv_weight holds {conv_weight.dim} channels, mixed_qkv has {dim}")
     conv_states = conv_state.transpose(1, 2) if conv_layout == "SD" else conv_state
-    checks.has_shape("conv_state", conv_states, [len(conv_state), dim, conv_weight.width - 1])
+    columns = conv_states.shape[2]
+    if columns < conv_weight.width - 1:
+        raise ValueError(f"conv_state has {columns} columns, a convolution of width {conv_weight.width} needs {conv_weight.width - 1}")
+    checks.has_shape("conv_state", conv_states, [len(conv_state), dim, columns])
     checks.has_shape("ssm_state", ssm_state, [len(ssm_state), HV, *((K, V) if state_layout == "kv" else (V, K))])
     lengths = m.query_start_loc[1:] - m.query_start_loc[:-1]
     slots = min(len(conv_state), len(ssm_state))

@@ -58,6 +58,8 @@ class GdnCase(Case):
     K: int = 16
     V: int = 16
     width: int = 4
+    wider: int = 0
+    """Columns of the convolution's states before the w-1 that enter results."""
     conv_layout: Literal["SD", "DS"] = "SD"
     state_layout: Literal["kv", "vk"] = "vk"
     state: Literal["float32", "bfloat16"] = "float32"
@@ -129,6 +131,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "K": (16, 32, 20, 33, 1),
     "V": (16, 32, 33, 48),
     "width": (4, 3, 2),
+    "wider": (0, 0, 1, 3),
     "conv_layout": ("SD", "DS"),
     "state_layout": ("vk", "kv"),
     "state": ("float32", "bfloat16"),
@@ -203,7 +206,7 @@ def scalars(case: GdnCase) -> Inputs:
 
 
 def conv_shaped(case: GdnCase, columns: Tensor) -> Tensor:
-    """[slots, w-1, dim] in the declared layout."""
+    """[slots, S, dim] in the declared layout."""
     return columns if case.conv_layout == "SD" else columns.transpose(1, 2).contiguous()
 
 
@@ -216,7 +219,7 @@ def pools(case: GdnCase, slots: int) -> tuple[Tensor, Tensor]:
     """States in every slot, as warm requests find them."""
     dtype = torch.bfloat16 if case.state == "bfloat16" else torch.float32
     states = uniform(case.seed, "ssm", (slots, case.heads, case.K, case.V), scale=case.size).to(dtype)
-    return conv_shaped(case, mixed(case, "conv", slots, case.width - 1)), state_shaped(case, states)
+    return conv_shaped(case, mixed(case, "conv", slots, case.wider + case.width - 1)), state_shaped(case, states)
 
 
 def batch(case: GdnCase) -> Inputs:
@@ -316,6 +319,9 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "pads": lambda case: bool(case.pads) and case.tokens > 0,
     "pad is a slot in range": lambda case: case.pad_in_range and case.tokens > 0,
     "rows beyond the tokens": lambda case: case.extra > 0,
+    "wider conv states, tokens move into the front": lambda case: case.wider > 0
+    and any(length > case.wider + case.width - 1 for n, length in enumerate(case.prefills) if case.decodes + n in case.live),
+    "wider conv states, a decode moves them": lambda case: case.wider > 0 and any(r < case.decodes for r in case.live),
     "SD": lambda case: case.conv_layout == "SD",
     "DS": lambda case: case.conv_layout == "DS",
     "kv": lambda case: case.state_layout == "kv" and case.K != case.V,

@@ -4,7 +4,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
 from properties.gdn_attention_core.cases import GdnCase
-from properties.shared.wrong_calls import cast, changed, grown, made, replaced, self_overlapping, slot, slot_twice, sparse, within
+from properties.shared.wrong_calls import cast, changed, grown, larger, made, replaced, self_overlapping, slot, slot_twice, sparse, within
 
 
 def _busy(case: GdnCase) -> bool:
@@ -27,6 +27,14 @@ def _added(name: str, step: int, *also: str) -> WrongCall:
 def _shorter(name: str) -> WrongCall:
     """One row less than there are tokens."""
     return made(lambda case, given: given | {name: given[name][: case.tokens - 1]}, ValueError, name, when=_busy)
+
+
+def _too_few_columns(case: GdnCase, given: Inputs) -> Inputs:
+    return given | {"conv_state": given["conv_state"].narrow(1 if case.conv_layout == "SD" else 2, 0, case.width - 2).contiguous()}
+
+
+def _more_channels(case: GdnCase, given: Inputs) -> Inputs:
+    return given | {"conv_state": larger(2 if case.conv_layout == "SD" else 1)(given["conv_state"])}
 
 
 TOTAL = ("num_actual_tokens", "query_start_loc", "num_decodes", "num_decode_tokens", "num_prefill_tokens", "num_prefills")
@@ -58,7 +66,8 @@ WRONG_CALLS = {
     "b_dtype": cast("b", torch.float64, "mixed_qkv", when=_busy),
     "out_width": grown("core_attn_out", 2, when=_busy),
     "out_strides": sparse("core_attn_out", when=_busy),
-    "conv_columns": grown("conv_state", 1, when=_busy),
+    "conv_columns": made(_too_few_columns, ValueError, "conv_state", when=_busy),
+    "conv_channels": made(_more_channels, ValueError, "conv_state", when=_busy),
     "conv_dtype": cast("conv_state", torch.int32, when=_busy),
     "conv_itself": self_overlapping("conv_state", when=_busy),
     "state_heads": grown("ssm_state", 1, when=_busy),
