@@ -51,9 +51,9 @@ def gdn_attention_core(
     if conv_weight.dim != dim:
         raise ValueError(f"conv_weight holds {conv_weight.dim} channels, mixed_qkv has {dim}")
     conv_states = conv_state.transpose(1, 2) if conv_layout == "SD" else conv_state
-    columns = conv_states.shape[2]
-    if columns < conv_weight.width - 1:
-        raise ValueError(f"conv_state has {columns} columns, a convolution of width {conv_weight.width} needs {conv_weight.width - 1}")
+    columns, needed = conv_states.shape[2], conv_weight.width - 1
+    if columns < needed:
+        raise ValueError(f"conv_state has {columns} columns, a convolution of width {conv_weight.width} needs {needed}")
     checks.has_shape("conv_state", conv_states, [len(conv_state), dim, columns])
     checks.has_shape("ssm_state", ssm_state, [len(ssm_state), HV, *((K, V) if state_layout == "kv" else (V, K))])
     lengths = m.query_start_loc[1:] - m.query_start_loc[:-1]

@@ -4,7 +4,19 @@ import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
 from properties.gdn_attention_core.cases import GdnCase
-from properties.shared.wrong_calls import cast, changed, grown, larger, made, replaced, self_overlapping, slot, slot_twice, sparse, within
+from properties.shared.wrong_calls import (
+    cast,
+    changed,
+    grown,
+    larger,
+    made,
+    replaced,
+    self_overlapping,
+    slot,
+    slot_twice,
+    sparse,
+    within,
+)
 
 
 def _busy(case: GdnCase) -> bool:
@@ -30,7 +42,8 @@ def _shorter(name: str) -> WrongCall:
 
 
 def _too_few_columns(case: GdnCase, given: Inputs) -> Inputs:
-    return given | {"conv_state": given["conv_state"].narrow(1 if case.conv_layout == "SD" else 2, 0, case.width - 2).contiguous()}
+    few = given["conv_state"].narrow(1 if case.conv_layout == "SD" else 2, 0, case.width - 2)
+    return given | {"conv_state": few.contiguous()}
 
 
 def _more_channels(case: GdnCase, given: Inputs) -> Inputs:
