@@ -22,7 +22,9 @@ from tests.processes import heed_signals
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "tests" / "cli" / "screens"
-HABITS = ("CI", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+HABITS = (
+    "CI", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE",
+)  # fmt: skip
 COLUMNS, LINES = 80, 50
 READ = 65536
 SECONDS = 300.0  # without a word; on a machine with much else to do
