@@ -10,19 +10,21 @@ def paged_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, cache_seqlens: Tensor | int,
     cu_seqlens_q: Tensor | None, qv: Tensor | None = None, k_descale: Tensor | None = None, v_descale: Tensor | None = None,
     sinks: Tensor | None = None, softmax_scale: float | None = None, causal: bool = False, window_left: int = -1,
-    window_right: int = -1, softcap: float = 0.0, num_splits: int = 0,
+    window_right: int = -1, softcap: float = 0.0, num_splits: int = 0, alibi_slopes: Tensor | None = None,
 ) -> Tensor:
     """Return [Tq, H, Dv]: for each request b the rows cu_seqlens_q[b]..cu_seqlens_q[b+1] over cache_seqlens[b] keys.
 
     q [Tq, H, D]; k_cache [pages, page, Hkv, D], v_cache [pages, page, Hkv, Dv] in q's dtype or float8; page_table [B, M].
     Or q [B, S, H, D] with cu_seqlens_q None or the multiples of S, which gives [B, S, H, Dv]; cache_seqlens may be an int.
+    alibi_slopes [H] float32 times (key - position of the row) comes to each score, behind the cap.
     Raises TypeError (types), ValueError (shapes, scalars, lengths), IndexError (lengths beyond the table, used page ids).
     """
     if isinstance(cache_seqlens, int) and isinstance(page_table, Tensor):
         if not 0 <= cache_seqlens < 2**63:
             raise ValueError(f"cache_seqlens = {cache_seqlens} is no length")
         cache_seqlens = torch.full(page_table.shape[:1], cache_seqlens)
-    rest = (k_descale, v_descale, sinks, softmax_scale, causal, window_left, window_right, softcap, num_splits)
+    rest = (k_descale, v_descale, sinks, softmax_scale, causal, window_left, window_right, softcap, num_splits,
+            alibi_slopes)
     call = operator("paged_attention")
     if not isinstance(q, Tensor) or q.dim() != 4:
         return call(q, k_cache, v_cache, page_table, cache_seqlens, cu_seqlens_q, qv, *rest)

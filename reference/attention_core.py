@@ -20,12 +20,15 @@ def attention_core(
     sm_scale: float,
     logit_cap: float = 0.0,
     sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
+    distance: Tensor | None = None,
 ) -> Tensor:
     """Softmax attention of T query rows over N keys; returns [T, H, Dv] in q's dtype.
 
     q [T, H, D], k [N, Hkv, D], v [N, Hkv, Dv]; query head h reads kv head h // (H // Hkv). visible [T, N] bool, or None: every
-    row sees every key. sinks [H]: a score that takes part in the softmax, unscaled and uncapped, with no value. A row that
-    sees nothing is 0. Computed in float64 if q is float64, else in float32, and rounded once.
+    row sees every key. sinks [H]: a score that takes part in the softmax, unscaled and uncapped, with no value. slopes [H] and
+    distance [T, N], of each key from each row: their product comes to the capped score. A row that sees nothing is 0. Computed
+    in float64 if q is float64, else in float32, and rounded once.
     """
     T, H, D = q.shape
     N, Hkv, Dv = v.shape
@@ -36,6 +39,8 @@ def attention_core(
     z = (rows @ k.permute(1, 2, 0)).view(Hkv, G, T, N) * sm_scale
     if logit_cap > 0:
         z = logit_cap * torch.tanh(z / logit_cap)
+    if slopes is not None and distance is not None:
+        z = z + slopes.to(wide).view(Hkv, G, 1, 1) * distance.to(wide)
     if visible is not None:
         z = z.masked_fill(~visible, -math.inf)
     sink = torch.full((H,), -math.inf, dtype=wide) if sinks is None else sinks.to(wide)

@@ -20,14 +20,15 @@ def paged_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, cache_seqlens: Tensor | int,
     cu_seqlens_q: Tensor | None, qv: Tensor | None = None, k_descale: Tensor | None = None, v_descale: Tensor | None = None,
     sinks: Tensor | None = None, softmax_scale: float | None = None, causal: bool = False, window_left: int = -1,
-    window_right: int = -1, softcap: float = 0.0, num_splits: int = 0,
+    window_right: int = -1, softcap: float = 0.0, num_splits: int = 0, alibi_slopes: Tensor | None = None,
 ) -> Tensor:
     """Return [Tq, H, Dv]: for each request b the rows cu_seqlens_q[b]..cu_seqlens_q[b+1] over sk = cache_seqlens[b] keys.
 
     q [Tq, H, D]; k_cache [pages, page, Hkv, D], v_cache [pages, page, Hkv, Dv] in q's dtype or both in one float8 dtype; key j
     of request b lies in page page_table[b, j // page]. qv [Tq, H, Dv] adds qv.v to the score; k_descale, v_descale [B, Hkv]
     multiply K and V. Query i of sq has position i + sk - sq; window_left and window_right bound how far it sees (-1: no
-    bound), causal forces window_right to 0. Rows that belong to no request, or see no key, are 0. num_splits is a hint.
+    bound), causal forces window_right to 0. alibi_slopes [H] times (j - position) comes to the capped score. Rows
+    that belong to no request, or see no key, are 0. num_splits is a hint.
     Also takes an int for cache_seqlens, and q [B, S, H, D] with cu_seqlens_q None or the multiples of S.
     """
     checks.is_tensor("q", q)
@@ -41,7 +42,8 @@ def paged_attention(
             checks.is_tensor("qv", qv, 4)
             qv = qv.flatten(0, 1)
         result = paged_attention(q.flatten(0, 1), k_cache, v_cache, page_table, cache_seqlens, offsets, qv, k_descale,
-                                 v_descale, sinks, softmax_scale, causal, window_left, window_right, softcap, num_splits)
+                                 v_descale, sinks, softmax_scale, causal, window_left, window_right, softcap, num_splits,
+                                 alibi_slopes)
         return result.unflatten(0, (B, S))
     checks.is_index("page_table", page_table)
     checks.is_tensor("page_table", page_table, 2)
@@ -53,6 +55,8 @@ def paged_attention(
         softmax_scale = max(1, q.shape[2] + (v_cache.shape[-1] if qv is not None else 0)) ** -0.5
     spans = _check(q, k_cache, v_cache, page_table, cache_seqlens, cu_seqlens_q, qv, k_descale, v_descale, sinks,
                    softmax_scale, window_left, window_right, softcap, num_splits)
+    if alibi_slopes is not None:
+        _check_slopes(alibi_slopes, q.shape[1], q.dtype)
     assert softmax_scale is not None
     right = 0 if causal else window_right
 
@@ -79,9 +83,19 @@ def paged_attention(
             visible = (j >= p - window_left) | (window_left < 0)
             visible &= (j <= p + right) | (right < 0)
             out[start + i : start + i + len(p)] = attention_core(
-                queries[i : i + step], keys, values, visible, sm_scale=softmax_scale, logit_cap=softcap, sinks=sinks
+                queries[i : i + step], keys, values, visible, sm_scale=softmax_scale, logit_cap=softcap, sinks=sinks,
+                slopes=alibi_slopes, distance=j - p,
             )
     return out
+
+
+def _check_slopes(slopes: Tensor, heads: int, dtype: torch.dtype) -> None:
+    checks.is_tensor("alibi_slopes", slopes, 1)
+    checks.has_shape("alibi_slopes", slopes, [heads])
+    checks.has_dtype("alibi_slopes", slopes, (torch.float32, torch.float64) if dtype == torch.float64 else (torch.float32,))
+    bad = (~slopes.isfinite()).nonzero()
+    if len(bad):
+        raise ValueError(f"alibi_slopes[{int(bad[0])}] = {float(slopes[int(bad[0])])} must be finite")
 
 
 def _check(

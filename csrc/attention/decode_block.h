@@ -48,17 +48,22 @@ KP_INLINE void prefetch_rows(const char* const* rows, int64_t first, int64_t las
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows[j] + offset + i, 0, 2);
 }
 
-// How scores become exponents of 2: z = score * scale, or cap * tanh(score * scale / cap); the exponent is z
-// * log2(e).
+// How scores become exponents of 2: z = score * scale, or cap * tanh(score * scale / cap), and slope * (key -
+// position) more; the exponent is z * log2(e).
 struct Scaling {
   static constexpr float kLog2E = 1.44269504088896341f;
   float scale;
-  float cap;  // 0: none
-  float factor() const { return cap > 0 ? kLog2E : scale * kLog2E; }
+  float cap;                      // 0: none
+  const float* slopes = nullptr;  // of the item's query heads, or null
+  int64_t position = 0;           // of the row, counted as the item's keys are
+  bool settles() const {
+    return cap > 0 || slopes;
+  }  // before the softmax, which then has no factor of its own
+  float factor() const { return settles() ? kLog2E : scale * kLog2E; }
 };
 
-// The running softmax of `columns` heads (a multiple of 16): the largest score (capped and scaled if there is
-// a cap, else raw), the sum of the weights relative to it, and what the last block multiplied older weights
+// The running softmax of `columns` heads (a multiple of 16): the largest score (settled if that is
+// asked for, else raw), the sum of the weights relative to it, and what the last block multiplied older weights
 // with.
 struct OnlineSoftmax {
   float* top;
@@ -76,7 +81,6 @@ struct OnlineSoftmax {
   // Scores of `keys` rows become weights in place, rows up to `padded` become 0. True if a maximum rose.
   KP_NOINLINE bool step(float* scores, int64_t keys, int64_t padded, const Scaling& scaling) {
     bool rose = false;
-    if (scaling.cap > 0) apply_cap(scores, keys, scaling);
     const F32x16 factor = splat(scaling.factor());
     for (int64_t c = 0; c < columns; c += kLanes) {
       float* column = scores + c;
@@ -105,11 +109,19 @@ struct OnlineSoftmax {
     return rose;
   }
 
- private:
-  KP_NOINLINE void apply_cap(float* scores, int64_t keys, const Scaling& scaling) {
+  // Scales, caps and slopes the scores of `keys` rows, the first of which is key `first`; `slopes` by column.
+  KP_NOINLINE void settle(float* scores, int64_t keys, int64_t first, const Scaling& scaling,
+                          const float* slopes) {
     const F32x16 cap = splat(scaling.cap), scale = splat(scaling.scale);
-    for (int64_t i = 0; i < keys * columns; i += kLanes)
-      store(scores + i, cap * tanh(load(scores + i) * scale / cap));
+    for (int64_t j = 0; j < keys; ++j) {
+      const F32x16 distance = splat(static_cast<float>(first + j - scaling.position));
+      for (int64_t c = 0; c < columns; c += kLanes) {
+        float* at_c = scores + j * columns + c;
+        F32x16 z = load(at_c) * scale;
+        if (scaling.cap > 0) z = cap * tanh(z / cap);
+        store(at_c, scaling.slopes ? z + load(slopes + c) * distance : z);
+      }
+    }
   }
 };
 

@@ -57,7 +57,7 @@ void run_item_with(const DecodeShape& shape, const Scaling& scaling, int64_t fir
   struct Pieces {
     Products products;
     OnlineSoftmax softmax;
-    float *scores, *row;
+    float *scores, *row, *slopes;
     Element* queries;
     Pieces(const DecodeShape& s, int64_t step, BumpAllocator& allocator) : products(s, allocator) {
       softmax.columns = round_up(s.heads * products.columns, kLanes);
@@ -66,6 +66,7 @@ void run_item_with(const DecodeShape& shape, const Scaling& scaling, int64_t fir
       softmax.rescale = allocator.take<float>(softmax.columns);
       scores = allocator.take<float>(round_up(step, kPairTileKeys) * softmax.columns);
       row = allocator.take<float>(round_up(s.Dv, 32));
+      slopes = allocator.take<float>(softmax.columns);
       queries = allocator.take<Element>(s.heads * s.group * products.query_width());
     }
   };
@@ -81,6 +82,12 @@ void run_item_with(const DecodeShape& shape, const Scaling& scaling, int64_t fir
   // Columns that no product writes.
   for (int64_t i = shape.heads * p.products.columns; i < softmax.columns; ++i)
     for (int64_t j = 0; j < step; ++j) p.scores[j * softmax.columns + i] = 0;
+  if (scaling.slopes) {
+    for (int64_t i = 0; i < softmax.columns; ++i) p.slopes[i] = 0;
+    for (int64_t h = 0; h < shape.heads; ++h)
+      for (int64_t g = 0; g < shape.group; ++g)
+        p.slopes[h * p.products.columns + g] = scaling.slopes[h * shape.group + g];
+  }
 
   KeyBlock blocks[2];
   blocks[0].keys = least(step, last - first);
@@ -95,6 +102,7 @@ void run_item_with(const DecodeShape& shape, const Scaling& scaling, int64_t fir
     }
     p.products.scores(block, p.scores, softmax.columns);
     if (block.ahead) mark(paths::decode_fetched_ahead);
+    if (scaling.settles()) softmax.settle(p.scores, block.keys, j, scaling, p.slopes);
     const bool rose =
         softmax.step(p.scores, block.keys, round_up(block.keys, p.products.key_step()), scaling);
     if (j > first) mark(rose ? paths::decode_rescaled : paths::decode_blocks);
@@ -105,7 +113,7 @@ void run_item_with(const DecodeShape& shape, const Scaling& scaling, int64_t fir
     for (int64_t g = 0; g < shape.group; ++g) {
       const int64_t column = h * p.products.columns + g;
       p.products.read(h, g, p.row);
-      const float top = scaling.cap > 0 ? softmax.top[column] : softmax.top[column] * scaling.scale;
+      const float top = scaling.settles() ? softmax.top[column] : softmax.top[column] * scaling.scale;
       source.result(h, g, p.row, top, softmax.sum[column]);
     }
 }

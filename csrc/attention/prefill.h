@@ -35,7 +35,7 @@ KP_PATH(prefill_vectors);
 KP_PATH(prefill_tiles);
 KP_PATH(prefill_masked);
 KP_PATH(prefill_whole);
-KP_PATH(prefill_capped);
+KP_PATH(prefill_settled);
 KP_PATH(prefill_rescaled);
 KP_PATH(prefill_unseen_block);
 
@@ -55,6 +55,7 @@ struct PrefillCall {
   int64_t requests, kv_heads;
   int64_t width, value_width;  // D, Dv
   float scale, cap;
+  const float* slopes = nullptr;  // [H] or null: a key's distance from the row times this comes to its score
   KP_INLINE int64_t group() const { return q.sizes[1] / kv_heads; }
 };
 
@@ -157,32 +158,41 @@ struct Prefill {
     if (begin >= end) return mark(paths::prefill_unseen_block);
     products.score(unit, live, begin, end, scores);
     const bool whole = sequence.low(last_row) <= first + begin && sequence.high(top_row) >= first + end;
-    const bool plain = call.cap == 0 && scale > 0;
     mark(whole ? paths::prefill_whole : paths::prefill_masked);
-    if (!plain) mark(paths::prefill_capped), settle(live, begin, end);
+    if (!is_plain()) settle(unit, live, first, begin, end);
     if (whole)
-      weigh<false>(unit, live, first, begin, end, plain ? scale : 1);
+      weigh<false>(unit, live, first, begin, end);
     else
-      weigh<true>(unit, live, first, begin, end, plain ? scale : 1);
+      weigh<true>(unit, live, first, begin, end);
     products.accumulate(unit, live, begin, end, !started[unit], scores);
     started[unit] = true;
   }
 
-  // Scale and cap now, where the exponent's factor cannot do it.
-  void settle(int64_t live, int64_t begin, int64_t end) {
+  // Whether the exponent's factor does all that is done to a score.
+  KP_INLINE bool is_plain() const { return call.cap == 0 && scale > 0 && !call.slopes; }
+
+  // Scale, cap and slope now, where it cannot.
+  void settle(int64_t unit, int64_t live, int64_t first, int64_t begin, int64_t end) {
+    mark(paths::prefill_settled);
     const float inner = call.cap > 0 ? scale / call.cap : scale;
-    for (int64_t r = 0; r < live; ++r)
+    for (int64_t r = 0; r < live; ++r) {
+      const int64_t row = unit * kUnitRows + r;
+      const int64_t at_row = position(row) + sequence.keys - sequence.rows;  // among the keys
+      const F32x16 slope = splat(call.slopes ? call.slopes[query_head(row)] : 0);
       for (int64_t j = begin; j < end; j += kLanes) {
         float* at_j = scores + r * kScoreStride + j;
-        const F32x16 z = load(at_j) * splat(inner);
-        store(at_j, call.cap > 0 ? splat(call.cap) * tanh(z) : z);
+        F32x16 z = load(at_j) * splat(inner);
+        if (call.cap > 0) z = splat(call.cap) * tanh(z);
+        const I32x16 distance = lane_numbers() + splat_int(static_cast<int32_t>(first + j - at_row));
+        store(at_j, call.slopes ? z + slope * to_float(distance) : z);
       }
+    }
   }
 
   // Scores become weights: exp2(factor (score - largest so far)).
   template <bool kMasked>
-  void weigh(int64_t unit, int64_t live, int64_t first, int64_t begin, int64_t end, float exponent_scale) {
-    const float factor = exponent_scale * kLog2e;
+  void weigh(int64_t unit, int64_t live, int64_t first, int64_t begin, int64_t end) {
+    const float factor = (is_plain() ? scale : 1) * kLog2e;
     for (int64_t r = 0; r < live; ++r) {
       float* row = scores + r * kScoreStride;
       const int64_t id = unit * kUnitRows + r;
@@ -249,7 +259,7 @@ struct Prefill {
     const int64_t id = unit * kUnitRows + r, h = query_head(id), i = position(id);
     T* to = at<T>(call.out, sequence.first_row + i, h);
     const bool seen = sequence.low(i) < sequence.high(i);
-    const float m = top[id] * (call.cap == 0 && scale > 0 ? scale : 1), s = sink_of(call.sinks, h);
+    const float m = top[id] * (is_plain() ? scale : 1), s = sink_of(call.sinks, h);
     const float largest = s > m ? s : m;
     const float share = exp_one(m - largest);
     const float denominator = reduce_add(load(total + id * kLanes)) * share + exp_one(s - largest);

@@ -9,6 +9,9 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
+KP_PATH(paged_sloped_rows);
+KP_PATH(paged_sloped_step);
+
 struct PageKeys : PagedAttentionArguments {
   Dtype dtype;
 
@@ -137,6 +140,9 @@ void attend_step(PagedStep step, int64_t most_splits) {
         write_zeros(at<T>(keys.out, sequence.first_row, h), Dv);
       return;
     }
+    Scaling scaling = step.scaling;
+    if (scaling.slopes) scaling.slopes += first_head * step.group();
+    scaling.position = sequence.keys - 1 - sequence.low(0);
     const View& rows = step.key_cache();
     const DecodeShape shape{.heads = own,
                             .group = step.group(),
@@ -153,7 +159,7 @@ void attend_step(PagedStep step, int64_t most_splits) {
                               .heads = own,
                               .split = split,
                               .splits = splits};
-    run_item<T>(shape, step.scaling, split * length, least(n, (split + 1) * length), rows.strides[1] * size,
+    run_item<T>(shape, scaling, split * length, least(n, (split + 1) * length), rows.strides[1] * size,
                 source);
   });
   if (plan.splits == 1) return;
@@ -182,12 +188,17 @@ void paged_attention(const PagedAttentionArguments& arguments) {
                          .width = q.sizes[2],
                          .value_width = v_cache.sizes[3],
                          .scale = arguments.softmax_scale,
-                         .cap = arguments.softcap};
+                         .cap = arguments.softcap,
+                         .slopes = arguments.alibi_slopes};
   const PageKeys source{arguments, k_cache.dtype};
   bool latent = false;
   if (q.sizes[0] == 0 || q.sizes[1] == 0 || call.requests == 0) return;
-  if (!is_step(source, latent)) return prefill(call, source);
-  const PagedStep step{.keys = source, .scaling = {.scale = call.scale, .cap = call.cap}, .latent = latent};
+  const bool is_one_row_each = is_step(source, latent);
+  if (call.slopes) mark(is_one_row_each ? paths::paged_sloped_step : paths::paged_sloped_rows);
+  if (!is_one_row_each) return prefill(call, source);
+  const PagedStep step{.keys = source,
+                       .scaling = {.scale = call.scale, .cap = call.cap, .slopes = call.slopes},
+                       .latent = latent};
   const int64_t most_splits = arguments.num_splits > 0 ? arguments.num_splits : kUnbounded;
   with_float(q.dtype, [&](auto element) { attend_step<decltype(element)>(step, most_splits); });
 }

@@ -15,6 +15,7 @@ struct PagedAttentionArguments {
   const View& qv;                     // [T, H, Dv], may be absent, as the next three
   const View &k_descale, &v_descale;  // [B, kv heads] f32
   const View& sinks;                  // [H]
+  const float* alibi_slopes;          // [H] or null
   const View& out;                    // [T, H, Dv]
   float softmax_scale, softcap;
   int64_t window_left, window_right;  // -1: no bound

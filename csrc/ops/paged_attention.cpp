@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "attention/checks.h"
 #include "core/operator.h"
@@ -16,6 +17,19 @@ void check_descale(Arg descale, int64_t batch, int64_t kv_heads) {
   if (!descale.view.defined) return;
   check_dtype(descale, {Dtype::f32});
   check_shape(descale, {batch, kv_heads});
+}
+
+// The slopes as dense floats, which must be finite; none if there are none.
+std::vector<float> slopes_of(Arg slopes, int64_t heads) {
+  std::vector<float> found;
+  if (!slopes.view.defined) return found;
+  check_dtype(slopes, {Dtype::f32});
+  check_shape(slopes, {heads});
+  for (int64_t h = 0; h < heads; ++h) {
+    found.push_back(*at<float>(slopes.view, h));
+    KP_CHECK_VALUE(std::isfinite(found.back()), slopes.name, "[", h, "] = ", found.back(), " must be finite");
+  }
+  return found;
 }
 
 // What the request's rows see of its sk keys, [first, last), and that every page of them exists.
@@ -40,7 +54,7 @@ Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tenso
                        const std::optional<Tensor>& k_descale_in, const std::optional<Tensor>& v_descale_in,
                        const std::optional<Tensor>& sinks_in, std::optional<double> softmax_scale,
                        bool causal, int64_t window_left, int64_t window_right, double softcap,
-                       int64_t num_splits) {
+                       int64_t num_splits, const std::optional<Tensor>& alibi_slopes_in) {
   const View q = view_of("q", q_in), k_cache = view_of("k_cache", k_cache_in),
              v_cache = view_of("v_cache", v_cache_in);
   const View table = view_of("page_table", page_table_in),
@@ -80,6 +94,8 @@ Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tenso
   check_descale({"v_descale", v_descale}, batch, kv_heads);
   const double width = static_cast<double>(std::max<int64_t>(1, D + (qv.defined ? Dv : 0)));
   const double scale = softmax_scale.value_or(1 / std::sqrt(width));
+  const std::vector<float> slopes =
+      slopes_of({"alibi_slopes", view_of("alibi_slopes", alibi_slopes_in)}, heads);
   check_attention({heads, kv_heads, D, Dv, q.dtype}, scale, softcap, sinks, "softmax_scale", "softcap");
   KP_CHECK_VALUE(window_left >= -1, "window_left must be at least -1, got ", window_left);
   KP_CHECK_VALUE(window_right >= -1, "window_right must be at least -1, got ", window_right);
@@ -112,6 +128,7 @@ Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tenso
                             .k_descale = k_descale,
                             .v_descale = v_descale,
                             .sinks = sinks,
+                            .alibi_slopes = slopes.empty() ? nullptr : slopes.data(),
                             .out = out,
                             .softmax_scale = static_cast<float>(scale),
                             .softcap = static_cast<float>(softcap),
@@ -129,7 +146,7 @@ KP_OPERATOR(paged_attention,
             "Tensor? qv=None, Tensor? k_descale=None, Tensor? v_descale=None, Tensor? sinks=None, float? "
             "softmax_scale=None, "
             "bool causal=False, int window_left=-1, int window_right=-1, float softcap=0.0, int "
-            "num_splits=0) -> Tensor",
+            "num_splits=0, Tensor? alibi_slopes=None) -> Tensor",
             "q.new_empty((*q.shape[:2], v_cache.shape[3]))");
 
 }  // namespace kernelpair

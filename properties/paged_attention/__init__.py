@@ -50,7 +50,7 @@ PAIR = Pair(
         edges=EDGES,
         measures=MEASURES,
         branches=partial(branches, "paged_attention"),
-        paths=kernel_paths("decode_", "prefill_"),
+        paths=kernel_paths("decode_", "prefill_", "paged_"),
     ),
     bench=BENCH,
 )

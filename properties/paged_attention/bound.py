@@ -16,8 +16,8 @@ SCORES_AT_ONCE = 1 << 19  # of the bound, which holds ten matrices of that size
 # --- bound ---
 
 
-def rows_of(given: Inputs) -> Iterator[tuple[int, slice, Tensor, Tensor, Tensor]]:
-    """Every request, in pieces of few rows: request, rows of q, keys, values, visible."""
+def rows_of(given: Inputs) -> Iterator[tuple[int, slice, Tensor, Tensor, Tensor, Tensor]]:
+    """Every request, in pieces of few rows: request, rows of q, keys, values, visible, distance of each key from each row."""
     page, H = given["k_cache"].shape[1], given["q"].shape[1]
     left, right = given["window_left"], 0 if given["causal"] else given["window_right"]
     offsets = given["cu_seqlens_q"].tolist()
@@ -35,7 +35,7 @@ def rows_of(given: Inputs) -> Iterator[tuple[int, slice, Tensor, Tensor, Tensor]
             p = torch.arange(i, last)[:, None] + sk - sq
             visible = (j >= p - left) | (left < 0)
             visible &= (j <= p + right) | (right < 0)
-            yield b, slice(start + i, start + last), keys, values, visible
+            yield b, slice(start + i, start + last), keys, values, visible, j - p
 
 
 def bound(case: PagedAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
@@ -47,7 +47,7 @@ def bound(case: PagedAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
     result = torch.zeros_like(out)
     qv = inputs["qv"]
     scale = inputs["softmax_scale"] or (inputs["q"].shape[2] + (0 if qv is None else qv.shape[2])) ** -0.5
-    for b, rows, keys, values, visible in rows_of(inputs):
+    for b, rows, keys, values, visible, distance in rows_of(inputs):
         q = inputs["q"][rows] if qv is None else torch.cat([inputs["q"][rows], qv[rows]], dim=-1)
         keys = keys if qv is None else torch.cat([keys, values], dim=-1)
         if inputs["k_descale"] is not None:  # not in place: the next piece of the request gets the same keys
@@ -56,6 +56,6 @@ def bound(case: PagedAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
             values = values * inputs["v_descale"][b][:, None]
         result[rows] = attention_bound(
             q, keys, values, visible, dtype=dtype, sm_scale=scale, logit_cap=inputs["softcap"], sinks=inputs["sinks"],
-            splits=max(case.splits, 8), random_signs=not case.latent,
+            splits=max(case.splits, 8), random_signs=not case.latent, slopes=inputs["alibi_slopes"], distance=distance,
         )
     return {"out": result}

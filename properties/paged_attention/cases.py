@@ -39,6 +39,7 @@ LAYOUTS = {
     "k_descale": (*ANY_STRIDES, EXPANDED),
     "v_descale": (*ANY_STRIDES, EXPANDED),
     "sinks": ANY_STRIDES,
+    "alibi_slopes": ANY_STRIDES,
 }
 INDICES = ("page_table", "cache_seqlens", "cu_seqlens_q")
 FUSED = (("k_cache", "v_cache"), ("v_cache", "k_cache"))
@@ -60,6 +61,8 @@ class PagedAttentionCase(Case):
     right: int = -1
     cap: float = 0.0
     sinks: Literal["none", "same", "float32"] = "none"
+    alibi: bool = False
+    """Each query head has a slope."""
     scaled: bool = True
     """softmax_scale is given; else it is derived from the widths."""
     splits: int = 0
@@ -106,6 +109,7 @@ FIELDS = together({
     "causal": st.booleans(),
     "scaled": st.booleans(),
     "splits": st.sampled_from((0, 0, 1, 2, 3, 7, 100)),
+    "alibi": st.sampled_from((False, False, True)),
     "gaps": st.booleans(),
     "scattered": st.booleans(),
     "values": st.sampled_from(("random", "random", "random", "one_hot", "equal")),
@@ -147,10 +151,16 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
         width, width_v = (LATENT_WIDTHS if latent else WIDTHS)[rare // 8 % 5 % (3 if latent else 5)]
     if latent and rare % 20 == 13:  # many heads over one latent, as after absorption
         heads, (width, width_v) = 33, LATENT_WIDTHS[rare // 20 % 2]
+    few = rare % 60 == 58  # one row over few keys: its kv heads are shared out to threads
+    if few:
+        batch, (heads, kv_heads) = 1, (8, 1 if latent else 2)
+        fields["alibi"] = True
     most = budget // (heads * (width + width_v) * max(batch, 1))
     single = rare % 5 == 3  # one row a request at most, as in decoding: it takes another engine
     if single:
         most = max(most, min(max(STEP_LENGTHS), LONG_BUDGET // (heads * (width + width_v) * max(batch, 1))))
+    if few:
+        most = min(most, 63)
     lens = tuple(draw(_lengths(max(1, most), fields["page"], single), label="keys") for _ in range(batch))
     rows = tuple(draw(_rows(max(1, most // max(n, 1)), n), label="rows") for n in lens)
     if single:
@@ -171,6 +181,8 @@ def completed(
         # Of a latent's rows either part may come first; caches of serving engines have the value there.
         fields["layout"] = {**fields["layout"], "v_cache" if latent and rare % 3 else "k_cache": FUSED_LAYOUT}
     exact = fields["values"] != "random"
+    if exact:
+        fields["alibi"] = False
     if fields["values"] == "equal":
         fields["splits"] = 1
     if kind != "same":  # float8 has no other sizes; a latent value is part of its key
@@ -278,7 +290,17 @@ def inputs(case: PagedAttentionCase) -> Inputs:
         "window_right": case.right,
         "softcap": case.cap,
         "num_splits": case.splits,
+        "alibi_slopes": slopes_of(case),
     }
+
+
+def slopes_of(case: PagedAttentionCase) -> Tensor | None:
+    """[H]: those of models, 2^(-8 (h + 1) / H), in any order; every fourth one has the other sign."""
+    if not case.alibi:
+        return None
+    order = permutation(case.seed, "alibi", case.heads)
+    slopes = torch.exp2(-8 * (order + 1.0) / case.heads)
+    return torch.where(order % 4 == 3, -slopes, slopes).float()
 
 
 def picture(case: PagedAttentionCase) -> str:
@@ -310,6 +332,12 @@ EDGES: dict[str, Any] = {
     "softcap": lambda case: case.cap > 0,
     "sinks": lambda case: case.sinks != "none",
     "sinks without keys": lambda case: case.sinks != "none" and 0 in case.lens,
+    "slopes": lambda case: case.alibi and any(q > 1 and k > 1 for q, k in zip(case.rows, case.lens)),
+    "slopes, one row a request": lambda case: case.alibi and bool(case.rows) and set(case.rows) == {1} and max(case.lens) > 64,
+    "slopes, heads of one row shared out": lambda case: case.alibi and case.rows == (1,) and 1 < case.lens[0] < 64
+    and case.kv_heads > 1,
+    "slopes and sinks": lambda case: case.alibi and case.sinks != "none" and any(case.lens),
+    "slopes and a cap": lambda case: case.alibi and case.cap > 0 and any(case.lens),
     "default scale": lambda case: not case.scaled and case.values == "random",
     "splits": lambda case: case.splits > 1 and any(k > 64 for k in case.lens),
     "float8_e4m3fn": lambda case: case.cache == "float8_e4m3fn" and any(case.lens),

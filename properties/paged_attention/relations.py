@@ -10,7 +10,9 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
+from properties.paged_attention.cases import seen_keys
 from reference.extend_attention import extend_attention
+from reference.paged_attention import paged_attention
 
 OTHER_PAGE = {1: 16, 2: 3, 3: 1, 16: 64, 64: 2, 128: 16}
 OTHER_SPLITS = {0: 3, 1: 2, 2: 1, 3: 8, 7: 0, 100: 1}
@@ -142,6 +144,29 @@ def _chunked(case: Any, session: Session) -> None:
     _close(session, got, slice(None), "two calls, the second with the first one's keys")
 
 
+def _one_column_more(case: Any, session: Session) -> None:
+    """The reference in float64 with the slope as one more column of q and the key's number as one of k: the same scores, but for
+    what is common to all of a row's."""
+    given = session.inputs()
+    exact: dict[str, Any] = {name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+             for name, value in given.items()}
+    numbers = torch.zeros(*given["k_cache"].shape[:2], dtype=torch.float64).flatten()
+    slots = _slots(given)
+    for b, n in enumerate(case.lens):
+        seen = seen_keys(case, b)
+        numbers[slots[b, seen.start : n]] = torch.arange(seen.start, n, dtype=torch.float64) if len(seen) else 0.0
+    scale = given["softmax_scale"] or (case.width + (case.width_v if case.latent else 0)) ** -0.5
+    column = (exact["alibi_slopes"] / scale)[None, :, None].expand(len(given["q"]), -1, 1)
+    exact["q"] = torch.cat([exact["q"], column], dim=-1)
+    numbers = numbers.view(*given["k_cache"].shape[:2], 1, 1).expand(-1, -1, case.kv_heads, 1)
+    exact["k_cache"] = torch.cat([exact["k_cache"], numbers], dim=-1)
+    want = paged_attention(**exact | {"alibi_slopes": None, "softmax_scale": scale})
+    tolerance, live = session.first.bound["out"], _rows(given)
+    assert isinstance(tolerance, Tensor)
+    got = session.first.outputs["out"]
+    session.expect_close("out", got[live], want[live], tolerance[live], "slopes as one more column of q and k")
+
+
 def _influence(case: Any, session: Session) -> None:
     """Other content of the last key of each request: only rows that see it change."""
     given = session.inputs()
@@ -237,6 +262,7 @@ def _slot_form(case: Any) -> bool:
     """Whether extend_attention has the same meaning."""
     right = 0 if case.causal else case.right
     plain = case.cache == "same" and not case.latent and case.descale == (False, False) and bool(case.rows)
+    plain = plain and not case.alibi
     causal = case.causal and all(q <= k for q, k in zip(case.rows, case.lens))
     return plain and (causal or (not case.causal and case.left == right == -1))
 
@@ -250,6 +276,10 @@ RELATIONS = {
     "scaled": Relation(
         _scaled_before, "descales equal keys and values scaled beforehand",
         lambda case: case.dtype == "float32" and any(case.descale) and not case.layout,
+    ),
+    "column": Relation(
+        _one_column_more, "slopes equal one more column of q and k",
+        lambda case: case.alibi and case.sinks == "none" and not case.cap and case.cache == "same" and not any(case.descale),
     ),
     "chunked": Relation(_chunked, "causal rows in two calls", lambda case: case.causal and any(q > 1 for q in case.rows)),
     "influence": Relation(

@@ -67,9 +67,8 @@ def _one_head_more(case: Any, given: Inputs) -> Inputs | None:
     if case.kv_heads == 1:
         return None
     wide = {"q": torch.cat([given["q"], given["q"][:, :1]], dim=1)}
-    if given["sinks"] is not None:
-        wide["sinks"] = torch.cat([given["sinks"], given["sinks"][:1]])
-    return given | wide
+    of_heads = {name: given[name] for name in ("sinks", "alibi_slopes") if given[name] is not None}
+    return given | wide | {name: torch.cat([value, value[:1]]) for name, value in of_heads.items()}
 
 
 def _with_qv(case: Any, given: Inputs) -> Inputs | None:
@@ -109,6 +108,11 @@ def _descale_dtype(name: str) -> WrongCall:
     return WrongCall(make, TypeError, name)
 
 
+def _slopes(make: Callable[[int], torch.Tensor], error: type[Exception]) -> WrongCall:
+    """Slopes that are made for so many heads."""
+    return WrongCall(lambda case, given: given | {"alibi_slopes": make(case.heads)}, error, "alibi_slopes")
+
+
 WRONG_CALLS = {
     "q_dtype": other_dtype("q", *FLOATS, when=_same),
     "q_integer": cast("q", torch.int32),
@@ -146,6 +150,11 @@ WRONG_CALLS = {
     "num_splits": replaced("num_splits", -1, ValueError),
     "sink_nan": with_sink(NAN),
     "sink_inf": with_sink(INF),
+    "slope_nan": _slopes(lambda heads: torch.full((heads,), NAN), ValueError),
+    "slope_inf": _slopes(lambda heads: torch.full((heads,), -INF), ValueError),
+    "slopes_length": _slopes(lambda heads: torch.zeros(heads + 1), ValueError),
+    "slopes_rank": _slopes(lambda heads: torch.zeros(1, heads), ValueError),
+    "slopes_dtype": _slopes(lambda heads: torch.zeros(heads, dtype=torch.bfloat16), TypeError),
     "sinks_length": WrongCall(lambda case, given: given | {"sinks": torch.zeros(case.heads + 1)}, ValueError, "sinks"),
     "sinks_integer": WrongCall(lambda case, given: given | {"sinks": torch.zeros(case.heads).int()}, TypeError, "sinks"),
 }

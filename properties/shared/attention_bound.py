@@ -40,6 +40,8 @@ def attention_bound(
     random_signs: bool = False,
     query_error: float = 0.0,
     two_part_weights: bool = False,
+    slopes: Tensor | None = None,
+    distance: Tensor | None = None,
 ) -> Tensor:
     """How far a correct kernel's output may be from the truth: a bound for each element, [T, H, Dv] float64.
 
@@ -48,11 +50,13 @@ def attention_bound(
     `dtype` is the call's; `splits` how many partial results are merged; `random_signs` says that the generator drew the signs of
     v independently of everything else, scores included (so never for a value that is part of its key). `query_error`: the
     truth is that of other queries, and q comes within so much of them, relative to each |q_d| (rounding an absorbed query, say).
-    `two_part_weights`: p stays float32 or becomes the sum of two bfloat16 numbers.
+    `two_part_weights`: p stays float32 or becomes the sum of two bfloat16 numbers. `slopes` [H] and `distance` [T, N] as in the
+    reference's attention core.
 
     Derivation. With the exact weights w_j (sum <= 1, the sink has the rest) of the n visible keys, o = sum_j w_j v_j:
     - A score is a float32 sum of D products, then scaled, capped and lowered by the running maximum, each step rounded once:
       |dz_j| <= e_j = g(D) sm_scale sum_d |q_d k_jd| + 4 g(1) (|z_j| + |m|) + [cap] logit_cap 2^-18 (the slope of tanh is <= 1).
+      With slopes z_j is a sum of two terms, the second a product: e_j gets 2 g(1) (|capped score| + |slope distance|) more.
     - Wrong scores move the weights: do = sum_j w_j dz_j (v_j - o) to first order. By Cauchy-Schwarz against the spread
       V = sqrt(sum_j w_j v_j^2 - o^2) it is at most V sqrt(sum_j w_j e_j^2); to any order (e_j <= 1/4) at most 2 A max_j e_j,
       A = sum_j w_j |v_j|. The smaller of the two holds.
@@ -80,6 +84,10 @@ def attention_bound(
     if logit_cap > 0:
         z = logit_cap * torch.tanh(z / logit_cap)
         e = e + logit_cap * EXP_ERROR
+    if slopes is not None and distance is not None:
+        added = slopes.view(Hkv, G, 1, 1) * distance
+        e = e + 2 * accumulation_error(1) * (z.abs() + added.abs())
+        z = z + added
     hidden = None if visible is None else ~visible.unsqueeze(-3)
     sink = z.new_full((1, 1, 1, 1), -math.inf) if sinks is None else sinks.view(Hkv, G, 1, 1)
     seen_z = z if hidden is None else z.masked_fill(hidden, -math.inf)

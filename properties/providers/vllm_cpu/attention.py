@@ -246,7 +246,7 @@ def paged_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, cache_seqlens: Tensor, cu_seqlens_q: Tensor,
     qv: Tensor | None = None, k_descale: Tensor | None = None, v_descale: Tensor | None = None, sinks: Tensor | None = None,
     softmax_scale: float | None = None, causal: bool = False, window_left: int = -1, window_right: int = -1,
-    softcap: float = 0.0, num_splits: int = 0,
+    softcap: float = 0.0, num_splits: int = 0, alibi_slopes: Tensor | None = None,
 ) -> Tensor:
     """cpu_attention_with_kv_cache behind cpu_attn_reshape_and_cache, as CPU_ATTN calls them"""
     pages, page, heads, width = k_cache.shape
@@ -254,6 +254,9 @@ def paged_attention(
         raise Unsupported("pages of a multiple of 32 (get_supported_kernel_block_sizes)")
     if isinstance(cache_seqlens, int) or q.dim() != 3:
         raise Unsupported("lengths as a tensor, one row a token (the operator's only form)")
+    rows = cu_seqlens_q.diff()
+    if (rows < 1).any() or (cache_seqlens < rows).any():
+        raise Unsupported("every request has a row, and at least as many keys as rows")
     isa = _vllm_timed.attention_isa(q.dtype, page, width)
     joint = torch.zeros(pages, heads, 2 * page, width, dtype=q.dtype)  # its own blocked cache, K and V in one buffer
     keys, values = joint.chunk(2, dim=2)
@@ -268,7 +271,7 @@ def paged_attention(
     )
     out = torch.empty_like(q)
     OPS.cpu_attention_with_kv_cache(
-        q, keys, values, out, cu_seqlens_q, cache_seqlens, width**-0.5 if softmax_scale is None else softmax_scale, causal, None,
-        window, page_table, softcap, plan, sinks, None, 1.0, 1.0, "auto",
+        q, keys, values, out, cu_seqlens_q, cache_seqlens, width**-0.5 if softmax_scale is None else softmax_scale, causal,
+        alibi_slopes, window, page_table, softcap, plan, sinks, None, 1.0, 1.0, "auto",
     )
     return out
