@@ -23,6 +23,8 @@ class QueryRow:
     q: Tensor
     keys: Tensor
     values: Tensor
+    bias: Tensor | None = None
+    """[H, n]: what comes to the capped scores."""
 
 
 def attend(row: QueryRow, sm_scale: float, cap: float, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -45,6 +47,9 @@ def attend(row: QueryRow, sm_scale: float, cap: float, sinks: Tensor | None) -> 
         if cap > 0:
             z = torch.tanh(z / cap) * cap
             wrong = wrong + 4 * cap * ROUNDING
+        if row.bias is not None:
+            wrong = wrong + 4 * ROUNDING * (z.abs() + row.bias[h].abs())
+            z = z + row.bias[h]
         everything = z if sinks is None else torch.cat([z, sinks[h : h + 1]])
         weights = torch.exp(z - torch.logsumexp(everything, 0))
         out.append((weights[:, None] * values).sum(0))
@@ -57,7 +62,8 @@ def by_sdpa(row: QueryRow, sm_scale: float) -> Tensor:
     """The same by torch's own attention, for a row with neither cap nor sinks that sees a key."""
     group = row.q.shape[0] // row.keys.shape[1]
     keys, values = (side.repeat_interleave(group, dim=1).transpose(0, 1) for side in (row.keys, row.values))
-    return scaled_dot_product_attention(row.q[:, None], keys, values, scale=sm_scale)[:, 0]
+    bias = None if row.bias is None else row.bias[:, None]
+    return scaled_dot_product_attention(row.q[:, None], keys, values, attn_mask=bias, scale=sm_scale)[:, 0]
 
 
 def shown(count: int) -> list[int]:
@@ -85,7 +91,9 @@ def paged_rows(x: Mapping[str, Any]) -> Iterator[QueryRow]:
             if x["qv"] is not None:
                 q, keys = torch.cat([q, x["qv"][offsets[b] + i]], dim=-1), torch.cat([keys, values], dim=-1)
             k_scale, v_scale = (1.0 if x[name] is None else x[name][b][:, None] for name in ("k_descale", "v_descale"))
-            yield QueryRow(offsets[b] + i, q, keys * k_scale, values * v_scale)
+            slopes, away = x["alibi_slopes"], [j - (i + sk - sq) for j in seen]
+            bias = None if slopes is None else slopes[:, None] * torch.tensor(away, dtype=torch.float64)
+            yield QueryRow(offsets[b] + i, q, keys * k_scale, values * v_scale, bias)
 
 
 def extend_rows(x: Mapping[str, Any]) -> Iterator[QueryRow]:

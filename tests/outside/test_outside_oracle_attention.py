@@ -38,7 +38,7 @@ NEEDED = {  # what some row of each pair has to have met
     "extend_attention": {"sinks", "sinks without keys", "cap", "window", "encoder", "cross", "no keys", "shared kv heads",
                          "plain"},
     "mla_decode": {"no keys", "shared kv heads", "plain"},
-    "paged_attention": {"sinks", "sinks without keys", "cap", "left", "right", "k_descale", "v_descale", "qv", "no keys",
+    "paged_attention": {"sinks", "sinks without keys", "cap", "left", "right", "k_descale", "v_descale", "qv", "no keys", "slopes",
                         "shared kv heads", "plain"},
 }  # fmt: skip
 DRAWN = settings(max_examples=CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -60,6 +60,7 @@ def met(x: Mapping[str, Any], row: QueryRow) -> set[str]:
             "right": x.get("window_right", -1) >= 0 and not x["causal"] and len(row.keys),
             "k_descale": x.get("k_descale") is not None and len(row.keys),
             "v_descale": x.get("v_descale") is not None and len(row.keys),
+            "slopes": x.get("alibi_slopes") is not None and len(row.keys),
             "qv": x.get("qv") is not None and len(row.keys),
             "no keys": not len(row.keys),
             "shared kv heads": row.q.shape[0] > row.keys.shape[1] and len(row.keys),
