@@ -38,8 +38,8 @@ NEEDED = {  # what some row of each pair has to have met
     "extend_attention": {"sinks", "sinks without keys", "cap", "window", "encoder", "cross", "no keys", "shared kv heads",
                          "plain"},
     "mla_decode": {"no keys", "shared kv heads", "plain"},
-    "paged_attention": {"sinks", "sinks without keys", "cap", "left", "right", "k_descale", "v_descale", "qv", "no keys", "slopes",
-                        "shared kv heads", "plain"},
+    "paged_attention": {"sinks", "sinks without keys", "cap", "left", "right", "k_descale", "v_descale", "qv", "no keys",
+                        "slopes", "shared kv heads", "plain"},
 }  # fmt: skip
 DRAWN = settings(max_examples=CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
