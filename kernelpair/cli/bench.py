@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelpair.call.place import resolve
+from kernelpair.cli.case_lines import lines_of, read
 from kernelpair.cli.counts import count
 from kernelpair.cli.main import EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import provider_named, select_candidates, select_pairs, select_suite, select_tiers
@@ -21,6 +22,7 @@ from kernelpair.environment import environment
 from kernelpair.providers.provider import known, ready
 from kernelpair.report.files import write_whole
 from kernelpair.suite import Place, Suite
+from kernelpair.timing.cases import row_of
 from kernelpair.timing.compare import prepared
 from kernelpair.timing.contest import TORCH, Contest, Peers, contest_tiers
 from kernelpair.timing.interleaved import Timing, interleave
@@ -28,6 +30,7 @@ from kernelpair.timing.show import show_errors, show_skipped, show_summary
 
 WIDTH = 140  # where there is no terminal
 ONLY_AGAINST = ("one_thread", "errors")
+WITHOUT_CASE = ("pairs", "row", "series", "tiles", "errors")
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -37,6 +40,9 @@ def bench(options: argparse.Namespace) -> int:
     for name in () if options.tiles else ONLY_AGAINST:
         if getattr(options, name) and options.against is None:
             raise UsageError(f"--{name.replace('_', '-')} goes with --against")
+    for name in WITHOUT_CASE if options.case else ():
+        if getattr(options, name):
+            raise UsageError(f"--case names what is timed: {'PAIR' if name == 'pairs' else f'--{name}'} does not go with it")
     cores = torch.get_num_threads()
     if options.threads and options.threads > cores:
         raise UsageError(f"--threads: there are {cores} cores, got {options.threads}")
@@ -50,13 +56,29 @@ def bench(options: argparse.Namespace) -> int:
         torch.set_num_threads(cores)
 
 
-def _rows(options: argparse.Namespace, pair: Pair) -> list[BenchRow]:
-    return [row for row in pair.bench.rows if (not options.row or options.row in row.name) and (not row.series or options.series)]
+def _rows(options: argparse.Namespace, suite: Suite) -> list[tuple[Pair, BenchRow]]:
+    """What is timed: the rows that the pairs declare, or the cases that are given. UsageError for one that is no case."""
+    if not options.case:
+        declared = [(pair, row) for pair in select_pairs(suite, options.pairs) for row in pair.bench.rows]
+        return [(pair, row) for pair, row in declared if _wanted(options, row)]
+    found = []
+    for argument in options.case:
+        for line, _ in lines_of(suite, argument):
+            pair, case = read(suite, line)
+            try:
+                found.append((pair, row_of(pair, case)))
+            except ValueError as error:
+                raise UsageError(f"--case: {pair.name}: {error}") from None
+    return found
+
+
+def _wanted(options: argparse.Namespace, row: BenchRow) -> bool:
+    return (not options.row or options.row in row.name) and (not row.series or options.series)
 
 
 def _contest(options: argparse.Namespace, place: Place, suite: Suite) -> int:
     select_tiers(suite, options.tier, timed=True)  # names one that is unknown or cannot run
-    pairs = select_pairs(suite, options.pairs)
+    rows, pairs = _rows(options, suite), select_pairs(suite, options.pairs) if options.errors else []
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     peers = peers_named(suite, options.against)
     tiers = contest_tiers(suite, options.tier)
@@ -65,10 +87,9 @@ def _contest(options: argparse.Namespace, place: Place, suite: Suite) -> int:
     show_skipped(console, contest.speeds)
     try:
         for pair in pairs:
-            if options.errors and pair.bench.case is not None:
+            if pair.bench.case is not None:
                 show_errors(console, contest.compare_errors(pair, candidates_of(suite, pair, tiers)))
-        chosen = [(pair, row) for pair in pairs for row in _rows(options, pair)]
-        for pair, row in sorted(chosen, key=lambda one: bool(one[1].series)):  # the long ones last
+        for pair, row in sorted(rows, key=lambda one: bool(one[1].series)):  # the long ones last
             contest.row(pair, row, candidates_of(suite, pair, tiers))
             contest.write(options.json)  # a crash of somebody's kernel ends this process
     except KeyboardInterrupt:
@@ -115,13 +136,12 @@ def _plain(options: argparse.Namespace, suite: Suite) -> int:
     tiers = select_tiers(suite, options.tier, timed=True)
     measured: list[dict[str, Any]] = []
     try:
-        for pair in select_pairs(suite, options.pairs):
+        for pair, row in _rows(options, suite):
             names = [name for name, reason in select_candidates(suite, pair, tiers, timed=True) if not reason]
             names = [name for name in names if name not in suite.machine.untimed or name in tiers]
-            for row in _rows(options, pair):
-                timings = _time(suite, pair, row, names, options.seconds)
-                measured.append(_figures(pair, row, timings))
-                _show(console, measured[-1])
+            timings = _time(suite, pair, row, names, options.seconds)
+            measured.append(_figures(pair, row, timings))
+            _show(console, measured[-1])
     finally:
         if options.json:
             document = {"rows": measured, "environment": environment()}
@@ -164,7 +184,7 @@ def _figures(pair: Pair, row: BenchRow, timings: dict[str, Timing]) -> dict[str,
 
 
 def _show(console: Console, figures: dict[str, Any]) -> None:
-    console.print(Text(f"{figures['pair']}  {figures['row']}", style="bold"))
+    console.print(Text(f"{figures['pair']}  {figures['row']}", style="bold"), soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 2))
     for heading in ("", "median ms", "quartiles", figures["unit"], "time / best"):
         table.add_column(heading, justify="left" if not heading else "right")

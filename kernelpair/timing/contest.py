@@ -65,7 +65,7 @@ class Peers:
             yield TORCH, row.peers[TORCH](given)
             return
         provider = self.providers[name]
-        for way, call in provider.calls(pair.name, given).items():
+        for way, call in provider.calls(pair, row, given).items():
             yield f"{provider.name} {way}".strip(), call
 
 

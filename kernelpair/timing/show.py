@@ -14,7 +14,7 @@ def show_row(console: Console, row: SpeedRow, floors: Floors) -> None:
     """Our tier, its peers, and one line of what follows."""
     if row.ours is None:  # of a tier that cannot run, which is said once
         return
-    console.print(Text(f"{row.pair}  {row.row}  [{row.tier}]", style="bold"))
+    console.print(Text(f"{row.pair}  {row.row}  [{row.tier}]", style="bold"), soft_wrap=True)
     work, unit = (row.flops / 1e9, "TFLOP/s") if row.flops else (row.bytes / 1e6, "GB/s")
     table = Table(box=None, padding=(0, 2, 0, 2))
     for heading in ("", "median ms", "spread", unit, "time / ours"):
