@@ -111,7 +111,7 @@ class BenchRow:
     prepare: Callable[[Inputs], Callable[[], object]] | None = None
     """Of this row, instead of `Bench.prepare`."""
     case: Case | None = None
-    """The case that the arguments are: a provider is not timed where its limits leave that out."""
+    """The case whose arguments are like these: a provider's limits are asked about it."""
     floor: Floor | None = None
     counts: bool = False
     """It is one of the rows whose mean ratio is claimed."""

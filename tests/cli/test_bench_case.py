@@ -1,12 +1,18 @@
 """`bench --case`: any case is timed, as it lies in memory."""
 
+import inspect
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import Tensor
 
 import properties
-from kernelpair.timing.cases import row_named
+from kernelpair.call.place import resolve
+from kernelpair.contract.pair import BenchRow, Inputs, Pair
+from kernelpair.providers.provider import Unsupported, provider
+from kernelpair.timing.cases import row_named, row_of
 from kernelpair.timing.speeds import read
 from tests.command_line import kernelpair
 
@@ -22,6 +28,14 @@ def gating(**given):
     if given["a"].shape[1] == 7:
         raise Unsupported("not seven")
 """
+
+LIGHT = (3e7, 3e10)  # bytes and operations of rows that are made here
+ROWS = [
+    pytest.param(pair, row, id=f"{pair.name} {row.name}")
+    for pair in properties.pairs().values()
+    for row in pair.bench.rows
+    if row.case and row.bytes < LIGHT[0] and row.flops < LIGHT[1]
+]
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
@@ -74,3 +88,43 @@ def test_a_provider_is_timed_as_it_is_within_its_limits(capsys: Capture) -> None
     refused = [{}, {"mine.py": "few rows"}, {"mine.py": "not seven"}]
     assert [row.unsupported for row in rows] == [no_torch | reason for reason in refused]
     assert "mine.py: not timed: few rows" in capsys.readouterr().out
+
+
+# --- a row and the case that it says to be ---
+
+
+def _whole(pair: Pair, given: Inputs) -> dict[str, Any]:
+    """With the defaults of what is not given, where the reference is one function."""
+    signature = inspect.signature(pair.reference)
+    if any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
+        return given
+    bound = signature.bind(**given)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _kind(value: Any) -> Any:
+    """What limits ask about. The case has slots and positions to spare, which a row need not have."""
+    return (value.dtype, value.dim(), value.is_contiguous()) if isinstance(value, Tensor) else value
+
+
+@pytest.mark.parametrize(("pair", "row"), ROWS)
+def test_a_row_is_the_case_that_it_says_to_be(pair: Pair, row: BenchRow) -> None:
+    assert row.case is not None
+    given, own = (_whole(pair, resolve(each.arguments())) for each in (row, row_of(pair, row.case)))
+    assert {name: _kind(value) for name, value in given.items()} == {name: _kind(own[name]) for name in given}
+
+
+@pytest.mark.parametrize("spec", ["sgl_kernel", "vllm_cpu"])
+def test_a_provider_that_prepares_nothing_has_its_limits_asked_for_each_row(spec: str) -> None:
+    found = provider(spec)
+    unprepared = [properties.pairs()[name] for name in found.adapters if found.adapter(name).timed is None]
+    assert [f"{pair.name} {row.name}" for pair in unprepared for row in pair.bench.rows if row.case is None] == []
+
+
+def test_a_row_outside_of_limits_is_not_called() -> None:
+    pair = properties.pairs()["causal_conv1d"]
+    row = next(row for row in pair.bench.rows if row.name.endswith("float32"))
+    found = provider("sgl_kernel")
+    with pytest.raises(Unsupported, match="dtype bfloat16"):
+        found.calls(pair, row, {})  # there are no arguments that a call could have
