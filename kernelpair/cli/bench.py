@@ -91,11 +91,12 @@ def _contest(options: argparse.Namespace, place: Place, suite: Suite) -> int:
                 show_errors(console, contest.compare_errors(pair, candidates_of(suite, pair, tiers)))
         for pair, row in sorted(rows, key=lambda one: bool(one[1].series)):  # the long ones last
             contest.row(pair, row, candidates_of(suite, pair, tiers))
-            contest.write(options.json)  # a crash of somebody's kernel ends this process
+            contest.write(options.json)  # a crash of our own kernel ends this process
     except KeyboardInterrupt:
         contest.speeds.interrupted = True
         raise
     finally:
+        contest.close()
         contest.write(options.json)
     if not contest.speeds.rows:
         console.print("no row fits the selection")
@@ -111,7 +112,7 @@ def candidates_of(suite: Suite, pair: Pair, tiers: Sequence[tuple[str, str]]) ->
 
 
 def peers_named(suite: Suite, text: str) -> Peers:
-    """The peers of `--against A,B`, loaded into this process. UsageError for one that is unknown or cannot be used here."""
+    """The peers of `--against A,B`, by name. UsageError for one that is unknown or cannot be used here."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise UsageError("--against: name at least one peer: torch, a provider, or a provider's file .py")
@@ -126,7 +127,6 @@ def peers_named(suite: Suite, text: str) -> Peers:
         reason = ready(found)
         if reason:
             raise UsageError(f"--against: {name} cannot be used here: {reason}")
-        found.load()
         peers.providers[name] = found
     return peers
 
