@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from kernelpair.timing.cases import row_of
 from kernelpair.timing.compare import prepared
 from kernelpair.timing.contest import TORCH, Contest, Peers, contest_tiers
 from kernelpair.timing.interleaved import Timing, interleave
-from kernelpair.timing.show import show_errors, show_skipped, show_summary
+from kernelpair.timing.load import Load, look
+from kernelpair.timing.show import show_errors, show_load, show_skipped, show_summary
 
 WIDTH = 140  # where there is no terminal
 ONLY_AGAINST = ("one_thread", "errors")
@@ -85,13 +87,16 @@ def _contest(options: argparse.Namespace, place: Place, suite: Suite) -> int:
     contest = Contest(place, peers, options.seconds, torch.get_num_threads(), options.one_thread, console)
     contest.speeds.skipped_tiers = {name: reason for name, reason in tiers if reason}
     show_skipped(console, contest.speeds)
+    loads = contest.speeds.load
     try:
+        loads.append(show_load(console, look()))
         for pair in pairs:
             if pair.bench.case is not None:
                 show_errors(console, contest.compare_errors(pair, candidates_of(suite, pair, tiers)))
         for pair, row in sorted(rows, key=lambda one: bool(one[1].series)):  # the long ones last
             contest.row(pair, row, candidates_of(suite, pair, tiers))
             contest.write(options.json)  # a crash of our own kernel ends this process
+        loads.append(show_load(console, look(), loads))
     except KeyboardInterrupt:
         contest.speeds.interrupted = True
         raise
@@ -135,16 +140,19 @@ def _plain(options: argparse.Namespace, suite: Suite) -> int:
     console = Console(highlight=False)
     tiers = select_tiers(suite, options.tier, timed=True)
     measured: list[dict[str, Any]] = []
+    rows, loads = _rows(options, suite), list[Load]()
     try:
-        for pair, row in _rows(options, suite):
+        loads += [show_load(console, look())] if rows else []
+        for pair, row in rows:
             names = [name for name, reason in select_candidates(suite, pair, tiers, timed=True) if not reason]
             names = [name for name in names if name not in suite.machine.untimed or name in tiers]
             timings = _time(suite, pair, row, names, options.seconds)
             measured.append(_figures(pair, row, timings))
             _show(console, measured[-1])
+        loads += [show_load(console, look(), loads)] if rows else []
     finally:
         if options.json:
-            document = {"rows": measured, "environment": environment()}
+            document = {"rows": measured, "load": [asdict(load) for load in loads], "environment": environment()}
             write_whole(Path(options.json), json.dumps(document, indent=2) + "\n")
     if not measured:
         console.print("no row fits the selection")

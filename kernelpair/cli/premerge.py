@@ -10,11 +10,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kernelpair.changes import Affected, Needs, RevisionError, affected, base_revision, changed_files
+from kernelpair.changes import Affected, Needs, RevisionError, affected, base_revision, changed_files, is_new
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.page import check_page
 from kernelpair.cli.pages import premerge_page
 from kernelpair.cli.select import select_candidates, select_suite
+from kernelpair.contract.candidate import Candidate
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report.files import write_whole
 from kernelpair.report.history import History
@@ -23,8 +24,9 @@ from kernelpair.search.jobs import STATE, Ended, Job, Jobs
 from kernelpair.search.operators import called
 from kernelpair.sources import BuildError
 from kernelpair.suite import Place, Suite, loaded, saved_lines, usual_candidate
-from kernelpair.timing.compare import Ratio, compare
+from kernelpair.timing.compare import NewError, Ratio, compare
 from kernelpair.timing.counting import Count, compare_counts, counted_rows
+from kernelpair.timing.load import Load, look
 
 FOR_AFFECTED = 0.75  # share of the budget for the pairs that the change touches
 START_SECONDS = 1.0  # for the worker of a trial
@@ -43,6 +45,10 @@ class Premerge:
     results: list[PairResult] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+    """Kernels that the base does not have."""
+    load: Load | None = None
+    """What else the machine did before speeds were compared."""
     notes: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -156,31 +162,52 @@ def _ended(run: Premerge, suite: Suite, ended: Ended) -> None:
 
 
 def _benches(run: Premerge, place: Place) -> None:
-    """The first bench row of each kernel that the change touches, against the base's."""
+    """The first bench row of each kernel that the change touches, against the base's, on a tier that it touches."""
     suite = place.load()
     pairs = suite.pairs()
-    names = [name for name in sorted(run.touched.compiled) if pairs[name].bench.rows]
-    if not names:
+    found = {name: timed_candidate(run, suite, name) for name in sorted(run.touched.compiled) if pairs[name].bench.rows}
+    timed = [(name, candidate) for name, candidate in found.items() if candidate is not None]
+    if not timed:
         return
-    if len(names) > MOST_BENCHES:
-        run.notes.append(f"benches of {', '.join(names[MOST_BENCHES:])} left out")
+    if len(timed) > MOST_BENCHES:
+        run.notes.append(f"benches of {', '.join(name for name, _ in timed[MOST_BENCHES:])} left out")
     folder = (STATE / "base").resolve()
     shutil.rmtree(folder, ignore_errors=True)
-    try:
-        for name in names[:MOST_BENCHES]:
-            now = usual_candidate(suite, pairs[name])
-            then = suite.sources.at_revision(suite.root, pairs[name], now, run.base, run.files, folder)
+    run.load = look()
+    for name, now in timed[:MOST_BENCHES]:
+        try:
+            then = suite.sources.at_revision(suite.root, pairs[name], now, run.base, run.files, folder / now.name)
             run.ratios.append(compare(place, name, now, then, BENCH_SECONDS))
-    except BuildError as error:
-        run.notes.append(f"no comparison of speed: the base does not build: {error}")
-    except RuntimeError as error:
-        run.notes.append(f"no comparison of speed: {error}")
+        except NewError:
+            run.new.append(name)
+        except BuildError as error:
+            run.notes.append(f"no comparison of speed: the base does not build: {error}")
+        except RuntimeError as error:
+            run.notes.append(f"no comparison of speed of {name}: {error}")
+
+
+def timed_candidate(run: Premerge, suite: Suite, name: str) -> Candidate | None:
+    """The candidate whose speed is compared: the usual one, or where the change cannot touch that, one that it does. None, and a
+    note, where the kernel is new, or no candidate that is touched can be timed here."""
+    pair = suite.pairs()[name]
+    if is_new(suite, pair, run.base):
+        run.new.append(name)
+        return None
+    touched, usual = run.touched.tiers[name], usual_candidate(suite, pair)
+    if not touched or usual.name in touched:
+        return usual
+    here = [known for known, reason in select_candidates(suite, pair, sorted(touched), timed=True) if not reason]
+    here = [known for known in here if known in touched and known not in suite.machine.untimed]
+    if not here:
+        run.notes.append(f"{name}: not timed: the change touches {', '.join(sorted(touched))} only, which cannot be timed here")
+        return None
+    return next(candidate for candidate in suite.candidates(pair) if candidate.name == here[-1])
 
 
 def _counts(run: Premerge, place: Place) -> None:
     """What the kernels that the change touches execute, where that can be seen, against the base's."""
     suite = place.load()
-    for name in sorted(run.touched.compiled):
+    for name in sorted(run.touched.compiled - set(run.new)):
         counting = [candidate for candidate in suite.candidates(suite.pairs()[name]) if candidate.executed]
         for now in counting if counted_rows(suite.pairs()[name]) else ():
             folder = (STATE / "base" / now.name).resolve()  # beside the sources that speeds were compared with
@@ -201,9 +228,11 @@ def summary(run: Premerge) -> list[str]:
         for failure in result.failures[:2]:
             lines += [f"FAIL {result.pair}[{result.candidate}] {failure.kind}: {failure.detail}", f"  {failure.replay}"]
     lines += [f"harness fault: {error}" for error in run.errors]
+    lines += [run.load.says] if run.load is not None and run.load.busy else []
     for ratio in run.ratios:
         word = "slower" if ratio.slower else "no slower"
         lines.append(f"{ratio.pair} {ratio.row}: {word}, time / base {ratio.median:.2f} ({ratio.low:.2f} … {ratio.high:.2f})")
+    lines += [f"{name}: new: the base has nothing to compare its speed with" for name in run.new]
     lines += [f"{count.pair} {count.row}: {count.says}" for count in run.raised]
     for pair in {count.pair: None for count in run.counts if not count.raised}:
         if not any(count.pair == pair for count in run.raised):

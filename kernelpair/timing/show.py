@@ -6,8 +6,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kernelpair.timing.load import Load
 from kernelpair.timing.machine import Floors
 from kernelpair.timing.speeds import Errors, SpeedRow, Speeds
+
+
+def show_load(console: Console, load: Load, known: Sequence[Load] = ()) -> Load:
+    """One line where the machine is busy, unless that is known."""
+    if load.busy and not any(before.busy for before in known):
+        console.print(Text(load.says, style="yellow"), soft_wrap=True)
+    return load
 
 
 def show_row(console: Console, row: SpeedRow, floors: Floors) -> None:
