@@ -22,6 +22,7 @@ from kernelpair.contract.pair import BenchRow, Pair
 from kernelpair.environment import environment
 from kernelpair.providers.provider import known, ready
 from kernelpair.report.files import write_whole
+from kernelpair.report.steps import Steps
 from kernelpair.suite import Place, Suite
 from kernelpair.timing.cases import row_of
 from kernelpair.timing.compare import prepared
@@ -93,9 +94,11 @@ def _contest(options: argparse.Namespace, place: Place, suite: Suite) -> int:
         for pair in pairs:
             if pair.bench.case is not None:
                 show_errors(console, contest.compare_errors(pair, candidates_of(suite, pair, tiers)))
-        for pair, row in sorted(rows, key=lambda one: bool(one[1].series)):  # the long ones last
-            contest.row(pair, row, candidates_of(suite, pair, tiers))
-            contest.write(options.json)  # a crash of our own kernel ends this process
+        with Steps(console, len(rows), "rows") as steps:
+            for pair, row in sorted(rows, key=lambda one: bool(one[1].series)):  # the long ones last
+                steps.begin(f"{pair.name} {row.name}")
+                contest.row(pair, row, candidates_of(suite, pair, tiers))
+                contest.write(options.json)  # a crash of our own kernel ends this process
         loads.append(show_load(console, look(), loads))
     except KeyboardInterrupt:
         contest.speeds.interrupted = True
@@ -143,12 +146,14 @@ def _plain(options: argparse.Namespace, suite: Suite) -> int:
     rows, loads = _rows(options, suite), list[Load]()
     try:
         loads += [show_load(console, look())] if rows else []
-        for pair, row in rows:
-            names = [name for name, reason in select_candidates(suite, pair, tiers, timed=True) if not reason]
-            names = [name for name in names if name not in suite.machine.untimed or name in tiers]
-            timings = _time(suite, pair, row, names, options.seconds)
-            measured.append(_figures(pair, row, timings))
-            _show(console, measured[-1])
+        with Steps(console, len(rows), "rows") as steps:
+            for pair, row in rows:
+                steps.begin(f"{pair.name} {row.name}")
+                names = [name for name, reason in select_candidates(suite, pair, tiers, timed=True) if not reason]
+                names = [name for name in names if name not in suite.machine.untimed or name in tiers]
+                timings = _time(suite, pair, row, names, options.seconds)
+                measured.append(_figures(pair, row, timings))
+                _show(console, measured[-1])
         loads += [show_load(console, look(), loads)] if rows else []
     finally:
         if options.json:

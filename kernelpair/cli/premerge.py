@@ -20,6 +20,8 @@ from kernelpair.providers.subjects import Subjects
 from kernelpair.report.files import write_whole
 from kernelpair.report.history import History
 from kernelpair.report.lines import PairResult, result_of, write_junit
+from kernelpair.report.live import Progress
+from kernelpair.report.steps import Steps
 from kernelpair.search.jobs import STATE, Ended, Job, Jobs
 from kernelpair.search.operators import called
 from kernelpair.sources import BuildError
@@ -89,8 +91,8 @@ def premerge(options: argparse.Namespace) -> int:
     run = Premerge(base, files, affected(suite, files, needs))
     console.print(f"against {base[:10]}: {len(files)} files changed; affected: {', '.join(run.touched.tiers) or 'no pair'}")
     try:
-        _trials(run, options, place)
-        _benches(run, place)
+        _trials(run, options, place, console)
+        _benches(run, place, console)
         _counts(run, place)
     except KeyboardInterrupt:
         run.interrupted = True
@@ -121,7 +123,7 @@ def _status(run: Premerge, fail_on_slowdown: bool) -> int:
     return EXIT_OK if any(result.cases for result in run.results) else EXIT_NOTHING
 
 
-def _trials(run: Premerge, options: argparse.Namespace, place: Place) -> None:
+def _trials(run: Premerge, options: argparse.Namespace, place: Place, console: Console) -> None:
     """Saved cases and the example database first, in each job; then new ones for as long as the job's share lasts."""
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**31)
     run.notes.append(f"seed {seed}")
@@ -149,19 +151,25 @@ def _trials(run: Premerge, options: argparse.Namespace, place: Place) -> None:
     jobs += [replace(job, seconds=for_rest / len(fit) - START_SECONDS) for job in fit]
     leader = Jobs(Subjects(place), suite.preload, processes)
     try:
-        leader.run(jobs, lambda job, cases, seconds: None, lambda ended: _ended(run, suite, ended))
+        with Progress(console, len(jobs), options.seconds) as progress:
+            leader.run(
+                jobs,
+                lambda job, cases, seconds: progress.update(job.key, cases, seconds),
+                lambda ended: _ended(run, suite, ended, progress),
+            )
     finally:
         leader.close()
 
 
-def _ended(run: Premerge, suite: Suite, ended: Ended) -> None:
+def _ended(run: Premerge, suite: Suite, ended: Ended, progress: Progress) -> None:
+    progress.ended(ended.job.key, ended.tally.cases, list(ended.tally.failures))
     if ended.error:
         run.errors.append(f"{ended.job.pair} {ended.job.candidate}: {ended.error}")
     else:
         run.results.append(result_of(ended, suite.pairs()[ended.job.pair]))
 
 
-def _benches(run: Premerge, place: Place) -> None:
+def _benches(run: Premerge, place: Place, console: Console) -> None:
     """The first bench row of each kernel that the change touches, against the base's, on a tier that it touches."""
     suite = place.load()
     pairs = suite.pairs()
@@ -174,16 +182,18 @@ def _benches(run: Premerge, place: Place) -> None:
     folder = (STATE / "base").resolve()
     shutil.rmtree(folder, ignore_errors=True)
     run.load = look()
-    for name, now in timed[:MOST_BENCHES]:
-        try:
-            then = suite.sources.at_revision(suite.root, pairs[name], now, run.base, run.files, folder / now.name)
-            run.ratios.append(compare(place, name, now, then, BENCH_SECONDS))
-        except NewError:
-            run.new.append(name)
-        except BuildError as error:
-            run.notes.append(f"no comparison of speed: the base does not build: {error}")
-        except RuntimeError as error:
-            run.notes.append(f"no comparison of speed of {name}: {error}")
+    with Steps(console, len(timed[:MOST_BENCHES]), "kernels compared with the base") as steps:
+        for name, now in timed[:MOST_BENCHES]:
+            steps.begin(name)
+            try:
+                then = suite.sources.at_revision(suite.root, pairs[name], now, run.base, run.files, folder / now.name)
+                run.ratios.append(compare(place, name, now, then, BENCH_SECONDS))
+            except NewError:
+                run.new.append(name)
+            except BuildError as error:
+                run.notes.append(f"no comparison of speed: the base does not build: {error}")
+            except RuntimeError as error:
+                run.notes.append(f"no comparison of speed of {name}: {error}")
 
 
 def timed_candidate(run: Premerge, suite: Suite, name: str) -> Candidate | None:
