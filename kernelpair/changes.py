@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from kernelpair.contract.pair import Pair
 from kernelpair.providers.provider import ProviderError, known, provider
 from kernelpair.sources import NATIVE, source_files
 from kernelpair.suite import Suite, loaded
@@ -51,6 +52,12 @@ def changed_files(root: Path, base: str) -> list[str]:
     """Paths in `root` that differ from the base, committed or not, new files among them."""
     tracked = _git(root, "diff", "--name-only", "--relative", base).splitlines()
     return sorted({*tracked, *_git(root, "ls-files", "--others", "--exclude-standard").splitlines()})
+
+
+def is_new(suite: Suite, pair: Pair, base: str) -> bool:
+    """Whether the base has none of the files in which the pair's kernel is."""
+    files = {file for role, file in suite.files(pair).items() if role in TIMED}
+    return bool(files) and not any(_git(suite.root, "rev-parse", "--verify", "--quiet", f"{base}:./{file}") for file in files)
 
 
 def _git(root: Path, *arguments: str) -> str:

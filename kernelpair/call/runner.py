@@ -163,7 +163,7 @@ class Isolated(Runner):
         self._stop()
         log = stderr_of(self._log)
         tail = stderr_tail(log)
-        name = _signal(-code) if code is not None and code < 0 else f"exit status {code}"
+        name = signal_name(-code) if code is not None and code < 0 else f"exit status {code}"
         return Outcome("crash", name, f"{name}{': ' + tail if tail else ''}", fault=noted(self.arena, log))
 
     def _stop(self) -> None:
@@ -182,6 +182,6 @@ class Isolated(Runner):
             self._log = -1
 
 
-def _signal(number: int) -> str:
+def signal_name(number: int) -> str:
     """Its name; real-time signals have none."""
     return signal.Signals(number).name if number in signal.Signals._value2member_map_ else f"signal {number}"

@@ -214,6 +214,8 @@ def _add_bench(commands: Commands) -> None:
         "--against", metavar="P[,P]", help="contest with these: torch, an installed provider's name (make peers), or its file .py"
     )
     bench.add_argument("--row", metavar="TEXT", help="only rows whose name holds this text")
+    says = "time this case instead: a line as check prints it, a file of cases, or the id of a finding (may be repeated)"
+    bench.add_argument("--case", action="append", default=[], metavar="LINE", help=says)
     bench.add_argument("--series", action="store_true", help="also the rows of the plots: decode and prefill over the length")
     bench.add_argument(
         "--tiles", action="store_true", help="time nothing: count the tile instructions of each row beside the least it needs"

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelpair.call.place import resolve
+from kernelpair.cli.case_lines import lines_of, read
 from kernelpair.cli.counts import count
 from kernelpair.cli.main import EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import provider_named, select_candidates, select_pairs, select_suite, select_tiers
@@ -20,14 +22,18 @@ from kernelpair.contract.pair import BenchRow, Pair
 from kernelpair.environment import environment
 from kernelpair.providers.provider import known, ready
 from kernelpair.report.files import write_whole
+from kernelpair.report.steps import Steps
 from kernelpair.suite import Place, Suite
+from kernelpair.timing.cases import row_of
 from kernelpair.timing.compare import prepared
 from kernelpair.timing.contest import TORCH, Contest, Peers, contest_tiers
 from kernelpair.timing.interleaved import Timing, interleave
-from kernelpair.timing.show import show_errors, show_skipped, show_summary
+from kernelpair.timing.load import Load, look
+from kernelpair.timing.show import show_errors, show_load, show_skipped, show_summary
 
 WIDTH = 140  # where there is no terminal
 ONLY_AGAINST = ("one_thread", "errors")
+WITHOUT_CASE = ("pairs", "row", "series", "tiles", "errors")
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -37,6 +43,9 @@ def bench(options: argparse.Namespace) -> int:
     for name in () if options.tiles else ONLY_AGAINST:
         if getattr(options, name) and options.against is None:
             raise UsageError(f"--{name.replace('_', '-')} goes with --against")
+    for name in WITHOUT_CASE if options.case else ():
+        if getattr(options, name):
+            raise UsageError(f"--case names what is timed: {'PAIR' if name == 'pairs' else f'--{name}'} does not go with it")
     cores = torch.get_num_threads()
     if options.threads and options.threads > cores:
         raise UsageError(f"--threads: there are {cores} cores, got {options.threads}")
@@ -50,31 +59,52 @@ def bench(options: argparse.Namespace) -> int:
         torch.set_num_threads(cores)
 
 
-def _rows(options: argparse.Namespace, pair: Pair) -> list[BenchRow]:
-    return [row for row in pair.bench.rows if (not options.row or options.row in row.name) and (not row.series or options.series)]
+def _rows(options: argparse.Namespace, suite: Suite) -> list[tuple[Pair, BenchRow]]:
+    """What is timed: the rows that the pairs declare, or the cases that are given. UsageError for one that is no case."""
+    if not options.case:
+        declared = [(pair, row) for pair in select_pairs(suite, options.pairs) for row in pair.bench.rows]
+        return [(pair, row) for pair, row in declared if _wanted(options, row)]
+    found = []
+    for argument in options.case:
+        for line, _ in lines_of(suite, argument):
+            pair, case = read(suite, line)
+            try:
+                found.append((pair, row_of(pair, case)))
+            except ValueError as error:
+                raise UsageError(f"--case: {pair.name}: {error}") from None
+    return found
+
+
+def _wanted(options: argparse.Namespace, row: BenchRow) -> bool:
+    return (not options.row or options.row in row.name) and (not row.series or options.series)
 
 
 def _contest(options: argparse.Namespace, place: Place, suite: Suite) -> int:
     select_tiers(suite, options.tier, timed=True)  # names one that is unknown or cannot run
-    pairs = select_pairs(suite, options.pairs)
+    rows, pairs = _rows(options, suite), select_pairs(suite, options.pairs) if options.errors else []
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     peers = peers_named(suite, options.against)
     tiers = contest_tiers(suite, options.tier)
     contest = Contest(place, peers, options.seconds, torch.get_num_threads(), options.one_thread, console)
     contest.speeds.skipped_tiers = {name: reason for name, reason in tiers if reason}
     show_skipped(console, contest.speeds)
+    loads = contest.speeds.load
     try:
+        loads.append(show_load(console, look()))
         for pair in pairs:
-            if options.errors and pair.bench.case is not None:
+            if pair.bench.case is not None:
                 show_errors(console, contest.compare_errors(pair, candidates_of(suite, pair, tiers)))
-        chosen = [(pair, row) for pair in pairs for row in _rows(options, pair)]
-        for pair, row in sorted(chosen, key=lambda one: bool(one[1].series)):  # the long ones last
-            contest.row(pair, row, candidates_of(suite, pair, tiers))
-            contest.write(options.json)  # a crash of somebody's kernel ends this process
+        with Steps(console, len(rows), "rows") as steps:
+            for pair, row in sorted(rows, key=lambda one: bool(one[1].series)):  # the long ones last
+                steps.begin(f"{pair.name} {row.name}")
+                contest.row(pair, row, candidates_of(suite, pair, tiers))
+                contest.write(options.json)  # a crash of our own kernel ends this process
+        loads.append(show_load(console, look(), loads))
     except KeyboardInterrupt:
         contest.speeds.interrupted = True
         raise
     finally:
+        contest.close()
         contest.write(options.json)
     if not contest.speeds.rows:
         console.print("no row fits the selection")
@@ -90,7 +120,7 @@ def candidates_of(suite: Suite, pair: Pair, tiers: Sequence[tuple[str, str]]) ->
 
 
 def peers_named(suite: Suite, text: str) -> Peers:
-    """The peers of `--against A,B`, loaded into this process. UsageError for one that is unknown or cannot be used here."""
+    """The peers of `--against A,B`, by name. UsageError for one that is unknown or cannot be used here."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise UsageError("--against: name at least one peer: torch, a provider, or a provider's file .py")
@@ -105,7 +135,6 @@ def peers_named(suite: Suite, text: str) -> Peers:
         reason = ready(found)
         if reason:
             raise UsageError(f"--against: {name} cannot be used here: {reason}")
-        found.load()
         peers.providers[name] = found
     return peers
 
@@ -114,17 +143,21 @@ def _plain(options: argparse.Namespace, suite: Suite) -> int:
     console = Console(highlight=False)
     tiers = select_tiers(suite, options.tier, timed=True)
     measured: list[dict[str, Any]] = []
+    rows, loads = _rows(options, suite), list[Load]()
     try:
-        for pair in select_pairs(suite, options.pairs):
-            names = [name for name, reason in select_candidates(suite, pair, tiers, timed=True) if not reason]
-            names = [name for name in names if name not in suite.machine.untimed or name in tiers]
-            for row in _rows(options, pair):
+        loads += [show_load(console, look())] if rows else []
+        with Steps(console, len(rows), "rows") as steps:
+            for pair, row in rows:
+                steps.begin(f"{pair.name} {row.name}")
+                names = [name for name, reason in select_candidates(suite, pair, tiers, timed=True) if not reason]
+                names = [name for name in names if name not in suite.machine.untimed or name in tiers]
                 timings = _time(suite, pair, row, names, options.seconds)
                 measured.append(_figures(pair, row, timings))
                 _show(console, measured[-1])
+        loads += [show_load(console, look(), loads)] if rows else []
     finally:
         if options.json:
-            document = {"rows": measured, "environment": environment()}
+            document = {"rows": measured, "load": [asdict(load) for load in loads], "environment": environment()}
             write_whole(Path(options.json), json.dumps(document, indent=2) + "\n")
     if not measured:
         console.print("no row fits the selection")
@@ -164,7 +197,7 @@ def _figures(pair: Pair, row: BenchRow, timings: dict[str, Timing]) -> dict[str,
 
 
 def _show(console: Console, figures: dict[str, Any]) -> None:
-    console.print(Text(f"{figures['pair']}  {figures['row']}", style="bold"))
+    console.print(Text(f"{figures['pair']}  {figures['row']}", style="bold"), soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 2))
     for heading in ("", "median ms", "quartiles", figures["unit"], "time / best"):
         table.add_column(heading, justify="left" if not heading else "right")

@@ -143,7 +143,7 @@ class CheckRun:
             known = tuple((entry.group, entry.case, entry.ratio) for entry in self.known if entry.pair == pair.name)
             saved = () if foreign else saved_lines(self.suite, pair.name)
             several = foreign or bool(known)
-            self.jobs.append(Job(pair.name, candidate, None, None, self.seed, trial, saved, several, known))
+            self.jobs.append(Job(pair.name, candidate, None, None, self.seed, trial, saved, several, known, explain=True))
 
     def carry_out(self, stopped: Callable[[], bool]) -> None:
         """Run all jobs, one a core or one after another in this process. KeyboardInterrupt once `stopped` says so."""
@@ -351,6 +351,8 @@ class CheckRun:
             if failure.replay and failure.replay != command:
                 command = failure.replay
                 self.console.print(f"  {failure.replay}", soft_wrap=True, markup=False)
+                if failure.shared:
+                    self.console.print(f"  {failure.shared}", soft_wrap=True, markup=False)
         test = command_for_pytest(self.suite.test, result.pair, result.candidate)
         if test:
             self.console.print(f"  {test}", soft_wrap=True, markup=False)

@@ -15,6 +15,7 @@ from kernelpair.contract.verdict import Verdict
 from kernelpair.providers.findings import Finding, PageError, lines_of, read_page, untrue
 from kernelpair.providers.provider import candidate_name
 from kernelpair.providers.subjects import Subjects
+from kernelpair.report.steps import Steps
 from kernelpair.suite import Place, Suite
 from kernelpair.trial.check import check, read_case
 
@@ -27,24 +28,26 @@ def findings(options: argparse.Namespace) -> int:
     found = [finding for page in _pages(suite, options.pages) for finding in _read(page)]
     check_page(options)
     wrong, told = 0, []
-    for finding in found:
-        _check_version(suite, finding)
-        unseen = cpu_obstacle(suite, finding.cpu)
-        if unseen:
-            head = f"{finding.id} {finding.title}: not run: --cpu {finding.cpu}: {unseen}"
-            console.print(head, style="yellow", soft_wrap=True, markup=False)
-            continue
-        name = candidate_name(finding.provider, finding.cpu)
-        verdicts = [(says, run(place, case, name)) for case, says in finding.cases]
-        problems = [untrue(says, verdict) for says, verdict in verdicts] + [_unfair(place, case) for case, _ in finding.cases]
-        problem = "; ".join(filter(None, problems))
-        wrong += bool(problem)
-        told.append((finding, problem, [verdict for _, verdict in verdicts]))
-        head = f"{finding.id} {finding.title}: "
-        console.print(head + (problem or "as the page says"), style="red" if problem else "", soft_wrap=True, markup=False)
-        if options.verbose or problem:
-            for line in (line for _, verdict in verdicts for line in lines_of(verdict)):
-                console.print(f"    {line}", soft_wrap=True, markup=False)
+    with Steps(console, len(found), "findings") as steps:
+        for finding in found:
+            steps.begin(finding.id)
+            _check_version(suite, finding)
+            unseen = cpu_obstacle(suite, finding.cpu)
+            if unseen:
+                head = f"{finding.id} {finding.title}: not run: --cpu {finding.cpu}: {unseen}"
+                console.print(head, style="yellow", soft_wrap=True, markup=False)
+                continue
+            name = candidate_name(finding.provider, finding.cpu)
+            verdicts = [(says, run(place, case, name)) for case, says in finding.cases]
+            problems = [untrue(says, verdict) for says, verdict in verdicts] + [_unfair(place, case) for case, _ in finding.cases]
+            problem = "; ".join(filter(None, problems))
+            wrong += bool(problem)
+            told.append((finding, problem, [verdict for _, verdict in verdicts]))
+            head = f"{finding.id} {finding.title}: "
+            console.print(head + (problem or "as the page says"), style="red" if problem else "", soft_wrap=True, markup=False)
+            if options.verbose or problem:
+                for line in (line for _, verdict in verdicts for line in lines_of(verdict)):
+                    console.print(f"    {line}", soft_wrap=True, markup=False)
     left = f", {len(found) - len(told)} not run" if len(told) < len(found) else ""
     console.print(f"{len(found)} findings, {wrong} of them not as their page says{left}")
     if options.html:

@@ -41,6 +41,7 @@ from kernelpair.report.exhibit import Again, Exhibit, exhibits
 from kernelpair.report.files import write_whole
 from kernelpair.report.history import History
 from kernelpair.report.lines import result_of as trial_result
+from kernelpair.report.steps import Steps
 from kernelpair.search.jobs import STATE, Ended, Job, Jobs
 from kernelpair.suite import Place, Suite
 
@@ -116,6 +117,7 @@ class MutateRun:
         self.drawn: list[Exhibit] = []
         self._running: dict[tuple[str, str], str] = {}
         self._live: Live | None = None
+        self._steps = Steps(self.console, 0, "mutants")
 
     def carry_out(self) -> None:
         """Every mutant, one a core, then the unmutated kernels."""
@@ -124,8 +126,11 @@ class MutateRun:
         leader = Jobs(self.resolve, self.suite.preload, min(len(os.sched_getaffinity(0)), max(len(jobs), 1)))
         try:
             with Live(console=self.console, refresh_per_second=5, transient=True) as self._live:
+                self._steps = Steps(self.console, len(jobs), "mutants")
                 leader.run(jobs, self._progress, self._ended)
-                leader.run(self._unmutated(), self._progress, self._ended_unmutated)
+                unmutated = self._unmutated()
+                self._steps = Steps(self.console, len(unmutated), "unmutated kernels")
+                leader.run(unmutated, self._progress, self._ended_unmutated)
         finally:
             self._live = None
             leader.close()
@@ -164,10 +169,11 @@ class MutateRun:
     def _progress(self, job: Job, cases: int, seconds: float) -> None:
         self._running[job.key] = f"{job.candidate:40} {cases:>6} cases  {seconds:5.1f} s  …"
         if self._live is not None:
-            self._live.update(Text("\n".join(self._running.values()), style="dim"))
+            self._live.update(Text("\n".join([*self._running.values(), self._steps.says()]), style="dim"))
 
     def _ended(self, ended: Ended) -> None:
         self._running.pop(ended.job.key, None)
+        self._steps.ended(ended.job.candidate)
         mutant = self.mutants[ended.job.candidate]
         if self.options.html and ended.candidate is not None and len(self.drawn) < MOST_MUTANTS:
             self._draw(mutant, ended, ended.candidate)
@@ -205,6 +211,7 @@ class MutateRun:
 
     def _ended_unmutated(self, ended: Ended) -> None:
         self._running.pop(ended.job.key, None)
+        self._steps.ended(ended.job.candidate)
         tally = ended.tally
         failures = [failure for verdict in tally.failures.values() for failure in verdict.failures]
         self.healthy.append(

@@ -85,7 +85,7 @@ def premerge_page(console: Console, path: str, run: "Premerge", suite: Suite, re
     ratios = [
         (r.pair, r.row, f"{r.median:.2f}", f"{r.low:.2f} to {r.high:.2f}", "slower" if r.slower else "no slower")
         for r in run.ratios
-    ]
+    ] + [(name, "", "", "", "new") for name in run.new]
     executed = [(c.pair, c.row, c.instruction, f"{c.now:,}", f"{c.base:,}", "more" if c.raised else "") for c in run.counts]
     sections = [
         Section("Speed against the base", "Time over that of the base's build: median and quartiles.",
@@ -100,6 +100,7 @@ def premerge_page(console: Console, path: str, run: "Premerge", suite: Suite, re
     worse = run.slower or run.raised
     good = not run.failed and not run.errors and not run.interrupted and not (slow_fails and worse)
     facts = [("base", run.base[:10]), ("files changed", str(len(run.files))), *(("note", note) for note in run.notes)]
+    facts += [("load", run.load.says)] if run.load is not None and run.load.busy else []
     facts += [("harness fault", error) for error in run.errors]
     how = page.again(suite, resolve)
     page.write(console, path, page.page_of("premerge", sentence, run.results, how, good=good, facts=facts, sections=sections))

@@ -10,21 +10,25 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kernelpair.changes import Affected, Needs, RevisionError, affected, base_revision, changed_files
+from kernelpair.changes import Affected, Needs, RevisionError, affected, base_revision, changed_files, is_new
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.page import check_page
 from kernelpair.cli.pages import premerge_page
 from kernelpair.cli.select import select_candidates, select_suite
+from kernelpair.contract.candidate import Candidate
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report.files import write_whole
 from kernelpair.report.history import History
 from kernelpair.report.lines import PairResult, result_of, write_junit
+from kernelpair.report.live import Progress
+from kernelpair.report.steps import Steps
 from kernelpair.search.jobs import STATE, Ended, Job, Jobs
 from kernelpair.search.operators import called
 from kernelpair.sources import BuildError
 from kernelpair.suite import Place, Suite, loaded, saved_lines, usual_candidate
-from kernelpair.timing.compare import Ratio, compare
+from kernelpair.timing.compare import NewError, Ratio, compare
 from kernelpair.timing.counting import Count, compare_counts, counted_rows
+from kernelpair.timing.load import Load, look
 
 FOR_AFFECTED = 0.75  # share of the budget for the pairs that the change touches
 START_SECONDS = 1.0  # for the worker of a trial
@@ -43,6 +47,10 @@ class Premerge:
     results: list[PairResult] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+    """Kernels that the base does not have."""
+    load: Load | None = None
+    """What else the machine did before speeds were compared."""
     notes: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -83,8 +91,8 @@ def premerge(options: argparse.Namespace) -> int:
     run = Premerge(base, files, affected(suite, files, needs))
     console.print(f"against {base[:10]}: {len(files)} files changed; affected: {', '.join(run.touched.tiers) or 'no pair'}")
     try:
-        _trials(run, options, place)
-        _benches(run, place)
+        _trials(run, options, place, console)
+        _benches(run, place, console)
         _counts(run, place)
     except KeyboardInterrupt:
         run.interrupted = True
@@ -115,7 +123,7 @@ def _status(run: Premerge, fail_on_slowdown: bool) -> int:
     return EXIT_OK if any(result.cases for result in run.results) else EXIT_NOTHING
 
 
-def _trials(run: Premerge, options: argparse.Namespace, place: Place) -> None:
+def _trials(run: Premerge, options: argparse.Namespace, place: Place, console: Console) -> None:
     """Saved cases and the example database first, in each job; then new ones for as long as the job's share lasts."""
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**31)
     run.notes.append(f"seed {seed}")
@@ -143,44 +151,73 @@ def _trials(run: Premerge, options: argparse.Namespace, place: Place) -> None:
     jobs += [replace(job, seconds=for_rest / len(fit) - START_SECONDS) for job in fit]
     leader = Jobs(Subjects(place), suite.preload, processes)
     try:
-        leader.run(jobs, lambda job, cases, seconds: None, lambda ended: _ended(run, suite, ended))
+        with Progress(console, len(jobs), options.seconds) as progress:
+            leader.run(
+                jobs,
+                lambda job, cases, seconds: progress.update(job.key, cases, seconds),
+                lambda ended: _ended(run, suite, ended, progress),
+            )
     finally:
         leader.close()
 
 
-def _ended(run: Premerge, suite: Suite, ended: Ended) -> None:
+def _ended(run: Premerge, suite: Suite, ended: Ended, progress: Progress) -> None:
+    progress.ended(ended.job.key, ended.tally.cases, list(ended.tally.failures))
     if ended.error:
         run.errors.append(f"{ended.job.pair} {ended.job.candidate}: {ended.error}")
     else:
         run.results.append(result_of(ended, suite.pairs()[ended.job.pair]))
 
 
-def _benches(run: Premerge, place: Place) -> None:
-    """The first bench row of each kernel that the change touches, against the base's."""
+def _benches(run: Premerge, place: Place, console: Console) -> None:
+    """The first bench row of each kernel that the change touches, against the base's, on a tier that it touches."""
     suite = place.load()
     pairs = suite.pairs()
-    names = [name for name in sorted(run.touched.compiled) if pairs[name].bench.rows]
-    if not names:
+    found = {name: timed_candidate(run, suite, name) for name in sorted(run.touched.compiled) if pairs[name].bench.rows}
+    timed = [(name, candidate) for name, candidate in found.items() if candidate is not None]
+    if not timed:
         return
-    if len(names) > MOST_BENCHES:
-        run.notes.append(f"benches of {', '.join(names[MOST_BENCHES:])} left out")
+    if len(timed) > MOST_BENCHES:
+        run.notes.append(f"benches of {', '.join(name for name, _ in timed[MOST_BENCHES:])} left out")
     folder = (STATE / "base").resolve()
     shutil.rmtree(folder, ignore_errors=True)
-    try:
-        for name in names[:MOST_BENCHES]:
-            now = usual_candidate(suite, pairs[name])
-            then = suite.sources.at_revision(suite.root, pairs[name], now, run.base, run.files, folder)
-            run.ratios.append(compare(place, name, now, then, BENCH_SECONDS))
-    except BuildError as error:
-        run.notes.append(f"no comparison of speed: the base does not build: {error}")
-    except RuntimeError as error:
-        run.notes.append(f"no comparison of speed: {error}")
+    run.load = look()
+    with Steps(console, len(timed[:MOST_BENCHES]), "kernels compared with the base") as steps:
+        for name, now in timed[:MOST_BENCHES]:
+            steps.begin(name)
+            try:
+                then = suite.sources.at_revision(suite.root, pairs[name], now, run.base, run.files, folder / now.name)
+                run.ratios.append(compare(place, name, now, then, BENCH_SECONDS))
+            except NewError:
+                run.new.append(name)
+            except BuildError as error:
+                run.notes.append(f"no comparison of speed: the base does not build: {error}")
+            except RuntimeError as error:
+                run.notes.append(f"no comparison of speed of {name}: {error}")
+
+
+def timed_candidate(run: Premerge, suite: Suite, name: str) -> Candidate | None:
+    """The candidate whose speed is compared: the usual one, or where the change cannot touch that, one that it does. None, and a
+    note, where the kernel is new, or no candidate that is touched can be timed here."""
+    pair = suite.pairs()[name]
+    if is_new(suite, pair, run.base):
+        run.new.append(name)
+        return None
+    touched, usual = run.touched.tiers[name], usual_candidate(suite, pair)
+    if not touched or usual.name in touched:
+        return usual
+    here = [known for known, reason in select_candidates(suite, pair, sorted(touched), timed=True) if not reason]
+    here = [known for known in here if known in touched and known not in suite.machine.untimed]
+    if not here:
+        run.notes.append(f"{name}: not timed: the change touches {', '.join(sorted(touched))} only, which cannot be timed here")
+        return None
+    return next(candidate for candidate in suite.candidates(pair) if candidate.name == here[-1])
 
 
 def _counts(run: Premerge, place: Place) -> None:
     """What the kernels that the change touches execute, where that can be seen, against the base's."""
     suite = place.load()
-    for name in sorted(run.touched.compiled):
+    for name in sorted(run.touched.compiled - set(run.new)):
         counting = [candidate for candidate in suite.candidates(suite.pairs()[name]) if candidate.executed]
         for now in counting if counted_rows(suite.pairs()[name]) else ():
             folder = (STATE / "base" / now.name).resolve()  # beside the sources that speeds were compared with
@@ -201,9 +238,11 @@ def summary(run: Premerge) -> list[str]:
         for failure in result.failures[:2]:
             lines += [f"FAIL {result.pair}[{result.candidate}] {failure.kind}: {failure.detail}", f"  {failure.replay}"]
     lines += [f"harness fault: {error}" for error in run.errors]
+    lines += [run.load.says] if run.load is not None and run.load.busy else []
     for ratio in run.ratios:
         word = "slower" if ratio.slower else "no slower"
         lines.append(f"{ratio.pair} {ratio.row}: {word}, time / base {ratio.median:.2f} ({ratio.low:.2f} … {ratio.high:.2f})")
+    lines += [f"{name}: new: the base has nothing to compare its speed with" for name in run.new]
     lines += [f"{count.pair} {count.row}: {count.says}" for count in run.raised]
     for pair in {count.pair: None for count in run.counts if not count.raised}:
         if not any(count.pair == pair for count in run.raised):

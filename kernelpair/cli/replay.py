@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelpair.call.runner import InProcess, Isolated
-from kernelpair.cli.findings import finding_by_id
+from kernelpair.cli.case_lines import lines_of, read
 from kernelpair.cli.main import EXIT_FAILED, EXIT_OK, UsageError
 from kernelpair.cli.select import (
     cpu_obstacle,
@@ -23,7 +23,7 @@ from kernelpair.cli.select import (
     select_tiers,
 )
 from kernelpair.cli.table import remarks, show_table
-from kernelpair.contract.case import Case, CaseError
+from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Pair
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Failure, Verdict
@@ -35,7 +35,7 @@ from kernelpair.report.picture import picture
 from kernelpair.report.plane import Plane, drawn_in_text
 from kernelpair.report.recorder import Recorder
 from kernelpair.suite import Suite
-from kernelpair.trial.check import check, read_case
+from kernelpair.trial.check import check
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def replay(options: argparse.Namespace) -> int:
         cpu = asked or its_own
         if cpu and options.script:
             raise UsageError("--script does not go with --cpu: a script runs on the CPU that there is")
-        pair, case = _read(suite, line)
+        pair, case = read(suite, line)
         fails_here = False
         if options.verbose:
             console.print(picture(pair, case), soft_wrap=True, markup=False)
@@ -91,26 +91,14 @@ def replay(options: argparse.Namespace) -> int:
 def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[str, str, str]]:
     """Cases given as JSON, lines of files, or ids of findings, each with the provider and the CPU that it is for (or none)."""
     for argument in options.cases:
-        if argument.lstrip().startswith("{"):
-            yield argument, options.provider, ""
-            continue
-        path = Path(argument)
-        if not path.is_file():
-            finding = finding_by_id(suite, argument)
+        for line, finding in lines_of(suite, argument):
             if finding is None:
-                raise UsageError(f"{argument!r} is neither a case (JSON) nor a file nor the id of a finding")
+                yield line, options.provider, ""
+                continue
             provider = options.provider or ("" if options.tier else finding.provider)
             if provider and cpu_obstacle(suite, finding.cpu):
                 raise UsageError(f"{finding.id} shows on --cpu {finding.cpu} only: {cpu_obstacle(suite, finding.cpu)}")
-            yield from ((case, provider, finding.cpu if provider else "") for case, _ in finding.cases)
-            continue
-        try:
-            lines = [line for line in path.read_text().splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read {argument}: {error}") from None
-        if not lines:
-            raise UsageError(f"{argument} holds no case")
-        yield from ((line, options.provider, "") for line in lines)
+            yield line, provider, finding.cpu if provider else ""
 
 
 def _save(console: Console, suite: Suite, pair: Pair, line: str, options: argparse.Namespace) -> None:
@@ -120,7 +108,7 @@ def _save(console: Console, suite: Suite, pair: Pair, line: str, options: argpar
     path = suite.saved(pair.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     known = path.read_text().splitlines() if path.is_file() else []
-    case = pair.line(_read(suite, line)[1])
+    case = pair.line(read(suite, line)[1])
     if case not in known:
         path.write_text("\n".join([*known, case]) + "\n")
     console.print(f"saved in {path}", soft_wrap=True, markup=False)
@@ -141,13 +129,6 @@ def _write(console: Console, path: Path, subject: Subject, verdict: Verdict, loa
     except ValueError as error:
         raise UsageError(f"--script: {error}") from None
     console.print(f"wrote {path}", soft_wrap=True, markup=False)
-
-
-def _read(suite: Suite, line: str) -> tuple[Pair, Case]:
-    try:
-        return read_case(suite.pairs(), line)
-    except CaseError as error:
-        raise UsageError(str(error)) from None
 
 
 def _once(subject: Subject, case: Case, options: argparse.Namespace, preload: Sequence[str]) -> tuple[Verdict, list[Plane]]:

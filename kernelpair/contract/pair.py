@@ -110,6 +110,8 @@ class BenchRow:
     """The same of our other kernels that do this work, timed on the row's tier where a floor is measured by them."""
     prepare: Callable[[Inputs], Callable[[], object]] | None = None
     """Of this row, instead of `Bench.prepare`."""
+    case: Case | None = None
+    """The case whose arguments are like these: a provider's limits are asked about it."""
     floor: Floor | None = None
     counts: bool = False
     """It is one of the rows whose mean ratio is claimed."""

@@ -26,7 +26,7 @@ from typing import Any
 from kernelpair.call.surroundings import undisturbed
 from kernelpair.contract.candidate import Candidate, module_of_file
 from kernelpair.contract.case import Case
-from kernelpair.contract.pair import Pair, Within
+from kernelpair.contract.pair import BenchRow, Pair, Within
 from kernelpair.contract.subject import WRONG_CALLS, Subject
 from kernelpair.trial.modes import BUILT_IN, SIDE_EFFECTS
 
@@ -72,7 +72,8 @@ class Adapter:
     """What its calls are known to leave changed, by the name that a failure says, such as mxcsr -> the reason. Not judged."""
     timed: Callable[[Mapping[str, Any]], Calls] | None = None
     """Arguments of a bench row -> each way to do its work, by name: calls with everything prepared that an engine prepares once
-    (packed weights, the cache in the kernel's own format). None: the adapter itself is timed."""
+    (packed weights, the cache in the kernel's own format); it raises Unsupported for a row that it does not do. None: the adapter
+    itself is timed, within its limits, as it is for any case that is no row."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.call(*arguments, **named)
@@ -136,12 +137,18 @@ class Provider:
         found: Adapter = getattr(self.module, self.adapters[pair])
         return found
 
-    def calls(self, pair: str, given: Mapping[str, Any]) -> Calls:
-        """What `kernelpair bench --against` times for a row of the pair. Raises Unsupported where there is nothing."""
-        if pair not in self.adapters:
+    def calls(self, pair: Pair, row: BenchRow, given: Mapping[str, Any]) -> Calls:
+        """What `kernelpair bench --against` times for a row: what the adapter prepares for the pair's rows; where it prepares
+        nothing, or the row is a case from elsewhere, the adapter itself. Raises Unsupported, also outside of its limits."""
+        if pair.name not in self.adapters:
             raise Unsupported("has no such kernel")
-        adapter = self.adapter(pair)
-        return adapter.timed(given) if adapter.timed is not None else {"": lambda: adapter.call(**given)}
+        adapter = self.adapter(pair.name)
+        if adapter.timed is not None and any(row.name == declared.name for declared in pair.bench.rows):
+            return adapter.timed(given)
+        for limit, outside in adapter.limits.items() if row.case is not None else ():
+            if outside(row.case):
+                raise Unsupported(limit)
+        return {"": lambda: adapter.call(**given)}
 
     def load(self) -> None:
         """Make this process ready for timing: the module's `load()`, or its `prepare()` if there is none."""

@@ -36,6 +36,8 @@ class FailureReport:
     """The case as it was drawn, before it was shrunk; empty for a saved one."""
     shrunk: int = 0
     """Failing cases on the way from there to the smallest."""
+    shared: str = ""
+    """What the cases that fail like it have and those that pass have not, in a sentence."""
 
 
 @dataclass
@@ -125,13 +127,15 @@ def command_for_pytest(test: str, pair: str, candidate: str) -> str:
     return f"pytest {shlex.quote(test.format(pair=pair, candidate=candidate))}"
 
 
-def failures_of(verdict: Verdict, candidate: str, group: str = "", trail: Shrinking | None = None) -> list[FailureReport]:
+def failures_of(
+    verdict: Verdict, candidate: str, group: str = "", trail: Shrinking | None = None, shared: str = ""
+) -> list[FailureReport]:
     """A verdict's failures with the command that replays them."""
     command = replay_command(verdict.line, candidate)
     found, tried = (trail.found, trail.tried) if trail is not None else ("", 0)
     return [
         FailureReport(
-            failure.kind, verdict.line, command, failure.place, group, found, tried
+            failure.kind, verdict.line, command, failure.place, group, found, tried, shared
         )
         for failure in verdict.failures
     ]
@@ -144,7 +148,8 @@ def result_of(ended: Ended, pair: Pair) -> PairResult:
         report
         for label, verdict in tally.failures.items()
         for report in failures_of(
-            verdict, ended.job.candidate, label if ended.job.several else "", tally.shrinking.get(label)
+            verdict, ended.job.candidate, label if ended.job.several else "", tally.shrinking.get(label),
+            tally.shared.get(label, ""),
         )
     ]
     failures += [FailureReport(f.kind, "", "", f"{f.tensor}: {f.detail}") for f in tally.vacuous]

@@ -83,7 +83,7 @@ class Progress:
         if self.failed:
             parts.append(f"{self.failed} failed")
         left = self._left(elapsed)
-        return " · ".join([*parts, *([f"{_clock(left)} left"] if left is not None else [])])
+        return " · ".join([*parts, *([f"{clock_of(left)} left"] if left is not None else [])])
 
     def _left(self, elapsed: float) -> float | None:
         """Seconds until the end: of the run's budget, or, once a trial has ended, at the pace so far."""
@@ -107,6 +107,7 @@ class Progress:
         return Group(table, *lines, Text(self.says(), style="bold", no_wrap=True, overflow="ellipsis"))
 
 
-def _clock(seconds: float) -> str:
+def clock_of(seconds: float) -> str:
+    """Minutes and seconds, and hours where there are any."""
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02}"

@@ -98,7 +98,7 @@ def _plainer(case: Case) -> Iterator[Case]:
             yield replace(case, **{name: default})
 
 
-def _others(case: Case, observed: Mapping[str, set[str]]) -> Iterator[tuple[str, list[Case]]]:
+def others(case: Case, observed: Mapping[str, set[str]]) -> Iterator[tuple[str, list[Case]]]:
     """Field -> the cases that differ in it alone: a flag the other way, another word that was seen, a size at its default."""
     for name, value, default in _values(case):
         if name == "seed":
@@ -157,7 +157,7 @@ def group_of(
     here = features(pair, verdict.case)
     cause: set[str] = set()
     needed: list[str] = []
-    for name, cases in _others(verdict.case, observed):
+    for name, cases in others(verdict.case, observed):
         tried = [(case, found) for case, found in ((case, attempt(case)) for case in cases) if found is not None]
         if tried and not any(wanted.holds(found) for _, found in tried):
             gone = [here - features(pair, case) for case, _ in tried]
@@ -262,7 +262,7 @@ class Groups:
         if gone is None and not group.cause <= here:
             return []
         if gone is None and group.cause and all(_is_flag(verdict.case, name) for name in group.fields):
-            gone = [case for name, others in _others(verdict.case, self.observed) if name in group.fields for case in others]
+            gone = [case for name, others in others(verdict.case, self.observed) if name in group.fields for case in others]
         tried = [found for found in map(attempt, gone or ()) if found is not None]
         if tried:
             return [failure for failure in mine if not all(Class.of(failure).holds(found) for found in tried)]
@@ -277,4 +277,4 @@ class Groups:
             return None
         if not all(_is_flag(verdict.case, name) and _is_set(verdict.case, name) for name in flags):
             return None
-        return [case for name, others in _others(verdict.case, self.observed) if name == flags[0] for case in others]
+        return [case for name, others in others(verdict.case, self.observed) if name == flags[0] for case in others]

@@ -55,6 +55,8 @@ class Job:
     shared: str = ""
     """Failing examples also go to, and come from, a database of several machines: a folder, or redis://host:port."""
     shrink_seconds: float = SHRINK_SECONDS
+    explain: bool = False
+    """After a failure further cases are tried, to say what the failing ones share."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -97,7 +99,7 @@ def carry_out(
         with runner:
             search = Search(
                 subject, runner, journal=journal, progress=progress, stopped=stopped, trial=job.trial,
-                several=job.several, shrink_seconds=job.shrink_seconds,
+                several=job.several, explain=job.explain, shrink_seconds=job.shrink_seconds,
             )
             ended.tally = search.tally
             if job.known:

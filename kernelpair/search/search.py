@@ -17,6 +17,7 @@ from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.search.drawing import OPENED_FROM, openings, trials
 from kernelpair.search.groups import Class, Groups, group_of, lead
 from kernelpair.search.hypothesis_internals import draws_of_the_seed
+from kernelpair.search.shared import survey
 from kernelpair.search.tally import First, Shrinking, Tally
 from kernelpair.trial.check import Journal, check
 from kernelpair.trial.session import Session
@@ -64,10 +65,12 @@ class Search:
         stopped: Callable[[], bool] = lambda: False,
         trial: str | None = None,
         several: bool = False,
+        explain: bool = False,
         shrink_seconds: float = SHRINK_SECONDS,
         session_type: type[Session] = Session,
     ) -> None:
-        """With `several` the search goes on after a failure, to other defects of the same kernel."""
+        """With `several` the search goes on after a failure, to other defects of the same kernel; with `explain` it tries further
+        cases at its end, to say what the failing ones share."""
         self.subject, self.pair, self.runner = subject, subject.pair, runner
         self.groups = Groups(self.pair) if several else None
         self.tally = Tally()
@@ -75,7 +78,7 @@ class Search:
         self.progress = progress
         self.stopped = stopped
         self.strategy, self.openings = trials(subject, trial), openings(subject, trial)
-        self._shrink_seconds, self._session_type = shrink_seconds, session_type
+        self._shrink_seconds, self._session_type, self._explain = shrink_seconds, session_type, explain
         self._started = time.monotonic()
         self._deadline: float | None = None
         self._shrink_until: float | None = None
@@ -141,7 +144,18 @@ class Search:
             self.tally.groups = {label: (count, self.groups.worst[label]) for label, count in self.groups.counts.items()}
         self.tally.judge_bounds(self.pair)
         self.progress(self.tally)
+        for name, verdict in self.tally.failures.items() if self._explain else ():
+            self.tally.shared[name] = self._shared(verdict, seed)
         return self.tally
+
+    def _shared(self, verdict: Verdict, seed: int) -> str:
+        """What cases share that fail as this one does: in any way, or, of several defects, in the same tensor and kind."""
+        names = {(failure.kind, failure.tensor) for failure in verdict.failures}
+
+        def fails(tried: Verdict) -> bool:
+            return bool(tried.failures if self.groups is None else names & {(f.kind, f.tensor) for f in tried.failures})
+
+        return survey(self.pair, verdict, self.strategy, self._plain_attempt, fails, seed, self.stopped)
 
     def _round(
         self, size: int, seed: int, store: ExampleDatabase | None, strategy: Any, phases: Sequence[Phase] = PHASES

@@ -51,6 +51,8 @@ class Tally:
     """Kind, or in a search for several defects the group's label -> the smallest failing case."""
     shrinking: dict[str, Shrinking] = field(default_factory=dict)
     """Of failures that were drawn, by the same names."""
+    shared: dict[str, str] = field(default_factory=dict)
+    """What the cases share that fail like it, by the same names."""
     first: First | None = None
     unsupported: Counter[str] = field(default_factory=Counter)
     """Documented limit -> cases drawn outside of it."""

@@ -36,10 +36,17 @@ class Ratio:
         return self.low > 1.0 and self.median > 1.0 + NOISE
 
 
+class NewError(RuntimeError):
+    """There is nothing to compare with: the base has no such pair."""
+
+
 def compare(place: Place, pair: str, now: Candidate, then: Candidate, seconds: float) -> Ratio:
-    """Time the pair's first bench row with both versions. Raises RuntimeError where one of them cannot run it."""
+    """Time the pair's first bench row with both versions. Raises RuntimeError where one of them cannot run it, NewError where the
+    base has none."""
     with versions(_side, place, pair, now, then) as sides:
         row, row_then = [answer(connection) for connection in sides]
+        if row_then is None:
+            raise NewError(f"the base has no {pair}")
         if row != row_then:
             raise RuntimeError(f"the base's first row of {pair} is another one: {row_then}")
         ratios: list[float] = []
@@ -95,7 +102,11 @@ def _side(connection: Connection, place: Place, pair: str, candidate: Candidate)
     """One version's process: prepares the row, then times a sample whenever it is asked."""
     try:
         candidate.enter()  # before the suite is there: it may come from a copy
-        found = place.load().pairs()[pair]
+        pairs = place.load().pairs()
+        if pair not in pairs:  # the base's
+            connection.send(None)
+            return
+        found = pairs[pair]
         arguments = resolve(found.bench.rows[0].arguments())
         call = prepared(found, found.bench.rows[0], arguments, candidate)
         repeats = repeats_of(call)

@@ -1,6 +1,6 @@
 """`kernelpair bench --against`: our kernels and others' on the same rows, in turns, beside what the machine allows."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, log2
 from pathlib import Path
@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from kernelpair.call.place import resolve as resolve_aliases
 from kernelpair.call.runner import Isolated
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.pair import BenchRow, Inputs, Pair
 from kernelpair.environment import environment
-from kernelpair.providers.provider import PREFIX, Provider, Unsupported
+from kernelpair.providers.provider import PREFIX, Provider
 from kernelpair.providers.subjects import Subjects
 from kernelpair.suite import Place, Suite
 from kernelpair.timing.compare import prepared
-from kernelpair.timing.interleaved import interleave
+from kernelpair.timing.interleaved import Competing, interleave
+from kernelpair.timing.peers import Peer, PeerCall, arguments_of, said
 from kernelpair.timing.show import show_row
 from kernelpair.timing.speeds import Errors, SpeedRow, Speeds, Timed, conclude, started, timed, write
 from kernelpair.trial.check import check
@@ -31,42 +31,17 @@ ONE_THREAD = "one thread"
 class Competitor:
     """A call that takes its turns, the candidate that has to be made ready for it, and its number of threads."""
 
-    call: Callable[[], object]
+    call: Competing
     candidate: Candidate | None
     threads: int
 
 
 @dataclass
 class Peers:
-    """The others of `--against`, loaded."""
+    """The others of `--against`, by the names that were given."""
 
     names: list[str]
     providers: dict[str, Provider] = field(default_factory=dict)
-
-    def calls(self, pair: Pair, row: BenchRow, given: Inputs) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
-        """What is timed for a row, by name, and peer -> why it does not do the row."""
-        found: dict[str, Callable[[], object]] = {}
-        refused = {}
-        for name in self.names:
-            try:
-                for way, call in self._ways(name, pair, row, given):
-                    call()
-                    found[way] = call
-            except Unsupported as reason:
-                refused[name] = str(reason)
-            except Exception as error:  # noqa: BLE001 - whatever another's kernel raises is its answer
-                refused[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else 'no message'}"
-        return found, refused
-
-    def _ways(self, name: str, pair: Pair, row: BenchRow, given: Inputs) -> Iterator[tuple[str, Callable[[], object]]]:
-        if name == TORCH:
-            if TORCH not in row.peers:
-                raise Unsupported("has no equivalent")
-            yield TORCH, row.peers[TORCH](given)
-            return
-        provider = self.providers[name]
-        for way, call in provider.calls(pair.name, given).items():
-            yield f"{provider.name} {way}".strip(), call
 
 
 @dataclass
@@ -81,9 +56,11 @@ class Contest:
     console: Console
     suite: Suite = field(init=False)
     speeds: Speeds = field(init=False)
+    away: dict[str, Peer] = field(init=False)
 
     def __post_init__(self) -> None:
         self.suite = self.place.load()
+        self.away = {name: Peer(self.place, provider) for name, provider in self.peers.providers.items()}
         self.speeds = Speeds(environment(), self.threads, self.seconds, list(self.peers.names))
         for name, provider in self.peers.providers.items():
             version = getattr(provider.module, "version", None)
@@ -101,8 +78,8 @@ class Contest:
             show_row(self.console, result, self.suite.machine.floors)
 
     def _timed(self, pair: Pair, row: BenchRow, names: Sequence[str]) -> list[SpeedRow]:
-        given = resolve_aliases(row.arguments())
-        found, refused = self.peers.calls(pair, row, given)
+        given = arguments_of(row)
+        found, refused = self._peers(pair, row, given)
         competitors = {name: Competitor(call, None, self.threads) for name, call in found.items()}
         if row.floor is not None and row.floor.over in row.peers:
             competitors.setdefault(row.floor.over, Competitor(row.peers[row.floor.over](given), None, self.threads))
@@ -118,18 +95,49 @@ class Contest:
         times = self._interleaved(competitors)
         alone: dict[str, Timed] = {}
         for name in (*names, *found) if row.alone else ():
-            alone |= self._interleaved({name: competitors[name]})
+            alone |= self._interleaved({name: competitors[name]}) if name in times else {}
+        for name, peer in self.away.items():
+            lost = [call.lost for call in found.values() if isinstance(call, PeerCall) and call.peer is peer and call.lost]
+            refused |= {name: lost[0]} if lost else {}
         results = []
         for name in names:
             result = started(row, pair.name, name)
             result.ours, result.one_thread = times[name], times.get(f"{name} {ONE_THREAD}")
-            result.peers, result.unsupported = [times[peer] for peer in found], refused
+            result.peers, result.unsupported = [times[peer] for peer in found if peer in times], refused
             result.others = [replace(times[f"{kin} [{name}]"], name=kin) for kin in row.kin]
             result.others += [times[other] for other in row.peers if other in times and other not in found]
             result.alone = [alone[other] for other in (name, *found) if other in alone]
             self._limit(result, given)
             results.append(result)
         return results
+
+    def _peers(self, pair: Pair, row: BenchRow, given: Inputs) -> tuple[dict[str, Competing], dict[str, str]]:
+        """What is timed for a row beside our own, by name, and peer -> why it does not do the row."""
+        found: dict[str, Competing] = {}
+        refused = {}
+        for name in self.peers.names:
+            reason = ""
+            if name == TORCH:
+                try:
+                    if TORCH in row.peers:
+                        found[TORCH] = _called(row.peers[TORCH](given))
+                    else:
+                        reason = "has no equivalent"
+                except Exception as error:  # noqa: BLE001 - whatever torch raises is its answer
+                    reason = said(error)
+            else:
+                calls, reason = self.away[name].calls(pair, row)
+                for call in calls.values():
+                    call.threads = self.threads
+                found |= calls
+            if reason:
+                refused[name] = reason
+        return found, refused
+
+    def close(self) -> None:
+        """End the peers' processes."""
+        for peer in self.away.values():
+            peer.close()
 
     def _interleaved(self, competitors: Mapping[str, Competitor]) -> dict[str, Timed]:
         def enter(name: str) -> None:
@@ -208,6 +216,12 @@ class Contest:
     def write(self, path: str | None) -> None:
         if path:
             write(self.speeds, Path(path))
+
+
+def _called(call: Callable[[], object]) -> Callable[[], object]:
+    """A call that has worked once."""
+    call()
+    return call
 
 
 def contest_tiers(suite: Suite, asked: Sequence[str]) -> list[tuple[str, str]]:

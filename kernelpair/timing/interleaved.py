@@ -9,6 +9,7 @@ LONG_ENOUGH = 2e-3  # seconds of calls in one sample: shorter ones are repeated 
 ROUNDS = (5, 200)  # samples of each competitor, at least and at most
 LONG = 10  # times the seconds that were asked for, after which ...
 LONG_ROUNDS = 3  # ... that many samples are enough
+SETTLE_SECONDS = 0.02  # until the threads of a process that has run an OpenMP loop wait asleep instead of spinning
 
 
 @dataclass(frozen=True)
@@ -21,45 +22,97 @@ class Timing:
     samples: int
 
 
+class Lost(Exception):
+    """A competitor has ended before its time; the message says how."""
+
+
+class Away:
+    """A competitor in another process, which is timed there. Both methods raise Lost."""
+
+    @property
+    def process(self) -> object:
+        """Stands for the process: before another one has its turn, this one is given time to fall silent."""
+        raise NotImplementedError
+
+    def repeats(self) -> int:
+        raise NotImplementedError
+
+    def sample(self, repeats: int) -> float:
+        raise NotImplementedError
+
+
+Competing = Callable[[], object] | Away
+
+
 def interleave(
-    competitors: Mapping[str, Callable[[], object]],
+    competitors: Mapping[str, Competing],
     seconds: float,
     before: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Timing]:
-    """Time each competitor for about `seconds`, in turns; each is called twice beforehand.
+    """Time each competitor for about `seconds`, in turns; each is called twice beforehand. One that is lost is left out.
 
     `before` is called with a competitor's name at the start of each of its turns, untimed.
 
     >>> sorted(interleave({"a": lambda: None, "b": lambda: sum(range(99))}, 0.01))
     ['a', 'b']
     """
-    repeats = {}
+    left, repeats, turns = dict(competitors), {}, _Turns(before)
     for name, call in competitors.items():
-        before(name)
-        repeats[name] = repeats_of(call)
-    samples: dict[str, list[float]] = {name: [] for name in competitors}
+        turns.begin(name, call)
+        try:
+            repeats[name] = repeats_of(call)
+        except Lost:
+            del left[name]
+    samples: dict[str, list[float]] = {name: [] for name in left}
     start, budget = time.perf_counter(), seconds * len(competitors)
     least, most = ROUNDS
     for turn in range(most):
-        taken = time.perf_counter() - start
+        taken = time.perf_counter() - start - turns.paused
         if (turn >= least and taken > budget) or (turn >= LONG_ROUNDS and taken > LONG * budget):
             break
-        for name, call in competitors.items():
-            before(name)
-            samples[name].append(sample(call, repeats[name]))
-    return {name: _summary(of_one) for name, of_one in samples.items()}
+        for name, call in list(left.items()):
+            switched = turns.begin(name, call)
+            try:
+                if switched and repeats[name] > 1:
+                    sample(call, 1)
+                samples[name].append(sample(call, repeats[name]))
+            except Lost:
+                del left[name]
+    return {name: _summary(samples[name]) for name in left}
 
 
-def sample(call: Callable[[], object], repeats: int) -> float:
+class _Turns:
+    """Whose turn it is, and how long nobody's was."""
+
+    def __init__(self, before: Callable[[str], object]) -> None:
+        self._before, self.paused = before, 0.0
+        self._process: object = None
+
+    def begin(self, name: str, call: Competing) -> bool:
+        """Begin a turn; whether it is of another process than the last one, which has fallen silent now."""
+        process = call.process if isinstance(call, Away) else None
+        switched, self._process = process is not self._process, process
+        if switched:
+            time.sleep(SETTLE_SECONDS)
+            self.paused += SETTLE_SECONDS
+        self._before(name)
+        return switched
+
+
+def sample(call: Competing, repeats: int) -> float:
     """Seconds of one call, of `repeats` in a row."""
+    if isinstance(call, Away):
+        return call.sample(repeats)
     start = time.perf_counter()
     for _ in range(repeats):
         call()
     return (time.perf_counter() - start) / repeats
 
 
-def repeats_of(call: Callable[[], object]) -> int:
+def repeats_of(call: Competing) -> int:
     """How often a call is made within one sample."""
+    if isinstance(call, Away):
+        return call.repeats()
     call()
     return max(1, min(10_000, int(LONG_ENOUGH / max(sample(call, 1), 1e-7))))
 

@@ -69,6 +69,9 @@ def _introduction(speeds: Speeds, page: SpeedPage, floors: Floors) -> str:
             f"\n**The machine was busy**: {len(noisy)} of {len(timed)} rows have a spread above {NOISY:.0%} (marked ~). "
             "Their times and ratios say little."
         )
+    busy = [load for load in speeds.load if load.busy]
+    if busy:
+        says.append(f"\n**Other processes ran beside it** ({busy[0].says.removeprefix('busy machine: ')}).")
     if speeds.interrupted:
         says.append("\n**The run was interrupted**: the rows after that are missing.")
     says += [f"\nThe {tier} tier was not measured: {reason}." for tier, reason in speeds.skipped_tiers.items()]

@@ -6,15 +6,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kernelpair.timing.load import Load
 from kernelpair.timing.machine import Floors
 from kernelpair.timing.speeds import Errors, SpeedRow, Speeds
+
+
+def show_load(console: Console, load: Load, known: Sequence[Load] = ()) -> Load:
+    """One line where the machine is busy, unless that is known."""
+    if load.busy and not any(before.busy for before in known):
+        console.print(Text(load.says, style="yellow"), soft_wrap=True)
+    return load
 
 
 def show_row(console: Console, row: SpeedRow, floors: Floors) -> None:
     """Our tier, its peers, and one line of what follows."""
     if row.ours is None:  # of a tier that cannot run, which is said once
         return
-    console.print(Text(f"{row.pair}  {row.row}  [{row.tier}]", style="bold"))
+    console.print(Text(f"{row.pair}  {row.row}  [{row.tier}]", style="bold"), soft_wrap=True)
     work, unit = (row.flops / 1e9, "TFLOP/s") if row.flops else (row.bytes / 1e6, "GB/s")
     table = Table(box=None, padding=(0, 2, 0, 2))
     for heading in ("", "median ms", "spread", unit, "time / ours"):

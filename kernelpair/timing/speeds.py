@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from kernelpair.contract.pair import PEERS, BenchRow, Floor
 from kernelpair.report.files import write_whole
 from kernelpair.timing.interleaved import Timing
+from kernelpair.timing.load import Load
 from kernelpair.timing.machine import Floors
 
 FORMAT = 1  # of the file; another one is refused
@@ -123,6 +124,8 @@ class Speeds:
     """Tier -> buffer in bytes -> bytes a second."""
     rows: list[SpeedRow] = field(default_factory=list)
     errors: list[Errors] = field(default_factory=list)
+    load: list[Load] = field(default_factory=list)
+    """What else the machine did, before the first row and after the last."""
     interrupted: bool = False
     """Rows are missing, for somebody ended the run."""
     format: int = FORMAT

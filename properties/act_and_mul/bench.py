@@ -27,6 +27,7 @@ def _row(activation: str, tokens: int, width: int) -> BenchRow:
     return BenchRow(
         f"{tokens} x 2 x {width}" + ("" if activation == "silu" else f" {activation}"),
         lambda: {"x": torch.randn(tokens, 2 * width, dtype=torch.bfloat16), "activation": activation},
+        case=ActCase(dtype="bfloat16", activation=activation, outer=(tokens,), width=width),
         bytes=6 * tokens * width,
         peers={"torch": _torch_act},
     )

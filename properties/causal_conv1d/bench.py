@@ -1,6 +1,7 @@
 """Rows of `kernelpair bench` for causal_conv1d: a Qwen3-Next layer's 8,192 channels."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,11 +61,16 @@ def _torch_update(given: Inputs) -> Callable[[], object]:
     return run
 
 
+def _case(dtype: torch.dtype, **fields: Any) -> ConvCase:
+    return ConvCase(dtype=str(dtype).removeprefix("torch."), dim=DIM, width=WIDTH, silu=True, **fields)
+
+
 ROWS = [
     *(
         BenchRow(
             f"fwd {tokens} x {DIM}" + ("" if dtype == torch.bfloat16 else f", {str(dtype).removeprefix('torch.')}"),
             lambda tokens=tokens, dtype=dtype: _forward(tokens, dtype),  # type: ignore[misc]
+            case=_case(dtype, form="varlen", lengths=(tokens,), layout={"x": "turned", "conv_states": "turned"}),
             bytes=2 * dtype.itemsize * tokens * DIM,
             peers={"torch": _torch_forward},
             floor=floor,
@@ -81,6 +87,7 @@ ROWS = [
         BenchRow(
             f"update {requests} x {DIM}",
             lambda requests=requests: _update(requests),  # type: ignore[misc]
+            case=_case(torch.bfloat16, lengths=(1,) * requests, indexed=True, layout={"conv_states": "turned"}),
             bytes=2 * 2 * requests * DIM * WIDTH,
             peers={"torch": _torch_update},
             floor=Floor(1.0) if requests == 64 else None,

@@ -37,10 +37,18 @@ def _blocked(lengths: tuple[int, ...]) -> float:
     return _flops(lengths) + 2.0 * (16 * with_keys + 32 * with_values)
 
 
+def _case(lengths: tuple[int, ...], dtype: torch.dtype) -> ChunkCase:
+    return ChunkCase(
+        dtype=str(dtype).removeprefix("torch."), form="pool", lengths=lengths, cold=tuple(range(len(lengths))),
+        key_heads=16, group=2, K=128, V=128, eps=1e-5,
+    )
+
+
 BENCH_ROWS = [
     BenchRow(
         name,
         lambda lengths=lengths, dtype=dtype: _bench_inputs(lengths, dtype),  # type: ignore[misc]
+        case=_case(lengths, dtype),
         flops=_flops(lengths),
         blocked=_blocked(lengths),
         floor=Floor(3.0) if dtype == torch.bfloat16 else None,

@@ -59,6 +59,10 @@ def _row(name: str, batch: int, length: int, heads: int, kv_heads: int, width: i
     return BenchRow(
         name + (", permuted slots" if scattered else ""),
         lambda: _inputs(batch, length, heads, kv_heads, width, width_v, scattered, shared, dtype),
+        case=DecodeAttentionCase(
+            dtype=str(dtype).removeprefix("torch."), lens=(length,) * batch, heads=heads, kv_heads=kv_heads, width=width,
+            width_v=width_v, splits=8, scattered=scattered, shared=shared, int32=("req_to_token",),
+        ),
         flops=2.0 * batch * length * heads * (width + width_v),
         bytes=float(batch * length * per_key),
         peers={"torch": _torch_attention},

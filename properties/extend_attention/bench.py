@@ -57,6 +57,10 @@ def _row(name: str, batch: int, prefix: int, extend: int, heads: int = 32, kv_he
     return BenchRow(
         name,
         lambda: _inputs(batch, prefix, extend, heads, kv_heads, width, width_v, dtype),
+        case=ExtendAttentionCase(
+            dtype=str(dtype).removeprefix("torch."), extends=(extend,) * batch, prefixes=(prefix,) * batch, heads=heads,
+            kv_heads=kv_heads, width=width, width_v=width_v, scattered=True, int32=("req_to_token",),
+        ),
         flops=2.0 * scores * heads * (width + width_v),
         bytes=float(batch * ((prefix + extend) * kv_heads + 2 * extend * heads) * (width + width_v) * dtype.itemsize),
         peers={"torch": _torch_attention},

@@ -56,6 +56,10 @@ ROWS = [
     BenchRow(
         f"B = {requests}, {layout}, {str(dtype).removeprefix('torch.')} state",
         lambda requests=requests, layout=layout, dtype=dtype: _inputs(requests, layout, dtype),  # type: ignore[misc]
+        case=DeltaCase(
+            dtype="bfloat16", requests=requests, key_heads=HK, group=HV // HK, key_size=K, value_size=V, state_layout=layout,
+            state_dtype=str(dtype).removeprefix("torch."), eps=1e-5, wide=("A_log", "dt_bias"),
+        ),
         bytes=2 * requests * HV * K * V * dtype.itemsize,
         peers={"torch": _torch_step, "memcpy": _memcpy},
         floor=Floor(1.2) if layout == "kv" else None,

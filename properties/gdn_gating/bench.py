@@ -22,7 +22,13 @@ def _torch_gating(given: Inputs) -> Callable[[], object]:
 
 BENCH = Bench(
     rows=[
-        BenchRow(f"{rows} x 32", lambda rows=rows: _bench_inputs(rows), bytes=rows * 32 * 10, peers={"torch": _torch_gating})  # type: ignore[misc]
+        BenchRow(
+            f"{rows} x 32",
+            lambda rows=rows: _bench_inputs(rows),  # type: ignore[misc]
+            case=GatingCase(dtype="bfloat16", rows=rows, heads=32, wide=("A_log", "dt_bias")),
+            bytes=rows * 32 * 10,
+            peers={"torch": _torch_gating},
+        )
         for rows in (1, 64, 1024)
     ],
     case=GatingCase(seed=8, dtype="bfloat16", rows=64, heads=32, wide=("A_log",)),

@@ -25,6 +25,7 @@ def _row(rows: int, floor: Floor, dtype: torch.dtype = torch.bfloat16) -> BenchR
     return BenchRow(
         f"{rows} x 4096 x 4096" + ("" if bf16 else f", {str(dtype).removeprefix('torch.')}"),
         lambda: _bench_inputs(rows, dtype),
+        case=LinearCase(dtype=str(dtype).removeprefix("torch."), outer=(rows,), N=4096, K=4096),
         flops=2.0 * rows * 4096 * 4096,
         bytes=dtype.itemsize * 4096.0 * (4096 + 2 * rows),
         peers={"torch": _torch_linear},

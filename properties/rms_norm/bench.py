@@ -1,6 +1,8 @@
 """rms_norm: what is timed."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
 import torch
 
@@ -30,17 +32,21 @@ def _torch_norm(given: Inputs) -> Callable[[], object]:
     return call
 
 
-def _row(form: str, *shape: int) -> BenchRow:
+def _row(form: Literal["plain", "residual", "gate"], *shape: int) -> BenchRow:
     elements = torch.Size(shape).numel()
     named = " x ".join(map(str, shape)) + ("" if form == "plain" else f" {form}")
     moved = {"plain": 4, "residual": 8, "gate": 6}[form]
-    return BenchRow(named, lambda: _bench_inputs(form, *shape), bytes=moved * elements, peers={"torch": _torch_norm})
+    case = NormCase(dtype="bfloat16", outer=shape[:-1], width=shape[-1], form=form)
+    inputs = partial(_bench_inputs, form, *shape)
+    return BenchRow(named, inputs, case=case, bytes=moved * elements, peers={"torch": _torch_norm})
 
 
 BENCH = Bench(
     rows=[
-        *(_row(form, tokens, width) for form in ("plain", "residual") for width in HIDDEN for tokens in TOKENS),
-        *(_row(form, tokens, HEADS, WIDTH) for form in ("plain", "gate") for tokens in TOKENS),
+        *(_row("plain", tokens, width) for width in HIDDEN for tokens in TOKENS),
+        *(_row("residual", tokens, width) for width in HIDDEN for tokens in TOKENS),
+        *(_row("plain", tokens, HEADS, WIDTH) for tokens in TOKENS),
+        *(_row("gate", tokens, HEADS, WIDTH) for tokens in TOKENS),
     ],
     case=NormCase(seed=8, dtype="bfloat16", outer=(64,), width=4096),
     memory="none",

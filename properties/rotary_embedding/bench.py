@@ -52,6 +52,9 @@ def _row(tokens: int, name: str, heads: int, kv_heads: int, width: int, rotary: 
     return BenchRow(
         f"{name}: {tokens} x {heads}/{kv_heads} x {rotary} of {width}",
         lambda: _bench_inputs(tokens, heads, kv_heads, width, rotary, is_neox),
+        case=RotaryCase(
+            dtype="bfloat16", tokens=tokens, heads=heads, kv_heads=kv_heads, width=width, rotary=rotary, is_neox=is_neox
+        ),
         bytes=4 * tokens * (heads + kv_heads) * rotary,
         peers={"torch": _torch_rotary},
     )

@@ -7,6 +7,7 @@ import torch
 
 from kernelpair.contract.pair import Bench, BenchRow, Floor, Inputs
 from optimized import operator
+from properties.store_cache.cases import StoreCacheCase
 
 # --- bench ---
 
@@ -15,6 +16,10 @@ def _bench_inputs(rows: int) -> Inputs:
     k, v = torch.randn(2, rows, 8, 128, dtype=torch.bfloat16)
     k_cache, v_cache = torch.zeros(2, 2 * rows, 8, 128, dtype=torch.bfloat16)
     return {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "indices": torch.randperm(2 * rows)[:rows]}
+
+
+def _case(rows: int) -> StoreCacheCase:
+    return StoreCacheCase(dtype="bfloat16", rows=rows, heads=8, width_k=128, width_v=128, spare=rows)
 
 
 def _torch_store(given: Inputs) -> Callable[[], None]:
@@ -41,6 +46,7 @@ BENCH_ROWS = [
     BenchRow(
         f"{rows} x 8 x 128",
         lambda rows=rows: _bench_inputs(rows),  # type: ignore[misc]
+        case=_case(rows),
         bytes=2 * 2 * rows * 8 * 128 * 2,
         peers={"torch": _torch_store, "memcpy": _memcpy},
         floor=Floor(0.9, over="memcpy") if rows >= 1024 else None,
@@ -51,6 +57,7 @@ BENCH_ROWS = [
     BenchRow(
         "1 x 8 x 128, the raw operator",
         lambda: _bench_inputs(1),
+        case=_case(1),
         bytes=2 * 2 * 8 * 128 * 2,
         prepare=lambda given: partial(operator("store_cache").raw, *given.values()),
         floor=Floor(microseconds=5),

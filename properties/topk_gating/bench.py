@@ -24,6 +24,14 @@ def _inputs(rows: int, router: str) -> Inputs:
     }
 
 
+def _case(rows: int, router: str) -> TopkCase:
+    experts, topk, groups, kept, scoring, biased = ROUTERS[router]
+    return TopkCase(
+        dtype="bfloat16", tokens=rows, experts=experts, topk=topk, groups=groups, kept=kept,
+        scoring="sigmoid" if scoring == "sigmoid" else "softmax", bias="float32" if biased else "none",
+    )
+
+
 def _torch_topk(given: Inputs) -> Callable[[], object]:
     """As engines write it in torch: without a bias the softmax of the chosen logits alone."""
     logits, topk, bias = given["logits"], given["topk"], given["correction_bias"]
@@ -53,6 +61,7 @@ BENCH = Bench(
         BenchRow(
             f"{rows} x {router}",
             lambda rows=rows, router=router: _inputs(rows, router),  # type: ignore[misc]
+            case=_case(rows, router),
             bytes=rows * (2 * ROUTERS[router][0] + 8 * ROUTERS[router][1]),
             peers={"torch": _torch_topk},
         )

