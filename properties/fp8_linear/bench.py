@@ -1,11 +1,10 @@
 """fp8_linear: what is timed."""
 
-from collections.abc import Callable
-
 import torch
 
-from kernelpair.contract.pair import Bench, BenchRow, Inputs
+from kernelpair.contract.pair import Bench, Inputs
 from properties.fp8_linear.cases import Fp8LinearCase, dense_weight, packed_parts
+from properties.shared.linear_rows import linear_row
 
 DEEPSEEK_V3 = ((7168, 2048), (2048, 7168), (7168, 18_432))  # N, K of its projections
 ROWS = (1, 16, 64, 256)
@@ -18,25 +17,8 @@ def _inputs(M: int, N: int, K: int) -> Inputs:
     return {"x": x, **packed_parts(codes.view(torch.float8_e4m3fn), scales, (128, 128)), "bias": None}
 
 
-def _torch_linear(given: Inputs) -> Callable[[], object]:
-    """The layer in bf16, with the weight dequantized once: twice the bytes, and nothing to decode."""
-    dense = dense_weight(given).to(torch.bfloat16)
-    return lambda: torch.nn.functional.linear(given["x"], dense)
-
-
-def _row(M: int, N: int, K: int) -> BenchRow:
-    return BenchRow(
-        f"{M} x {N} x {K}",
-        lambda: _inputs(M, N, K),
-        flops=2.0 * M * N * K,
-        bytes=1.0 * N * K + 2.0 * M * (N + K),
-        peers={"torch": _torch_linear},
-        alone=True,
-    )
-
-
 BENCH = Bench(
-    rows=[_row(M, N, K) for N, K in DEEPSEEK_V3 for M in ROWS],
+    rows=[linear_row(M, N, K, _inputs, dense_weight) for N, K in DEEPSEEK_V3 for M in ROWS],
     case=Fp8LinearCase(seed=8, dtype="bfloat16", outer=(64,), N=256, K=1024, block="128x128"),
     memory="kept between calls: a copy of at most 1,024 rows of x, in fp32 on vectors and bf16 on tiles, with the sums of "
     "128 rows between slices of K (tiles); in each thread the decoded slice of a panel, 128 KiB (tiles) or 24 KiB, and "
