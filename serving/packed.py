@@ -63,6 +63,22 @@ class PackedInt8Weight:
 
 
 @dataclass(frozen=True)
+class PackedFp8Weight:
+    """An immutable packed weight [N, K] of float8_e4m3fn codes, with a float32 scale for each block of it.
+
+    `data` has shape [ceil(N/32), ceil(K/32), 2, 16, 16, 2], the codes as uint8; `scales` has [ceil(N/bn), ceil(K/bk)] for
+    `block_size` (bn, bk).
+    """
+
+    data: Tensor
+    scales: Tensor
+    layout: str
+    N: int
+    K: int
+    block_size: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class PackedConvWeight:
     """An immutable packed weight [dim, width] of a depthwise convolution; `data` is [ceil(dim/32), ceil(width/2), 32, 2]."""
 

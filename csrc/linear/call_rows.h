@@ -18,14 +18,14 @@ struct CallRows {
   Tensor folded;  // holds what x views
   View x;
 
-  CallRows(const Tensor& x_in, int64_t N, int64_t K) : folded(x_in) {
+  CallRows(const Tensor& x_in, int64_t N, int64_t K, const char* name = "x") : folded(x_in) {
     const auto sizes = x_in.sizes();
-    KP_CHECK_VALUE(sizes.size() >= 1 && sizes[sizes.size() - 1] == K, "x must have K = ", K, " columns");
+    KP_CHECK_VALUE(sizes.size() >= 1 && sizes[sizes.size() - 1] == K, name, " must have K = ", K, " columns");
     out_sizes.assign(sizes.data(), sizes.data() + sizes.size());
     out_sizes.back() = N;
     for (size_t d = 0; d + 1 < sizes.size(); ++d) rows *= sizes[d];
     folded = with_known_rank(x_in, rows, K);
-    x = view_of("x", folded);
+    x = view_of(name, folded);
   }
 
   Tensor new_result(Dtype dtype) const { return new_tensor(out_sizes.data(), out_sizes.size(), dtype); }

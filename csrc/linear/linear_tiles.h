@@ -36,8 +36,13 @@ KP_PATH(linear_tiles_slices);
 // Product, and
 //   void pack_tile_rows(first, live, to)      // sixteen rows of x as one tile after another along k
 //   void finish(sums, first, rows, p)         // what becomes of the block of sums that tiles hold
+// and, where its weights are not those that tiles read, what has a default here: kDecodes, kStepBytes,
+// panel_tiles and multiply_few.
 template <class Kind>
 struct PanelTiles {
+  static constexpr bool kDecodes = false;
+  static constexpr int64_t kStepBytes = 2 * kTileBytes;  // of a panel
+
   const View &packed, &out;
   int64_t N = out.sizes[1];
   int64_t steps = packed.sizes[1];  // of 64 bytes along k
@@ -47,10 +52,11 @@ struct PanelTiles {
   KP_INLINE const Kind& kind() const { return *static_cast<const Kind*>(this); }
 
   KP_INLINE const char* panel(int64_t p, int64_t step) const {
-    return static_cast<const char*>(packed.data) + (p * steps + step) * 2 * kTileBytes;
+    return static_cast<const char*>(packed.data) + (p * steps + step) * Kind::kStepBytes;
   }
 
-  KP_INLINE DenseTiles panel_tiles(int64_t p, int64_t step) const {
+  // Tiles of a panel from `step` on, `count` steps of them.
+  KP_INLINE DenseTiles panel_tiles(int64_t p, int64_t step, int64_t) const {
     return {panel(p, step), kTileBytes, 2 * kTileBytes};
   }
 
@@ -72,7 +78,7 @@ struct PanelTiles {
     alignas(64) float sums[512];
     for (int64_t p = begin; p < end; ++p) {
       const char* ahead = panel(p, 0) + kStreamAhead;
-      block_product<1, 2, Product>(shape, DenseTiles{x_tiles, 0, kTileBytes}, panel_tiles(p, 0), steps,
+      block_product<1, 2, Product>(shape, DenseTiles{x_tiles, 0, kTileBytes}, panel_tiles(p, 0, steps), steps,
                                    nullptr, {sums}, [&](int64_t step, int pass) KP_LAMBDA_INLINE {
         for (int64_t line = 0; pass == 0 && line < 2 * kTileBytes; line += 64)
           __builtin_prefetch(ahead + step * 2 * kTileBytes + line, 0, 3);
@@ -87,21 +93,22 @@ struct PanelTiles {
                      float* spilled) const {
     using Product = typename Kind::Product;
     // Lines of a step of the next panel.
-    const int64_t pairs = divide_up(rows, kPairRows), panel_lines = 2 * kTileBytes / 64;
+    const int64_t pairs = divide_up(rows, kPairRows), panel_lines = Kind::kStepBytes / 64;
     const int64_t lines = least(kLinesAStep, divide_up(panel_lines, pairs * kBlockPasses));
     const int64_t slice = whole ? steps : kSliceSteps;
     for (int64_t step = 0; step < steps; step += slice) {
       const int64_t count = steps - step < slice ? steps - step : slice;
       for (int64_t p = begin; p < end; ++p) {
         const char* ahead = panel(p + 1, step);
+        const DenseTiles b = kind().panel_tiles(p, step, count);
         for (int64_t r = 0; r < rows; r += kPairRows) {
           alignas(64) float sums[kBlockFloats];
           const bool last = step + count == steps;
           const BlockSums kept{spilled + (p * (kPassRows / kPairRows) + r / kPairRows) * kBlockFloats};
           const DenseTiles a{x_tiles + (r / kTileRows * steps + step) * kTileBytes, steps * kTileBytes,
                              kTileBytes};
-          block_product<2, 2, Product>({}, a, panel_tiles(p, step), count, step ? &kept : nullptr,
-                                       last ? BlockSums{sums} : kept, [&](int64_t, int) KP_LAMBDA_INLINE {
+          block_product<2, 2, Product>({}, a, b, count, step ? &kept : nullptr, last ? BlockSums{sums} : kept,
+                                       [&](int64_t, int) KP_LAMBDA_INLINE {
             for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
             ahead += 64 * lines;
           });
@@ -111,17 +118,16 @@ struct PanelTiles {
     }
   }
 
-  bool spills(int64_t rows) const { return rows > kWholeRows && steps > kSliceSteps; }
+  bool spills(int64_t rows) const { return (Kind::kDecodes || rows > kWholeRows) && steps > kSliceSteps; }
 
   void multiply_panels(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end,
                        float* spilled) const {
     kind().mark_way(rows <= kTileRows, spills(rows));
-    if (rows <= kTileRows) return multiply_few(x_tiles, first, rows, begin, end);
+    if (rows <= kTileRows) return kind().multiply_few(x_tiles, first, rows, begin, end);
     TileScope scope;
     for (int64_t pass = 0; pass < rows; pass += kPassRows)
       multiply_pass(x_tiles + pass / kTileRows * steps * kTileBytes, first + pass,
-                    rows - pass < kPassRows ? rows - pass : kPassRows, begin, end, rows <= kWholeRows,
-                    spilled);
+                    rows - pass < kPassRows ? rows - pass : kPassRows, begin, end, !spills(rows), spilled);
   }
 
   void run() const {
@@ -142,18 +148,17 @@ struct PanelTiles {
   }
 };
 
-struct TileLinear : PanelTiles<TileLinear> {
+// Rows of bf16, and sums that are rounded to it.
+template <class Kind>
+struct Bf16Tiles : PanelTiles<Kind> {
   using Product = Bf16Product;
+  using PanelTiles<Kind>::steps, PanelTiles<Kind>::out, PanelTiles<Kind>::N;
 
   const Rows x;
   const View& bias;
 
-  explicit TileLinear(const PackedLinearArguments& call)
-      : PanelTiles(call.packed_weight, call.out), x{call.x}, bias(call.bias) {}
-
-  static void mark_way(bool few, bool sliced) {
-    mark(few ? paths::linear_tiles_few : sliced ? paths::linear_tiles_slices : paths::linear_tiles_whole);
-  }
+  Bf16Tiles(const View& rows, const View& packed_weight, const View& panel_bias, const View& result)
+      : PanelTiles<Kind>(packed_weight, result), x{rows}, bias(panel_bias) {}
 
   // Rows past the end and the tail of k are 0.
   void pack_tile_rows(int64_t first, int64_t live, char* to) const {
@@ -181,6 +186,15 @@ struct TileLinear : PanelTiles<TileLinear> {
       store_row(static_cast<Bf16*>(out.data) + (first + r) * N + p * kPanelColumns, load(low),
                 load(low + 256), panel_bias, N - p * kPanelColumns);
     }
+  }
+};
+
+struct TileLinear : Bf16Tiles<TileLinear> {
+  explicit TileLinear(const PackedLinearArguments& call)
+      : Bf16Tiles(call.x, call.packed_weight, call.bias, call.out) {}
+
+  static void mark_way(bool few, bool sliced) {
+    mark(few ? paths::linear_tiles_few : sliced ? paths::linear_tiles_slices : paths::linear_tiles_whole);
   }
 };
 

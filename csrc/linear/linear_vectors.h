@@ -79,20 +79,61 @@ void pack_row_block(const Rows& x, int64_t first, int64_t live, float* to) {
   }
 }
 
-// A run of rows that are multiplied with one panel after another, and the block they end with.
+// `count` blocks of a packed weight in fp32: where they are so, or at `to`.
+KP_INLINE const float* widen(const float* weights, int64_t, float*) { return weights; }
+
+template <class Narrow>
+const float* widen(const Narrow* weights, int64_t count, float* to) {
+  for (int64_t tile = 0; tile < 2 * count; ++tile, weights += kBlockElements / 2)
+    for (int pair = 0; pair < kBlockK / 2; ++pair) {
+      F32x16 even, odd;
+      load_outputs(weights, pair, even, odd);
+      store(to + tile * kBlockElements / 2 + 32 * pair, even);
+      store(to + tile * kBlockElements / 2 + 32 * pair + 16, odd);
+    }
+  return to;
+}
+
+// A panel of x's own dtype: one row block reads it as it lies. Other kinds of panels are widened for any.
 template <class T>
+struct PackedPanels {
+  using Element = T;
+  static constexpr bool kStraight = true;
+
+  static void mark_way(bool few, bool sliced) {
+    mark(few      ? paths::linear_vectors_few
+         : sliced ? paths::linear_vectors_slices
+                  : paths::linear_vectors_many);
+  }
+
+  // `count` blocks of panel p from `block` on, which begin at `weights`; in fp32.
+  const float* widened(const T* weights, int64_t, int64_t, int64_t count, float* to) const {
+    return widen(weights, count, to);
+  }
+};
+
+// A run of rows that are multiplied with one panel after another, and the block they end with.
+template <class T, class Panels = PackedPanels<T>>
 struct VectorLinear {
+  using Element = typename Panels::Element;
+
   const Rows x;
   const View &packed, &bias, &out;
   int64_t N = out.sizes[1];
   int64_t blocks = packed.sizes[1];  // blocks of 32 k in a panel
   int64_t block_floats = kRowBlock * blocks * kBlockK;
 
+  const Panels kind{};
+
   explicit VectorLinear(const PackedLinearArguments& call)
       : x{call.x}, packed(call.packed_weight), bias(call.bias), out(call.out) {}
 
-  KP_INLINE const T* panel(int64_t p) const {
-    return static_cast<const T*>(packed.data) + p * blocks * kBlockElements;
+  VectorLinear(const View& rows, const View& packed_weight, const View& panel_bias, const View& result,
+               const Panels& panel_kind)
+      : x{rows}, packed(packed_weight), bias(panel_bias), out(result), kind(panel_kind) {}
+
+  KP_INLINE const Element* panel(int64_t p) const {
+    return static_cast<const Element*>(packed.data) + p * blocks * kBlockElements;
   }
   KP_INLINE T* out_at(int64_t row, int64_t p) const {
     return static_cast<T*>(out.data) + row * N + p * kPanelColumns;
@@ -127,9 +168,9 @@ struct VectorLinear {
                       int64_t end, float* widened, float* kept) const {
     for (; from < end; from += kWidenedBlocks) {
       const int64_t count = end - from < kWidenedBlocks ? end - from : kWidenedBlocks;
-      const T* packed_slice = panel(p) + from * kBlockElements;
-      const float* weights = widen(packed_slice, count, widened);
-      const int64_t share = 2 * kPanelColumns * sizeof(T) / divide_up(rows, kRowBlock) + 1;
+      const Element* packed_slice = panel(p) + from * kBlockElements;
+      const float* weights = kind.widened(packed_slice, p, from, count, widened);
+      const int64_t share = 2 * kPanelColumns * sizeof(Element) / divide_up(rows, kRowBlock) + 1;
       Ahead ahead{reinterpret_cast<const char*>(packed_slice + count * kBlockElements), share};
       for (int64_t r = 0; r < rows; r += kRowBlock) {
         multiply_slice(x_blocks + r * blocks * kBlockK, from, count, weights, ahead, kept + r * kPanelColumns,
@@ -137,20 +178,6 @@ struct VectorLinear {
         ahead.at += share * count * kBlockK / 2;
       }
     }
-  }
-
-  static const float* widen(const float* weights, int64_t, float*) { return weights; }
-
-  template <class Narrow>
-  static const float* widen(const Narrow* weights, int64_t count, float* to) {
-    for (int64_t tile = 0; tile < 2 * count; ++tile, weights += kBlockElements / 2)
-      for (int pair = 0; pair < kBlockK / 2; ++pair) {
-        F32x16 even, odd;
-        load_outputs(weights, pair, even, odd);
-        store(to + tile * kBlockElements / 2 + 32 * pair, even);
-        store(to + tile * kBlockElements / 2 + 32 * pair + 16, odd);
-      }
-    return to;
   }
 
   void multiply_slice(const float* x_block, int64_t from, int64_t count, const float* weights, Ahead ahead,
@@ -191,14 +218,14 @@ struct VectorLinear {
   }
 
   void multiply_panels(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
-    mark(rows <= kRowBlock      ? paths::linear_vectors_few
-         : blocks > kDeepBlocks ? paths::linear_vectors_slices
-                                : paths::linear_vectors_many);
-    if (rows <= kRowBlock) {
-      for (int64_t p = begin; p < end; ++p) multiply_one(x_blocks, first, rows, p);
-      return;
-    }
-    const int64_t run = end - begin < kRunPanels ? end - begin : kRunPanels;
+    const bool few = rows <= kRowBlock;
+    Panels::mark_way(few, blocks > kDeepBlocks);
+    if constexpr (Panels::kStraight)
+      if (few) {
+        for (int64_t p = begin; p < end; ++p) multiply_one(x_blocks, first, rows, p);
+        return;
+      }
+    const int64_t run = few ? 1 : least(end - begin, kRunPanels);
     auto* widened = static_cast<float*>(
         thread_scratch(4 * (kWidenedBlocks * kBlockElements + run * kGroupRows * kPanelColumns)));
     float* kept = widened + kWidenedBlocks * kBlockElements;

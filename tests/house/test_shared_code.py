@@ -26,6 +26,7 @@ PLANTED = {  # id -> file, text, what stands there instead
     "bias-of-any-size": ("checks.py", "if bias is not None and list(bias.shape)", "if bias is None and list(weight.shape)"),
     "pad-by-default": ("metadata.py", "pad_slot: int | None = None", "pad_slot: int | None = -1"),
     "weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedWeight", "@dataclass\nclass PackedWeight"),
+    "fp8-weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedFp8", "@dataclass\nclass PackedFp8"),
     "int8-weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedInt8", "@dataclass\nclass PackedInt8"),
     "conv-weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedConv", "@dataclass\nclass PackedConv"),
     "sizes-of-blocks": ("packed.py", "torch.tensor([self.N, self.K])", "torch.tensor([self.N, -(-self.K // 32) * 32])"),

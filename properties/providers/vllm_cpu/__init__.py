@@ -18,7 +18,7 @@ from properties.providers.vllm_cpu.layers import (
     store_cache,
 )
 from properties.providers.vllm_cpu.norms import act_and_mul, rms_norm, rotary_embedding
-from properties.providers.vllm_cpu.quantized import int8_linear
+from properties.providers.vllm_cpu.quantized import fp8_linear, int8_linear
 from properties.providers.vllm_cpu.routing import topk_gating
 
 NAME = "vllm_cpu"
@@ -77,6 +77,7 @@ def prepare() -> None:
 
 __all__ = [
     "act_and_mul", "causal_conv1d", "causal_conv1d_update_spec", "chunk_gated_delta_rule", "decode_attention", "extend_attention",
+    "fp8_linear",
     "gated_delta_rule_update", "gated_delta_rule_update_spec", "gdn_gating", "int8_linear", "mla_decode", "packed_linear",
     "paged_attention", "rms_norm", "rotary_embedding", "store_cache", "topk_gating",
 ]

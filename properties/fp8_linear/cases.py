@@ -1,0 +1,212 @@
+"""fp8_linear: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import optimized.fp8_linear as optimized
+import reference.fp8_linear as reference
+from kernelpair.call.layout import ANY_STRIDES, READ_ONLY
+from kernelpair.call.values import generator, small_integers, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.strategies import any_of, around, between, common, together
+from reference.fp8_to_float import fp8_to_float
+from reference.pack_fp8_weight import pack_fp8_weight, unpack_fp8_weight
+from serving import PackedFp8Weight
+
+ROWS = (1, 2, 3, 5, 16, 17, *around(32), 65, 0)  # M
+OUTPUTS = (1, 7, *around(16), *around(32), 64, 96, 416)  # N
+DEPTHS = (1, 31, *around(32), *around(64), *around(128), 255, 384, 520)  # K
+DEEP = 2080  # K of one case in 16, with few columns
+LONG = 1031  # rows of one case in 32: more than a kernel copies at a time
+MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
+MOST_EMULATED = 1_000_000  # 20 ms of software tiles
+DTYPES = ("float32", "bfloat16", "float16")
+VALUES = ("uniform", "integers", "one_hot")
+BLOCKS = ("tensor", "channel", "128x128", "64x128", "32x64", "3x5")
+HUGE = 2.0**100  # the scale of a block of zeros
+LAYOUT = "e4m3-vnni2-n32k32"
+LAYOUTS = {"x": (*READ_ONLY, "strided", "transposed"), "data": ("offset",), "scales": ANY_STRIDES, "bias": ANY_STRIDES}
+INTEGERS = (0x00, 0x80, 0x38, 0xB8, 0x40, 0xC0, 0x30, 0x01)  # 0, -0, 1, -1, 2, -2, 1/2, and the smallest subnormal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fp8LinearCase(Case):
+    """x [*outer, K] times a weight [N, K] of codes with scales for blocks, plus a bias [N]."""
+
+    outer: tuple[int, ...] = (1,)
+    N: int = 1
+    K: int = 1
+    block: str = "tensor"
+    """Outputs x columns that share a scale; `channel`: a row of the weight does, `tensor`: all of it."""
+    bias: str = ""
+    """Its dtype; empty for none."""
+    values: Literal["uniform", "integers", "one_hot"] = "uniform"
+    """`uniform`: all finite codes alike, and scales from 2^-8 to 2^3, one of them 0. `integers`: a few codes, scales that are
+    powers of 2, small x: all sums are exact. `one_hot`: rows of x that read a column of all codes, scales of 1; where there are
+    several blocks the first one is of zeros, with a scale that is out of all proportion."""
+
+    @property
+    def block_size(self) -> tuple[int, int]:
+        if self.block == "tensor":
+            return self.N, self.K
+        if self.block == "channel":
+            return 1, self.K
+        block_n, block_k = map(int, self.block.split("x"))
+        return block_n, block_k
+
+
+FIELDS = together({
+    **common(LAYOUTS, []),
+    "dtype": any_of(*DTYPES),
+    "block": any_of(*BLOCKS),
+    "bias": any_of("", *DTYPES),
+    "values": any_of(*VALUES),
+})  # fmt: skip
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> Fp8LinearCase:
+    """Any sizes within the budget, blocks, dtypes, strides and values."""
+    fields = draw(FIELDS)
+    N, K = draw(any_of(*OUTPUTS), label="N"), draw(any_of(*DEPTHS), label="K")
+    M = draw(any_of(*(rows for rows in ROWS if rows * N * K <= MOST_PRODUCTS)), label="M")
+    rare = draw(between(0, 31), label="rare")
+    if rare >= 30:  # sums that are put away between slices of K
+        M, N, K = (65, 20)[rare - 30], min(N, 7), DEEP
+    if rare == 29:
+        M, N, K = LONG, min(N, 7), min(K, 31)
+    shapes = [(M,), (2, M), (M, 3), (2, 1, M)] + ([()] if M == 1 else [])
+    outer = draw(any_of(*(shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS)), label="outer")
+    return Fp8LinearCase(**fields, outer=outer, N=N, K=K)
+
+
+def _codes(case: Fp8LinearCase) -> Tensor:
+    """All finite codes with signs of their own; or those of INTEGERS, of which the subnormal one stands once in a row."""
+    drawn, shape = generator(case.seed, "weight"), (case.N, case.K)
+    if case.values != "integers":
+        magnitude = drawn.integers(0, 0x7E, size=shape, dtype="uint8", endpoint=True)
+        sign = drawn.integers(0, 1, size=shape, dtype="uint8", endpoint=True)
+        return torch.from_numpy(magnitude | sign << 7)
+    table = torch.tensor(INTEGERS, dtype=torch.uint8)
+    codes = table[torch.from_numpy(drawn.integers(0, len(INTEGERS) - 2, size=shape, endpoint=True))]
+    codes[:, int(drawn.integers(0, case.K))] = INTEGERS[-1]
+    return codes
+
+
+def _scales(case: Fp8LinearCase) -> Tensor:
+    block_n, block_k = case.block_size
+    shape = (-(-case.N // block_n), -(-case.K // block_k))
+    if case.values == "one_hot":
+        return torch.ones(shape)
+    drawn = generator(case.seed, "scales")
+    powers = torch.exp2(torch.from_numpy(drawn.integers(-8, 2, size=shape)).float())
+    if case.values == "integers":
+        return torch.exp2(torch.from_numpy(drawn.integers(-2, 2, size=shape)).float())
+    scales = powers * (1 + uniform(case.seed, "scales", shape).abs())
+    if scales.numel() > 3:
+        scales[int(drawn.integers(0, shape[0])), int(drawn.integers(0, shape[1]))] = 0.0
+    return scales
+
+
+def _x(case: Fp8LinearCase, dtype: torch.dtype) -> Tensor:
+    """So small that float16 holds the results: 4,096 products of 448 and a scale of 8."""
+    rows, K = prod(case.outer), case.K
+    if case.values == "integers":
+        x = small_integers(case.seed, "x", (rows, K), dtype)
+    elif case.values == "one_hot":
+        chosen = torch.from_numpy(generator(case.seed, "x").integers(0, K, size=rows))
+        x = torch.nn.functional.one_hot(chosen, K).to(dtype)
+    else:
+        x = uniform(case.seed, "x", (rows, K), dtype, scale=2.0**-6)
+    return x.reshape(*case.outer, K)
+
+
+def _bias(case: Fp8LinearCase) -> Tensor | None:
+    if not case.bias:
+        return None
+    dtype: torch.dtype = getattr(torch, case.bias)
+    if case.values == "uniform":
+        return uniform(case.seed, "bias", (case.N,), dtype)
+    return small_integers(case.seed, "bias", (case.N,), dtype)
+
+
+def inputs(case: Fp8LinearCase) -> Inputs:
+    """Rows, a packed weight with its scales, and a bias."""
+    codes, scales, (block_n, block_k) = _codes(case), _scales(case), case.block_size
+    if case.values == "one_hot" and scales.numel() > 1:
+        codes[:block_n, :block_k] &= 0x80
+        scales[0, 0] = HUGE
+    weight = packed_parts(codes.view(torch.float8_e4m3fn), scales, (block_n, block_k))
+    return {"x": _x(case, getattr(torch, case.dtype)), **weight, "bias": _bias(case)}
+
+
+def packed_parts(codes: Tensor, scales: Tensor, block_size: tuple[int, int]) -> Inputs:
+    """The parts of a packed weight, as arguments."""
+    data, kept = pack_fp8_weight(codes, scales, *block_size)
+    N, K = codes.shape
+    return {"data": data, "scales": kept, "N": N, "K": K, "block_n": block_size[0], "block_k": block_size[1]}
+
+
+def dense_weight(given: Inputs, scaled: bool = True) -> Tensor:
+    """The numbers of the weight [N, K] times their scales, in float64."""
+    N, K = given["N"], given["K"]
+    weight = fp8_to_float(unpack_fp8_weight(given["data"], N, K), torch.float64)
+    if not scaled:
+        return weight
+    outputs, columns = torch.arange(N) // given["block_n"], torch.arange(K) // given["block_k"]
+    return weight * given["scales"].double()[outputs][:, columns]
+
+
+def _packed(given: Inputs, layout: str | None) -> Any:
+    """The packed weight that its parts make; without a layout a plain tensor in its place."""
+    data, scales, N, K, block_n, block_k = (given.pop(name) for name in ("data", "scales", "N", "K", "block_n", "block_k"))
+    return data if layout is None else PackedFp8Weight(data, scales, layout, N, K, (block_n, block_k))
+
+
+def call_reference(layout: str | None = LAYOUT, **given: Any) -> Tensor:
+    """The reference with the packed weight's parts as arguments, so that each can be placed and made wrong."""
+    packed = _packed(given, layout)
+    return reference.fp8_linear(packed=packed, **given)
+
+
+def call_optimized(layout: str | None = LAYOUT, **given: Any) -> Tensor:
+    """The kernel, likewise."""
+    packed = _packed(given, layout)
+    return optimized.fp8_linear(packed=packed, **given)
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no rows": lambda case: 0 in case.outer,
+    "x of one dimension": lambda case: case.outer == (),
+    "x of four dimensions": lambda case: len(case.outer) == 3,
+    "x expanded": lambda case: case.layout.get("x") == "expanded" and case.outer[:1] > (1,),
+    "x transposed": lambda case: case.layout.get("x") == "transposed" and case.K > 1 and prod(case.outer) > 1,
+    "partial panel": lambda case: case.N % 32 > 0,
+    "odd K": lambda case: case.K % 2 == 1,
+    "blocks that end within tiles": lambda case: case.block == "3x5" and case.N > 3 and case.K > 5,
+    "partial scale blocks": lambda case: all(size % block for size, block in zip((case.N, case.K), case.block_size)),
+    "several blocks of 128 x 128": lambda case: case.block == "128x128" and case.N > 128 and case.K > 128,
+    "long K": lambda case: case.K > 2048,
+    "more than 1024 rows": lambda case: prod(case.outer) > 1024,
+    "misaligned weight": lambda case: case.layout.get("data") == "offset",
+    "scales strided": lambda case: case.layout.get("scales") == "strided" and case.block_size[1] < case.K,
+    **{f"block {kind}": lambda case, kind=kind: case.block == kind for kind in BLOCKS},  # type: ignore[misc]
+    **{f"values {kind}": lambda case, kind=kind: case.values == kind for kind in VALUES},  # type: ignore[misc]
+    **{f"bias {dtype}": lambda case, dtype=dtype: case.bias == dtype for dtype in DTYPES},  # type: ignore[misc]
+}  # fmt: skip
+
+
+def small(case: Fp8LinearCase) -> bool:
+    """Whether tiles in software multiply it in time: few products, or one long dimension alone."""
+    return (
+        max(prod(case.outer), 16) * max(case.N, 32) * max(case.K, 32) <= MOST_EMULATED
+        or (case.K == DEEP and case.N <= 7 and prod(case.outer) <= 130)
+        or (case.K < 32 and case.N <= 7 and prod(case.outer) == LONG)
+    )
