@@ -60,16 +60,32 @@ KP_INLINE void accumulate(const float* x, const T* weights, int64_t blocks, Ahea
     }
 }
 
-// One block of rows of x as [k][kRows] in fp32, k padded to whole blocks with 0.
-template <int kRows, class T>
-void pack_row_block(const Rows& x, int64_t first, int64_t live, float* to) {
-  const int64_t K = x.columns(), stride = x.column_stride();
-  const T* rows[kRows];
-  for (int r = 0; r < live; ++r) rows[r] = x.row<T>(first + r);
+// One row in fp32: elements k .. k + lanes of it.
+template <class T>
+struct StridedRow {
+  const T* row;
+  int64_t stride;
+  KP_INLINE F32x16 operator()(int64_t k, int lanes) const { return load_columns(row, stride, k, lanes); }
+};
+
+template <class T>
+struct StridedRows {
+  using Row = StridedRow<T>;
+  const Rows& x;
+  KP_INLINE int64_t columns() const { return x.columns(); }
+  KP_INLINE Row row(int64_t m) const { return {x.row<T>(m), x.column_stride()}; }
+};
+
+// One block of rows of a source as [k][kRows] in fp32, k padded to whole blocks with 0.
+template <int kRows, class Source>
+void pack_row_block(const Source& x, int64_t first, int64_t live, float* to) {
+  const int64_t K = x.columns();
+  typename Source::Row rows[kRows];
+  for (int r = 0; r < live; ++r) rows[r] = x.row(first + r);
   for (int64_t k = 0; k < round_up(K, kBlockK); k += kLanes) {
     const int lanes = lanes_left(K - k < 0 ? 0 : K - k);
     F32x16 lines[16] = {};
-    for (int r = 0; r < live; ++r) lines[r] = load_columns(rows[r], stride, k, lanes);
+    for (int r = 0; r < live; ++r) lines[r] = rows[r](k, lanes);
     if constexpr (kRows == 1) {
       store(to + k, lines[0]);
     } else {
@@ -79,34 +95,22 @@ void pack_row_block(const Rows& x, int64_t first, int64_t live, float* to) {
   }
 }
 
-// A run of rows that are multiplied with one panel after another, and the block they end with.
-template <class T>
-struct VectorLinear {
-  const Rows x;
+// Packed rows that are multiplied with one panel after another, and the block of results, of type Out, they end with.
+template <class T, class Out>
+struct VectorProduct {
   const View &packed, &bias, &out;
   int64_t N = out.sizes[1];
   int64_t blocks = packed.sizes[1];  // blocks of 32 k in a panel
   int64_t block_floats = kRowBlock * blocks * kBlockK;
 
-  explicit VectorLinear(const PackedLinearArguments& call)
-      : x{call.x}, packed(call.packed_weight), bias(call.bias), out(call.out) {}
+  VectorProduct(const View& packed_weight, const View& call_bias, const View& result)
+      : packed(packed_weight), bias(call_bias), out(result) {}
 
   KP_INLINE const T* panel(int64_t p) const {
     return static_cast<const T*>(packed.data) + p * blocks * kBlockElements;
   }
-  KP_INLINE T* out_at(int64_t row, int64_t p) const {
-    return static_cast<T*>(out.data) + row * N + p * kPanelColumns;
-  }
-
-  void pack_rows(int64_t first, int64_t rows, float* to) const {
-    parallel_for(divide_up(rows, kRowBlock), (1 << 18) / block_floats + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        const int64_t live = rows - b * kRowBlock < kRowBlock ? rows - b * kRowBlock : kRowBlock;
-        with_row_block(live, [&](auto count) {
-          pack_row_block<decltype(count)::value, T>(x, first + b * kRowBlock, live, to + b * block_floats);
-        });
-      }
-    });
+  KP_INLINE Out* out_at(int64_t row, int64_t p) const {
+    return static_cast<Out*>(out.data) + row * N + p * kPanelColumns;
   }
 
   // One row block: products over the whole of k stay in registers.
@@ -191,9 +195,6 @@ struct VectorLinear {
   }
 
   void multiply_panels(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
-    mark(rows <= kRowBlock      ? paths::linear_vectors_few
-         : blocks > kDeepBlocks ? paths::linear_vectors_slices
-                                : paths::linear_vectors_many);
     if (rows <= kRowBlock) {
       for (int64_t p = begin; p < end; ++p) multiply_one(x_blocks, first, rows, p);
       return;
@@ -209,6 +210,28 @@ struct VectorLinear {
                      p + run < end ? p + run : end, widened, kept);
     }
   }
+};
+
+template <class T>
+struct VectorLinear : VectorProduct<T, T> {
+  using VectorProduct<T, T>::packed, VectorProduct<T, T>::out, VectorProduct<T, T>::N;
+  using VectorProduct<T, T>::blocks, VectorProduct<T, T>::block_floats;
+  const Rows x;
+
+  explicit VectorLinear(const PackedLinearArguments& call)
+      : VectorProduct<T, T>(call.packed_weight, call.bias, call.out), x{call.x} {}
+
+  void pack_rows(int64_t first, int64_t rows, float* to) const {
+    parallel_for(divide_up(rows, kRowBlock), (1 << 18) / block_floats + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        const int64_t live = least(rows - b * kRowBlock, kRowBlock);
+        with_row_block(live, [&](auto count) {
+          pack_row_block<decltype(count)::value>(StridedRows<T>{x}, first + b * kRowBlock, live,
+                                                 to + b * block_floats);
+        });
+      }
+    });
+  }
 
   void run() const {
     const int64_t M = out.sizes[0], panels = packed.sizes[0];
@@ -217,8 +240,12 @@ struct VectorLinear {
     for (int64_t first = 0; first < M; first += chunk) {
       const int64_t rows = M - first < chunk ? M - first : chunk;
       pack_rows(first, rows, x_blocks);
-      parallel_for(panels, panel_grain(rows, blocks * kBlockK),
-                   [&](int64_t begin, int64_t end) { multiply_panels(x_blocks, first, rows, begin, end); });
+      mark(rows <= kRowBlock      ? paths::linear_vectors_few
+           : blocks > kDeepBlocks ? paths::linear_vectors_slices
+                                  : paths::linear_vectors_many);
+      parallel_for(panels, panel_grain(rows, blocks * kBlockK), [&](int64_t begin, int64_t end) {
+        this->multiply_panels(x_blocks, first, rows, begin, end);
+      });
     }
   }
 };
