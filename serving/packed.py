@@ -79,6 +79,38 @@ class PackedFp8Weight:
 
 
 @dataclass(frozen=True)
+class PackedExperts:
+    """Immutable packed weights [E, N, K] of one projection of all experts, each packed as a `PackedWeight` is.
+
+    `data` has shape [E, ceil(N/32), ceil(K/32), 2, 32/r, 16 r]: the last two dimensions of a packed weight are one here.
+    """
+
+    data: Tensor
+    layout: str
+    E: int
+    N: int
+    K: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, and of the x that they multiply."""
+        return self.data.dtype
+
+    def tensors(self) -> dict[str, Tensor]:
+        """`data` itself, not a copy, and `sizes` [2] with N and K, which data holds rounded up to whole blocks."""
+        return {"data": self.data, "sizes": torch.tensor((self.N, self.K))}
+
+    @classmethod
+    def from_tensors(cls, data: Tensor, sizes: Tensor) -> Self:
+        """What `tensors` gave; nothing is copied. Raises TypeError (types), ValueError (sizes, a shape that they do not have)."""
+        N, K = _sizes_of(sizes)
+        r = 1 if _is_float(data) == torch.float32 else 2
+        E = data.shape[0] if data.dim() and len(data) else 1
+        _check_data(data, [E, _blocks(N), _blocks(K), 2, 32 // r, 16 * r], sizes)
+        return cls(data, "f32-n32k32" if r == 1 else "vnni2-n32k32", E, N, K)
+
+
+@dataclass(frozen=True)
 class PackedConvWeight:
     """An immutable packed weight [dim, width] of a depthwise convolution; `data` is [ceil(dim/32), ceil(width/2), 32, 2]."""
 

@@ -60,16 +60,32 @@ KP_INLINE void accumulate(const float* x, const T* weights, int64_t blocks, Ahea
     }
 }
 
-// One block of rows of x as [k][kRows] in fp32, k padded to whole blocks with 0.
-template <int kRows, class T>
-void pack_row_block(const Rows& x, int64_t first, int64_t live, float* to) {
-  const int64_t K = x.columns(), stride = x.column_stride();
-  const T* rows[kRows];
-  for (int r = 0; r < live; ++r) rows[r] = x.row<T>(first + r);
+// One row in fp32: elements k .. k + lanes of it.
+template <class T>
+struct StridedRow {
+  const T* row;
+  int64_t stride;
+  KP_INLINE F32x16 operator()(int64_t k, int lanes) const { return load_columns(row, stride, k, lanes); }
+};
+
+template <class T>
+struct StridedRows {
+  using Row = StridedRow<T>;
+  const Rows& x;
+  KP_INLINE int64_t columns() const { return x.columns(); }
+  KP_INLINE Row row(int64_t m) const { return {x.row<T>(m), x.column_stride()}; }
+};
+
+// One block of rows of a source as [k][kRows] in fp32, k padded to whole blocks with 0.
+template <int kRows, class Source>
+void pack_row_block(const Source& x, int64_t first, int64_t live, float* to) {
+  const int64_t K = x.columns();
+  typename Source::Row rows[kRows];
+  for (int r = 0; r < live; ++r) rows[r] = x.row(first + r);
   for (int64_t k = 0; k < round_up(K, kBlockK); k += kLanes) {
     const int lanes = lanes_left(K - k < 0 ? 0 : K - k);
     F32x16 lines[16] = {};
-    for (int r = 0; r < live; ++r) lines[r] = load_columns(rows[r], stride, k, lanes);
+    for (int r = 0; r < live; ++r) lines[r] = rows[r](k, lanes);
     if constexpr (kRows == 1) {
       store(to + k, lines[0]);
     } else {
@@ -112,42 +128,28 @@ struct PackedPanels {
   }
 };
 
-// A run of rows that are multiplied with one panel after another, and the block they end with.
-template <class T, class Panels = PackedPanels<T>>
-struct VectorLinear {
+// Packed rows that are multiplied with one panel after another, and the block of results, of type Out, they
+// end with.
+template <class Panels, class Out>
+struct VectorProduct {
   using Element = typename Panels::Element;
 
-  const Rows x;
   const View &packed, &bias, &out;
   int64_t N = out.sizes[1];
   int64_t blocks = packed.sizes[1];  // blocks of 32 k in a panel
   int64_t block_floats = kRowBlock * blocks * kBlockK;
 
-  const Panels kind{};
+  const Panels kind;
 
-  explicit VectorLinear(const PackedLinearArguments& call)
-      : x{call.x}, packed(call.packed_weight), bias(call.bias), out(call.out) {}
-
-  VectorLinear(const View& rows, const View& packed_weight, const View& panel_bias, const View& result,
-               const Panels& panel_kind)
-      : x{rows}, packed(packed_weight), bias(panel_bias), out(result), kind(panel_kind) {}
+  VectorProduct(const View& packed_weight, const View& call_bias, const View& result,
+                const Panels& panel_kind = {})
+      : packed(packed_weight), bias(call_bias), out(result), kind(panel_kind) {}
 
   KP_INLINE const Element* panel(int64_t p) const {
     return static_cast<const Element*>(packed.data) + p * blocks * kBlockElements;
   }
-  KP_INLINE T* out_at(int64_t row, int64_t p) const {
-    return static_cast<T*>(out.data) + row * N + p * kPanelColumns;
-  }
-
-  void pack_rows(int64_t first, int64_t rows, float* to) const {
-    parallel_for(divide_up(rows, kRowBlock), (1 << 18) / block_floats + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        const int64_t live = rows - b * kRowBlock < kRowBlock ? rows - b * kRowBlock : kRowBlock;
-        with_row_block(live, [&](auto count) {
-          pack_row_block<decltype(count)::value, T>(x, first + b * kRowBlock, live, to + b * block_floats);
-        });
-      }
-    });
+  KP_INLINE Out* out_at(int64_t row, int64_t p) const {
+    return static_cast<Out*>(out.data) + row * N + p * kPanelColumns;
   }
 
   // One row block: products over the whole of k stay in registers.
@@ -156,7 +158,7 @@ struct VectorLinear {
       constexpr int kRows = decltype(count)::value;
       F32x16 sums[kRows][2] = {};
       const Ahead stream{reinterpret_cast<const char*>(panel(p)) + kStreamAhead,
-                         2 * kPanelColumns * (int64_t)sizeof(T)};
+                         2 * kPanelColumns * (int64_t)sizeof(Element)};
       accumulate<kRows, true>(x_block, panel(p), blocks, stream, sums);
       finish<kRows>(sums, first, live, p);
     });
@@ -219,7 +221,6 @@ struct VectorLinear {
 
   void multiply_panels(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
     const bool few = rows <= kRowBlock;
-    Panels::mark_way(few, blocks > kDeepBlocks);
     if constexpr (Panels::kStraight)
       if (few) {
         for (int64_t p = begin; p < end; ++p) multiply_one(x_blocks, first, rows, p);
@@ -236,6 +237,32 @@ struct VectorLinear {
                      p + run < end ? p + run : end, widened, kept);
     }
   }
+};
+
+template <class T, class Panels = PackedPanels<T>>
+struct VectorLinear : VectorProduct<Panels, T> {
+  using Product = VectorProduct<Panels, T>;
+  using Product::packed, Product::out, Product::blocks, Product::block_floats;
+  const Rows x;
+
+  explicit VectorLinear(const PackedLinearArguments& call)
+      : Product(call.packed_weight, call.bias, call.out), x{call.x} {}
+
+  VectorLinear(const View& rows, const View& packed_weight, const View& panel_bias, const View& result,
+               const Panels& panel_kind)
+      : Product(packed_weight, panel_bias, result, panel_kind), x{rows} {}
+
+  void pack_rows(int64_t first, int64_t rows, float* to) const {
+    parallel_for(divide_up(rows, kRowBlock), (1 << 18) / block_floats + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        const int64_t live = least(rows - b * kRowBlock, kRowBlock);
+        with_row_block(live, [&](auto count) {
+          pack_row_block<decltype(count)::value>(StridedRows<T>{x}, first + b * kRowBlock, live,
+                                                 to + b * block_floats);
+        });
+      }
+    });
+  }
 
   void run() const {
     const int64_t M = out.sizes[0], panels = packed.sizes[0];
@@ -244,8 +271,10 @@ struct VectorLinear {
     for (int64_t first = 0; first < M; first += chunk) {
       const int64_t rows = M - first < chunk ? M - first : chunk;
       pack_rows(first, rows, x_blocks);
-      parallel_for(panels, panel_grain(rows, blocks * kBlockK),
-                   [&](int64_t begin, int64_t end) { multiply_panels(x_blocks, first, rows, begin, end); });
+      Panels::mark_way(rows <= kRowBlock, blocks > kDeepBlocks);
+      parallel_for(panels, panel_grain(rows, blocks * kBlockK), [&](int64_t begin, int64_t end) {
+        this->multiply_panels(x_blocks, first, rows, begin, end);
+      });
     }
   }
 };

@@ -44,6 +44,7 @@ RUN_BY = {  # kernel -> what runs it beside its own pair
     "flash_attn_varlen": set(),
     "fp8_linear": set(),
     "fp8_to_float": set(),
+    "fused_moe": set(),
     "gated_delta_rule_update": {"gated_delta_rule_update_spec", "gdn_attention_core", "models", "serving"},
     "gdn_gating": {"gdn_attention_core", "gdn_core", "models", "serving"},
     "int8_linear": set(),

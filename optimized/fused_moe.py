@@ -1,0 +1,83 @@
+"""fused_moe and shared_expert with packed experts that know their size and layout.
+
+w13, w2 = PackedExperts.pack(gate_up), PackedExperts.pack(down)      # [E, 2I, D] and [E, D, I], once
+y = fused_moe(x, w13, w2, topk_weights, topk_ids)                    # x [T, D] -> y [T, D]
+"""
+
+import torch
+from torch import Tensor
+
+import serving
+from optimized.operators import operator
+from optimized.packed_linear import LAYOUTS
+
+
+class PackedExperts(serving.PackedExperts):
+    """Packed weights [E, N, K] of bfloat16, float16 or float32."""
+
+    @staticmethod
+    def pack(weight: Tensor) -> "PackedExperts":
+        """Pack weights [E, N, K] of bfloat16, float16 or float32. Raises TypeError (dtype), ValueError (rank, empty)."""
+        if not isinstance(weight, Tensor):
+            raise TypeError(f"weight must be a tensor, got {type(weight).__name__}")
+        if weight.dim() != 3 or len(weight) < 1:
+            raise ValueError(f"weight must be [E, N, K] and not empty, got shape {list(weight.shape)}")
+        pack = operator("pack_linear_weight")
+        first = pack(weight[0])
+        data = first.new_empty(len(weight), *first.shape)
+        for expert, packed in enumerate(data):
+            packed.copy_(first if expert == 0 else pack(weight[expert]))
+        return PackedExperts(data.flatten(5), LAYOUTS[weight.dtype], *weight.shape)
+
+    def unpack(self) -> Tensor:
+        """The weights [E, N, K], bit for bit."""
+        unpack = operator("unpack_linear_weight")
+        return torch.stack([unpack(expert, self.N, self.K) for expert in self.data.unflatten(5, (16, -1))])
+
+
+def fused_moe(
+    x: Tensor, w13: serving.PackedExperts, w2: serving.PackedExperts, topk_weights: Tensor, topk_ids: Tensor,
+    b13: Tensor | None = None, b2: Tensor | None = None, apply_router_weight_on_input: bool = False,
+) -> Tensor:  # fmt: skip
+    """The weighted sum of what the experts topk_ids [T, k] make of x [T, D]: silu(gate) up of w13 [E, 2I, D], then w2 [E, D, I].
+
+    Raises TypeError (dtypes, plain tensors for weights), ValueError (shapes, strides, an unknown layout), IndexError (an id that
+    is no expert and not -1).
+    """
+    inner = _inner_of(x, w13, w2)
+    out: Tensor = operator("fused_moe")(
+        x, w13.data, w2.data, inner, topk_weights, topk_ids, b13, b2, apply_router_weight_on_input
+    )
+    return out
+
+
+def shared_expert(
+    x: Tensor,
+    w13: serving.PackedExperts,
+    w2: serving.PackedExperts,
+    routed: Tensor | None = None,
+    routed_scaling_factor: float = 1.0,
+) -> Tensor:
+    """One expert of weight 1 for all rows of x [T, D], plus routed_scaling_factor routed [T, D].
+
+    Raises TypeError (dtypes, plain tensors for weights), ValueError (shapes, strides, an unknown layout, more than one expert).
+    """
+    inner = _inner_of(x, w13, w2)
+    out: Tensor = operator("shared_expert")(x, w13.data, w2.data, inner, routed, routed_scaling_factor)
+    return out
+
+
+def _inner_of(x: Tensor, w13: serving.PackedExperts, w2: serving.PackedExperts) -> int:
+    """I, where the sizes of the packed weights agree; what the operator sees are whole blocks."""
+    for name, packed in (("w13", w13), ("w2", w2)):
+        if not isinstance(packed, serving.PackedExperts):
+            raise TypeError(f"{name} must be PackedExperts, got {type(packed).__name__}")
+        if packed.layout not in LAYOUTS.values():
+            raise ValueError(f"{name} has the unknown layout {packed.layout!r}")
+    if w13.N % 2 or w13.N < 2:
+        raise ValueError(f"w13 must hold weights [2I, D], got {[w13.N, w13.K]}")
+    if isinstance(x, Tensor) and x.dim() and x.shape[-1] != w13.K:
+        raise ValueError(f"w13 must hold weights [2I, {x.shape[-1]}] for x of shape {list(x.shape)}, got {[w13.N, w13.K]}")
+    if (w2.E, w2.N, w2.K) != (w13.E, w13.K, w13.N // 2):
+        raise ValueError(f"w2 must hold weights {[w13.E, w13.K, w13.N // 2]}, got {[w2.E, w2.N, w2.K]}")
+    return w13.N // 2

@@ -1,0 +1,82 @@
+"""fused_moe: how far a result may be from the truth."""
+
+import torch
+from torch import Tensor
+
+from kernelpair.contract.pair import Bound, Inputs, Outputs
+from properties.fused_moe.cases import MoeCase, unpacked
+from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
+
+SILU_ERROR = 2.0**-17  # of itself, as a silu may err
+SMALLEST = 2.0**-110  # what silu of a very negative gate may flush, times any up
+SATURATED = 2.0**-44  # 1 - sigmoid(32) is 2^-46: silu(32) = 32 in any kernel, but not in the truth
+
+
+def bound(case: MoeCase, given: Inputs, truth: Outputs) -> Bound:
+    """Errors of h, of a and of y, one after the other, and of the sum over a token's experts.
+
+    With H = |w13| |x| + |b13| and u_a = u for 16-bit x, else 0, elementwise over I for each token and expert:
+    - h is a float32 sum of D products and a bias: eta = g(D + 4) H.
+    - a = silu(h_g) h_u moves with h by |silu'| eta_g + eta_g^2 / 4 (silu'' is at most 1/2) times what h_u may be, and by
+      |silu| eta_u; silu itself errs by 2^-17, the product rounds, and a 16-bit call may round a once: alpha.
+    - y moves with a by h8(w2 alpha): the signs of w2 are drawn independently of all else (Hoeffding). Its own sum of I products
+      and a bias errs by g(I + 4) (|w2| |a| + |b2|): together dy.
+    - Each w_j y_j may be rounded once in a 16-bit call, k of them are summed in float32, and the result is rounded.
+
+    In the exact mode nothing of that rounds but w_j y_j and the result: u (|ref| + [16-bit] sum_j |w_j y_j|).
+    """
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    u = UNIT_ROUNDOFF[dtype]
+    u_a = u if dtype != torch.float32 else 0.0
+    x, ids, weights = _rows(case, given)
+    w13, w2 = unpacked(case, given)
+    error, size, terms = (torch.zeros_like(truth["out"]) for _ in range(3))
+    for expert in ids[ids >= 0].unique().tolist():
+        tokens, places = (ids == expert).nonzero(as_tuple=True)
+        b13, b2 = (given[name][expert] if given.get(name) is not None else 0.0 for name in ("b13", "b2"))
+        y, dy, of_y = _of_expert(x[tokens], w13[expert], w2[expert], b13, b2, u_a)
+        share = weights[tokens, places].abs()[:, None]
+        error.index_add_(0, tokens, share * (dy + u_a * (y + dy)))
+        size.index_add_(0, tokens, share * y)
+        terms.index_add_(0, tokens, share * of_y)
+    if given.get("routed") is not None:
+        size = size + abs(case.factor) * given["routed"].abs()
+    if case.values == "exact":
+        return {"out": u * truth["out"].abs() + u_a * size + SATURATED * terms}
+    sums = accumulation_error(case.topk + 2) * size
+    return {"out": u * truth["out"].abs() + error + sums + flush_error(torch.tensor(1e4), dtype)}
+
+
+def _rows(case: MoeCase, given: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows that experts see, their ids and their weights: those of the shared form, or of weights on the input, are 1."""
+    if case.form == "shared":
+        return given["x"], torch.zeros(case.tokens, 1, dtype=torch.int64), torch.ones(case.tokens, 1)
+    x, ids, weights = given["x"], given["topk_ids"], given["topk_weights"]
+    if not case.on_input:
+        return x, ids, weights
+    narrow: torch.dtype = getattr(torch, case.dtype)
+    return (x.to(narrow) * weights.to(narrow)).double(), ids, torch.ones_like(weights)
+
+
+def _of_expert(
+    x: Tensor, w13: Tensor, w2: Tensor, b13: Tensor | float, b2: Tensor | float, u_a: float
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """|y|, its error, and the sizes of its terms summed, for rows of one expert."""
+    D, inner = x.shape[1], w2.shape[1]
+    magnitude = abs(b13) if isinstance(b13, float) else b13.abs()
+    eta_gate, eta_up = (accumulation_error(D + 4) * (x.abs() @ w13.abs().T + magnitude)).chunk(2, dim=-1)
+    gate, up = (x @ w13.T + b13).chunk(2, dim=-1)
+    s = torch.sigmoid(gate)
+    silu, slope = gate * s, s * (1 + gate * (1 - s))
+    a = silu * up
+    alpha = (slope.abs() * eta_gate + eta_gate**2 / 4) * (up.abs() + eta_up) + silu.abs() * eta_up
+    alpha = (1 + u_a) * (alpha + (SILU_ERROR + 2.0**-22 + u_a) * a.abs()) + SMALLEST
+    magnitude = abs(b2) if isinstance(b2, float) else b2.abs()
+    terms = a.abs() @ w2.abs().T + magnitude
+    dy = signed_sum(alpha, w2) + accumulation_error(inner + 4) * terms
+    return (a @ w2.T + b2).abs(), dy, terms
+
+
+def signed_sum(errors: Tensor, weights: Tensor) -> Tensor:
+    """h8: how far sum_i w_i e_i goes for errors of these sizes, where the signs of w are independent of them."""
+    return torch.minimum(errors @ weights.abs().T, 8 * (errors**2 @ (weights**2).T).sqrt())

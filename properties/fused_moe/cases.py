@@ -1,0 +1,288 @@
+"""fused_moe: what is drawn, and the arguments of a case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import optimized.fused_moe as optimized
+import reference.fused_moe as reference
+from kernelpair.call.layout import ANY_STRIDES, READ_ONLY
+from kernelpair.call.values import generator, permutation, poison_value, small_integers, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.strategies import any_of, around, between, common, either, together
+from serving import PackedExperts
+
+TOKENS = (1, 2, 5, 3, 33, 65, 0, 17)
+EXPERTS = (1, 2, 8, 3, 64)
+TOPK = (1, 2, 3, 8, 0)
+WIDTHS = (1, *around(16), *around(32), 64, 96, 128)  # of D and of I
+LONG = 300  # tokens of one case in 32
+MOST_PRODUCTS = 6_000_000  # of a case: 20 ms for the float64 truth and its bound
+MOST_EMULATED = 1_500_000
+ROUTES = ("random", "pads", "ascending", "constant", "twice")
+MAGNITUDES = (1.0, 1e-2, 8.0)  # of x
+GATE = 32.0  # from here on silu(g) = g
+ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
+ROWS_APART = tuple(kind for kind in READ_ONLY if kind != "expanded")  # every expert has a bias of its own
+LAYOUTS = {
+    "x": READ_ONLY, "w13": ("offset",), "w2": ("offset",), "topk_weights": ANY_STRIDES, "topk_ids": ANY_STRIDES,
+    "b13": ROWS_APART, "b2": ROWS_APART, "routed": READ_ONLY,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoeCase(Case):
+    """x [tokens, D] through topk of `experts` experts of inner width I; or through one that all tokens share."""
+
+    form: Literal["moe", "shared"] = "moe"
+    tokens: int = 1
+    experts: int = 1
+    topk: int = 1
+    D: int = 1
+    I: int = 1
+    b13: Literal["", "call", "float32"] = ""
+    b2: Literal["", "call", "float32"] = ""
+    on_input: bool = False
+    routed: bool = False
+    """Of the shared form: something is added."""
+    factor: float = 1.0
+    route: Literal["random", "pads", "ascending", "constant", "twice"] = "random"
+    """`pads`: a third of the ids is -1, their weights NaN. `constant`: one expert for all. `twice`: a row names it k times."""
+    values: Literal["uniform", "exact"] = "uniform"
+    """`exact`: gates of 32 or 64, whole ups and weights, router weights that are powers of 2: only last roundings are left."""
+    magnitude: float = 1.0
+
+    @property
+    def pairs(self) -> int:
+        return self.tokens * self.topk
+
+
+FIELDS = together({
+    **common(LAYOUTS, ["topk_ids"]),
+    "dtype": any_of("float32", "bfloat16", "float16"),
+    "form": any_of("moe", "moe", "moe", "moe", "shared"),
+    "b13": any_of("", "", "call", "float32"),
+    "b2": any_of("", "", "call", "float32"),
+    "on_input": any_of(False, False, True),
+    "routed": either,
+    "factor": any_of(1.0, 2.5, -0.5),
+    "route": any_of(*ROUTES),
+    "values": any_of("uniform", "exact", "uniform"),
+    "magnitude": any_of(*MAGNITUDES),
+})  # fmt: skip
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> MoeCase:
+    """Any sizes within the budget, routes, biases, dtypes, strides and values."""
+    fields = draw(FIELDS)
+    experts, topk = draw(any_of(*EXPERTS), label="experts"), draw(any_of(*TOPK), label="topk")
+    D, inner = draw(any_of(*WIDTHS), label="D"), draw(any_of(*WIDTHS), label="I")
+    tokens = draw(any_of(*TOKENS), label="tokens")
+    if draw(between(0, 31), label="rare") == 31:
+        tokens, experts, topk = LONG, min(experts, 3), min(topk, 2)
+    while work(tokens, experts, topk, D, inner) > MOST_PRODUCTS:
+        if tokens > 2 * experts:
+            tokens = tokens // 2
+        else:
+            experts = experts // 2
+    return completed(fields, tokens, experts, topk, D, inner)
+
+
+def work(tokens: int, experts: int, topk: int, D: int, inner: int) -> int:
+    """Products of a case, the unpacking of its weights included."""
+    return 3 * D * inner * (tokens * topk + 2 * experts)
+
+
+def completed(fields: dict[str, Any], tokens: int, experts: int, topk: int, D: int, inner: int) -> MoeCase:
+    """The case of these sizes, as its form takes them."""
+    shared = fields["form"] == "shared"
+    if shared:
+        plain = {"b13": "", "b2": "", "on_input": False, "route": "constant"}
+        fields, experts, topk = fields | plain, 1, 1
+    else:
+        fields = fields | {"routed": False, "factor": 1.0}
+    magnitude = fields["magnitude"] if fields["values"] == "uniform" else 1.0
+    on_input = fields["on_input"] and topk == 1
+    return MoeCase(**fields | {
+        "tokens": tokens, "experts": experts, "topk": topk, "D": D, "I": inner, "magnitude": magnitude, "on_input": on_input,
+    })  # fmt: skip
+
+
+def _ids(case: MoeCase) -> Tensor:
+    shape, drawn = (case.tokens, case.topk), generator(case.seed, "topk_ids")
+    if case.route == "constant":
+        return torch.full(shape, case.seed % case.experts)
+    if case.route == "ascending":
+        return torch.arange(case.pairs).reshape(shape) % case.experts
+    if case.route == "twice":
+        return torch.from_numpy(drawn.integers(0, case.experts, size=(case.tokens, 1))).expand(shape).clone()
+    ids = torch.from_numpy(drawn.integers(0, case.experts, size=shape))
+    if case.route == "pads":
+        ids[torch.from_numpy(drawn.integers(0, 3, size=shape)) == 0] = -1
+    return ids
+
+
+def _router_weights(case: MoeCase, ids: Tensor) -> Tensor:
+    """Powers of 2, or any of either sign with some of 0; NaN where nobody is to look."""
+    shape, drawn = tuple(ids.shape), generator(case.seed, "topk_weights")
+    if case.values == "exact":
+        weights = torch.exp2(torch.from_numpy(drawn.integers(0 if case.on_input else -2, 2, size=shape)).float())
+    else:
+        weights = 0.75 + uniform(case.seed, "topk_weights", shape)
+        weights[torch.from_numpy(drawn.integers(0, 9, size=shape)) == 0] = 0.0
+    weights[ids < 0] = torch.nan
+    return weights
+
+
+def _exact_layers(case: MoeCase, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Gates read one column, which holds 32; ups are sums of few whole numbers, so that 32 of them stay below 2^8."""
+    E, D, inner = case.experts, case.D, case.I
+    gates = torch.zeros(E, inner, D)
+    gates[:, :, case.seed % D] = 1.0
+    ups = small_integers(case.seed, "ups", (E, inner, D), torch.float32, 1)
+    ups[:, :, permutation(case.seed, "columns", D)[32:]] = 0.0
+    ups[:, :, case.seed % D] = small_integers(case.seed, "gate's ups", (E, inner), torch.float32, 1)
+    down = small_integers(case.seed, "w2", (E, D, inner), torch.float32) / 256  # results stay in float16's range
+    return torch.cat([gates, ups], dim=1).to(dtype), down.to(dtype)
+
+
+def _layers(case: MoeCase, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Weights with which h stays around 1, and y around a."""
+    if case.values == "exact":
+        return _exact_layers(case, dtype)
+    E, D, inner = case.experts, case.D, case.I
+    w13 = uniform(case.seed, "w13", (E, 2 * inner, D), dtype, min(1.0, 4 / D**0.5))
+    return w13, uniform(case.seed, "w2", (E, D, inner), dtype, min(1.0, 2 / inner**0.5))
+
+
+def _x(case: MoeCase, dtype: torch.dtype) -> Tensor:
+    if case.values == "uniform":
+        return uniform(case.seed, "x", (case.tokens, case.D), dtype, case.magnitude)
+    x = small_integers(case.seed, "x", (case.tokens, case.D), dtype)
+    x[:, case.seed % case.D] = GATE
+    return x
+
+
+def _bias(case: MoeCase, name: str, kind: str, width: int, dtype: torch.dtype) -> Tensor | None:
+    if not kind:
+        return None
+    dtype = dtype if kind == "call" else torch.float32
+    if case.values == "uniform":
+        return uniform(case.seed, name, (case.experts, width), dtype)
+    bias = small_integers(case.seed, name, (case.experts, width), dtype)
+    if name == "b13":
+        bias[:, : case.I] = GATE * (bias[:, : case.I] > 0) * (not case.on_input)  # gates stay powers of 2
+    return bias
+
+
+def inputs(case: MoeCase) -> Inputs:
+    """Experts that nobody asks for hold poison, in their biases too."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    w13, w2 = _layers(case, dtype)
+    ids = _ids(case)
+    b13, b2 = _bias(case, "b13", case.b13, 2 * case.I, dtype), _bias(case, "b2", case.b2, case.D, dtype)
+    if case.form == "moe":
+        idle = torch.ones(case.experts, dtype=torch.bool)
+        idle[ids[ids >= 0]] = False
+        for stack in (w13, w2, b13, b2):
+            if stack is not None:
+                stack[idle] = poison_value(case.poison, stack.dtype)
+    given: Inputs = {"form": case.form, "dtype": case.dtype, "x": _x(case, dtype), **packed(w13, w2), "D": case.D, "I": case.I}
+    if case.form == "shared":
+        routed = uniform(case.seed, "routed", (case.tokens, case.D), dtype) if case.routed else None
+        if routed is not None and case.values == "exact":
+            routed = small_integers(case.seed, "routed", (case.tokens, case.D), dtype)
+        return given | {"routed": routed, "routed_scaling_factor": case.factor}
+    weights = _router_weights(case, ids)
+    return given | {
+        "topk_weights": weights, "topk_ids": ids, "b13": b13, "b2": b2, "apply_router_weight_on_input": case.on_input,
+    }  # fmt: skip
+
+
+def packed(w13: Tensor, w2: Tensor) -> Inputs:
+    """The data of both packed stacks."""
+    return {"w13": reference.PackedExperts.pack(w13).data, "w2": reference.PackedExperts.pack(w2).data}
+
+
+def unpacked(case: MoeCase, given: Inputs) -> tuple[Tensor, Tensor]:
+    """Both stacks as they were."""
+    sizes = {"w13": (2 * case.I, case.D), "w2": (case.D, case.I)}
+    w13, w2 = (reference.PackedExperts(given[name], ANY_LAYOUT, case.experts, N, K).unpack() for name, (N, K) in sizes.items())
+    return w13, w2
+
+
+def _experts(given: Inputs, layout: str | None) -> dict[str, Any]:
+    """Both packed stacks that their parts make; without a layout plain tensors in their places. There are
+    as many experts as the stacks say."""
+    w13, w2, D, inner = (given.pop(name) for name in ("w13", "w2", "D", "I"))
+    if layout is None or not isinstance(w13, Tensor) or not isinstance(w2, Tensor):
+        return {"w13": w13, "w2": w2}
+    E13, E2 = (len(data) if data.dim() else 1 for data in (w13, w2))
+    return {"w13": PackedExperts(w13, layout, E13, 2 * inner, D), "w2": PackedExperts(w2, layout, E2, D, inner)}
+
+
+def call_reference(form: str, dtype: str, layout: str | None = ANY_LAYOUT, **given: Any) -> Tensor:
+    """The reference with the packed weights' parts as arguments, so that each can be placed and made wrong. A router's weight on
+    the input is rounded to the call's dtype by definition: for the truth, which has forgotten it, that is done here."""
+    experts = _experts(given, layout)
+    if form == "shared":
+        return reference.shared_expert(**given, **experts)
+    x = given["x"]
+    if given["apply_router_weight_on_input"] is True and isinstance(x, Tensor) and x.dtype == torch.float64:
+        narrow: torch.dtype = getattr(torch, dtype)
+        weights = given["topk_weights"]
+        given = given | {
+            "x": (x.to(narrow) * weights.to(narrow)).to(torch.float64),
+            "topk_weights": torch.ones_like(weights),
+            "apply_router_weight_on_input": False,
+        }
+    return reference.fused_moe(**given, **experts)
+
+
+def call_optimized(form: str, dtype: str, layout: str | None = ANY_LAYOUT, **given: Any) -> Tensor:
+    """The kernel, likewise."""
+    experts = _experts(given, layout)
+    return (optimized.shared_expert if form == "shared" else optimized.fused_moe)(**given, **experts)
+
+
+def small(case: MoeCase) -> bool:
+    """Whether tiles in software multiply it in time: every expert that is hit takes a tile of rows at least."""
+    rows = 16 * min(case.experts, case.pairs) + case.pairs
+    return rows * 3 * max(case.D, 32) * max(case.I, 32) <= 4 * MOST_EMULATED
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no tokens": lambda case: case.tokens == 0,
+    "no experts asked for": lambda case: case.topk == 0 < case.tokens,
+    "one expert": lambda case: case.experts == 1 and case.form == "moe",
+    "experts without tokens": lambda case: case.route == "constant" and case.experts > 1 and case.pairs > 0,
+    "one expert for more than 32 tokens": lambda case: case.route == "constant" and case.pairs > 32,
+    "an expert twice in a row": lambda case: case.route == "twice" and case.topk > 1 and case.tokens > 0,
+    "pads": lambda case: case.route == "pads" and case.pairs > 8,
+    "weights on the input": lambda case: case.on_input and case.tokens > 1,
+    "b13 alone": lambda case: bool(case.b13) and not case.b2,
+    "b2 alone": lambda case: bool(case.b2) and not case.b13,
+    "the shared form": lambda case: case.form == "shared" and not case.routed,
+    "the shared form with what was routed": lambda case: case.routed and case.factor != 1.0,
+    "partial panels of up": lambda case: case.I % 32 > 0,
+    "partial panels of down": lambda case: case.D % 32 > 0,
+    "exact values": lambda case: case.values == "exact" and case.pairs > 0,
+    "misaligned weights": lambda case: case.layout.get("w13") == "offset" and case.layout.get("w2") == "offset",
+}
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "rows": lambda case: case.pairs if case.route == "constant" else case.pairs // max(case.experts, 1),
+    "columns": lambda case: max(2 * case.I, case.D),
+    "panels": lambda case: max(2 * case.I, case.D) // 32,
+    "width": lambda case: max(case.D, case.I),
+    "blocks": lambda case: max(case.D, case.I) // 32,
+    "steps": lambda case: max(case.D, case.I) // 32,
+    "elements": lambda case: case.tokens * case.D,
+    "bytes": lambda case: case.D * case.I,
+    "ahead": lambda case: case.D * case.I,
+}

@@ -1,0 +1,101 @@
+"""fused_moe: calls that both sides refuse."""
+
+from typing import Any
+
+import torch
+
+from kernelpair.contract.pair import Inputs
+from properties.fused_moe.cases import MoeCase
+from properties.shared.wrong_calls import (
+    cast,
+    changed,
+    entry,
+    grown,
+    made,
+    no_index,
+    one_rank_more,
+    other_dtype,
+    replaced,
+    setting,
+    sparse,
+)
+
+
+def _moe(case: Any) -> bool:
+    return bool(case.form == "moe")
+
+
+def _shared(case: Any) -> bool:
+    return bool(case.form == "shared")
+
+
+def _last_id(value: int, past: bool = False) -> Any:
+    """The last id out of range: `value`, counted from the number of experts if `past`."""
+
+    def pick(case: MoeCase, given: Inputs) -> tuple[tuple[int, int], int] | None:
+        if not case.pairs:
+            return None
+        return (case.tokens - 1, case.topk - 1), value + (case.experts if past else 0)
+
+    return entry("topk_ids", pick, IndexError, when=_moe)
+
+
+def _raw(name: str) -> Any:
+    return made(lambda case, given: given | {"layout": None}, TypeError, name)
+
+
+def _more_inner(case: MoeCase, given: Inputs) -> Inputs:
+    return given | {"I": case.I + 32}
+
+
+def _two_columns(case: MoeCase, given: Inputs) -> Inputs | None:
+    if case.topk < 2:
+        return None
+    return given | {"apply_router_weight_on_input": True}
+
+
+def _another_expert(case: MoeCase, given: Inputs) -> Inputs:
+    return given | {name: given[name].repeat_interleave(2, dim=0) for name in ("w13", "w2")}
+
+
+WRONG_CALLS = {
+    "x_rank": one_rank_more("x"),
+    "x_columns": grown("x", 1, "w13", "w2"),
+    "x_fewer": changed("x", lambda x: x[:, 1:] if x.shape[1] > 1 else None, ValueError, "w13", "w2"),
+    "x_integers": cast("x", torch.int32),
+    "x_strides": sparse("x"),
+    "x_none": replaced("x", None, TypeError),
+    "x_dtype": other_dtype("x", "w13", "w2"),
+    "w13_rank": changed("w13", lambda data: data[0], ValueError, "w2"),
+    "w13_dtype": other_dtype("w13", "x", "w2"),
+    "w13_integers": cast("w13", torch.int8, "x", "w2"),
+    "w2_dtype": other_dtype("w2", "x", "w13"),
+    "w2_experts": grown("w2", 0, "w13"),
+    "w13_experts": grown("w13", 0, "w2", "b13", "b2", "topk_ids"),
+    "w13_panels": grown("w13", 1),
+    "w2_blocks": grown("w2", 2),
+    "weights_plain": _raw("w13"),
+    "I_more": made(_more_inner, ValueError, "w13", "w2"),
+    "I_zero": made(setting(I=0), ValueError, "w13", "w2", "I"),
+    "layout_unknown": made(setting(layout="vnni4-n32k64"), ValueError, "layout"),
+    "ids_floats": no_index("topk_ids"),
+    "ids_rank": one_rank_more("topk_ids"),
+    "ids_rows": grown("topk_ids", 0, "x", "topk_weights"),
+    "ids_below": _last_id(-2),
+    "ids_above": _last_id(0, past=True),
+    "ids_far": _last_id(2**31 - 1),
+    "weights_columns": grown("topk_weights", 1, "topk_ids"),
+    "weights_dtype": cast("topk_weights", torch.bfloat16),
+    "weights_none": replaced("topk_weights", None, TypeError, when=_moe),
+    "on_input_of_many": made(_two_columns, ValueError, "apply_router_weight_on_input", when=_moe),
+    "b13_width": grown("b13", 1),
+    "b13_integers": cast("b13", torch.int32),
+    "b13_strides": sparse("b13"),
+    "b2_experts": grown("b2", 0),
+    "b2_rank": one_rank_more("b2"),
+    "routed_rows": grown("routed", 0),
+    "routed_dtype": other_dtype("routed", "x"),
+    "routed_strides": sparse("routed"),
+    "factor_infinite": replaced("routed_scaling_factor", float("inf"), ValueError, when=lambda case: case.routed),
+    "shared_by_two": made(_another_expert, ValueError, "w13", when=_shared),
+}

@@ -1,0 +1,101 @@
+"""Packed experts as an object, and its Python face, alike in reference and kernel."""
+
+from dataclasses import FrozenInstanceError, replace
+from types import ModuleType
+
+import pytest
+import torch
+
+import optimized.fused_moe
+import reference.fused_moe
+
+BOTH = pytest.mark.parametrize("side", [reference.fused_moe, optimized.fused_moe], ids=["reference", "optimized"])
+FLOATS = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+ONE, ID = torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.int64)
+
+
+@BOTH
+@FLOATS
+def test_it_is_immutable_and_keeps_every_bit(side: ModuleType, dtype: torch.dtype) -> None:
+    weight = torch.randn(3, 34, 7).to(dtype)
+    packed = side.PackedExperts.pack(weight)
+    assert (packed.E, packed.N, packed.K, packed.dtype) == (3, 34, 7, dtype)
+    assert torch.equal(packed.unpack(), weight)
+    assert not isinstance(packed, torch.Tensor)
+    with pytest.raises(FrozenInstanceError):
+        packed.E = 2
+
+
+@FLOATS
+def test_both_sides_pack_alike(dtype: torch.dtype) -> None:
+    weight = torch.randn(2, 65, 40).to(dtype).transpose(1, 2)
+    ours, theirs = (side.PackedExperts.pack(weight) for side in (optimized.fused_moe, reference.fused_moe))
+    assert torch.equal(ours.data, theirs.data) and ours.layout == theirs.layout
+
+
+@BOTH
+@FLOATS
+def test_its_tensors_make_it_again(side: ModuleType, dtype: torch.dtype) -> None:
+    packed = side.PackedExperts.pack(torch.randn(5, 6, 33).to(dtype))
+    again = side.PackedExperts.from_tensors(**packed.tensors())
+    assert again.data is packed.data and (again.layout, again.E, again.N, again.K) == (packed.layout, 5, 6, 33)
+
+
+@BOTH
+def test_tensors_of_other_sizes_are_refused(side: ModuleType) -> None:
+    packed = side.PackedExperts.pack(torch.randn(2, 64, 32))
+    with pytest.raises(ValueError, match=r"data must have shape \[2, 3, 1, 2, 32, 16\] for sizes \[65, 32\]"):
+        side.PackedExperts.from_tensors(packed.data, torch.tensor([65, 32]))
+    with pytest.raises(ValueError, match="data must have shape"):
+        side.PackedExperts.from_tensors(packed.data[0], torch.tensor([64, 32]))
+    with pytest.raises(TypeError, match="data must be a tensor of"):
+        side.PackedExperts.from_tensors(packed.data.to(torch.int8), torch.tensor([64, 32]))
+
+
+@BOTH
+def test_what_cannot_be_packed(side: ModuleType) -> None:
+    for wrong, error in ((torch.ones(2, 2), ValueError), (torch.ones(0, 2, 2), ValueError), (torch.ones(1, 0, 2), ValueError),
+                         (torch.ones(1, 2, 2, dtype=torch.int8), TypeError), (None, TypeError)):  # fmt: skip
+        with pytest.raises(error, match="weight"):
+            side.PackedExperts.pack(wrong)
+
+
+@BOTH
+def test_only_packed_experts_are_taken(side: ModuleType) -> None:
+    x, w13, w2 = torch.ones(1, 4), side.PackedExperts.pack(torch.ones(1, 6, 4)), side.PackedExperts.pack(torch.ones(1, 4, 3))
+    for wrong in (torch.ones(1, 6, 4), w13.data, None):
+        with pytest.raises(TypeError, match="w13 must be PackedExperts"):
+            side.fused_moe(x, wrong, w2, ONE, ID)
+        with pytest.raises(TypeError, match="w2 must be PackedExperts"):
+            side.shared_expert(x, w13, wrong)
+
+
+@BOTH
+def test_weights_that_do_not_fit(side: ModuleType) -> None:
+    """Sizes that differ within a block, which the packed data does not show."""
+    x, pack = torch.ones(1, 4), side.PackedExperts.pack
+    w13, w2 = pack(torch.ones(1, 6, 4)), pack(torch.ones(1, 4, 3))
+    for gate_up, down in ((pack(torch.ones(1, 7, 4)), w2), (pack(torch.ones(1, 6, 5)), w2), (w13, pack(torch.ones(1, 4, 2))),
+                          (w13, pack(torch.ones(1, 5, 3))), (w13, pack(torch.ones(2, 4, 3)))):  # fmt: skip
+        with pytest.raises(ValueError, match=r"w(13|2) must hold"):
+            side.fused_moe(x, gate_up, down, ONE, ID)
+    with pytest.raises(ValueError, match="w13 has the unknown layout 'vnni4-n32k64'"):
+        side.fused_moe(x, replace(w13, layout="vnni4-n32k64"), w2, ONE, ID)
+
+
+@pytest.mark.parametrize("tier", [tier for tier in optimized.tiers() if tier.runnable], ids=str)
+def test_bits_do_not_depend_on_threads(tier: optimized.Tier) -> None:
+    """One busy expert, and others with few tokens."""
+    pack = optimized.fused_moe.PackedExperts.pack
+    w13, w2 = pack(torch.randn(4, 2 * 80, 64).bfloat16()), pack(torch.randn(4, 64, 80).bfloat16())
+    x, ids = torch.randn(50, 64).bfloat16(), torch.tensor([[0, 1 + t % 3] for t in range(50)])
+    weights, threads = torch.rand(50, 2), torch.get_num_threads()
+    results = []
+    with optimized.use_tier(tier.name):
+        try:
+            for count in (1, 2, 5):
+                torch.set_num_threads(count)
+                results.append(optimized.fused_moe.fused_moe(x, w13, w2, weights, ids))
+        finally:
+            torch.set_num_threads(threads)
+    assert all(torch.equal(result, results[0]) for result in results)
