@@ -224,6 +224,8 @@ def element_mask(buffer: Buffer, placed: Placed, mask: Tensor | bool) -> npt.NDA
     allowed = torch.zeros(sum(last - first for first, last in buffer.pieces), dtype=torch.bool)
     sizes, steps = (*placed.sizes, width), (*(stride * width for stride in placed.strides), 1)
     wanted = torch.as_tensor(mask).expand(placed.sizes).unsqueeze(-1).expand(sizes)
+    for dim in (n for n, step in enumerate(steps) if step == 0 and sizes[n] > 1):  # one element for all of it
+        wanted, sizes = wanted.any(dim, keepdim=True), (*sizes[:dim], 1, *sizes[dim + 1 :])
     if not buffer.has_gaps:
         allowed.as_strided(sizes, steps, placed.start - buffer.block.first).copy_(wanted)
         return allowed.numpy()

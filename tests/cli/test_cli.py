@@ -262,6 +262,11 @@ def test_replay_of_a_line_that_passes_is_0(capsys: Capture) -> None:
     assert capsys.readouterr().out == f"store_cache[{BEST}] pass\n"
 
 
+def test_replay_of_rows_that_are_one_and_the_same_in_memory() -> None:
+    line = '{"pair":"rms_norm","v":1,"layout":{"x":"expanded"},"outer":[3],"width":5}'
+    assert kernelpair("replay", line, "--tier", "scalar", "-v") == 0
+
+
 def test_replay_of_a_line_that_fails_is_1_with_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     put_in_place(monkeypatch, "off_from_three_rows")
     line = to_line("toy", 1, ToyCase(rows=3, width=2, layout={"x": "padded"}))
