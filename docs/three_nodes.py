@@ -36,8 +36,9 @@ def campaign(options: list[str]) -> int:
     from ray.cluster_utils import Cluster
 
     from properties import pairs
+    from properties.suite import SUITE
 
-    trials = sum(1 if pair.tiers == "python" else 6 for pair in pairs().values())
+    trials = sum(len(SUITE.candidates(pair)) for pair in pairs().values())
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     *_, third = (cluster.add_node(num_cpus=1, labels={f"{LABEL}{name}": "yes" for name in names}) for names in (NEW, OLD, NEW))
     cluster.wait_for_nodes()
