@@ -52,9 +52,10 @@ $(BUILD)/build.ninja: .venv/.requirements
 	@touch $@
 
 .venv/.requirements: pyproject.toml kernels/pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python kernels/requirements.py > $@.txt
-	$(BIN)/pip install --quiet --requirement $@.txt
+	@test -x $(BIN)/python || { echo "making .venv"; $(PYTHON) -m venv .venv; }
+	@$(BIN)/python kernels/requirements.py > $@.txt
+	@echo "bringing .venv up to date: $$(grep -c . $@.txt) packages and what they need, some minutes the first time"
+	@$(BIN)/pip install --progress-bar off --requirement $@.txt
 	@mv $@.txt $@
 
 wheel: build ## both distributions, the engine's and that of the kernels, in dist/
