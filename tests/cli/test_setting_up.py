@@ -14,6 +14,12 @@ FILES = ("Makefile", "pyproject.toml", "kernels/pyproject.toml", "kernels/requir
 PIP = "#!/bin/sh\necho Collecting something\nexit {status}\n"
 
 
+def test_one_tier_for_a_debugger_compiles_no_other() -> None:
+    planned = subprocess.run(["make", "-n", "debug", "TIER=scalar"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "-DKERNELPAIR_TIERS=scalar" in planned and "--build build/debug" in planned
+    assert "build/release" not in planned and "$(BUILD)" not in planned
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_packages_are_announced(tmp_path: Path, status: int) -> None:
     """With a pip that installs nothing: what it says is seen, and where it fails nothing counts as set up."""
