@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel debug check test lint types bench screenshots peers findings sanitize clean
+.PHONY: help build in-place wheel debug check test lint types bench screenshots peers findings sanitize clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
@@ -37,11 +37,13 @@ findings: peers ## run every finding of docs/findings again, and check that its 
 	$(BIN)/kernelpair findings
 
 BUILD := build/release
-build: .venv/.requirements $(BUILD)/build.ninja ## environment and compiled library, brought up to date
-	@$(BIN)/python -P kernels/in_place.py || \
-	  $(BIN)/pip install --quiet --no-build-isolation --no-deps --editable . --editable kernels
+build: in-place $(BUILD)/build.ninja ## environment and compiled library, brought up to date
 	@flock $(BUILD)/lock $(BIN)/cmake --build $(BUILD)
 	@$(BIN)/python -c "import optimized; print('tiers that run here:', *(t.name for t in optimized.tiers() if t.runnable))"
+
+in-place: .venv/.requirements
+	@$(BIN)/python -P kernels/in_place.py || \
+	  $(BIN)/pip install --quiet --no-build-isolation --no-deps --editable . --editable kernels
 
 # Set up anew where the environment has changed: the library is linked with its torch. A change of CMakeLists.txt ninja sees. A
 # folder that cannot be set up again, because the checkout was moved, begins from nothing.
@@ -52,9 +54,10 @@ $(BUILD)/build.ninja: .venv/.requirements
 	@touch $@
 
 .venv/.requirements: pyproject.toml kernels/pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python kernels/requirements.py > $@.txt
-	$(BIN)/pip install --quiet --requirement $@.txt
+	@test -x $(BIN)/python || { echo "making .venv"; $(PYTHON) -m venv .venv; }
+	@$(BIN)/python kernels/requirements.py > $@.txt
+	@echo "bringing .venv up to date: $$(grep -c . $@.txt) packages and what they need, some minutes the first time"
+	@$(BIN)/pip install --progress-bar off --requirement $@.txt
 	@mv $@.txt $@
 
 wheel: build ## both distributions, the engine's and that of the kernels, in dist/
@@ -74,9 +77,10 @@ sanitize: build ## the test suite on a library with AddressSanitizer and Undefin
 	$(BIN)/cmake --build build/sanitize
 	$(SANITIZERS) $(BIN)/python -m pytest -n auto
 
-# One tier with symbols and little optimization, for a debugger: a library of its own, which KERNELPAIR_LIBRARY selects.
+# One tier with symbols and little optimization, for a debugger: a library of its own, which KERNELPAIR_LIBRARY selects. The other
+# tiers are not compiled for it.
 TIER ?= avx2
-debug: build ## one tier for a debugger: make debug TIER=scalar
+debug: in-place ## one tier for a debugger: make debug TIER=scalar
 	$(BIN)/cmake -S . -B build/debug -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=Debug \
 	  -DKERNELPAIR_TIERS=$(TIER) -DPython_EXECUTABLE=$(abspath $(BIN))/python > build/debug.log
 	$(BIN)/cmake --build build/debug

@@ -1,13 +1,15 @@
 """The sources of a suite's kernels: what they depend on, how they are built, how another version of them is made."""
 
 import io
+import math
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 NATIVE = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".inc", ".S", ".s", ".asm", ".rs", ".f90", ".zig")
 STATE = (".kernelpair/", ".hypothesis/")  # the engine's own, of a repository that does not ignore them
+STEP = re.compile(r"\[(\d+)/(\d+)\]")  # at the beginning of a line of Ninja's
+TELL_SECONDS = 5.0  # between two words about a build
 LEFT_OUT = ("__pycache__", "build", "dist", "node_modules")  # of a copy, where git cannot say what belongs to the sources
 
 
@@ -100,9 +104,33 @@ def run(command: Sequence[str], folder: Path) -> str:
     except OSError as error:
         raise BuildError(f"{command[0]}: {error}") from None
     if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise BuildError(next((line for line in lines if "error" in line.lower()), lines[-1]))
+        raise BuildError(_first_error((done.stderr or done.stdout).strip().splitlines()))
     return done.stdout
+
+
+def run_told(
+    command: Sequence[str], folder: Path, tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Run a build that numbers its steps as Ninja does, and tell after the first how far it is, then every few seconds. Raises
+    BuildError with its first error."""
+    lines, started, told = list[str](), clock(), -math.inf
+    try:
+        with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            for line in process.stdout or ():
+                lines.append(line.rstrip())
+                step, now = STEP.match(line), clock()
+                if step is not None and int(step[1]) and now - told > TELL_SECONDS:
+                    done, many, told = int(step[1]), int(step[2]), now
+                    left = (now - started) / max(done, 1) * (many - done)
+                    tell(f"building what has changed: {done} of {many} steps, {left:.0f} s left")
+    except OSError as error:
+        raise BuildError(f"{command[0]}: {error}") from None
+    if process.returncode:
+        raise BuildError(_first_error(lines))
+
+
+def _first_error(lines: Sequence[str]) -> str:
+    return next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no message")
 
 
 def unpack_revision(root: Path, revision: str, folder: Path, *paths: str) -> None:

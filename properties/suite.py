@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import properties
 from kernelpair.contract.candidate import Candidate
-from kernelpair.sources import BuildError, Sources, run
+from kernelpair.sources import BuildError, Sources, run_told
 from kernelpair.suite import REFERENCE, Places, Suite
 from kernelpair.timing.machine import Floors, Machine, SpeedPage
 
@@ -74,7 +74,7 @@ class NativeSources(Sources):
         try:
             with open(BUILT / "lock", "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                run([shutil.which("cmake", path=tools) or "cmake", "--build", str(BUILT)], folder)
+                run_told([shutil.which("cmake", path=tools) or "cmake", "--build", str(BUILT)], folder, _tell)
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.EACCES):
                 raise
@@ -104,6 +104,10 @@ class NativeSources(Sources):
         if not library.exists():
             planting.library_at(root, revision, [file for file in changed if file.startswith("csrc/")], tier, folder)
         return planting.planted(candidate, planting.Planted(str(library.resolve())))
+
+
+def _tell(says: str) -> None:
+    print(says, file=sys.stderr, flush=True)
 
 
 def _latest(files: Iterable[Path]) -> float:

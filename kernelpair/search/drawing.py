@@ -3,10 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+import hypothesis
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from kernelpair.contract.case import WRONG_CALL, Case
 from kernelpair.contract.subject import WRONG_CALLS, Subject
+from kernelpair.search.hypothesis_internals import draws_of_the_seed
 
 MODELS_EVERY = 50  # one case in so many has the sizes of a model (`Cases.models`),
 LEAST_MODELS = 3  # and so many do at the start of a run that has room for them; Hypothesis makes the first a smallest one
@@ -67,3 +70,18 @@ def openings(subject: Subject, trial: str | None) -> dict[str, tuple[int, Any]]:
     if trial is None and subject.asked_for(SERIES):
         rounds[SERIES] = LEAST_SERIES, trials(subject, SERIES)
     return rounds
+
+
+def drawn_cases(strategy: Any, count: int, seed: int) -> list[Case]:
+    """So many cases, which nobody tries."""
+    found: list[Case] = []
+
+    @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+    @hypothesis.seed(seed)
+    @hypothesis.given(strategy)
+    def note(case: Case) -> None:
+        found.append(case)
+
+    with draws_of_the_seed():
+        note()
+    return found

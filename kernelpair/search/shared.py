@@ -5,16 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import hypothesis
 import torch
-from hypothesis import HealthCheck, Phase, settings
 
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Pair
 from kernelpair.contract.verdict import Verdict
 from kernelpair.search.coverage import sizes
+from kernelpair.search.drawing import drawn_cases
 from kernelpair.search.groups import Try, features, others
-from kernelpair.search.hypothesis_internals import draws_of_the_seed
 
 SAMPLE = 80  # cases that are drawn
 SECONDS = 2.0  # that they and the variants of the smallest case may take, for each failure of a run
@@ -39,7 +37,7 @@ def survey(
     """Try other cases, and say in a sentence what those share that fail; empty where too few do."""
     until = time.monotonic() + SECONDS
     failing, passing = [verdict.case], list[Case]()
-    drawn = [replace(case, trial=verdict.case.trial) for case in _drawn(strategy, seed)]
+    drawn = [replace(case, trial=verdict.case.trial) for case in drawn_cases(strategy, SAMPLE, seed)]
     for case in (*drawn, *_variants(pair, verdict.case, drawn)):
         if stopped() or time.monotonic() > until:
             break
@@ -47,20 +45,6 @@ def survey(
         if tried is not None and tried.calls and not tried.unsupported:
             (failing if fails(tried) else passing).append(case)
     return shared(pair, failing, passing)
-
-
-def _drawn(strategy: Any, seed: int) -> list[Case]:
-    found: list[Case] = []
-
-    @settings(max_examples=SAMPLE, database=None, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-    @hypothesis.seed(seed)
-    @hypothesis.given(strategy)
-    def note(case: Case) -> None:
-        found.append(case)
-
-    with draws_of_the_seed():
-        note()
-    return found
 
 
 def _variants(pair: Pair, case: Case, drawn: Sequence[Case]) -> Iterator[Case]:

@@ -51,7 +51,7 @@ class Peer:
         try:
             if self._process is None:
                 self._start()
-            ready: _Ready = self.ask(_Server.row, pair.name, row.name)
+            ready: _Ready = self.ask(_Attendant.row, pair.name, row.name)
         except Lost as gone:
             return {}, str(gone)
         return {f"{self.name} {way}".strip(): PeerCall(self, way) for way in ready.ways}, ready.refused
@@ -110,10 +110,10 @@ class PeerCall(Away):
         return self.peer
 
     def repeats(self) -> int:
-        return int(self._ask(_Server.repeats))
+        return int(self._ask(_Attendant.repeats))
 
     def sample(self, repeats: int) -> float:
-        return float(self._ask(_Server.sample, repeats))
+        return float(self._ask(_Attendant.sample, repeats))
 
     def _ask(self, what: Callable[..., Any], *arguments: int) -> Any:
         try:
@@ -124,7 +124,7 @@ class PeerCall(Away):
 
 
 @dataclass
-class _Server:
+class _Attendant:
     """The serving side: one row at a time."""
 
     place: Place
@@ -168,7 +168,7 @@ def _serve(connection: Connection, place: Place, spec: str) -> None:
         place.load()
         provided = provider(spec)
         provided.load()
-        server = _Server(place, provided)
+        server = _Attendant(place, provided)
     except Exception as error:  # noqa: BLE001 - the other side says it, row by row
         broken = f"it does not load: {said(error)}"
     with suppress(EOFError):
@@ -177,7 +177,7 @@ def _serve(connection: Connection, place: Place, spec: str) -> None:
             connection.send(_answer(server, name, arguments) if server is not None else _Ready((), broken))
 
 
-def _answer(server: _Server, name: str, arguments: Sequence[Any]) -> Any:
+def _answer(server: _Attendant, name: str, arguments: Sequence[Any]) -> Any:
     try:
         return getattr(server, name)(*arguments)
     except Exception as error:  # noqa: BLE001 - a call that worked once

@@ -3,6 +3,7 @@
 import errno
 import re
 from collections import Counter
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import optimized
 import properties
-from kernelpair.sources import BuildError
+from kernelpair.sources import TELL_SECONDS, BuildError, run_told
 from properties.suite import NativeSources
 
 CSRC = properties.ROOT / "csrc"
@@ -75,3 +76,30 @@ def test_a_checkout_that_cannot_be_written_is_taken_as_it_is_built(tmp_path: Pat
     (tmp_path / "CMakeLists.txt").write_text("# newer than what was built")
     with pytest.raises(BuildError, match=r"csrc has changed, and .* cannot be written: Read-only file system"):
         NativeSources().bring_up_to_date(tmp_path)
+
+
+# --- a build says how far it is ---
+
+
+def test_a_build_says_how_far_it_is(tmp_path: Path) -> None:
+    """After its first step, then now and then: the clock goes on by half of that for each line."""
+    said: list[str] = []
+    ninja = "for step in 1 2 3 4 5; do echo \"[$step/5] Building CXX object $step.o\"; done; echo done"
+    run_told(["sh", "-c", ninja], tmp_path, said.append, count(0.0, TELL_SECONDS / 2 + 0.5).__next__)
+    assert said == [f"building what has changed: {done} of 5 steps, {left} s left" for done, left in ((1, 12), (3, 6), (5, 0))]
+
+
+def test_a_build_that_has_nothing_to_do_is_silent(tmp_path: Path) -> None:
+    said: list[str] = []
+    run_told(["sh", "-c", "echo '[0/2] Re-checking globbed directories...'; echo 'ninja: no work to do.'"], tmp_path, said.append)
+    assert said == []
+
+
+def test_a_build_that_fails_says_its_first_error(tmp_path: Path) -> None:
+    broken = "echo '[1/2] Building a.o'; echo 'a.cpp:3:1: error: expected ;' >&2; echo 'a.cpp:9:1: error: more'; exit 1"
+    with pytest.raises(BuildError, match=r"^a.cpp:3:1: error: expected ;$"):
+        run_told(["sh", "-c", broken], tmp_path, lambda says: None)
+    with pytest.raises(BuildError, match=r"^no/such/program: "):
+        run_told(["no/such/program"], tmp_path, lambda says: None)
+    with pytest.raises(BuildError, match=r"^no message$"):
+        run_told(["false"], tmp_path, lambda says: None)
