@@ -10,58 +10,45 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-// Codes are decoded as halves, whose exponent is 8 larger than theirs; scales make up for it.
-constexpr float kHalvesScale = 256.0f;
-
-#if defined(__AVX512F__)
-
-// Codes in the upper bytes of sixteen words, as 2^-8 of their numbers. A code's seven bits of magnitude are a
-// half's, subnormal ones too, which this conversion keeps whatever the mode; of all codes it would take NaN
-// for a number.
-KP_INLINE F32x16 halves_of_codes(__m256i words) {
-  const __m256i magnitude = _mm256_and_si256(words, _mm256_set1_epi16(0x7f00));
-  const __m256i sign = _mm256_and_si256(words, _mm256_set1_epi16(INT16_MIN));
-  const __m256i half = _mm256_or_si256(_mm256_srli_epi16(magnitude, 1), sign);
-  const __mmask16 nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x7f00));
-  return {{(FloatPiece)_mm512_cvtph_ps(_mm256_mask_mov_epi16(half, nan, _mm256_set1_epi16(0x7e00)))}};
-}
-
-// Sixteen pairs of codes side by side: the first and the second ones, as 2^-8 of their numbers.
-KP_INLINE void load_halves(const F8e4m3* pairs, F32x16& even, F32x16& odd) {
-  const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs));
-  even = halves_of_codes(_mm256_slli_epi16(words, 8));
-  odd = halves_of_codes(words);
-}
-
-#else
-
-// The numbers of all codes, times 2^-8.
+// The bits in bf16 of the numbers of all codes without a sign.
 struct CodeTable {
-  float number[256];
+  alignas(64) uint16_t bits[128];
 
-  constexpr CodeTable() : number() {
-    for (int code = 0; code < 256; ++code) {
-      const int exponent = code >> 3 & 15, mantissa = code & 7;
-      float value = (exponent ? 8 + mantissa : mantissa) / 8.0f / 64 / 256;
-      for (int e = 1; e < exponent; ++e) value *= 2;
-      if (exponent == 15 && mantissa == 7) value = __builtin_nanf("");
-      number[code] = code & 128 ? -value : value;
-    }
+  constexpr CodeTable() : bits() {
+    for (int code = 0; code < 128; ++code) bits[code] = number(code);
+  }
+
+  static constexpr uint16_t number(int code) {
+    if (code == 0x7f) return 0x7fc0;
+    if (code >= 8) return static_cast<uint16_t>((code << 4) + (120 << 7));
+    if (code == 0) return 0;
+    int exponent = 121, mantissa = code;  // a subnormal one counts 2^-9
+    for (; mantissa < 8; mantissa *= 2) --exponent;
+    return static_cast<uint16_t>(exponent << 7 | (mantissa & 7) << 4);
   }
 };
 constexpr CodeTable kCodeTable;
 
-KP_INLINE void load_halves(const F8e4m3* pairs, F32x16& even, F32x16& odd) {
-  float numbers[2][kLanes];
-  for (int n = 0; n < kLanes; ++n) {
-    numbers[0][n] = kCodeTable.number[pairs[2 * n].bits];
-    numbers[1][n] = kCodeTable.number[pairs[2 * n + 1].bits];
+// The numbers of 32 codes in bf16.
+KP_INLINE I32x16 load_numbers(const F8e4m3* codes) {
+#if defined(__AVX512F__)
+  const __m512i words = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
+  const uint16_t* bits = kCodeTable.bits;  // of which a permutation of two registers reads 64
+  const __m512i low = _mm512_permutex2var_epi16(_mm512_load_si512(bits), words, _mm512_load_si512(bits + 32));
+  const __m512i high =
+      _mm512_permutex2var_epi16(_mm512_load_si512(bits + 64), words, _mm512_load_si512(bits + 96));
+  const __mmask32 upper = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x40));
+  const __m512i sign = _mm512_and_si512(_mm512_slli_epi16(words, 8), _mm512_set1_epi16(INT16_MIN));
+  return {{(IntPiece)_mm512_or_si512(_mm512_mask_mov_epi16(low, upper, high), sign)}};
+#else
+  uint16_t numbers[kPair];
+  for (int i = 0; i < kPair; ++i) {
+    const int code = codes[i].bits;
+    numbers[i] = static_cast<uint16_t>(kCodeTable.bits[code & 127] | (code & 128) << 8);
   }
-  even = load(numbers[0]);
-  odd = load(numbers[1]);
-}
-
+  return load_dwords(numbers);
 #endif
+}
 
 // Sixteen outputs at two neighbouring k: in the order that products of floats or of bf16 read.
 KP_INLINE void store_outputs(float* to, F32x16 even, F32x16 odd) {
@@ -79,7 +66,7 @@ KP_INLINE void store_outputs(Bf16* to, F32x16 even, F32x16 odd) {
 #endif
 }
 
-// The scales of the 32 outputs of a panel, times kHalvesScale, in the column of blocks that holds some k.
+// The scales of the 32 outputs of a panel, in the column of blocks that holds some k.
 class PanelScales {
   const View& scales;
   const int64_t block_k;
@@ -96,34 +83,63 @@ class PanelScales {
     }
   }
 
-  KP_INLINE bool hold(int64_t k) const { return from <= k && k < until; }
+  // So do columns behind the last one. Returns how many k they hold for.
+  KP_INLINE int64_t move_to(int64_t k) {
+    if (k < from || k >= until) fill(k);
+    return until - k;
+  }
+  KP_INLINE F32x16 half(int half) const { return load(values + half * kLanes); }
 
-  // So do columns behind the last one.
-  KP_NOINLINE void move_to(int64_t k) {
+ private:
+  KP_NOINLINE void fill(int64_t k) {
     const int64_t column = least(k / block_k, scales.sizes[1] - 1);
     from = column * block_k;
     until = column == scales.sizes[1] - 1 ? INT64_MAX : from + block_k;
-    for (int64_t n = 0; n < kPanelColumns; ++n)
-      values[n] = rows[n][column * scales.strides[1]] * kHalvesScale;
-  }
-
-  KP_INLINE F32x16 at_k(int64_t k, int half) {
-    if (!hold(k)) move_to(k);
-    return load(values + half * kLanes);
+    for (int64_t n = 0; n < kPanelColumns; ++n) values[n] = rows[n][column * scales.strides[1]];
   }
 };
+
+KP_INLINE void prefetch_codes(const F8e4m3* codes) {
+  __builtin_prefetch(reinterpret_cast<const char*>(codes) + kStreamAhead);
+}
+
+// `blocks` blocks of a panel as numbers, for a product whose sums take the scale.
+KP_NOINLINE void decode_blocks(const F8e4m3* codes, int64_t blocks, Bf16* to) {
+  for (const F8e4m3* const end = codes + blocks * kBlockElements; codes < end; codes += kPair, to += kPair) {
+    prefetch_codes(codes);
+    store_dwords(to, load_numbers(codes));
+  }
+}
+
+// Sixteen outputs of a block, whose pairs of k from k on each have two scales.
+template <class To>
+KP_INLINE void scale_apart(const F8e4m3* codes, int64_t k, int half, PanelScales& scales, To* to) {
+  for (int64_t end = k + kBlockK; k < end; k += 2, codes += kPair, to += kPair) {
+    const I32x16 numbers = load_numbers(codes);
+    scales.move_to(k);
+    const F32x16 even = low_half(numbers) * scales.half(half);
+    scales.move_to(k + 1);
+    store_outputs(to, even, high_half(numbers) * scales.half(half));
+  }
+}
 
 // `blocks` blocks of a panel, of which the first begins at k, as numbers times scales.
 template <class To>
 KP_NOINLINE void decode_blocks(const F8e4m3* codes, int64_t k, int64_t blocks, PanelScales& scales, To* to) {
+  constexpr int64_t kTile = kBlockElements / 2;
   for (const int64_t end = k + blocks * kBlockK; k < end; k += kBlockK)
-    for (int half = 0; half < 2; ++half)
-      for (int64_t i = 0; i < kBlockK; i += 2, codes += kPair, to += kPair) {
-        __builtin_prefetch(reinterpret_cast<const char*>(codes) + kStreamAhead);
-        F32x16 even, odd;
-        load_halves(codes, even, odd);
-        store_outputs(to, even * scales.at_k(k + i, half), odd * scales.at_k(k + i + 1, half));
+    for (int half = 0; half < 2; ++half, codes += kTile, to += kTile) {
+      if (scales.move_to(k) < kBlockK) {
+        scale_apart(codes, k, half, scales, to);
+        continue;
       }
+      const F32x16 scale = scales.half(half);
+      for (int64_t i = 0; i < kTile; i += kPair) {
+        prefetch_codes(codes + i);
+        const I32x16 numbers = load_numbers(codes + i);
+        store_outputs(to + i, low_half(numbers) * scale, high_half(numbers) * scale);
+      }
+    }
 }
 
 }  // namespace

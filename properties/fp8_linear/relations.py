@@ -125,7 +125,7 @@ RELATIONS = {
                       lambda case: case.block_size[0] < case.N),
     "zero_bias": Relation(_zero_bias, "no bias equals a bias of zeros", lambda case: not case.bias),
     "layout": Relation(_dense, "strides and offsets do not matter"),
-    "equal_scales": Relation(_equal_scales, "equal scales of all blocks are one scale", lambda case: case.values != "one_hot"),
+    "equal_scales": Relation(_equal_scales, "equal scales of all blocks are one scale", lambda case: case.values == "integers"),
     "scaled": Relation(_scaled, "scales times 8 give 8 times the result, bit for bit",
                        lambda case: not case.bias and case.dtype != "float16"),
     "negated": Relation(_negated, "codes of the other sign negate the result", lambda case: not case.bias),
