@@ -174,7 +174,11 @@ RELATIONS = {
     "on_input": Relation(
         _on_input, "a weight of 1 on the input changes nothing, bit for bit", lambda case: _moe(case) and case.topk == 1
     ),
-    "nan": Relation(_nan_stays, "NaN in a row of x stays in its row", lambda case: case.tokens > 0),
+    "nan": Relation(
+        _nan_stays,
+        "NaN in a row of x stays in its row",
+        lambda case: case.tokens > 0 and case.layout.get("x") != "expanded",
+    ),
     "nothing": Relation(
         _nothing_routed, "zeros that were routed equal none", lambda case: case.form == "shared" and not case.routed
     ),
