@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import serving
+from optimized.int8_linear import LAYOUT as INT8_LAYOUT
 from optimized.operators import operator
 from optimized.packed_linear import LAYOUTS
 
@@ -18,10 +19,7 @@ class PackedExperts(serving.PackedExperts):
     @staticmethod
     def pack(weight: Tensor) -> "PackedExperts":
         """Pack weights [E, N, K] of bfloat16, float16 or float32. Raises TypeError (dtype), ValueError (rank, empty)."""
-        if not isinstance(weight, Tensor):
-            raise TypeError(f"weight must be a tensor, got {type(weight).__name__}")
-        if weight.dim() != 3 or len(weight) < 1:
-            raise ValueError(f"weight must be [E, N, K] and not empty, got shape {list(weight.shape)}")
+        _check_stack(weight)
         pack = operator("pack_linear_weight")
         first = pack(weight[0])
         data = first.new_empty(len(weight), *first.shape)
@@ -35,8 +33,38 @@ class PackedExperts(serving.PackedExperts):
         return torch.stack([unpack(expert, self.N, self.K) for expert in self.data.unflatten(5, (16, -1))])
 
 
+class PackedInt8Experts(serving.PackedInt8Experts):
+    """Packed int8 weights [E, N, K] with the sums and scales of their rows."""
+
+    @staticmethod
+    def pack(weight: Tensor, scale: Tensor) -> "PackedInt8Experts":
+        """Pack int8 weights [E, N, K] whose rows are multiplied with scale [E, N]. Raises TypeError, ValueError (shapes)."""
+        _check_stack(weight)
+        if not isinstance(scale, Tensor) or scale.dtype != torch.float32:
+            raise TypeError(f"scale must be a tensor of float32, got {getattr(scale, 'dtype', type(scale).__name__)}")
+        if scale.shape != weight.shape[:2]:
+            raise ValueError(f"scale must have shape {list(weight.shape[:2])}, got {list(scale.shape)}")
+        data, sums = (torch.stack(parts) for parts in zip(*map(operator("pack_int8_weight"), weight)))
+        return PackedInt8Experts(data.flatten(5), sums, scale, INT8_LAYOUT, *weight.shape)
+
+    def unpack(self) -> Tensor:
+        """The weights [E, N, K], bit for bit."""
+        unpack = operator("unpack_int8_weight")
+        return torch.stack([unpack(expert, self.N, self.K) for expert in self.data.unflatten(5, (16, 4))])
+
+
+Experts = serving.PackedExperts | serving.PackedInt8Experts
+
+
+def _check_stack(weight: Tensor) -> None:
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"weight must be a tensor, got {type(weight).__name__}")
+    if weight.dim() != 3 or len(weight) < 1:
+        raise ValueError(f"weight must be [E, N, K] and not empty, got shape {list(weight.shape)}")
+
+
 def fused_moe(
-    x: Tensor, w13: serving.PackedExperts, w2: serving.PackedExperts, topk_weights: Tensor, topk_ids: Tensor,
+    x: Tensor, w13: Experts, w2: Experts, topk_weights: Tensor, topk_ids: Tensor,
     b13: Tensor | None = None, b2: Tensor | None = None, apply_router_weight_on_input: bool = False,
 ) -> Tensor:  # fmt: skip
     """The weighted sum of what the experts topk_ids [T, k] make of x [T, D]: silu(gate) up of w13 [E, 2I, D], then w2 [E, D, I].
@@ -46,15 +74,15 @@ def fused_moe(
     """
     inner = _inner_of(x, w13, w2)
     out: Tensor = operator("fused_moe")(
-        x, w13.data, w2.data, inner, topk_weights, topk_ids, b13, b2, apply_router_weight_on_input
+        x, w13.data, *_bytes(w13), w2.data, *_bytes(w2), inner, topk_weights, topk_ids, b13, b2, apply_router_weight_on_input
     )
     return out
 
 
 def shared_expert(
     x: Tensor,
-    w13: serving.PackedExperts,
-    w2: serving.PackedExperts,
+    w13: Experts,
+    w2: Experts,
     routed: Tensor | None = None,
     routed_scaling_factor: float = 1.0,
 ) -> Tensor:
@@ -63,16 +91,23 @@ def shared_expert(
     Raises TypeError (dtypes, plain tensors for weights), ValueError (shapes, strides, an unknown layout, more than one expert).
     """
     inner = _inner_of(x, w13, w2)
-    out: Tensor = operator("shared_expert")(x, w13.data, w2.data, inner, routed, routed_scaling_factor)
+    out: Tensor = operator("shared_expert")(
+        x, w13.data, *_bytes(w13), w2.data, *_bytes(w2), inner, routed, routed_scaling_factor
+    )
     return out
 
 
-def _inner_of(x: Tensor, w13: serving.PackedExperts, w2: serving.PackedExperts) -> int:
+def _bytes(packed: Experts) -> tuple[Tensor | None, Tensor | None]:
+    """Sums and scales of int8 weights."""
+    return (packed.sums, packed.scale) if isinstance(packed, serving.PackedInt8Experts) else (None, None)
+
+
+def _inner_of(x: Tensor, w13: Experts, w2: Experts) -> int:
     """I, where the sizes of the packed weights agree; what the operator sees are whole blocks."""
     for name, packed in (("w13", w13), ("w2", w2)):
-        if not isinstance(packed, serving.PackedExperts):
-            raise TypeError(f"{name} must be PackedExperts, got {type(packed).__name__}")
-        if packed.layout not in LAYOUTS.values():
+        if not isinstance(packed, (serving.PackedExperts, serving.PackedInt8Experts)):
+            raise TypeError(f"{name} must be PackedExperts or PackedInt8Experts, got {type(packed).__name__}")
+        if packed.layout not in ([INT8_LAYOUT] if isinstance(packed, serving.PackedInt8Experts) else LAYOUTS.values()):
             raise ValueError(f"{name} has the unknown layout {packed.layout!r}")
     if w13.N % 2 or w13.N < 2:
         raise ValueError(f"w13 must hold weights [2I, D], got {[w13.N, w13.K]}")

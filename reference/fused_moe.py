@@ -1,14 +1,19 @@
 """fused_moe and shared_expert: gate and up, silu, down, and the weighted sum of what a token's experts say. Choosing experts is
 topk_gating's part."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
 import serving
 from reference import checks
+from reference.pack_int8_weight import pack_int8_weight, unpack_int8_weight
 from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
+from reference.quantize_rows_int8 import quantize_rows_int8
 
+INT8_LAYOUT = "vnni4-n32k64"
 LAYOUTS = {2: "vnni2-n32k32", 1: "f32-n32k32"}  # by the k that lie side by side
 
 
@@ -29,8 +34,31 @@ class PackedExperts(serving.PackedExperts):
         return torch.stack([_weight_of(self, expert) for expert in range(self.E)])
 
 
+class PackedInt8Experts(serving.PackedInt8Experts):
+    """What serving.packed says, with the functions of reference.pack_int8_weight."""
+
+    @staticmethod
+    def pack(weight: Tensor, scale: Tensor) -> "PackedInt8Experts":
+        """Pack int8 weights [E, N, K] whose rows are to be multiplied with scale [E, N]."""
+        checks.is_tensor("weight", weight, 3)
+        if len(weight) < 1:
+            raise ValueError(f"weight must not be empty, got shape {list(weight.shape)}")
+        checks.is_tensor("scale", scale, 2)
+        checks.has_dtype("scale", scale, (torch.float32,))
+        checks.has_shape("scale", scale, list(weight.shape[:2]))
+        data, sums = (torch.stack(parts) for parts in zip(*map(pack_int8_weight, weight)))
+        return PackedInt8Experts(data.flatten(5), sums, scale, INT8_LAYOUT, *weight.shape)
+
+    def unpack(self) -> Tensor:
+        """The weights [E, N, K], bit for bit."""
+        return torch.stack([_bytes_of(self, expert) for expert in range(self.E)])
+
+
+AnyExperts = serving.PackedExperts | serving.PackedInt8Experts
+
+
 def fused_moe(
-    x: Tensor, w13: serving.PackedExperts, w2: serving.PackedExperts, topk_weights: Tensor, topk_ids: Tensor,
+    x: Tensor, w13: AnyExperts, w2: AnyExperts, topk_weights: Tensor, topk_ids: Tensor,
     b13: Tensor | None = None, b2: Tensor | None = None, apply_router_weight_on_input: bool = False,
 ) -> Tensor:  # fmt: skip
     """out[t] = sum_j topk_weights[t, j] y, with y what expert e = topk_ids[t, j] makes of x[t]; e = -1 is left out.
@@ -70,8 +98,8 @@ def fused_moe(
 
 def shared_expert(
     x: Tensor,
-    w13: serving.PackedExperts,
-    w2: serving.PackedExperts,
+    w13: AnyExperts,
+    w2: AnyExperts,
     routed: Tensor | None = None,
     routed_scaling_factor: float = 1.0,
 ) -> Tensor:
@@ -98,7 +126,7 @@ def shared_expert(
 
 
 def _expert(
-    rows: Tensor, w13: serving.PackedExperts, w2: serving.PackedExperts, expert: int, b13: Tensor | None, b2: Tensor | None,
+    rows: Tensor, w13: AnyExperts, w2: AnyExperts, expert: int, b13: Tensor | None, b2: Tensor | None,
     wide: torch.dtype,
 ) -> Tensor:  # fmt: skip
     """y [n, D] of rows [n, D]."""
@@ -106,8 +134,13 @@ def _expert(
     return _projected(silu(gate) * up, w2, expert, b2)
 
 
-def _projected(rows: Tensor, packed: serving.PackedExperts, expert: int, bias: Tensor | None) -> Tensor:
-    out = rows @ _weight_of(packed, expert).to(rows.dtype).T
+def _projected(rows: Tensor, packed: AnyExperts, expert: int, bias: Tensor | None) -> Tensor:
+    if isinstance(packed, serving.PackedInt8Experts):
+        q, scale, _ = quantize_rows_int8(rows)
+        sums = (q.to(torch.float64) @ _bytes_of(packed, expert).to(torch.float64).T).to(rows.dtype)  # exact
+        out = sums * scale[:, None].to(rows.dtype) * packed.scale[expert].to(rows.dtype)
+    else:
+        out = rows @ _weight_of(packed, expert).to(rows.dtype).T
     return out if bias is None else out + bias[expert].to(rows.dtype)
 
 
@@ -115,29 +148,50 @@ def _weight_of(packed: serving.PackedExperts, expert: int) -> Tensor:
     return unpack_linear_weight(packed.data[expert].unflatten(-1, (16, -1)), packed.N, packed.K)
 
 
-def _check_weights(x: Tensor, w13: serving.PackedExperts, w2: serving.PackedExperts) -> None:
+def _bytes_of(packed: serving.PackedInt8Experts, expert: int) -> Tensor:
+    return unpack_int8_weight(packed.data[expert].unflatten(-1, (16, 4)), packed.N, packed.K)
+
+
+def _check_weights(x: Tensor, w13: AnyExperts, w2: AnyExperts) -> None:
     checks.is_tensor("x", x, 2)
     checks.has_dtype("x", x, checks.FLOAT_DTYPES)
     checks.dense_last_dim("x", x)
     D = x.shape[1]
     for name, packed in (("w13", w13), ("w2", w2)):
-        if not isinstance(packed, serving.PackedExperts):
-            raise TypeError(f"{name} must be PackedExperts, got {type(packed).__name__}")
-        if packed.layout not in LAYOUTS.values():
+        if not isinstance(packed, (serving.PackedExperts, serving.PackedInt8Experts)):
+            raise TypeError(f"{name} must be PackedExperts or PackedInt8Experts, got {type(packed).__name__}")
+        int8 = isinstance(packed, serving.PackedInt8Experts)
+        if packed.layout not in ([INT8_LAYOUT] if int8 else LAYOUTS.values()):
             raise ValueError(f"{name} has the unknown layout {packed.layout!r}")
         checks.is_tensor(name, packed.data, 6)
-        checks.same_dtype({"x": x, name: packed.data})
-        r = packed.data.shape[5] // 16 if x.dtype == torch.float64 else 1 if x.dtype == torch.float32 else 2
-        checks.has_shape(name, packed.data, [packed.E, -(-packed.N // 32), -(-packed.K // 32), 2, 32 // r, 16 * r])
+        (_check_bytes if isinstance(packed, serving.PackedInt8Experts) else _check_floats)(name, packed, x)
         if not packed.data.is_contiguous():
             raise ValueError(f"{name} must be contiguous, got strides {list(packed.data.stride())}")
+    if isinstance(w13, serving.PackedInt8Experts) != isinstance(w2, serving.PackedInt8Experts):
+        raise TypeError(f"w13 and w2 must be of one kind, got {type(w13).__name__} and {type(w2).__name__}")
     if w13.K != D or w13.N % 2:
         raise ValueError(f"w13 must hold weights [2I, {D}] for x of shape {list(x.shape)}, got {[w13.N, w13.K]}")
     if (w2.E, w2.N, w2.K) != (w13.E, D, w13.N // 2):
         raise ValueError(f"w2 must hold weights {[w13.E, D, w13.N // 2]}, got {[w2.E, w2.N, w2.K]}")
 
 
-def _check_bias(name: str, bias: Tensor | None, packed: serving.PackedExperts, dtype: torch.dtype) -> None:
+def _check_floats(name: str, packed: Any, x: Tensor) -> None:
+    checks.same_dtype({"x": x, name: packed.data})
+    r = packed.data.shape[5] // 16 if x.dtype == torch.float64 else 1 if x.dtype == torch.float32 else 2
+    checks.has_shape(name, packed.data, [packed.E, -(-packed.N // 32), -(-packed.K // 32), 2, 32 // r, 16 * r])
+
+
+def _check_bytes(name: str, packed: Any, x: Tensor) -> None:
+    checks.has_dtype(name, packed.data, (torch.int8,))
+    checks.has_shape(name, packed.data, [packed.E, -(-packed.N // 32), -(-packed.K // 64), 2, 16, 64])
+    for part, dtypes in (("sums", (torch.int32,)), ("scale", (torch.float32, torch.float64))):
+        value = getattr(packed, part)
+        checks.is_tensor(f"{name}_{part}", value, 2)
+        checks.has_dtype(f"{name}_{part}", value, dtypes)
+        checks.has_shape(f"{name}_{part}", value, [packed.E, packed.N])
+
+
+def _check_bias(name: str, bias: Tensor | None, packed: AnyExperts, dtype: torch.dtype) -> None:
     if bias is None:
         return
     checks.is_tensor(name, bias, 2)

@@ -9,7 +9,14 @@ from serving.config import ModelConfig, ServerConfig, ServerPlan, check_config
 from serving.layers import AttentionLayer, GdnLayer, KVPool, StatePool, check_chunked, check_layers, check_stored, store_route
 from serving.metadata import AttentionMetadata, GdnMetadata, LocalAttentionMetadata
 from serving.mla import MlaForm, MlaProjections, check_latent_call, check_projections, mla_form
-from serving.packed import PackedConvWeight, PackedExperts, PackedFp8Weight, PackedInt8Weight, PackedWeight
+from serving.packed import (
+    PackedConvWeight,
+    PackedExperts,
+    PackedFp8Weight,
+    PackedInt8Experts,
+    PackedInt8Weight,
+    PackedWeight,
+)
 from serving.registry import BACKENDS, Capabilities, backend_named, backends_for
 from serving.requests import PoolExhausted, RequestPool
 
@@ -33,6 +40,7 @@ __all__ = [
     "PackedConvWeight",
     "PackedExperts",
     "PackedFp8Weight",
+    "PackedInt8Experts",
     "PackedInt8Weight",
     "PackedWeight",
     "PoolExhausted",

@@ -111,6 +111,41 @@ class PackedExperts:
 
 
 @dataclass(frozen=True)
+class PackedInt8Experts:
+    """Immutable packed int8 weights [E, N, K] of one projection of all experts, each packed as a `PackedInt8Weight` is.
+
+    `data` has shape [E, ceil(N/32), ceil(K/64), 2, 16, 64]: the last two dimensions of a packed weight are one here. `sums`
+    [E, N] holds the sums of rows in int32, `scale` [E, N] what they are multiplied with, in float32.
+    """
+
+    data: Tensor
+    sums: Tensor
+    scale: Tensor
+    layout: str
+    E: int
+    N: int
+    K: int
+
+    def tensors(self) -> dict[str, Tensor]:
+        """`data`, `sums` and `scale` themselves, not copies, and `sizes` [2] with N and K."""
+        return {"data": self.data, "sums": self.sums, "scale": self.scale, "sizes": torch.tensor((self.N, self.K))}
+
+    @classmethod
+    def from_tensors(cls, data: Tensor, sums: Tensor, scale: Tensor, sizes: Tensor) -> Self:
+        """What `tensors` gave; nothing is copied. Raises TypeError (types), ValueError (sizes, a shape that they do not have)."""
+        N, K = _sizes_of(sizes)
+        for name, value, dtype in (("data", data, torch.int8), ("sums", sums, torch.int32), ("scale", scale, torch.float32)):
+            if not isinstance(value, Tensor) or value.dtype != dtype:
+                raise TypeError(f"{name} must be a tensor of {dtype}, got {getattr(value, 'dtype', type(value).__name__)}")
+        E = data.shape[0] if data.dim() and len(data) else 1
+        _check_data(data, [E, _blocks(N), -(-K // 64), 2, 16, 64], sizes)
+        for name, value in (("sums", sums), ("scale", scale)):
+            if list(value.shape) != [E, N]:
+                raise ValueError(f"{name} must have shape {[E, N]}, got {list(value.shape)}")
+        return cls(data, sums, scale, "vnni4-n32k64", E, N, K)
+
+
+@dataclass(frozen=True)
 class PackedConvWeight:
     """An immutable packed weight [dim, width] of a depthwise convolution; `data` is [ceil(dim/32), ceil(width/2), 32, 2]."""
 

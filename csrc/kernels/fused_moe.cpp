@@ -3,6 +3,7 @@
 // product is shared by all threads, panel by panel, so that one busy expert keeps them all busy.
 #include "kernels/fused_moe.h"
 
+#include "linear/expert_bytes.h"
 #include "linear/expert_products.h"
 #include "simd/dtypes.h"
 #include "simd/each_vector.h"
@@ -31,19 +32,21 @@ struct Buffers {
   char* packed;    // rows of a projection, as its products read them
   float* rows;     // what a projection gives: [pairs, 2 I], then [pairs, D]
   char* weighted;  // [tokens, D], of the router's weight on the input
+  char* q;         // of int8 experts: the rows of a projection in bytes
+  float* scale;    // ... and their scales
 };
 
 struct Moe {
   const FusedMoeArguments& call;
   int64_t tokens = call.x.sizes[0], D = call.x.sizes[1], experts = call.w13.data.sizes[0];
   int64_t k = call.topk_ids.defined ? call.topk_ids.sizes[1] : 1;
+  bool int8 = call.w13.data.dtype == Dtype::i8;
   int64_t chunk = clamp(kChunkPairs / most(k, 1), 1, tokens);  // of tokens
 
   template <class Engine>
   int64_t most_bytes(const ExpertWeights& weights) const {
     const int64_t blocks = PairSorter::most_blocks(experts, chunk * k);
-    const View none;
-    return (chunk * k / Engine::kRows + 2 * blocks) * Engine{weights, none}.group_bytes();
+    return (chunk * k / Engine::kRows + 2 * blocks) * Engine::group_bytes(weights);
   }
 
   template <class Engine>
@@ -57,6 +60,8 @@ struct Moe {
     buffers.rows = room.take<float>(pairs * most(2 * call.inner, D));
     buffers.weighted =
         room.take<char>(call.apply_router_weight_on_input ? chunk * D * element_size(call.x.dtype) : 0);
+    buffers.q = room.take<char>(int8 ? pairs * most(D, call.inner) : 0);
+    buffers.scale = room.take<float>(int8 ? pairs : 0);
     bytes = room.used;
   }
 
@@ -103,6 +108,21 @@ struct Moe {
     });
   }
 
+  template <class Engine, class Source>
+  void project_rows(const ExpertWeights& weights, int64_t width, const Source& source,
+                    Buffers& buffers) const {
+    const int64_t rows = buffers.sorted.rows;
+    const View out = dense_rows(buffers.rows, Dtype::f32, rows, width);
+    if constexpr (Engine::kOfBytes) {
+      const View q = dense_rows(buffers.q, Dtype::i8, rows, source.columns());
+      const View scale = dense_rows(buffers.scale, Dtype::f32, rows, 1);
+      quantize_rows(source, {q, scale});
+      project(Engine{{weights, out, {q, scale}}}, source, buffers.sorted, buffers.packed);
+    } else {
+      project(Engine{weights, out}, source, buffers.sorted, buffers.packed);
+    }
+  }
+
   template <class T, class Engine>
   void run_chunk(int64_t first, int64_t count, Buffers& buffers) const {
     PairSorter{call.topk_ids, experts, k}.sort(first * k, count * k, buffers.starts, buffers.sorted);
@@ -113,11 +133,8 @@ struct Moe {
       x = call.x;
       x.data = at(call.x, first);
     }
-    const int64_t rows = buffers.sorted.rows;
-    const View h = dense_rows(buffers.rows, Dtype::f32, rows, 2 * call.inner);
-    const View y = dense_rows(buffers.rows, Dtype::f32, rows, D);
-    project(Engine{call.w13, h}, GatheredRows<T>{x, buffers.sorted.pair, k}, buffers.sorted, buffers.packed);
-    project(Engine{call.w2, y}, ActivatedRows{buffers.rows, call.inner}, buffers.sorted, buffers.packed);
+    project_rows<Engine>(call.w13, 2 * call.inner, GatheredRows<T>{x, buffers.sorted.pair, k}, buffers);
+    project_rows<Engine>(call.w2, D, ActivatedRows{buffers.rows, call.inner}, buffers);
     combine<T>(first, count, buffers);
   }
 
@@ -137,6 +154,11 @@ struct Moe {
 void fused_moe(const FusedMoeArguments& call) {
   if (call.out.sizes[0] == 0) return;
   const Moe moe{call};
+  if (moe.int8)
+    return with_float(call.x.dtype, [&](auto element) {
+      using T = decltype(element);
+      kHasByteTiles ? moe.run<T, TileByteExperts>() : moe.run<T, VectorByteExperts>();
+    });
   if (kHasTiles && call.x.dtype == Dtype::bf16) return moe.run<Bf16, TileExperts>();
   with_float(call.x.dtype, [&](auto element) {
     using T = decltype(element);

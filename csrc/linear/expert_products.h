@@ -21,13 +21,16 @@ KP_INLINE int64_t expert_grain(int64_t K, int64_t rate) {
 
 template <class T>
 struct VectorExperts {
+  static constexpr bool kOfBytes = false;
   static constexpr int64_t kRows = kRowBlock;
   const ExpertWeights& weights;
   const View& out;  // [rows, N] f32
   int64_t width = weights.data.sizes[2] * kBlockK;
 
   static int64_t groups(int64_t rows) { return divide_up(rows, kRows); }
-  int64_t group_bytes() const { return 4 * kRows * width; }
+  static int64_t group_bytes(const ExpertWeights& weights) {
+    return 4 * kRows * weights.data.sizes[2] * kBlockK;
+  }
   int64_t panels() const { return weights.data.sizes[1]; }
   int64_t grain() const { return expert_grain(width, 1); }
 
@@ -69,7 +72,17 @@ struct ExpertTiles : PanelTiles<ExpertTiles> {
 // Panels whose sums wait between slices of k: 256 KiB a thread.
 constexpr int64_t kSpillPanels = 16, kSpilledFloats = kPassRows / kPairRows * kBlockFloats;
 
+template <class Tiles>
+void multiply_spilling(const Tiles& product, const char* packed, int64_t first, int64_t rows, int64_t begin,
+                       int64_t end) {
+  auto* spilled = static_cast<float*>(thread_scratch(4 * kSpillPanels * kSpilledFloats));
+  for (int64_t p = begin; p < end; p += kSpillPanels)
+    product.multiply_panels(packed, first, rows, p, least(p + kSpillPanels, end),
+                            spilled - p * kSpilledFloats);
+}
+
 struct TileExperts {
+  static constexpr bool kOfBytes = false;
   static constexpr int64_t kRows = kTileRows;
   const ExpertWeights& weights;
   const View& out;  // [rows, N] f32
@@ -77,7 +90,7 @@ struct TileExperts {
 
   // Pairs of tile rows are read together.
   static int64_t groups(int64_t rows) { return rows <= kRows ? 1 : 2 * divide_up(rows, kPairRows); }
-  int64_t group_bytes() const { return steps * kTileBytes; }
+  static int64_t group_bytes(const ExpertWeights& weights) { return weights.data.sizes[2] * kTileBytes; }
   int64_t panels() const { return weights.data.sizes[1]; }
   int64_t grain() const { return expert_grain(steps * kBlockK, 8); }
 
@@ -89,20 +102,18 @@ struct TileExperts {
       const auto row = source.row(r < live ? first + r : first);
       for (int64_t s = 0; s < steps; ++s) {
         auto* line = reinterpret_cast<Bf16*>(to + s * kTileBytes + r * 64);
-        const int64_t k = s * kBlockK, inside = r < live ? K - k : 0;
-        store(line, row(k, lanes_left(clamp(inside, 0, kLanes))));
-        store(line + kLanes, row(k + kLanes, lanes_left(clamp(inside - kLanes, 0, kLanes))));
+        const int64_t inside = K - s * kBlockK;
+        __builtin_memset(line, 0, 64);
+        if (r >= live) continue;
+        store(line, row(s * kBlockK, lanes_left(inside)));
+        if (inside > kLanes) store(line + kLanes, row(s * kBlockK + kLanes, lanes_left(inside - kLanes)));
       }
     }
   }
 
   void multiply(const ExpertRows& block, const char* packed, int64_t begin, int64_t end) const {
     const View weight = entry_of(weights.data, block.expert), bias = entry_of(weights.bias, block.expert);
-    const ExpertTiles product(weight, bias, out);
-    auto* spilled = static_cast<float*>(thread_scratch(4 * kSpillPanels * kSpilledFloats));
-    for (int64_t p = begin; p < end; p += kSpillPanels)
-      product.multiply_panels(packed, block.first, block.rows, p, least(p + kSpillPanels, end),
-                              spilled - p * kSpilledFloats);
+    multiply_spilling(ExpertTiles(weight, bias, out), packed, block.first, block.rows, begin, end);
   }
 };
 

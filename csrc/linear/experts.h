@@ -141,7 +141,7 @@ struct ActivatedRows {
 
 // All rows of a source times the weights of their experts. An Engine packs rows in groups and multiplies them with
 // panels:
-//   kGroupRows, groups(rows), group_bytes(), grain(), panels()
+//   kRows, groups(rows), group_bytes(weights), weights, grain(), panels()
 //   pack(source, block, i, to)
 //   multiply(block, packed, begin, end)
 template <class Engine, class Source>
@@ -151,7 +151,7 @@ void project(const Engine& engine, const Source& source, SortedPairs& sorted, ch
     sorted.blocks[b].group = groups;
     groups += Engine::groups(sorted.blocks[b].rows);
   }
-  const int64_t bytes = engine.group_bytes();
+  const int64_t bytes = Engine::group_bytes(engine.weights);
   for_each_group(sorted, Engine::kRows, (1 << 19) / bytes + 1, [&](const ExpertRows& block, int64_t i) {
     const int64_t row = i * Engine::kRows;
     engine.pack(source, block.first + row, least(block.rows - row, Engine::kRows),

@@ -6,7 +6,7 @@
 // | unroll       | 4             | quads a turn of the loop: shorter turns stop at half of the peak of VNNI |
 // | kSliceBlocks | 12            | 768 k of a panel (24 KiB) and of a row block (6 KiB with VNNI) stay in L1 |
 // | kGroupRows   | 96            | rows that share one reading of a slice of the weights ...                |
-// | kDeepBlocks  | 64 / 32       | ... of which 4096 k (2048 without VNNI: 384 KiB) stay in L2; sums wait   |
+// | kDeepByteBlocks | 64 / 32    | ... of which 4096 k (2048 without VNNI: 384 KiB) stay in L2; sums wait   |
 // | kRunPanels   | 64            | ... for as many panels at a time: waiting sums of 768 KiB a thread       |
 // | kStreamAhead | 16 KiB        | one row block: how far the weight stream is prefetched                   |
 // | kChunkRows   | 1024          | bounds the copy of x at 1 KiB of memory for each k (2 without VNNI)      |
@@ -21,7 +21,7 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 constexpr int kByteRows = kVectorBytes == 64 ? 8 : kRowBlock;
-constexpr int64_t kSliceBlocks = 12, kDeepBlocks = 64 / kQuadDwords;
+constexpr int64_t kSliceBlocks = 12, kDeepByteBlocks = 64 / kQuadDwords;
 constexpr int64_t kBlockQuads = kByteBlockWidth / 4;
 
 KP_PATH(int8_vectors_few);
@@ -151,14 +151,14 @@ struct VectorInt8 {
 
   // Rows in groups, panels in runs, k in deep slices.
   void multiply_many(const RowChunk& chunk, int64_t begin, int64_t end) const {
-    const int64_t run = blocks > kDeepBlocks ? least(end - begin, kRunPanels) : 1;
+    const int64_t run = blocks > kDeepByteBlocks ? least(end - begin, kRunPanels) : 1;
     auto* kept = static_cast<int32_t*>(thread_scratch(4 * run * kGroupRows * kPanelColumns));
     for (int64_t group = 0; group < chunk.rows; group += kGroupRows) {
       const int64_t live = least(chunk.rows - group, kGroupRows);
       for (int64_t first = begin; first < end; first += run)
-        for (int64_t from = 0; from < blocks; from += kDeepBlocks)
+        for (int64_t from = 0; from < blocks; from += kDeepByteBlocks)
           for (int64_t p = first; p < least(first + run, end); ++p)
-            multiply_group(chunk, group, live, p, from, least(from + kDeepBlocks, blocks),
+            multiply_group(chunk, group, live, p, from, least(from + kDeepByteBlocks, blocks),
                            kept + (p - first) * kGroupRows * kPanelColumns);
     }
   }
@@ -168,7 +168,7 @@ struct VectorInt8 {
       mark(paths::int8_vectors_few);
       return multiply_few(chunk, begin, end);
     }
-    mark(blocks > kDeepBlocks ? paths::int8_vectors_slices : paths::int8_vectors_many);
+    mark(blocks > kDeepByteBlocks ? paths::int8_vectors_slices : paths::int8_vectors_many);
     multiply_many(chunk, begin, end);
   }
 

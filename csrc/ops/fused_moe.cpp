@@ -4,20 +4,46 @@
 #include <cmath>
 
 #include "core/operator.h"
-#include "linear/packed_weight.h"
+#include "linear/int8_weight.h"
 
 namespace kernelpair {
 namespace {
 
-// A stack of E packed weights [N, K], as pack_linear_weight leaves each, its last two dimensions as one.
-void check_experts(Arg data, int64_t E, int64_t N, int64_t K) {
-  check_rank(data, 6);
-  KP_CHECK_VALUE(data.view.sizes[0] == E && E >= 1, data.name, " holds ", data.view.sizes[0],
-                 " experts, expected ", E);
-  const auto shape = packed_weight_shape(N, K, data.view.dtype);
-  check_shape(data, {E, shape[0], shape[1], shape[2], shape[3], shape[4] * shape[5]});
-  check_contiguous(data);
-}
+// A stack of E packed weights [N, K], as pack_linear_weight or pack_int8_weight leave each, the last two dimensions
+// as one; of int8 with the sums and scales of its rows.
+struct Stack {
+  const char *name, *sums_name, *scale_name;
+  View data, sums, scale;
+
+  Stack(const char* of_data, const char* of_sums, const char* of_scale, const Tensor& data_in,
+        const std::optional<Tensor>& sums_in, const std::optional<Tensor>& scale_in)
+      : name(of_data),
+        sums_name(of_sums),
+        scale_name(of_scale),
+        data(view_of(name, data_in)),
+        sums(view_of(sums_name, sums_in)),
+        scale(view_of(scale_name, scale_in)) {}
+
+  void check(const View& x, int64_t E, int64_t N, int64_t K) const {
+    const bool int8 = data.dtype == Dtype::i8;
+    check_rank({name, data}, 6);
+    if (int8)
+      check_int8_sizes(N, K);
+    else
+      check_same_dtype({name, data}, {{"x", x}});
+    KP_CHECK_VALUE(data.sizes[0] == E && E >= 1, name, " holds ", data.sizes[0], " experts, expected ", E);
+    const auto shape = int8 ? int8_weight_shape(N, K) : packed_weight_shape(N, K, data.dtype);
+    check_shape({name, data}, {E, shape[0], shape[1], shape[2], shape[3], shape[4] * shape[5]});
+    check_contiguous({name, data});
+    KP_CHECK_TYPE(sums.defined == int8 && scale.defined == int8, sums_name, " and ", scale_name,
+                  " belong to an int8 ", name, ", and to no other");
+    if (!int8) return;
+    check_dtype({sums_name, sums}, {Dtype::i32});
+    check_shape({sums_name, sums}, {E, N});
+    check_dtype({scale_name, scale}, {Dtype::f32});
+    check_shape({scale_name, scale}, {E, N});
+  }
+};
 
 void check_bias(Arg bias, int64_t E, int64_t N, Dtype call_dtype) {
   if (!bias.view.defined) return;
@@ -31,14 +57,16 @@ void check_bias(Arg bias, int64_t E, int64_t N, Dtype call_dtype) {
 
 // Tensors that a call views, all checked.
 struct Experts {
-  View x, w13, w2, b13, b2;
+  View x;
+  Stack w13, w2;
+  View b13, b2;
   int64_t E, D, inner;
 
-  Experts(const Tensor& x_in, const Tensor& w13_in, const Tensor& w2_in, int64_t I,
+  Experts(const Tensor& x_in, const Stack& gate_up, const Stack& down, int64_t I,
           const std::optional<Tensor>& b13_in, const std::optional<Tensor>& b2_in)
       : x(view_of("x", x_in)),
-        w13(view_of("w13", w13_in)),
-        w2(view_of("w2", w2_in)),
+        w13(gate_up),
+        w2(down),
         b13(view_of("b13", b13_in)),
         b2(view_of("b2", b2_in)),
         inner(I) {
@@ -48,11 +76,11 @@ struct Experts {
     D = x.sizes[1];
     KP_CHECK_VALUE(D >= 1, "x must have a column, got shape ", shape_of(x));
     KP_CHECK_VALUE(inner >= 1 && inner <= INT64_MAX / 2, "I must be at least 1, got ", inner);
-    check_same_dtype({"w13", w13}, {{"x", x}, {"w2", w2}});
-    check_rank({"w13", w13}, 6);
-    E = w13.sizes[0];
-    check_experts({"w13", w13}, E, 2 * inner, D);
-    check_experts({"w2", w2}, E, D, inner);
+    check_rank({"w13", w13.data}, 6);
+    check_same_dtype({"w13", w13.data}, {{"w2", w2.data}});
+    E = w13.data.sizes[0];
+    w13.check(x, E, 2 * inner, D);
+    w2.check(x, E, D, inner);
     check_bias({"b13", b13}, E, 2 * inner, x.dtype);
     check_bias({"b2", b2}, E, D, x.dtype);
   }
@@ -75,17 +103,20 @@ void check_routing(Arg weights, Arg ids, int64_t T, int64_t E, bool on_input) {
     }
 }
 
-Tensor fused_moe(const Tensor& x_in, const Tensor& w13, const Tensor& w2, int64_t I, const Tensor& weights_in,
-                 const Tensor& ids_in, const std::optional<Tensor>& b13, const std::optional<Tensor>& b2,
-                 bool apply_router_weight_on_input) {
-  const Experts experts(x_in, w13, w2, I, b13, b2);
+Tensor fused_moe(const Tensor& x_in, const Tensor& w13, const std::optional<Tensor>& w13_sums,
+                 const std::optional<Tensor>& w13_scale, const Tensor& w2,
+                 const std::optional<Tensor>& w2_sums, const std::optional<Tensor>& w2_scale, int64_t I,
+                 const Tensor& weights_in, const Tensor& ids_in, const std::optional<Tensor>& b13,
+                 const std::optional<Tensor>& b2, bool apply_router_weight_on_input) {
+  const Experts experts(x_in, {"w13", "w13_sums", "w13_scale", w13, w13_sums, w13_scale},
+                        {"w2", "w2_sums", "w2_scale", w2, w2_sums, w2_scale}, I, b13, b2);
   const View weights = view_of("topk_weights", weights_in), ids = view_of("topk_ids", ids_in), none;
   const int64_t T = experts.x.sizes[0];
   check_routing({"topk_weights", weights}, {"topk_ids", ids}, T, experts.E, apply_router_weight_on_input);
   Tensor out = new_tensor({T, experts.D}, experts.x.dtype);
   kernels::fused_moe({.x = experts.x,
-                      .w13 = {experts.w13, none, none, experts.b13},
-                      .w2 = {experts.w2, none, none, experts.b2},
+                      .w13 = {experts.w13.data, experts.w13.sums, experts.w13.scale, experts.b13},
+                      .w2 = {experts.w2.data, experts.w2.sums, experts.w2.scale, experts.b2},
                       .inner = I,
                       .topk_weights = weights,
                       .topk_ids = ids,
@@ -96,9 +127,12 @@ Tensor fused_moe(const Tensor& x_in, const Tensor& w13, const Tensor& w2, int64_
   return out;
 }
 
-Tensor shared_expert(const Tensor& x_in, const Tensor& w13, const Tensor& w2, int64_t I,
+Tensor shared_expert(const Tensor& x_in, const Tensor& w13, const std::optional<Tensor>& w13_sums,
+                     const std::optional<Tensor>& w13_scale, const Tensor& w2,
+                     const std::optional<Tensor>& w2_sums, const std::optional<Tensor>& w2_scale, int64_t I,
                      const std::optional<Tensor>& routed_in, double routed_scaling_factor) {
-  const Experts experts(x_in, w13, w2, I, {}, {});
+  const Experts experts(x_in, {"w13", "w13_sums", "w13_scale", w13, w13_sums, w13_scale},
+                        {"w2", "w2_sums", "w2_scale", w2, w2_sums, w2_scale}, I, {}, {});
   KP_CHECK_VALUE(experts.E == 1, "w13 must hold one expert, got ", experts.E);
   const View routed = view_of("routed", routed_in), none;
   const int64_t T = experts.x.sizes[0];
@@ -111,8 +145,8 @@ Tensor shared_expert(const Tensor& x_in, const Tensor& w13, const Tensor& w2, in
   }
   Tensor out = new_tensor({T, experts.D}, experts.x.dtype);
   kernels::fused_moe({.x = experts.x,
-                      .w13 = {experts.w13, none, none, none},
-                      .w2 = {experts.w2, none, none, none},
+                      .w13 = {experts.w13.data, experts.w13.sums, experts.w13.scale, none},
+                      .w2 = {experts.w2.data, experts.w2.sums, experts.w2.scale, none},
                       .inner = I,
                       .topk_weights = none,
                       .topk_ids = none,
@@ -125,15 +159,16 @@ Tensor shared_expert(const Tensor& x_in, const Tensor& w13, const Tensor& w2, in
 
 }  // namespace
 
-KP_OPERATOR(
-    fused_moe,
-    "(Tensor x, Tensor w13, Tensor w2, int I, Tensor topk_weights, Tensor topk_ids, Tensor? b13=None, "
-    "Tensor? b2=None, bool apply_router_weight_on_input=False) -> Tensor",
-    "x.new_empty(x.shape)");
-KP_OPERATOR(
-    shared_expert,
-    "(Tensor x, Tensor w13, Tensor w2, int I, Tensor? routed=None, float routed_scaling_factor=1.0) -> "
-    "Tensor",
-    "x.new_empty(x.shape)");
+KP_OPERATOR(fused_moe,
+            "(Tensor x, Tensor w13, Tensor? w13_sums, Tensor? w13_scale, Tensor w2, Tensor? w2_sums, Tensor? "
+            "w2_scale, int I, "
+            "Tensor topk_weights, Tensor topk_ids, Tensor? b13=None, Tensor? b2=None, bool "
+            "apply_router_weight_on_input=False) -> Tensor",
+            "x.new_empty(x.shape)");
+KP_OPERATOR(shared_expert,
+            "(Tensor x, Tensor w13, Tensor? w13_sums, Tensor? w13_scale, Tensor w2, Tensor? w2_sums, Tensor? "
+            "w2_scale, int I, "
+            "Tensor? routed=None, float routed_scaling_factor=1.0) -> Tensor",
+            "x.new_empty(x.shape)");
 
 }  // namespace kernelpair

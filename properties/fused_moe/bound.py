@@ -6,6 +6,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Bound, Inputs, Outputs
 from properties.fused_moe.cases import MoeCase, unpacked
 from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
+from reference.quantize_rows_int8 import LEAST_RANGE, quantize_rows_int8
 
 SILU_ERROR = 2.0**-17  # of itself, as a silu may err
 SMALLEST = 2.0**-110  # what silu of a very negative gate may flush, times any up
@@ -23,6 +24,11 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs) -> Bound:
       and a bias errs by g(I + 4) (|w2| |a| + |b2|): together dy.
     - Each w_j y_j may be rounded once in a 16-bit call, k of them are summed in float32, and the result is rounded.
 
+    With int8 weights the rows of x are quantized by bits that are fixed, and sums are exact: h rounds g(2) (|w13 x| + |b13|).
+    a may differ by alpha before it is quantized. Its scale s = max |a| / 127 moves by delta = max alpha / max |a|, a code
+    r = a / s by omega = (alpha / s + delta |r|) / (1 - delta), so that F codes can flip, and
+    dy = delta |y| + h8(w2 s (1 + delta) F) + 2 g(2) (|y| + |b2|).
+
     In the exact mode nothing of that rounds but w_j y_j and the result: u (|ref| + [16-bit] sum_j |w_j y_j|).
     """
     dtype: torch.dtype = getattr(torch, case.dtype)
@@ -34,7 +40,7 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs) -> Bound:
     for expert in ids[ids >= 0].unique().tolist():
         tokens, places = (ids == expert).nonzero(as_tuple=True)
         b13, b2 = (given[name][expert] if given.get(name) is not None else 0.0 for name in ("b13", "b2"))
-        y, dy, of_y = _of_expert(x[tokens], w13[expert], w2[expert], b13, b2, u_a)
+        y, dy, of_y = _of_expert(x[tokens], w13[expert], w2[expert], b13, b2, u_a, case.int8)
         share = weights[tokens, places].abs()[:, None]
         error.index_add_(0, tokens, share * (dy + u_a * (y + dy)))
         size.index_add_(0, tokens, share * y)
@@ -59,22 +65,47 @@ def _rows(case: MoeCase, given: Inputs) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _of_expert(
-    x: Tensor, w13: Tensor, w2: Tensor, b13: Tensor | float, b2: Tensor | float, u_a: float
+    x: Tensor, w13: Tensor, w2: Tensor, b13: Tensor | float, b2: Tensor | float, u_a: float, int8: bool
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """|y|, its error, and the sizes of its terms summed, for rows of one expert."""
     D, inner = x.shape[1], w2.shape[1]
-    magnitude = abs(b13) if isinstance(b13, float) else b13.abs()
-    eta_gate, eta_up = (accumulation_error(D + 4) * (x.abs() @ w13.abs().T + magnitude)).chunk(2, dim=-1)
-    gate, up = (x @ w13.T + b13).chunk(2, dim=-1)
+    if int8:
+        x = _as_quantized(x)
+    products, bias = x @ w13.T, torch.as_tensor(b13)
+    sizes = accumulation_error(2) * products.abs() if int8 else accumulation_error(D + 4) * (x.abs() @ w13.abs().T)
+    eta_gate, eta_up = (sizes + accumulation_error(2 if int8 else D + 4) * bias.abs()).chunk(2, dim=-1)
+    gate, up = (products + bias).chunk(2, dim=-1)
     s = torch.sigmoid(gate)
     silu, slope = gate * s, s * (1 + gate * (1 - s))
     a = silu * up
     alpha = (slope.abs() * eta_gate + eta_gate**2 / 4) * (up.abs() + eta_up) + silu.abs() * eta_up
     alpha = (1 + u_a) * (alpha + (SILU_ERROR + 2.0**-22 + u_a) * a.abs()) + SMALLEST
-    magnitude = abs(b2) if isinstance(b2, float) else b2.abs()
-    terms = a.abs() @ w2.abs().T + magnitude
+    bias = torch.as_tensor(b2)
+    if int8:
+        return _of_bytes(a, alpha, w2, bias)
+    terms = a.abs() @ w2.abs().T + bias.abs()
     dy = signed_sum(alpha, w2) + accumulation_error(inner + 4) * terms
-    return (a @ w2.T + b2).abs(), dy, terms
+    return (a @ w2.T + bias).abs(), dy, terms
+
+
+def _as_quantized(rows: Tensor) -> Tensor:
+    """What the quantizer makes of rows: its bits are fixed."""
+    q, scale, _ = quantize_rows_int8(rows)
+    return q.double() * scale.double()[:, None]
+
+
+def _of_bytes(a: Tensor, alpha: Tensor, w2: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same behind a quantizer: its scale follows max |a|, and codes flip where a lies near a half."""
+    largest = a.abs().amax(-1, keepdim=True).clamp_min(LEAST_RANGE)
+    s, delta = largest / 127, alpha.amax(-1, keepdim=True) / largest
+    r = a / s
+    omega = (alpha / s + delta * r.abs()) / (1 - delta)
+    flips = torch.maximum((r + omega).round() - r.round(), r.round() - (r - omega).round())
+    quantized = _as_quantized(a)
+    y = quantized @ w2.T
+    size = y.abs() + bias.abs()
+    dy = delta * y.abs() + signed_sum(s * (1 + delta) * flips, w2) + 2 * accumulation_error(2) * size
+    return (y + bias).abs(), dy, quantized.abs() @ w2.abs().T + bias.abs()
 
 
 def signed_sum(errors: Tensor, weights: Tensor) -> Tensor:

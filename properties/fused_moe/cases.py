@@ -15,7 +15,7 @@ from kernelpair.call.values import generator, permutation, poison_value, small_i
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared.strategies import any_of, around, between, common, either, together
-from serving import PackedExperts
+from serving import PackedExperts, PackedInt8Experts
 
 TOKENS = (1, 2, 5, 3, 33, 65, 0, 17)
 EXPERTS = (1, 2, 8, 3, 64)
@@ -28,10 +28,12 @@ ROUTES = ("random", "pads", "ascending", "constant", "twice")
 MAGNITUDES = (1.0, 1e-2, 8.0)  # of x
 GATE = 32.0  # from here on silu(g) = g
 ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
+INT8_LAYOUT = "vnni4-n32k64"
 ROWS_APART = tuple(kind for kind in READ_ONLY if kind != "expanded")  # every expert has a bias of its own
 LAYOUTS = {
     "x": READ_ONLY, "w13": ("offset",), "w2": ("offset",), "topk_weights": ANY_STRIDES, "topk_ids": ANY_STRIDES,
     "b13": ROWS_APART, "b2": ROWS_APART, "routed": READ_ONLY,
+    "w13_sums": ROWS_APART, "w13_scale": ROWS_APART, "w2_sums": ROWS_APART, "w2_scale": ROWS_APART,
 }  # fmt: skip
 
 
@@ -53,6 +55,8 @@ class MoeCase(Case):
     factor: float = 1.0
     route: Literal["random", "pads", "ascending", "constant", "twice"] = "random"
     """`pads`: a third of the ids is -1, their weights NaN. `constant`: one expert for all. `twice`: a row names it k times."""
+    int8: bool = False
+    """Weights of bytes; rows are quantized before each projection."""
     values: Literal["uniform", "exact"] = "uniform"
     """`exact`: gates of 32 or 64, whole ups and weights, router weights that are powers of 2: only last roundings are left."""
     magnitude: float = 1.0
@@ -72,6 +76,7 @@ FIELDS = together({
     "routed": either,
     "factor": any_of(1.0, 2.5, -0.5),
     "route": any_of(*ROUTES),
+    "int8": any_of(False, False, True),
     "values": any_of("uniform", "exact", "uniform"),
     "magnitude": any_of(*MAGNITUDES),
 })  # fmt: skip
@@ -107,6 +112,8 @@ def completed(fields: dict[str, Any], tokens: int, experts: int, topk: int, D: i
         fields, experts, topk = fields | plain, 1, 1
     else:
         fields = fields | {"routed": False, "factor": 1.0}
+    if fields["int8"] and D == 1:
+        fields = fields | {"values": "uniform"}  # an exact row has a 32 and a 127
     magnitude = fields["magnitude"] if fields["values"] == "uniform" else 1.0
     on_input = fields["on_input"] and topk == 1
     return MoeCase(**fields | {
@@ -164,8 +171,10 @@ def _layers(case: MoeCase, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def _x(case: MoeCase, dtype: torch.dtype) -> Tensor:
     if case.values == "uniform":
         return uniform(case.seed, "x", (case.tokens, case.D), dtype, case.magnitude)
-    x = small_integers(case.seed, "x", (case.tokens, case.D), dtype)
+    x = small_integers(case.seed, "x", (case.tokens, case.D), dtype, 127 if case.int8 else 2)
     x[:, case.seed % case.D] = GATE
+    if case.int8:
+        x[:, (case.seed + 1) % case.D] = 127.0
     return x
 
 
@@ -176,24 +185,49 @@ def _bias(case: MoeCase, name: str, kind: str, width: int, dtype: torch.dtype) -
     if case.values == "uniform":
         return uniform(case.seed, name, (case.experts, width), dtype)
     bias = small_integers(case.seed, name, (case.experts, width), dtype)
-    if name == "b13":
+    if name == "b13" and case.int8:  # all gates of an expert alike, and no up above 127
+        bias[:] = GATE * (bias[:, :1] > 0) * (not case.on_input)
+        bias[:, case.I :] = 0.0
+    elif name == "b13":
         bias[:, : case.I] = GATE * (bias[:, : case.I] > 0) * (not case.on_input)  # gates stay powers of 2
     return bias
+
+
+def _bytes(case: MoeCase, name: str, N: int, K: int) -> Inputs:
+    """A packed stack of int8 weights with sums and scales, of sizes as float ones have."""
+    shape, drawn = (case.experts, N, K), generator(case.seed, name)
+    exact, scale = case.values == "exact", torch.ones(case.experts, N)
+    if not exact:
+        weight = torch.from_numpy(drawn.integers(-128, 127, size=shape, dtype="int8", endpoint=True))
+        scale = (1 + uniform(case.seed, f"{name}_scale", shape[:2]) / 2) * min(1.0, (4 if name == "w13" else 2) / K**0.5) / 128
+    elif name == "w2":
+        weight = small_integers(case.seed, name, shape, torch.int8)
+        scale = torch.exp2(-torch.from_numpy(drawn.integers(7, 10, size=shape[:2])).float())
+    else:  # one-hot rows: gates read the 32, ups any column, one of them the 127
+        columns = torch.from_numpy(drawn.integers(0, K, size=shape[:2]))
+        columns[:, : case.I] = case.seed % K
+        columns[:, case.I + case.seed % case.I] = (case.seed + 1) % K
+        weight = torch.nn.functional.one_hot(columns, K).to(torch.int8)
+    stack = reference.PackedInt8Experts.pack(weight, scale)
+    return {name: stack.data, f"{name}_sums": stack.sums, f"{name}_scale": stack.scale}
 
 
 def inputs(case: MoeCase) -> Inputs:
     """Experts that nobody asks for hold poison, in their biases too."""
     dtype: torch.dtype = getattr(torch, case.dtype)
-    w13, w2 = _layers(case, dtype)
     ids = _ids(case)
     b13, b2 = _bias(case, "b13", case.b13, 2 * case.I, dtype), _bias(case, "b2", case.b2, case.D, dtype)
+    if case.int8:
+        stacks = _bytes(case, "w13", 2 * case.I, case.D) | _bytes(case, "w2", case.D, case.I)
+    else:
+        stacks = packed(*_layers(case, dtype))
     if case.form == "moe":
         idle = torch.ones(case.experts, dtype=torch.bool)
         idle[ids[ids >= 0]] = False
-        for stack in (w13, w2, b13, b2):
+        for stack in (*stacks.values(), b13, b2):
             if stack is not None:
                 stack[idle] = poison_value(case.poison, stack.dtype)
-    given: Inputs = {"form": case.form, "dtype": case.dtype, "x": _x(case, dtype), **packed(w13, w2), "D": case.D, "I": case.I}
+    given: Inputs = {"form": case.form, "dtype": case.dtype, "x": _x(case, dtype), **stacks, "D": case.D, "I": case.I}
     if case.form == "shared":
         routed = uniform(case.seed, "routed", (case.tokens, case.D), dtype) if case.routed else None
         if routed is not None and case.values == "exact":
@@ -211,20 +245,35 @@ def packed(w13: Tensor, w2: Tensor) -> Inputs:
 
 
 def unpacked(case: MoeCase, given: Inputs) -> tuple[Tensor, Tensor]:
-    """Both stacks as they were."""
-    sizes = {"w13": (2 * case.I, case.D), "w2": (case.D, case.I)}
-    w13, w2 = (reference.PackedExperts(given[name], ANY_LAYOUT, case.experts, N, K).unpack() for name, (N, K) in sizes.items())
+    """Both stacks as they were; of int8, what they stand for, in float64."""
+    E, D, inner = case.experts, case.D, case.I
+    w13, w2 = (_unpacked(given, name, E, N, K) for name, N, K in (("w13", 2 * inner, D), ("w2", D, inner)))
     return w13, w2
 
 
-def _experts(given: Inputs, layout: str | None) -> dict[str, Any]:
-    """Both packed stacks that their parts make; without a layout plain tensors in their places. There are
-    as many experts as the stacks say."""
-    w13, w2, D, inner = (given.pop(name) for name in ("w13", "w2", "D", "I"))
-    if layout is None or not isinstance(w13, Tensor) or not isinstance(w2, Tensor):
-        return {"w13": w13, "w2": w2}
-    E13, E2 = (len(data) if data.dim() else 1 for data in (w13, w2))
-    return {"w13": PackedExperts(w13, layout, E13, 2 * inner, D), "w2": PackedExperts(w2, layout, E2, D, inner)}
+def _unpacked(given: Inputs, name: str, E: int, N: int, K: int) -> Tensor:
+    scale = given.get(f"{name}_scale")
+    if scale is None:
+        return reference.PackedExperts(given[name], ANY_LAYOUT, E, N, K).unpack()
+    codes = reference.PackedInt8Experts(given[name], given[f"{name}_sums"], scale, INT8_LAYOUT, E, N, K).unpack()
+    return codes.double() * scale.double()[..., None]
+
+
+def _experts(given: dict[str, Any], layout: str | None) -> dict[str, Any]:
+    """Both packed stacks that their parts make; without a layout plain tensors in their places. There are as many experts as the
+    stacks say."""
+    D, inner = given.pop("D"), given.pop("I")
+    made: dict[str, Any] = {}
+    for name, N, K in (("w13", 2 * inner, D), ("w2", D, inner)):
+        parts = [given.pop(f"{name}_{part}") for part in ("sums", "scale") if f"{name}_{part}" in given]
+        made[name] = data = given.pop(name)
+        if layout is not None and isinstance(data, Tensor):
+            E = len(data) if data.dim() else 1
+            tag = INT8_LAYOUT if parts and layout == ANY_LAYOUT else layout
+            made[name] = PackedExperts(data, tag, E, N, K)
+            if parts:
+                made[name] = PackedInt8Experts(data, parts[0], parts[1], tag, E, N, K)
+    return made
 
 
 def call_reference(form: str, dtype: str, layout: str | None = ANY_LAYOUT, **given: Any) -> Tensor:
@@ -272,6 +321,10 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "the shared form with what was routed": lambda case: case.routed and case.factor != 1.0,
     "partial panels of up": lambda case: case.I % 32 > 0,
     "partial panels of down": lambda case: case.D % 32 > 0,
+    "int8 weights": lambda case: case.int8 and case.pairs > 0,
+    "int8 weights and exact values": lambda case: case.int8 and case.values == "exact" and case.pairs > 2,
+    "int8 weights of the shared form": lambda case: case.int8 and case.form == "shared",
+    "int8 weights with biases and pads": lambda case: case.int8 and bool(case.b13) and case.route == "pads",
     "exact values": lambda case: case.values == "exact" and case.pairs > 0,
     "misaligned weights": lambda case: case.layout.get("w13") == "offset" and case.layout.get("w2") == "offset",
 }
@@ -283,6 +336,7 @@ MEASURES: dict[str, Callable[[Any], int]] = {
     "blocks": lambda case: max(case.D, case.I) // 32,
     "steps": lambda case: max(case.D, case.I) // 32,
     "elements": lambda case: case.tokens * case.D,
+    "quads": lambda case: max(case.D, case.I) // 4,
     "bytes": lambda case: case.D * case.I,
     "ahead": lambda case: case.D * case.I,
 }

@@ -9,8 +9,9 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
-from properties.fused_moe.cases import MoeCase, packed, unpacked
+from properties.fused_moe.cases import MoeCase
 
+STACKS = ("w13", "w2", "w13_sums", "w13_scale", "w2_sums", "w2_scale")
 ROWS = ("x", "topk_weights", "topk_ids", "routed")
 
 
@@ -48,7 +49,7 @@ def _relabelled(case: MoeCase, session: Session) -> None:
     given, order = session.inputs(), permutation(case.seed, "experts", case.experts)
     ids = given["topk_ids"].long()
     label = torch.where(ids < 0, ids, order[ids.clamp_min(0)]).to(given["topk_ids"].dtype)
-    stacks = {name: given[name][order.argsort()] for name in ("w13", "w2", "b13", "b2") if given[name] is not None}
+    stacks = {name: given[name][order.argsort()] for name in (*STACKS, "b13", "b2") if given.get(name) is not None}
     _again(case, session, stacks | {"topk_ids": label}, "experts relabelled")
 
 
@@ -83,13 +84,13 @@ def _dense_layer(case: MoeCase, session: Session) -> None:
     given, experts = session.inputs(), case.experts
     hit = given["topk_ids"]
     expert = int(hit[hit >= 0][0])
-    w13, w2 = (stack[expert : expert + 1] for stack in unpacked(case, given))
+    single = {name: given[name][expert : expert + 1].clone() for name in STACKS if name in given}
     ids = torch.arange(case.tokens * case.topk).reshape(case.tokens, case.topk) % experts
-    copies = packed(w13.expand(experts, -1, -1), w2.expand(experts, -1, -1))
+    copies = {name: stack.repeat(experts, *[1] * (stack.dim() - 1)) for name, stack in single.items()}
     many = {"topk_ids": ids, "topk_weights": torch.full(ids.shape, 2.0) / 2 / case.topk, "b13": None, "b2": None}
     plain = {"b13": "", "b2": "", "route": "ascending", "on_input": False, "values": "uniform"}
     call = session.run(_plain(case, **plain), given | copies | many | {"apply_router_weight_on_input": False})
-    shared = {"form": "shared", "dtype": case.dtype, "x": given["x"], **packed(w13, w2), "D": case.D, "I": case.I,
+    shared = {"form": "shared", "dtype": case.dtype, "x": given["x"], **single, "D": case.D, "I": case.I,
               "routed": None, "routed_scaling_factor": 1.0}  # fmt: skip
     one = session.run(_plain(case, form="shared", experts=1, topk=1, **plain | {"route": "constant"}), shared)
     tolerance = call.bound_of("out") + one.bound_of("out") + 2.0**-22 * one.outputs["out"].double().abs()
@@ -173,7 +174,11 @@ RELATIONS = {
     "on_input": Relation(
         _on_input, "a weight of 1 on the input changes nothing, bit for bit", lambda case: _moe(case) and case.topk == 1
     ),
-    "nan": Relation(_nan_stays, "NaN in a row of x stays in its row", lambda case: case.tokens > 0),
+    "nan": Relation(
+        _nan_stays,
+        "NaN in a row of x stays in its row",
+        lambda case: case.tokens > 0 and case.layout.get("x") != "expanded",
+    ),
     "nothing": Relation(
         _nothing_routed, "zeros that were routed equal none", lambda case: case.form == "shared" and not case.routed
     ),

@@ -31,6 +31,7 @@ PLANTED = {  # id -> file, text, what stands there instead
     "conv-weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedConv", "@dataclass\nclass PackedConv"),
     "sizes-of-blocks": ("packed.py", "torch.tensor([self.N, self.K])", "torch.tensor([self.N, -(-self.K // 32) * 32])"),
     "expert-sizes-unchecked": ("packed.py", "_check_data(data, [E, _blocks(N), _blocks(K), 2, 32 // r, 16 * r], sizes)", "pass"),
+    "int8-expert-sizes-unchecked": ("packed.py", "_check_data(data, [E, _blocks(N), -(-K // 64), 2, 16, 64], sizes)", "pass"),
     "conv-sizes-unchecked": ("packed.py", "_check_data(data, [_blocks(dim), (width + 1) // 2, 32, 2], sizes)", "pass"),
     "window-by-default": ("layers.py", "sliding_window: int = -1", "sliding_window: int = 0"),
     "keys-of-any-dtype": ("layers.py", "        if not fits:", "        if fits is None:"),

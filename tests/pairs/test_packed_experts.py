@@ -53,6 +53,46 @@ def test_tensors_of_other_sizes_are_refused(side: ModuleType) -> None:
 
 
 @BOTH
+def test_int8_experts_keep_every_bit(side: ModuleType) -> None:
+    weight, scale = torch.randint(-128, 128, (3, 34, 70), dtype=torch.int8), torch.rand(3, 34)
+    packed = side.PackedInt8Experts.pack(weight, scale)
+    assert (packed.E, packed.N, packed.K, packed.layout) == (3, 34, 70, "vnni4-n32k64")
+    assert torch.equal(packed.unpack(), weight) and torch.equal(packed.sums, weight.sum(-1, dtype=torch.int32))
+    assert side.PackedInt8Experts.from_tensors(**packed.tensors()) == packed
+    with pytest.raises(FrozenInstanceError):
+        packed.E = 2
+
+
+@BOTH
+def test_int8_tensors_of_other_sizes_are_refused(side: ModuleType) -> None:
+    packed = side.PackedInt8Experts.pack(torch.ones(2, 64, 64, dtype=torch.int8), torch.ones(2, 64))
+    tensors = packed.tensors()
+    for name, value, error in (("sizes", torch.tensor([64, 65]), ValueError), ("sums", packed.sums[:1], ValueError),
+                               ("scale", packed.scale.double(), TypeError), ("data", None, TypeError)):  # fmt: skip
+        with pytest.raises(error, match="data" if name == "sizes" else name):
+            side.PackedInt8Experts.from_tensors(**tensors | {name: value})
+
+
+@BOTH
+def test_what_int8_experts_cannot_be_packed_of(side: ModuleType) -> None:
+    weight, scale = torch.ones(2, 3, 4, dtype=torch.int8), torch.ones(2, 3)
+    for wrong, error, name in (
+        ((weight.float(), scale), TypeError, "weight"), ((weight, scale.double()), TypeError, "scale"),
+        ((weight, scale[:1]), ValueError, "scale"), ((weight[0], scale), ValueError, "weight"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=name):
+            side.PackedInt8Experts.pack(*wrong)
+
+
+@BOTH
+def test_both_stacks_are_of_one_kind(side: ModuleType) -> None:
+    floats, scale = side.PackedExperts.pack(torch.ones(1, 4, 3)), torch.ones(1, 6)
+    int8 = side.PackedInt8Experts.pack(torch.ones(1, 6, 4, dtype=torch.int8), scale)
+    with pytest.raises(TypeError, match="w13"):
+        side.fused_moe(torch.ones(1, 4), int8, floats, ONE, ID)
+
+
+@BOTH
 def test_what_cannot_be_packed(side: ModuleType) -> None:
     for wrong, error in ((torch.ones(2, 2), ValueError), (torch.ones(0, 2, 2), ValueError), (torch.ones(1, 0, 2), ValueError),
                          (torch.ones(1, 2, 2, dtype=torch.int8), TypeError), (None, TypeError)):  # fmt: skip
@@ -64,7 +104,7 @@ def test_what_cannot_be_packed(side: ModuleType) -> None:
 def test_only_packed_experts_are_taken(side: ModuleType) -> None:
     x, w13, w2 = torch.ones(1, 4), side.PackedExperts.pack(torch.ones(1, 6, 4)), side.PackedExperts.pack(torch.ones(1, 4, 3))
     for wrong in (torch.ones(1, 6, 4), w13.data, None):
-        with pytest.raises(TypeError, match="w13 must be PackedExperts"):
+        with pytest.raises(TypeError, match="w13 must be PackedExperts or"):
             side.fused_moe(x, wrong, w2, ONE, ID)
         with pytest.raises(TypeError, match="w2 must be PackedExperts"):
             side.shared_expert(x, w13, wrong)
