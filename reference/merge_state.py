@@ -33,5 +33,7 @@ def merge_state(v_a: Tensor, lse_a: Tensor, v_b: Tensor, lse_b: Tensor) -> tuple
     total = weight_a + weight_b
     part_a = torch.where(lse_a[..., None] == -torch.inf, 0.0, weight_a * v_a.to(compute))
     part_b = torch.where(lse_b[..., None] == -torch.inf, 0.0, weight_b * v_b.to(compute))
-    out = torch.where(total == 0, 0.0, (part_a + part_b) / total)
-    return out.to(v_a.dtype).contiguous(), (base + torch.log(total[..., 0])).contiguous()
+    out, lse = v_a.new_empty(T, H, Dv), lse_a.new_empty(T, H)
+    out.copy_(torch.where(total == 0, 0.0, (part_a + part_b) / total))
+    lse.copy_(base + torch.log(total[..., 0]))
+    return out, lse

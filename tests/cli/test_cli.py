@@ -168,7 +168,7 @@ def test_json_is_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result["pair"], result["candidate"], result["verdict"], result["reason"]) == ("toy", "python", "fail", "")
     assert isinstance(result["cases"], int) and result["cases"] > 0 and isinstance(result["seconds"], float)
     (failure,) = result["failures"]
-    assert list(failure) == ["kind", "case", "replay", "detail", "group", "found", "shrunk"]
+    assert list(failure) == ["kind", "case", "replay", "detail", "group", "found", "shrunk", "shared"]
     assert failure["kind"] == "value" and json.loads(failure["case"]) == {"pair": "toy", "v": 1, "rows": 3}
     assert failure["replay"].startswith("kernelpair replay '{") and failure["detail"].startswith("out: 3 of 3 elements differ")
     assert document["environment"]["seed"] == 1 and {"cpu", "cores", "torch", "python"} <= set(document["environment"])

@@ -1,6 +1,5 @@
 """`make` in a fresh checkout says what it does while packages are installed."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.screens import ROOT
+from tests.screens import ROOT, usual_environment
 
 FILES = ("Makefile", "pyproject.toml", "kernels/pyproject.toml", "kernels/requirements.py")
 PIP = "#!/bin/sh\necho Collecting something\nexit {status}\n"
@@ -33,7 +32,7 @@ def test_packages_are_announced(tmp_path: Path, status: int) -> None:
     for tool in tools.iterdir():
         tool.chmod(0o755)
     command = ["make", ".venv/.requirements"]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "MAKEFLAGS": ""}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=usual_environment(), capture_output=True, text=True, check=False)
     said = done.stdout.splitlines()
     assert said[0].startswith("bringing .venv up to date: ") and said[1] == "Collecting something", done.stdout + done.stderr
     assert (done.returncode == 0) is (status == 0) is (tmp_path / ".venv" / ".requirements").is_file()
