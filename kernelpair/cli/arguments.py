@@ -159,7 +159,8 @@ def _add_mutate(commands: Commands) -> None:
         "is blamed.",
     )
     _pairs(mutate)
-    mutate.add_argument("--mutant", action="append", default=[], metavar="ID", help="only this one: PAIR/NAME (may be repeated)")
+    one = "of its pair only this one: PAIR/NAME (may be repeated)"
+    mutate.add_argument("--mutant", action="append", default=[], metavar="ID", help=one)
     mutate.add_argument("--tier", metavar="OLD=NEW", help="only mutants that name the tier OLD, planted in NEW")
     mutate.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="for each mutant at most (default 60)")
     mutate.add_argument("--seed", type=int, default=1, metavar="N", help="of the drawing of cases (default 1)")

@@ -53,7 +53,7 @@ COLOURS = {KILLED: "green", SURVIVED: "bold red", ERROR: "bold red", EQUIVALENT:
 def mutate(options: argparse.Namespace) -> int:
     """Try the mutants, then the kernels as they are on as many cases; the exit status is that of the worst that happened."""
     place, suite = select_suite(options, built=True)
-    chosen = _chosen(options, suite)
+    chosen = chosen_mutants(options, suite)
     check_page(options)
     folder = (STATE / f"mutants-{os.getpid()}").resolve()
     run = MutateRun(options, place, chosen, folder)
@@ -68,7 +68,8 @@ def mutate(options: argparse.Namespace) -> int:
     return run.conclude(time.monotonic() - started, interrupted)
 
 
-def _chosen(options: argparse.Namespace, suite: Suite) -> list[Mutant]:
+def chosen_mutants(options: argparse.Namespace, suite: Suite) -> list[Mutant]:
+    """What is to be planted; UsageError for a mutant or a pair that is not known, and where nothing is left."""
     for name in ("json", "markdown"):
         path = getattr(options, name)
         if path and (not Path(path).resolve().parent.is_dir() or Path(path).is_dir()):
@@ -81,7 +82,8 @@ def _chosen(options: argparse.Namespace, suite: Suite) -> list[Mutant]:
         if name not in known:
             raise UsageError(unknown("mutant", name, known))
     pairs = [pair.name for pair in select_pairs(suite, options.pairs)] if options.pairs or not options.mutant else []
-    chosen = [mutant for mutant in known.values() if mutant.name in options.mutant or mutant.pair in pairs]
+    named = {known[name].pair for name in options.mutant}  # of these pairs no others are meant
+    chosen = [mutant for mutant in known.values() if mutant.name in options.mutant or mutant.pair in {*pairs} - named]
     instead = _instead(options, suite)
     if instead is not None:
         chosen = [moved_to(mutant, instead) for mutant in chosen if mutant.tier == instead[0]]

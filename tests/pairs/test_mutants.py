@@ -14,7 +14,7 @@ import pytest
 import properties
 from kernelpair.cli import main
 from kernelpair.cli.arguments import parser
-from kernelpair.cli.mutate import MutateRun
+from kernelpair.cli.mutate import MutateRun, chosen_mutants
 from kernelpair.contract.case import to_line
 from kernelpair.contract.verdict import KINDS, Failure, Verdict
 from kernelpair.mutation.mutant import Mutant, MutantError, Patch, mutants
@@ -121,6 +121,13 @@ def test_the_smallest_case_is_measured() -> None:
     assert result_of(mutant, BEST, ended(4), pair).large == "4 requests, at most 3"
     result = result_of(mutant, BEST, ended(9), pair)
     assert result.large == "9 requests, at most 3; 9 steps, at most 8"
+
+
+def test_of_a_pair_whose_mutant_is_named_no_others_are_tried() -> None:
+    options = parser().parse_args(["mutate", "store_cache", "serving", "--mutant", "serving/pad-is-slot-0"])
+    chosen = [mutant.name for mutant in chosen_mutants(options, SUITE)]
+    of_the_other = [name for name in ALL if name.startswith("store_cache/")]
+    assert of_the_other and sorted(chosen) == sorted([*of_the_other, "serving/pad-is-slot-0"])
 
 
 def test_a_case_that_stays_large_is_1(capsys: pytest.CaptureFixture[str]) -> None:
