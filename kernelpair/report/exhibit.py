@@ -20,6 +20,7 @@ from kernelpair.suite import Resolve
 from kernelpair.trial.check import check, read_case
 
 MOST_SCRIPT = 24_000  # bytes of a script that is shown on the page; a longer one is written by its command
+MOST_NAMED = 12  # wrong requests that the words name one by one
 SLOW = "too large for this candidate"
 
 @dataclass(frozen=True)
@@ -46,8 +47,11 @@ class Requests:
     def says(self) -> str:
         """The batch in words."""
         many = len(self.lengths)
-        wrong = ", ".join(map(str, sorted(self.faulty))) or "none of them by itself"
-        return f"{many} request{'s' if many != 1 else ''}, by {' and '.join(self.names)}; wrong: {wrong}"
+        wrong = sorted(self.faulty)
+        says = f"{many} request{'s' if many != 1 else ''}, by {' and '.join(self.names)}"
+        if wrong:
+            says += f"; wrong: {', '.join(map(str, wrong[:MOST_NAMED]))}"
+        return says if len(wrong) <= MOST_NAMED else f"{says} and {len(wrong) - MOST_NAMED} more"
 
 
 @dataclass
@@ -95,6 +99,11 @@ class Exhibit:
     def kinds(self) -> list[tuple[str, str]]:
         """The kinds of its failures and what they mean."""
         return [(kind, KINDS[kind]) for kind in dict.fromkeys(report.kind for report in self.reports)]
+
+    @property
+    def shared(self) -> list[str]:
+        """What its failing cases have in common."""
+        return list(dict.fromkeys(report.shared for report in self.reports if report.shared))
 
     @property
     def replay(self) -> str:

@@ -23,8 +23,10 @@ INK, FAINT = "#010203", "#040506"  # stand for the page's own colours
 VECTOR, LINE = 16, 64  # elements between thin and thick grid lines: 16 lanes of 32 bits are a vector, 64 a whole block of tiles
 TILE_ROWS = 16  # rows between grid lines where rows are many: a tile's
 MOST_LINES = 40
+LABEL_HEIGHT = 0.14  # inches of a row's name
 LEAST_COLUMNS = 12  # a narrower plane leaves room to its right
 MOST_REQUESTS = 32
+LEAST_NAMED = 0.75  # inches of a picture whose rows have a title
 MOST_STRIPS = 14
 FEW = 8  # wrong cells that get a ring of their own in a large picture
 BEYOND = ("#f08c00", "#e8590c", "#d9480f", "#c92a2a", "#a51111")  # beyond the bound: up to 4, 32, 256, 4096 times, and more
@@ -110,7 +112,7 @@ def error_picture(plane: Plane) -> Any:
     for row in _lines(plane.rows, together):
         axes.plot([0, plane.columns], [row, row], color=INK, alpha=0.5, linewidth=0.7)
     _ring(axes, plane)
-    _name_rows(axes, plane, together)
+    _name_rows(axes, plane, height)
     axes.set_xlabel(_columns_named(plane), loc="left")
     return figure
 
@@ -153,17 +155,17 @@ def _ring(axes: Any, plane: Plane) -> None:
         axes.scatter(columns, rows, s=90, facecolors="none", edgecolors=BEYOND[3], linewidths=1.4, clip_on=False)
 
 
-def _name_rows(axes: Any, plane: Plane, together: int) -> None:
-    """Ticks at the first row of each group, by the index of the leading dimensions."""
+def _name_rows(axes: Any, plane: Plane, height: float) -> None:
+    """Ticks at the first row of each group, by the index of the leading dimensions: as many as fit into so many inches."""
     leading = plane.sizes[: plane.split]
     if not leading:
         axes.set_yticks([])
         return
     starts = list(range(0, plane.rows, plane.group)) if plane.group > 1 else list(range(plane.rows))
-    starts = starts[:: -(-len(starts) // 12)]
+    starts = starts[:: -(-len(starts) // max(1, min(12, int(height / LABEL_HEIGHT))))]
     names = [str([int(i) for i in np.unravel_index(start, leading)][: max(len(leading) - 1, 1)]).strip("[]") for start in starts]
     axes.set_yticks([start + (plane.group / 2 if plane.group > 1 else 0.5) for start in starts], names)
-    if plane.rows >= 6:
+    if height >= LEAST_NAMED:
         kind = f"[{', '.join(map(str, leading))}]"
         axes.set_ylabel(f"rows {kind}" if len(leading) == 1 else f"rows {kind},\n{plane.group} in a band")
 
@@ -174,7 +176,7 @@ def _columns_named(plane: Plane) -> str:
     if plane.columns > VECTOR:
         says += f"; a line each {VECTOR}" + (f" (a vector), thick each {LINE}" if plane.columns > LINE else "")
     if plane.each != (1, 1):
-        says += f"; a cell is {plane.each[0]} x {plane.each[1]} elements"
+        says += f"\na cell is the worst of {plane.each[0]} x {plane.each[1]} elements"
     return says
 
 
@@ -187,7 +189,7 @@ def histogram_picture(plane: Plane) -> Any:
     axes.bar(powers, counts, width=0.86, color=[SERIES[0] if power <= 0 else BEYOND[3] for power in powers])
     axes.set_yscale("symlog", linthresh=1)
     axes.axvline(0.5, color=INK, linewidth=1)
-    axes.text(0.7, 1.0, "beyond the bound", transform=axes.get_xaxis_transform(), va="top", fontsize=8)
+    axes.text(0.7, 1.02, "beyond the bound", transform=axes.get_xaxis_transform(), va="bottom", fontsize=8)
     axes.set_xticks([-12, -8, -4, 0, 4, 8, 12], ["≤ 2⁻¹²", "2⁻⁸", "2⁻⁴", "1", "2⁴", "2⁸", "≥ 2¹²"])
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(_few_counts(max(counts, default=1)))
@@ -258,6 +260,8 @@ def memory_picture(strips: Sequence[Strip]) -> Any:
         axes.plot([at, at], [place - 0.46, place + 0.46], color=INK, linewidth=3, solid_capstyle="butt")
     axes.set(xlim=(-0.01, 1.01), ylim=(len(strips) - 0.4, -0.6))
     axes.set_xticks([])
+    if len(strips) > 1:
+        axes.set_xlabel("each from its first byte to its last, not to one scale", loc="left", fontsize=8)
     names = [" + ".join(strip.arguments) for strip in strips]
     says = [f"{name}\n{strip.layout}, {_bytes(strip.nbytes)}" for name, strip in zip(names, strips)]
     axes.set_yticks(range(len(strips)), says, fontsize=7.5)

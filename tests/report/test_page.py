@@ -134,6 +134,12 @@ def test_a_case_that_cannot_be_run_again_is_told(results: list[PairResult]) -> N
     assert "could not be run again" in rendered(ReportPage("t", "s", False, [], [made], 1))
 
 
+def test_what_failing_cases_share_is_told_once(results: list[PairResult]) -> None:
+    report = replace(results[0].failures[0], shared="fails for rows of at least 3")
+    made = Exhibit("t", "toy", "bad", [report, report])
+    assert rendered(ReportPage("t", "s", False, [], [made], 1)).count("It fails for rows of at least 3.") == 1
+
+
 def test_markup_in_data_is_text() -> None:
     assert "<b>" not in rendered(ReportPage("t", "<b>loud</b>", False))
 
