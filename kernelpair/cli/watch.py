@@ -15,6 +15,7 @@ from kernelpair.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOTHING, Usa
 from kernelpair.cli.select import select_candidates, select_pairs, select_suite, select_tiers
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report.lines import PairResult, result_of, shown
+from kernelpair.report.words import count
 from kernelpair.search.jobs import Ended, Job, Jobs
 from kernelpair.sources import BuildError, source_files
 from kernelpair.suite import Suite, saved_lines
@@ -145,7 +146,7 @@ class _Watch:
         failed = [result for result in results if result.verdict == "fail"]
         self.failing = {(result.pair, result.candidate) for result in failed}
         cases = sum(result.cases for result in results)
-        verdict = f"{len(failed)} of {len(results)} trials failed" if failed else f"{len(results)} trials passed"
+        verdict = f"{len(failed)} of {len(results)} trials failed" if failed else f"{count(len(results), 'trial')} passed"
         spent = f"built in {built - started:.1f} s, tried in {time.monotonic() - built:.1f} s"
         self.say(f"{verdict}: {cases} cases; {spent}, seed {seed}", "bold red" if failed else "green")
         return failed
