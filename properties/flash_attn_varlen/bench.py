@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from kernelpair.contract.pair import Bench, BenchRow, Inputs
+from kernelpair.contract.pair import Bench, BenchRow, Floor, Inputs
 from optimized import operator
 from properties.flash_attn_varlen.cases import VarlenCase
 
@@ -57,6 +57,8 @@ def _row(name: str, batch: int, rows: int, keys: int, causal: bool = True) -> Be
         bytes=4.0 * batch * WIDTH * (keys * KV_HEADS + rows * HEADS),
         peers={"torch": _torch_attention},
         kin={"extend_attention": _extend_attention} if prompt else {},
+        floor=Floor(0.9, over="extend_attention") if prompt else None,
+        counts=True,
     )
 
 

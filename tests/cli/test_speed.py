@@ -28,6 +28,10 @@ CLAIMS = {
     "extend_attention": {
         "1,024 new, 32/8 heads": Floor(2.0), "4,096 new, 32/8 heads": Floor(2.0), "512 cached + 128 new, B 4": Floor(2.5),
     },
+    "flash_attn_varlen": {
+        **{prompt: Floor(0.9, over="extend_attention") for prompt in ("4 x 512, causal", "1 x 2,048, causal")},
+        **dict.fromkeys(("4 x 128 over 640, causal", "2 x 256 over 1,601, all seen")),
+    },
     "paged_attention": {
         f"{work}, page {page}": Floor(0.9, over="extend_attention")
         for page in (16, 128) for work in ("1,024 new", "4,096 new", "512 cached + 128 new, B 4")
