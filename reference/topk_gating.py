@@ -46,6 +46,8 @@ def topk_gating(
     chosen = choice.argsort(dim=-1, descending=True, stable=True)[:, :topk]
     w = scores.gather(-1, chosen)
     if renormalize:
+        if scoring == "softmax":  # whose common sum cancels: it is not rounded into the weights
+            w = (rows - rows.amax(-1, keepdim=True)).exp().masked_fill(empty, 0.0).gather(-1, chosen)
         total = w.sum(-1, keepdim=True)
         w = torch.where(total > 0, w / total, 0.0)
     weights[:valid] = (w * scaling_factor).masked_fill(unknown[:, None], torch.nan)

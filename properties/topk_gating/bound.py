@@ -20,8 +20,7 @@ def bound(case: TopkCase, given: Inputs, truth: Outputs) -> Bound:
     A quotient of two scores does not know the sum over all experts: numerator and denominator err by rho' each, the sum of k
     scores and two more operations round. Otherwise a score errs by rho, and the product with the scale rounds; 2^-22 covers
     that and a product with the reciprocal. Scores below 2^-126 may be flushed. In a row in which n equal logits are all that a
-    softmax has, exp(0) = 1 and the sums of ones are exact: 2^-23 |w| for the quotient and the product, 2^-23 |w| more for a
-    scale that is none of 1, and g(k) |w| for the sum of k scores.
+    softmax has, exp(0) = 1 and the sums of ones are exact: 2^-23 |w| for the quotient and the product.
     """
     weights, scale = truth["weights"], abs(case.scaling)
     rows = judged_rows(given)
@@ -39,8 +38,7 @@ def bound(case: TopkCase, given: Inputs, truth: Outputs) -> Bound:
         limit[rows] = (rho + STEP) * w + 2 * TINY * scale
     even = _of_equal_logits(given) & rows
     if case.scoring == "softmax" and bool(even.any()):
-        sums = accumulation_error(case.topk) if case.renormalize else 0.0
-        limit[even] = (ROUND * (1 if case.scaling == 1 else 2) + sums) * weights[even].abs()
+        limit[even] = ROUND * weights[even].abs()
     return {"weights": limit}
 
 
