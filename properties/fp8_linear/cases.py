@@ -15,6 +15,7 @@ from kernelpair.call.layout import ANY_STRIDES, READ_ONLY
 from kernelpair.call.values import generator, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
+from properties.shared.linear_layers import DEEP, LONG, drawn_outer, drawn_sizes
 from properties.shared.strategies import any_of, around, between, common, together
 from reference.fp8_to_float import fp8_to_float
 from reference.pack_fp8_weight import pack_fp8_weight, unpack_fp8_weight
@@ -23,9 +24,6 @@ from serving import PackedFp8Weight
 ROWS = (1, 2, 3, 5, 16, 17, *around(32), 65, 0)  # M
 OUTPUTS = (1, 7, *around(16), *around(32), 64, 96, 416)  # N
 DEPTHS = (1, 31, *around(32), *around(64), *around(128), 255, 384, 520)  # K
-DEEP = 2080  # K of one case in 16, with few columns
-LONG = 1031  # rows of one case in 32: more than a kernel copies at a time
-MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
 MOST_EMULATED = 1_000_000  # 20 ms of software tiles
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "integers", "one_hot")
@@ -75,16 +73,13 @@ FIELDS = together({
 def strategy(draw: st.DrawFn) -> Fp8LinearCase:
     """Any sizes within the budget, blocks, dtypes, strides and values."""
     fields = draw(FIELDS)
-    N, K = draw(any_of(*OUTPUTS), label="N"), draw(any_of(*DEPTHS), label="K")
-    M = draw(any_of(*(rows for rows in ROWS if rows * N * K <= MOST_PRODUCTS)), label="M")
+    M, N, K = drawn_sizes(draw, ROWS, OUTPUTS, DEPTHS)
     rare = draw(between(0, 31), label="rare")
     if rare >= 30:  # sums that are put away between slices of K
         M, N, K = (65, 20)[rare - 30], min(N, 7), DEEP
     if rare == 29:
         M, N, K = LONG, min(N, 7), min(K, 31)
-    shapes = [(M,), (2, M), (M, 3), (2, 1, M)] + ([()] if M == 1 else [])
-    outer = draw(any_of(*(shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS)), label="outer")
-    return Fp8LinearCase(**fields, outer=outer, N=N, K=K)
+    return Fp8LinearCase(**fields, outer=drawn_outer(draw, (M, N, K)), N=N, K=K)
 
 
 def _codes(case: Fp8LinearCase) -> Tensor:

@@ -1,14 +1,12 @@
 """fp8_linear: cases with the sizes of users' models."""
 
-from collections.abc import Callable
 from functools import cache
-from math import prod
-from typing import Any
 
 from hypothesis import strategies as st
 
 from properties.fp8_linear.cases import FIELDS, Fp8LinearCase
-from properties.shared.strategies import any_of, shrinking
+from properties.shared.linear_layers import measures, model_sizes
+from properties.shared.strategies import any_of
 
 # M, N, K: layers of DeepSeek-V3, of which the largest size is whole and the others are cut: a product takes the truth 1 ns.
 SHAPES = (
@@ -26,18 +24,8 @@ def models(slow: bool) -> st.SearchStrategy[Fp8LinearCase]:
 
 @st.composite
 def _models(draw: st.DrawFn, table: tuple[tuple[int, int, int], ...]) -> Fp8LinearCase:
-    fields, sizes = draw(FIELDS), draw(any_of(*table), label="M, N, K")
-    M, N, K = (draw(shrinking(size), label=name) for name, size in zip("MNK", sizes))
+    fields, (M, N, K) = draw(FIELDS), model_sizes(draw, table)
     return Fp8LinearCase(**fields, outer=draw(any_of((M,), (1, M)), label="outer"), N=N, K=K)
 
 
-MEASURES: dict[str, Callable[[Any], int]] = {
-    "rows": lambda case: prod(case.outer),
-    "columns": lambda case: case.N,
-    "panels": lambda case: case.N // 32,
-    "width": lambda case: case.K,
-    "blocks": lambda case: case.K // 32,
-    "steps": lambda case: case.K // 32,
-    "elements": lambda case: case.N * case.K,
-    "ahead": lambda case: case.N * case.K,
-}
+MEASURES = measures(32)

@@ -1,7 +1,6 @@
 """fp8_linear: what holds between calls."""
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +8,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.fp8_linear.cases import Fp8LinearCase, dense_weight, packed_parts
+from properties.shared.linear_layers import expect
 from reference.pack_fp8_weight import unpack_fp8_weight
 from reference.packed_linear import PackedWeight, packed_linear
 
@@ -25,15 +25,6 @@ def _packed(given: Inputs, codes: Tensor, scales: Tensor | None = None, block_si
     return given | packed_parts(codes.view(torch.float8_e4m3fn), given["scales"] if scales is None else scales, blocks)
 
 
-def _expect(session: Session, got: Tensor, expected: Tensor, part: Any, says: str) -> None:
-    """Equal numbers where the values are exact, else within twice the bound: each side is within one of the truth."""
-    limit = session.first.bound["out"]
-    if isinstance(limit, Tensor):
-        session.expect_close("out", got, expected, 2 * limit[part], says)
-    else:
-        session.expect_same("out", got + 0.0, expected + 0.0, says)  # -0 and 0 are one result
-
-
 def _again(case: Fp8LinearCase, session: Session, inputs: Inputs) -> Tensor:
     out: Tensor = session.run(replace(case, layout={}), inputs, judged=False).outputs["out"]
     return out
@@ -43,7 +34,7 @@ def _alone(case: Fp8LinearCase, session: Session) -> None:
     """The last row by itself."""
     given, last = session.inputs(), tuple(size - 1 for size in case.outer)
     got = _again(case, session, given | {"x": given["x"][last].clone()})
-    _expect(session, got, session.first.outputs["out"][last], last, "a row by itself equals the row in company")
+    expect(session, got, session.first.outputs["out"][last], last, "a row by itself equals the row in company")
 
 
 def _parts(case: Fp8LinearCase, session: Session) -> None:
@@ -55,16 +46,16 @@ def _parts(case: Fp8LinearCase, session: Session) -> None:
         bias = given["bias"][columns].clone() if given["bias"] is not None else None
         part = _packed(given, codes[columns], given["scales"][blocks])
         got, expected = _again(case, session, part | {"bias": bias}), session.first.outputs["out"][..., columns]
-        _expect(session, got, expected, (..., columns), "concatenated weights concatenate outputs")
+        expect(session, got, expected, (..., columns), "concatenated weights concatenate outputs")
 
 
 def _zero_bias(case: Fp8LinearCase, session: Session) -> None:
     got = _again(case, session, session.inputs() | {"bias": torch.zeros(case.N)})
-    _expect(session, got, session.first.outputs["out"], (...,), "a bias of zeros equals none")
+    expect(session, got, session.first.outputs["out"], (...,), "a bias of zeros equals none")
 
 
 def _dense(case: Fp8LinearCase, session: Session) -> None:
-    _expect(session, _again(case, session, session.inputs()), session.first.outputs["out"], (...,), "dense tensors")
+    expect(session, _again(case, session, session.inputs()), session.first.outputs["out"], (...,), "dense tensors")
 
 
 def _equal_scales(case: Fp8LinearCase, session: Session) -> None:
@@ -86,7 +77,7 @@ def _scaled(case: Fp8LinearCase, session: Session) -> None:
 def _negated(case: Fp8LinearCase, session: Session) -> None:
     given = session.inputs()
     got = _again(case, session, _packed(given, _codes(given) ^ 0x80))
-    _expect(session, -got, session.first.outputs["out"], (...,), "codes of the other sign negate the result")
+    expect(session, -got, session.first.outputs["out"], (...,), "codes of the other sign negate the result")
 
 
 def _unscaled(case: Fp8LinearCase, session: Session) -> None:
@@ -112,7 +103,7 @@ def _nan_stays(case: Fp8LinearCase, session: Session) -> None:
     clean[row] = False
     clean[..., column] = False
     session.expect(bool(got[~clean].isnan().all()), "out", "NaN reaches its row and its column")
-    _expect(session, got[clean], first[clean], (clean,), "NaN stays in its row and its column")
+    expect(session, got[clean], first[clean], (clean,), "NaN stays in its row and its column")
 
 
 def _has_rows(case: Fp8LinearCase) -> bool:

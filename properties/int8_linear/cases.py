@@ -16,6 +16,7 @@ from kernelpair.call.values import generator, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.quantize_rows_int8.cases import HIGHEST, LOWEST, place_ends
+from properties.shared.linear_layers import LONG, drawn_outer, drawn_sizes
 from properties.shared.strategies import any_of, around, between, common, either, together
 from reference.pack_int8_weight import pack_int8_weight
 from serving import PackedInt8Weight
@@ -23,10 +24,8 @@ from serving import PackedInt8Weight
 ROWS = (1, 2, 3, *around(4), *around(8), 16, 24, *around(32), 101, 0)  # M
 OUTPUTS = (1, 7, *around(16), *around(32), 64, 96, 416)  # N
 DEPTHS = (1, 2, 3, *around(4), *around(32), *around(64), 96, 768, 1023, 4096)  # K
+DEEP = 4200  # K of one case in 32, with few columns: more than the vectors multiply in one go
 LONGEST = 65_536  # K of one case in 32, with extreme values
-DEEP = 4200  # K of one case in 32, with few columns
-LONG = 1031  # rows of one case in 32: more than a kernel copies at a time
-MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
 MOST_EMULATED = 1_000_000  # 10 ms of software tiles
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "exact", "ends")
@@ -71,8 +70,7 @@ FIELDS = together({
 def strategy(draw: st.DrawFn) -> Int8Case:
     """Any sizes within the budget, forms, dtypes, strides and values."""
     fields = draw(FIELDS)
-    N, K = draw(any_of(*OUTPUTS), label="N"), draw(any_of(*DEPTHS), label="K")
-    M = draw(any_of(*(rows for rows in ROWS if rows * N * K <= MOST_PRODUCTS)), label="M")
+    M, N, K = drawn_sizes(draw, ROWS, OUTPUTS, DEPTHS)
     rare = draw(between(0, 31), label="rare")
     if rare == 31:
         M, N, K, fields["values"] = min(M, 2), min(N, 7), LONGEST, "ends"
@@ -80,11 +78,7 @@ def strategy(draw: st.DrawFn) -> Int8Case:
         M, N, K = 65, min(N, 7), DEEP
     if rare == 30:
         M, N, K = LONG, min(N, 7), min(K, 31)
-    shapes = [(M,)]
-    if fields["form"] == "linear":
-        shapes += [(2, M), (M, 3), (2, 1, M)] + ([()] if M == 1 else [])
-    outer = draw(any_of(*(shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS)), label="outer")
-    return completed(fields, outer, N, K)
+    return completed(fields, drawn_outer(draw, (M, N, K), folded=fields["form"] == "linear"), N, K)
 
 
 def completed(fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> Int8Case:

@@ -1,14 +1,11 @@
 """int8_linear: cases with the sizes of users' models."""
 
-from collections.abc import Callable
 from functools import cache
-from math import prod
-from typing import Any
 
 from hypothesis import strategies as st
 
 from properties.int8_linear.cases import FIELDS, Int8Case, completed
-from properties.shared.strategies import any_of, shrinking
+from properties.shared.linear_layers import measures, model_sizes
 
 # M, N, K: each as large as it gets, or two of them; the third is cut, for the truth takes a nanosecond a product.
 SHAPES = (
@@ -26,20 +23,8 @@ def models(slow: bool) -> st.SearchStrategy[Int8Case]:
 
 @st.composite
 def _models(draw: st.DrawFn, table: tuple[tuple[int, int, int], ...]) -> Int8Case:
-    fields, (M, N, K) = draw(FIELDS), draw(any_of(*table), label="M, N, K")
-    sizes = [draw(shrinking(size), label=name) for name, size in (("M", M), ("N", N), ("K", K))]
-    return completed(fields, (sizes[0],), sizes[1], sizes[2])
+    fields, (M, N, K) = draw(FIELDS), model_sizes(draw, table)
+    return completed(fields, (M,), N, K)
 
 
-MEASURES: dict[str, Callable[[Any], int]] = {
-    "rows": lambda case: prod(case.outer),
-    "columns": lambda case: case.N,
-    "panels": lambda case: case.N // 32,
-    "width": lambda case: case.K,
-    "blocks": lambda case: case.K // 64,
-    "steps": lambda case: case.K // 64,
-    "quads": lambda case: case.K // 4,
-    "bytes": lambda case: case.N * case.K,
-    "elements": lambda case: case.N * case.K,
-    "ahead": lambda case: case.N * case.K,
-}
+MEASURES = measures(64) | {"quads": lambda case: case.K // 4, "bytes": lambda case: case.N * case.K}

@@ -4,22 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.int8_linear.cases import Int8Case
+from properties.shared.linear_layers import expect
 from reference.pack_int8_weight import pack_int8_weight, unpack_int8_weight
 from reference.quantize_rows_int8 import quantize_rows_int8
-
-
-def _expect(session: Session, got: Tensor, expected: Tensor, part: Any, says: str) -> None:
-    """Equal numbers where the values are exact, else within twice the bound: each side is within one of the truth."""
-    limit = session.first.bound["out"]
-    if isinstance(limit, Tensor):
-        session.expect_close("out", got, expected, 2 * limit[part], says)
-    else:
-        session.expect_same("out", got + 0.0, expected + 0.0, says)  # -0 and 0 are one result
 
 
 def _rows(case: Int8Case) -> str:
@@ -37,7 +28,7 @@ def _alone(case: Int8Case, session: Session) -> None:
         some = {name: given[name][last].clone() if given[name] is not None else None for name in ("q", "scale", "azp")}
     result = session.run(replace(case, layout={}), given | some, judged=False)
     says = "a row by itself equals the row in company"
-    _expect(session, result.outputs["out"], session.first.outputs["out"][last], last, says)
+    expect(session, result.outputs["out"], session.first.outputs["out"][last], last, says)
 
 
 def _parts(case: Int8Case, session: Session) -> None:
@@ -51,12 +42,12 @@ def _parts(case: Int8Case, session: Session) -> None:
         result = session.run(replace(case, layout={}), given | other, judged=False)
         part = (..., columns)
         says = "concatenated weights concatenate outputs"
-        _expect(session, result.outputs["out"], session.first.outputs["out"][part], part, says)
+        expect(session, result.outputs["out"], session.first.outputs["out"][part], part, says)
 
 
 def _again(case: Int8Case, session: Session, changes: Inputs, says: str) -> None:
     result = session.run(replace(case, layout={}), session.inputs() | changes, judged=False)
-    _expect(session, result.outputs["out"], session.first.outputs["out"], (...,), says)
+    expect(session, result.outputs["out"], session.first.outputs["out"], (...,), says)
 
 
 def _zero_bias(case: Int8Case, session: Session) -> None:
@@ -74,7 +65,7 @@ def _zero_points(case: Int8Case, session: Session) -> None:
 def _negated(case: Int8Case, session: Session) -> None:
     given = session.inputs()
     result = session.run(replace(case, layout={}), given | {"x": -given["x"]}, judged=False)
-    _expect(session, -result.outputs["out"], session.first.outputs["out"], (...,), "x negated negates the result")
+    expect(session, -result.outputs["out"], session.first.outputs["out"], (...,), "x negated negates the result")
 
 
 def _two_steps(case: Int8Case, session: Session) -> None:
@@ -114,7 +105,7 @@ def _nan_stays(case: Int8Case, session: Session) -> None:
     clean[row] = False
     clean[..., column] = False
     session.expect(bool(got[~clean].isnan().all()), "out", "NaN reaches its row and its column")
-    _expect(session, got[clean], session.first.outputs["out"][clean], (clean,), "NaN stays in its row and its column")
+    expect(session, got[clean], session.first.outputs["out"][clean], (clean,), "NaN stays in its row and its column")
 
 
 def _has_rows(case: Int8Case) -> bool:

@@ -15,6 +15,7 @@ from kernelpair.call.layout import ANY_STRIDES, READ_ONLY
 from kernelpair.call.values import generator, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
+from properties.shared.linear_layers import DEEP, LONG, drawn_outer, drawn_sizes
 from properties.shared.strategies import any_of, around, between, common, together
 from reference.pack_linear_weight import pack_linear_weight
 from serving import PackedWeight
@@ -22,9 +23,6 @@ from serving import PackedWeight
 ROWS = (1, 2, 3, 4, 5, 16, *around(32), 64, 101, 0)  # M
 OUTPUTS = (1, 7, 12, *around(16), 24, *around(32, 48, 64), 416)  # N
 DEPTHS = (1, 2, 3, *around(32, 64), 96, 512, 4099)  # K
-DEEP = 2080  # K of one case in 32, with few columns
-LONG = 1031  # rows of one case in 32: more than a kernel copies at a time
-MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
 MOST_EMULATED = 1_000_000  # 20 ms of software tiles
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "integers", "one_hot")
@@ -55,16 +53,13 @@ FIELDS = together({**common(LAYOUTS, []), "dtype": st.sampled_from(DTYPES)})
 def strategy(draw: st.DrawFn) -> LinearCase:
     """Any sizes within the budget, dtypes, strides and values."""
     fields = draw(FIELDS)
-    N, K = draw(any_of(*OUTPUTS), label="N"), draw(any_of(*DEPTHS), label="K")
-    M = draw(any_of(*(rows for rows in ROWS if rows * N * K <= MOST_PRODUCTS)), label="M")
+    M, N, K = drawn_sizes(draw, ROWS, OUTPUTS, DEPTHS)
     rare = draw(between(0, 31), label="rare")
     if rare == 31:  # sums that are put away between slices of K
         M, N, K = 65, min(N, 7), DEEP
     if rare == 30:
         M, N, K = LONG, min(N, 7), min(K, 31)
-    shapes = [(M,), (2, M), (M, 3), (2, 1, M)] + ([()] if M == 1 else [])
-    outer = draw(any_of(*(shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS)), label="outer")
-    return completed(draw, fields, outer, N, K)
+    return completed(draw, fields, drawn_outer(draw, (M, N, K)), N, K)
 
 
 def completed(draw: st.DrawFn, fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> LinearCase:

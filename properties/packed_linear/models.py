@@ -1,14 +1,12 @@
 """packed_linear: cases with the sizes of users' models."""
 
-from collections.abc import Callable
 from functools import cache
-from math import prod
-from typing import Any
 
 from hypothesis import strategies as st
 
 from properties.packed_linear.cases import FIELDS, LinearCase, completed
-from properties.shared.strategies import any_of, shrinking
+from properties.shared.linear_layers import measures, model_sizes
+from properties.shared.strategies import any_of
 
 # M, N, K: each as large as it gets, or two of them; the third is cut, for the truth takes a nanosecond a product.
 SHAPES = (
@@ -26,18 +24,8 @@ def models(slow: bool) -> st.SearchStrategy[LinearCase]:
 
 @st.composite
 def _models(draw: st.DrawFn, table: tuple[tuple[int, int, int], ...]) -> LinearCase:
-    fields, (M, N, K) = draw(FIELDS), draw(any_of(*table), label="M, N, K")
-    M, N, K = draw(shrinking(M), label="M"), draw(shrinking(N), label="N"), draw(shrinking(K), label="K")
+    fields, (M, N, K) = draw(FIELDS), model_sizes(draw, table)
     return completed(draw, fields, draw(any_of((M,), (1, M)), label="outer"), N, K)
 
 
-MEASURES: dict[str, Callable[[Any], int]] = {
-    "rows": lambda case: prod(case.outer),
-    "columns": lambda case: case.N,
-    "panels": lambda case: case.N // 32,
-    "width": lambda case: case.K,
-    "blocks": lambda case: case.K // 32,
-    "steps": lambda case: case.K // 32,
-    "elements": lambda case: case.N * case.K,
-    "ahead": lambda case: case.N * case.K,
-}
+MEASURES = measures(32)

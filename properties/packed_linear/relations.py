@@ -3,28 +3,15 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from kernelpair.contract.pair import Relation
 from kernelpair.trial.session import Session
 from properties.packed_linear.cases import LinearCase
+from properties.shared.linear_layers import expect
 from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
 from serving import PackedWeight
 
 # --- relations ---
-
-
-def _tolerance(session: Session) -> Tensor | None:
-    """Twice the bound: each side within one of the truth. None where the values are exact."""
-    limit = session.first.bound["out"]
-    return 2 * limit if isinstance(limit, Tensor) else None
-
-
-def _expect(session: Session, got: Tensor, expected: Tensor, tolerance: Tensor | None, says: str) -> None:
-    if tolerance is None:
-        session.expect_same("out", got + 0.0, expected + 0.0, says)  # -0 and 0 are one result
-    else:
-        session.expect_close("out", got, expected, tolerance, says)
 
 
 def _alone(case: LinearCase, session: Session) -> None:
@@ -32,15 +19,8 @@ def _alone(case: LinearCase, session: Session) -> None:
     given = session.inputs()
     last = tuple(size - 1 for size in case.outer)
     result = session.run(replace(case, layout={}), given | {"x": given["x"][last].clone()}, judged=False)
-    tolerance = _tolerance(session)
     says = "a row by itself equals the row in company"
-    _expect(
-        session,
-        result.outputs["out"],
-        session.first.outputs["out"][last],
-        tolerance[last] if tolerance is not None else None,
-        says,
-    )
+    expect(session, result.outputs["out"], session.first.outputs["out"][last], last, says)
 
 
 def _parts(case: LinearCase, session: Session) -> None:
@@ -48,28 +28,24 @@ def _parts(case: LinearCase, session: Session) -> None:
     given = session.inputs()
     half = case.N // 2
     weight = unpack_linear_weight(given["packed_weight"], case.N, case.K)
-    tolerance = _tolerance(session)
     for columns in (slice(0, half), slice(half, None)):
         bias = given["bias"][columns].clone() if given["bias"] is not None else None
         part = weight[columns]
         other = {"packed_weight": pack_linear_weight(part), "N": len(part), "bias": bias}
         result = session.run(replace(case, layout={}), given | other, judged=False)
-        limit = tolerance[..., columns] if tolerance is not None else None
         says = "concatenated weights concatenate outputs"
-        _expect(session, result.outputs["out"], session.first.outputs["out"][..., columns], limit, says)
+        expect(session, result.outputs["out"], session.first.outputs["out"][..., columns], (..., columns), says)
 
 
 def _zero_bias(case: LinearCase, session: Session) -> None:
     given = session.inputs()
     result = session.run(inputs=given | {"bias": torch.zeros(case.N)}, judged=False)
-    says = "a bias of zeros equals none"
-    _expect(session, result.outputs["out"], session.first.outputs["out"], _tolerance(session), says)
+    expect(session, result.outputs["out"], session.first.outputs["out"], ..., "a bias of zeros equals none")
 
 
 def _dense(case: LinearCase, session: Session) -> None:
     result = session.run(replace(case, layout={}), session.inputs(), judged=False)
-    says = "dense tensors"
-    _expect(session, result.outputs["out"], session.first.outputs["out"], _tolerance(session), says)
+    expect(session, result.outputs["out"], session.first.outputs["out"], ..., "dense tensors")
 
 
 def _nan_stays(case: LinearCase, session: Session) -> None:
@@ -86,9 +62,7 @@ def _nan_stays(case: LinearCase, session: Session) -> None:
     clean[row] = False
     clean[..., column] = False
     session.expect(bool(got[~clean].isnan().all()), "out", "NaN reaches its row and its column")
-    tolerance = _tolerance(session)
-    limit = tolerance[clean] if tolerance is not None else None
-    _expect(session, got[clean], session.first.outputs["out"][clean], limit, "NaN stays in its row and its column")
+    expect(session, got[clean], session.first.outputs["out"][clean], clean, "NaN stays in its row and its column")
 
 
 def _has_rows(case: LinearCase) -> bool:
@@ -102,7 +76,7 @@ def _kept(case: LinearCase, session: Session) -> None:
     again = PackedWeight.from_tensors(**{name: tensor.clone() for name, tensor in packed.tensors().items()})
     other = {"packed_weight": again.data, "N": again.N, "K": again.K}
     result = session.run(replace(case, layout={}), given | other, judged=False)
-    _expect(session, result.outputs["out"], session.first.outputs["out"], _tolerance(session), "the weight kept as plain tensors")
+    expect(session, result.outputs["out"], session.first.outputs["out"], ..., "the weight kept as plain tensors")
 
 
 RELATIONS = {
