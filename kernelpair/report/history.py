@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelpair.environment import cpu_model
+from kernelpair.report.last_line import in_ci
 from kernelpair.report.lines import PairResult
-from kernelpair.report.live import in_ci
 
 if TYPE_CHECKING:
     from kernelpair.report.html import Series

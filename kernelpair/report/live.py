@@ -1,27 +1,20 @@
 """Progress while a run goes on: a live table on a terminal, a line now and then in CI, nothing but results when piped."""
 
-import os
-import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-CI_SECONDS = 30.0  # between two lines of progress in a log
+from kernelpair.report.last_line import LastLine
+
 MOST_FAILURES = 4  # that stay in sight below the table
 WIDTH_OF_PAIR, WIDTH_OF_CANDIDATE = 26, 15
 Key = tuple[str, str]
 
 
-def in_ci() -> bool:
-    """Runs under a continuous integration system, by the variable that all of them set."""
-    return os.environ.get("CI", "").lower() not in ("", "0", "false")
-
-
-class Progress:
+class Progress(LastLine):
     """Shows how far a run is. Use it as a context manager around the run.
 
     A terminal gets a table that is drawn again five times a second and vanishes at the end; CI a line every 30 s; a pipe nothing.
@@ -32,36 +25,24 @@ class Progress:
         console: Console,
         trials: int,
         seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         ci: bool | None = None,
     ) -> None:
-        self.console, self.trials, self.seconds, self.clock = console, trials, seconds, clock
-        self.ci = in_ci() if ci is None else ci
+        super().__init__(console, clock, ci)
+        self.trials, self.seconds = trials, seconds
         self.done = self.failed = 0
         self._finished_cases = 0
         self._running: dict[Key, tuple[int, float, int | None]] = {}
         self._failures: list[str] = []
-        self._live: Live | None = None
-        self._started = self._said = clock()
 
-    def __enter__(self) -> "Progress":
-        self._started = self._said = self.clock()
-        if self.console.is_terminal and not self.ci:
-            self._live = Live(get_renderable=self.drawn, console=self.console, refresh_per_second=5, transient=True)
-            self._live.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        if self._live is not None:
-            self._live.__exit__(kind, value, trace)
-            self._live = None
+    def live(self) -> Live:
+        """The table, drawn again five times a second."""
+        return Live(get_renderable=self.drawn, console=self.console, refresh_per_second=5, transient=True)
 
     def update(self, key: Key, cases: int, seconds: float, target: int | None = None) -> None:
         """A trial goes on."""
         self._running[key] = cases, seconds, target
-        if self.ci and self.clock() - self._said >= CI_SECONDS:
-            self._said = self.clock()
-            self.console.print(f"… {self.says()}", soft_wrap=True, markup=False)
+        self.log(self.says)
 
     def ended(self, key: Key, cases: int, failures: Sequence[str] = ()) -> None:
         """A trial is over."""
@@ -78,7 +59,7 @@ class Progress:
 
     def says(self) -> str:
         """The run in one line of at most 80 columns."""
-        elapsed = max(self.clock() - self._started, 1e-9)
+        elapsed = max(self.clock() - self.started, 1e-9)
         parts = [f"{self.done} of {self.trials} trials", f"{self.cases:,} cases", f"{self.cases / elapsed:,.0f}/s"]
         if self.failed:
             parts.append(f"{self.failed} failed")

@@ -11,7 +11,10 @@ import pytest
 from tests.processes import heed_signals
 from tests.screens import COLUMNS, ROOT, assert_as_kept, masked, on_a_terminal, usual_environment
 
-OFTEN = "import sys; from kernelpair.report import live; live.CI_SECONDS = 0.3; from kernelpair.cli import main; sys.exit(main())"
+OFTEN = (
+    "import sys; from kernelpair.report import last_line; last_line.CI_SECONDS = 0.3; "
+    "from kernelpair.cli import main; sys.exit(main())"
+)
 CHECK = ("check", "--seed", "1", "--examples", "60")
 FAILS, ALL_IS_WELL = (), ("scale_rows",)
 COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38;)")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kernelpair.report.live import CI_SECONDS
+from kernelpair.report.last_line import CI_SECONDS
 from kernelpair.report.steps import Steps
 from tests.command_line import kernelpair
 
