@@ -6,7 +6,10 @@
 // | up to 16 rows | tile rows = M | sums stay in two tiles over all k; only the weight stream costs         |
 // | up to 64 rows | whole k       | x stays in L2 whole; no sums are spilled                                |
 // | kPassRows     | 128           | rows of x that stay in L2 for a slice of k ...                          |
+// | kDotRows      | 64            | ... where vectors multiply, which take the panels from L2 more often    |
 // | kSliceSteps   | 64            | ... of 4 KiB: 512 KiB; spilled once a slice (75 ns for 1 us of products) |
+// | kTilePanels   | 8             | panels that are read from memory once, 2 MiB at K = 4096, ...            |
+// | kNearRows     | 256           | ... for as many rows: x, of the same size, comes from L3 for each run    |
 // | kStreamAhead  | 16 KiB        | few rows: prefetch the stream into L1, 1.5x when the weight lies in L3  |
 // | kLinesAStep   | 8             | many rows: prefetch the next panel into L2 meanwhile                    |
 // | kChunkRows    | 1024          | bounds the copy of x at 2 KiB of memory for each k                      |
@@ -17,6 +20,7 @@
 #include "kernels/packed_linear.h"
 #include "linear/parts.h"
 #include "linear/row_blocks.h"
+#include "tiles/dot_pairs.h"
 #include "tiles/tile_block.h"
 #include "tiles/tile_pack.h"
 
@@ -24,8 +28,8 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 constexpr int64_t kTileBytes = 1024, kPairRows = 32;
-constexpr int64_t kPassRows = 128, kSliceSteps = 64, kWholeRows = 64;
-constexpr int64_t kLinesAStep = 8;
+constexpr int64_t kPassRows = 128, kDotRows = 64, kSliceSteps = 64, kWholeRows = 64;
+constexpr int64_t kNearRows = 256, kTilePanels = 8, kLinesAStep = 8;
 constexpr int64_t kBlockFloats = 1024;  // a 2 x 2 block of sums
 
 KP_PATH(linear_tiles_few);
@@ -87,8 +91,8 @@ struct PanelTiles {
     }
   }
 
-  // Up to 128 rows against panels; `spilled` keeps the sums of every pair of tile rows and panel between
-  // slices of k.
+  // Up to kPassRows rows against a run of panels; `spilled` keeps the sums of every pair of tile rows and panel
+  // between slices of k.
   void multiply_pass(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end, bool whole,
                      float* spilled) const {
     using Product = typename Kind::Product;
@@ -99,12 +103,15 @@ struct PanelTiles {
     for (int64_t step = 0; step < steps; step += slice) {
       const int64_t count = steps - step < slice ? steps - step : slice;
       for (int64_t p = begin; p < end; ++p) {
-        const char* ahead = panel(p + 1, step);
+        const char* ahead = p + 1 < end            ? panel(p + 1, step)
+                            : step + count < steps ? panel(begin, step + count)
+                                                   : panel(end, 0);
         const DenseTiles b = kind().panel_tiles(p, step, count);
         for (int64_t r = 0; r < rows; r += kPairRows) {
           alignas(64) float sums[kBlockFloats];
           const bool last = step + count == steps;
-          const BlockSums kept{spilled + (p * (kPassRows / kPairRows) + r / kPairRows) * kBlockFloats};
+          const BlockSums kept{spilled +
+                               ((p - begin) * (kPassRows / kPairRows) + r / kPairRows) * kBlockFloats};
           const DenseTiles a{x_tiles + (r / kTileRows * steps + step) * kTileBytes, steps * kTileBytes,
                              kTileBytes};
           block_product<2, 2, Product>({}, a, b, count, step ? &kept : nullptr, last ? BlockSums{sums} : kept,
@@ -118,6 +125,10 @@ struct PanelTiles {
     }
   }
 
+  static constexpr int64_t pass_rows() {  // decoding a panel costs more than what fewer rows gain
+    return kHasDotProducts && !Kind::kDecodes ? kDotRows : kPassRows;
+  }
+
   bool spills(int64_t rows) const { return (Kind::kDecodes || rows > kWholeRows) && steps > kSliceSteps; }
 
   void multiply_panels(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end,
@@ -125,9 +136,13 @@ struct PanelTiles {
     kind().mark_way(rows <= kTileRows, spills(rows));
     if (rows <= kTileRows) return kind().multiply_few(x_tiles, first, rows, begin, end);
     TileScope scope;
-    for (int64_t pass = 0; pass < rows; pass += kPassRows)
-      multiply_pass(x_tiles + pass / kTileRows * steps * kTileBytes, first + pass,
-                    rows - pass < kPassRows ? rows - pass : kPassRows, begin, end, !spills(rows), spilled);
+    spilled += begin * (kPassRows / kPairRows) * kBlockFloats;  // all runs of this thread have the same place
+    for (int64_t near = 0; near < rows; near += kNearRows)
+      for (int64_t p = begin; p < end; p += kTilePanels)
+        for (int64_t pass = near; pass < least(rows, near + kNearRows); pass += pass_rows())
+          multiply_pass(x_tiles + pass / kTileRows * steps * kTileBytes, first + pass,
+                        least(rows - pass, pass_rows()), p, least(p + kTilePanels, end), !spills(rows),
+                        spilled);
   }
 
   void run() const {
