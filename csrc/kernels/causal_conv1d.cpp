@@ -264,11 +264,13 @@ void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, 
 }
 
 // One token on a state whose channels are dense: read, used and moved up one column in a single pass.
-// Elements move as bits.
+// Elements move as bits. `next` is the state of the request that comes next: slots are in no order that the
+// hardware could foresee.
 template <class T, int W>
 void dense_step(const T* x, T* y, int64_t channels, const Scratch<T>& scratch, Matrix<T> state,
-                bool silu_activation) {
+                Matrix<T> next, bool silu_activation) {
   const auto step = [&](int64_t c, int lanes, int64_t nbytes) {
+    for (int j = 0; j < W - 1; ++j) __builtin_prefetch(next.at(c, j), 1, 3);
     const T* rows[W];
     for (int j = 0; j < W - 1; ++j) rows[j] = state.at(0, j);
     rows[W - 1] = x;
@@ -366,13 +368,17 @@ void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scra
   const bool warm = state.data && call.initial(b), dense = x.channel_stride == 1 && y.channel_stride == 1;
   mark(warm ? paths::conv_state_read : paths::conv_state_fresh);
   mark(dense ? paths::conv_dense_channels : paths::conv_any_strides);
+  const auto next_state = [&] {
+    const Sequence next = b + 1 < call.requests() ? call.sequence(b + 1) : sequence;
+    return next.live ? state_of<T>(call, next.slot, first, front) : state;
+  };
   if (front > 0)
     mark(paths::conv_state_wide),
         shift_front(state_of<T>(call, sequence.slot, first, 0), x, front, columns, length, channels, warm);
   if (dense && length >= kTile) mark(paths::conv_token_tile);
   if (dense && length == 1 && warm && state.channel_stride == 1 && !drafts)
     return mark(paths::conv_token_step),
-           dense_step<T, W>(x.data, y.data, channels, scratch, state, call.silu);
+           dense_step<T, W>(x.data, y.data, channels, scratch, state, next_state(), call.silu);
   if (warm)
     read_state<T, W - 1>({state.at(0, call.history_column(b)), state.channel_stride, state.column_stride},
                          channels, scratch.history);
