@@ -14,6 +14,12 @@ def cpu_model() -> str:
     return cpu("model name") or platform.processor() or platform.machine()
 
 
+def cpu_kind() -> str:
+    """Family and model, which a name may hide: "family 26 model 2"; empty where the system does not tell."""
+    known = {"family": cpu("cpu family"), "model": cpu("model")}
+    return " ".join(f"{what} {number}" for what, number in known.items() if number)
+
+
 def cpu_flags() -> list[str]:
     """Those instruction sets out of the interesting ones that the system reports."""
     flags = set(cpu("flags").split())
@@ -38,6 +44,7 @@ def environment() -> dict[str, Any]:
 
     return {
         "cpu": cpu_model(),
+        "cpu_kind": cpu_kind(),
         "cpu_flags": cpu_flags(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),

@@ -1,6 +1,7 @@
 """The operators as Python functions that raise TypeError, ValueError and IndexError as the contracts say."""
 
 from functools import cache
+from inspect import Parameter, Signature
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ class Operator:
         self.name = self.__name__ = name
         self.schema = schema
         self.raw = getattr(torch.ops.kernelpair, name).default
+        self.__signature__ = _signature(self.raw)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -39,6 +41,18 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<operator {self.schema}>"
+
+
+def _signature(raw: Any) -> Signature:
+    """The schema's parameters, for `inspect.signature` and `help`."""
+    return Signature([
+        Parameter(
+            parameter.name,
+            Parameter.KEYWORD_ONLY if parameter.kwarg_only else Parameter.POSITIONAL_OR_KEYWORD,
+            default=parameter.default_value if parameter.has_default_value() else Parameter.empty,
+        )
+        for parameter in raw._schema.arguments
+    ])
 
 
 def operators() -> list[str]:

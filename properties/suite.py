@@ -34,18 +34,18 @@ ON_TRIAL = {
     "KERNELPAIR_SPLIT_LOOPS": "1",  # their loops take several threads in small batches too
 }
 SPEED_PAGE = SpeedPage(
-    title="# 10. Speed",
+    title="# Speed",
     command="kernelpair bench --against vllm_cpu,torch --one-thread --series --errors --json speed.json",
-    remake="kernelpair speed speed.json docs/10-speed.md",
+    remake="kernelpair speed speed.json docs/speed",
     series={
         "decode": "decode_attention over the length: 32 heads over 8, D 128, one request",
         "prefill": "extend_attention over the new tokens: 32 heads over 8, D 128, one request, nothing cached",
     },
-    bounds="The bound is the contract's, derived for\nour kernels ([how](6-how-bounds-are-derived.md)); "
+    bounds="The bound is the contract's, derived for\nour kernels ([how](../../6-how-bounds-are-derived.md)); "
     "a peer above 1 breaks a promise that it never gave.",
     memory="Scratch is a thread's or a call's, grows to the largest size that was asked for, and is kept between calls\n"
     "(`csrc/core/scratch.h`). Nothing is proportional to a length squared.",
-    end="Next: [11. Long runs](11-many-machines.md)",
+    end="[All machines](../README.md)",
 )
 
 

@@ -206,7 +206,7 @@ def _add_bench(commands: Commands) -> None:
         "--against each row also says how our best tiers compare with the peers, how much of the machine's measured limit "
         "(products from registers, reading from memory) they reach, and the speed that the row is to reach on the amx tier.",
         epilog="example: kernelpair bench --against vllm_cpu,torch --one-thread --series --errors --json speed.json\n"
-        "         kernelpair speed speed.json docs/10-speed.md",
+        "         kernelpair speed speed.json docs/speed",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _pairs(bench)
@@ -232,11 +232,12 @@ def _add_speed(commands: Commands) -> None:
     speed = commands.add_parser(
         "speed",
         help="make the page of speeds from a bench's JSON",
-        description="Writes a page (Markdown) and its plots (SVG, in a folder beside it) from what "
-        "`kernelpair bench --against ... --json F` measured. Nothing is timed.",
+        description="Writes a page (Markdown) and its plots (SVG) from what `kernelpair bench --against ... --json F` measured: "
+        "into a folder of the machine's own in PLACE, beside those of other machines, and a page PLACE/README.md that compares "
+        "all of them. Nothing is timed.",
     )
     speed.add_argument("json", metavar="F", help="what bench --against wrote")
-    speed.add_argument("page", metavar="PAGE", help="the page to write, such as docs/10-speed.md")
+    speed.add_argument("page", metavar="PLACE", help="the folder of all machines, such as docs/speed, or one page (.md)")
 
 
 def _add_watch(commands: Commands) -> None:

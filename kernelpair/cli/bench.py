@@ -27,7 +27,7 @@ from kernelpair.suite import Place, Suite
 from kernelpair.timing.cases import row_of
 from kernelpair.timing.compare import prepared
 from kernelpair.timing.contest import TORCH, Contest, Peers, contest_tiers
-from kernelpair.timing.interleaved import Timing, interleave
+from kernelpair.timing.interleaved import Timing, interleave, keep_freed_memory
 from kernelpair.timing.load import Load, look
 from kernelpair.timing.show import show_errors, show_load, show_skipped, show_summary
 
@@ -46,6 +46,7 @@ def bench(options: argparse.Namespace) -> int:
     for name in WITHOUT_CASE if options.case else ():
         if getattr(options, name):
             raise UsageError(f"--case names what is timed: {'PAIR' if name == 'pairs' else f'--{name}'} does not go with it")
+    keep_freed_memory()
     cores = torch.get_num_threads()
     if options.threads and options.threads > cores:
         raise UsageError(f"--threads: there are {cores} cores, got {options.threads}")

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from inspect import signature
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
@@ -13,7 +15,7 @@ from kernelpair.call.place import resolve
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.pair import BenchRow, Inputs, Pair
 from kernelpair.suite import Place
-from kernelpair.timing.interleaved import repeats_of, sample
+from kernelpair.timing.interleaved import keep_freed_memory, repeats_of, sample
 
 Side = Callable[[Connection, Place, str, Candidate], None]
 SAMPLES = (7, 60)  # of each side, at least and at most
@@ -100,6 +102,7 @@ def answer(connection: Connection) -> Any:
 
 def _side(connection: Connection, place: Place, pair: str, candidate: Candidate) -> None:
     """One version's process: prepares the row, then times a sample whenever it is asked."""
+    keep_freed_memory()
     try:
         candidate.enter()  # before the suite is there: it may come from a copy
         pairs = place.load().pairs()
@@ -125,5 +128,13 @@ def prepared(pair: Pair, row: BenchRow, given: Inputs, candidate: Candidate) -> 
     prepare = row.prepare or pair.bench.prepare
     if prepare is not None:
         return prepare(given)
-    function = candidate.load()
-    return lambda: function(**given)
+    return in_order(candidate.load(), given)
+
+
+def in_order(function: Callable[..., object], given: Inputs) -> Callable[[], object]:
+    """The call with its arguments by position, as engines make it: names cost torch's dispatcher up to a microsecond."""
+    try:
+        bound = signature(function).bind(**given)
+    except (TypeError, ValueError):  # it does not tell its parameters, or will itself say what it thinks of these
+        return partial(function, **given)
+    return partial(function, *bound.args, **bound.kwargs)

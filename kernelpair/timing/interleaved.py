@@ -1,15 +1,26 @@
 """Interleaved timing: every competitor takes its turn in every round, so that a noisy machine disturbs all alike."""
 
+import ctypes
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
 LONG_ENOUGH = 2e-3  # seconds of calls in one sample: shorter ones are repeated within it
 ROUNDS = (5, 200)  # samples of each competitor, at least and at most
 LONG = 10  # times the seconds that were asked for, after which ...
 LONG_ROUNDS = 3  # ... that many samples are enough
 SETTLE_SECONDS = 0.02  # until the threads of a process that has run an OpenMP loop wait asleep instead of spinning
+
+
+def keep_freed_memory() -> None:
+    """Let malloc keep what is freed, as the allocators do that engines are started with. Otherwise results of some megabytes are
+    new pages at each call, or not, as the competitors before left the heap, and page faults are most of what is timed."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc; another libc times as it is
+    if mallopt is not None:
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, -1)
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def _series(speeds: Speeds, plots: Mapping[str, Path], titles: Mapping[str, str]
     parts = ["## Over the length"]
     for name, path in plots.items():
         title = titles.get(name, name)
-        parts.append(f"{title}.\n\n![{title}](speed/{path.name})")
+        parts.append(f"{title}.\n\n![{title}]({path.as_posix()})")
         for tier in dict.fromkeys(row.tier for row in speeds.rows if row.series == name and row.ours):
             points = [row for row in speeds.rows if row.series == name and row.tier == tier and row.ours]
             lines = ["| tokens | ms | spread | of the roofline | ratio |", "|--:|--:|--:|--:|--:|"]

@@ -16,7 +16,7 @@ from kernelpair.contract.pair import BenchRow, Inputs, Pair
 from kernelpair.providers.provider import Provider, Unsupported, provider
 from kernelpair.suite import Place
 from kernelpair.timing.cases import row_named
-from kernelpair.timing.interleaved import Away, Lost, repeats_of, sample
+from kernelpair.timing.interleaved import Away, Lost, keep_freed_memory, repeats_of, sample
 
 ANSWER_SECONDS = 120.0  # to make a row ready, or for a sample: the longest take some seconds
 END_SECONDS = 5.0  # for a process whose connection has closed to be seen ended
@@ -164,6 +164,7 @@ def _serve(connection: Connection, place: Place, spec: str) -> None:
     """Answer until the other side hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the leader to handle
     server, broken = None, ""
+    keep_freed_memory()
     try:
         place.load()
         provided = provider(spec)

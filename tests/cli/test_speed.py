@@ -194,8 +194,8 @@ def small_speeds() -> Speeds:
 def test_the_page_says_what_was_measured_and_what_was_not(capsys: Capture) -> None:
     write(small_speeds(), Path("f.json"))
     Path("docs").mkdir()
-    assert kernelpair("speed", "f.json", "docs/10-speed.md") == 0
-    page = Path("docs/10-speed.md").read_text()
+    assert kernelpair("speed", "f.json", "docs/speed.md") == 0
+    page = Path("docs/speed.md").read_text()
     for says in (
         "Some CPU; avx2", "| cores | 2 |", "The amx tier was not measured: this CPU lacks AMX.",
         "**None of them was measured here.**",
@@ -208,9 +208,44 @@ def test_the_page_says_what_was_measured_and_what_was_not(capsys: Capture) -> No
         assert says in page, says
     plot = Path("docs/speed/decode.svg").read_text()
     assert plot.startswith("<?xml") and "roofline of avx512" in plot and "torch" in plot and "512" in plot
-    assert "wrote docs/10-speed.md, docs/speed/decode.svg" in capsys.readouterr().out
-    assert kernelpair("speed", "f.json", "docs/10-speed.md") == 0
+    assert "wrote docs/speed.md, docs/speed/decode.svg" in capsys.readouterr().out
+    assert kernelpair("speed", "f.json", "docs/speed.md") == 0
     assert Path("docs/speed/decode.svg").read_text() == plot, "the same data, other bytes"
+
+
+def test_machines_stand_side_by_side_and_none_overwrites_another(capsys: Capture) -> None:
+    Path("speed").mkdir()
+    first = small_speeds()
+    first.environment |= {"cpu_kind": "family 26 model 2"}
+    second = small_speeds()
+    second.environment |= {"cpu": "Another (R) CPU", "cores": 64}
+    for row in (*first.rows, *second.rows):
+        row.row += f" of {row.size}" if row.size else ""
+    for row in second.rows:
+        row.ratio = row.ratio and row.ratio / 4
+    for speeds in (first, second):
+        write(speeds, Path("f.json"))
+        assert kernelpair("speed", "f.json", "speed") == 0
+    assert sorted(path.name for path in Path("speed").iterdir()) == [
+        "README.md", "another-r-cpu-64-cores", "some-cpu-family-26-model-2-2-cores"
+    ]  # fmt: skip
+    for own in Path("speed").glob("*-cores"):
+        assert {path.name for path in own.iterdir()} == {"README.md", "decode.svg", "speeds.json"}
+        assert "](decode.svg)" in (own / "README.md").read_text()
+    page = Path("speed/README.md").read_text()
+    for says in (
+        "| [another-r-cpu-64-cores](another-r-cpu-64-cores/README.md) | Another (R) CPU | 64 | avx512 |",
+        "| store_cache | another-r-cpu-64-cores | some-cpu-family-26-model-2-2-cores |",
+        "| a row | **0.38** avx512 | 1.50 avx512 |", "| 0.98 | 1 of 3 |", "| 3.93 | 0 of 3 |",
+    ):
+        assert says in page, (says, page)
+    capsys.readouterr()
+    (Path("speed") / "another-r-cpu-64-cores" / "speeds.json").write_text("{}")
+    assert kernelpair("speed", "f.json", "speed") == 2
+    assert "another-r-cpu-64-cores/speeds.json has format none" in capsys.readouterr().err
+    assert Path("speed/README.md").read_text() == page, "a figure that cannot be read changes nothing"
+    assert kernelpair("speed", "f.json", "nowhere") == 2
+    assert "nowhere must be a folder that exists, or a file .md in one" in capsys.readouterr().err
 
 
 def test_the_page_marks_what_was_measured_on_a_busy_machine() -> None:
@@ -275,4 +310,4 @@ def test_a_file_that_holds_no_speeds_is_refused(capsys: Capture, text: str, says
 def test_nowhere_to_write_is_2(capsys: Capture, page: str) -> None:
     write(small_speeds(), Path("f.json"))
     assert kernelpair("speed", "f.json", page) == 2
-    assert "must be a file .md in a folder that exists" in capsys.readouterr().err
+    assert "must be a folder that exists, or a file .md in one" in capsys.readouterr().err
