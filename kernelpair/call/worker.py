@@ -139,7 +139,7 @@ def work(descriptor: int, arena: int, log: int) -> None:
         stand(standing)
         shared = Arena(arena, capacity)
         caller = Caller(candidate, shared, note_faults=True)
-        connection.send(None)
+        connection.send(os.getpid())
     except BaseException as error:  # noqa: BLE001 - whatever it is, the judge reports it
         connection.send(Outcome("harness", type(error).__name__, f"the candidate does not load: {error}"))
         return
