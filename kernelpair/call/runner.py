@@ -14,12 +14,14 @@ import torch
 from kernelpair.call.fault import forget, noted
 from kernelpair.call.fork_server import Forked, ForkServer, ServerGone, fork_server
 from kernelpair.call.memory import Arena
-from kernelpair.call.system import here
+from kernelpair.call.system import here, waited_for_processor
 from kernelpair.call.worker import Caller, CallRequest, Outcome, stderr_of, stderr_tail, work
 from kernelpair.contract.candidate import Candidate
 
 HANG_SECONDS = 20.0  # a case has a budget of work far below this on every tier
 HANG_SECONDS_AGAIN = 2.0  # once a candidate has hung, shrinking tries many more hanging cases
+UNWATCHED = 0.1  # of these seconds; only then is it asked how long a worker waits for a processor, which few calls live to see
+PATIENCE = 4.0  # times these seconds: so much longer may a call take that has waited for a processor as long
 START_SECONDS = 120.0  # for importing torch and the candidate on a loaded machine
 END_SECONDS = 5.0  # for a process whose connection has closed to be seen ended
 WORK = f"{work.__module__}:{work.__name__}"
@@ -100,7 +102,7 @@ class Isolated(Runner):
         self.start()
         try:
             self._connection.send(request)
-            if not self._answers.poll(self._hang_seconds * 1000):
+            if not self._answers_in_time():
                 return self._hung()
             outcome: Outcome = self._connection.recv()
         except (EOFError, ConnectionResetError, BrokenPipeError):
@@ -108,6 +110,20 @@ class Isolated(Runner):
         if outcome.spoiled:
             self._stop()
         return outcome if outcome.status != "spoiled" else self._once_more(request, again)
+
+    def _answers_in_time(self) -> bool:
+        """Whether the worker answers before it has had its seconds. Those that it spent waiting for a processor do not count: a
+        machine with much else to do is no hang."""
+        seconds = self._hang_seconds
+        if self._answers.poll(1000 * UNWATCHED * seconds):
+            return True
+        waited, given, left = waited_for_processor(self._pid), 0.0, (1 - UNWATCHED) * seconds
+        while not self._answers.poll(1000 * left):
+            lost = min(waited_for_processor(self._pid) - waited, PATIENCE * seconds)
+            given, left = lost, lost - given
+            if left < UNWATCHED * seconds:
+                return False
+        return True
 
     def _once_more(self, request: CallRequest, again: bool) -> Outcome:
         """The call in a new worker, where an earlier one has spoiled the old. HarnessError where that is `again` no help."""
@@ -130,13 +146,14 @@ class Isolated(Runner):
             self._stop()
             raise HarnessError(f"the worker of {self.candidate.name} did not start within {START_SECONDS:.0f} s")
         try:
-            refusal = self._connection.recv()
+            answer = self._connection.recv()
         except (EOFError, ConnectionResetError):
             outcome = self._died()
             raise HarnessError(f"the worker of {self.candidate.name} died at its start: {outcome.message}") from None
-        if refusal is not None:
+        if isinstance(answer, Outcome):
             self._stop()
-            raise HarnessError(refusal.message)
+            raise HarnessError(answer.message)
+        self._pid: int = answer
 
     def _fork(self, connection: int) -> Forked:
         """A worker; from a new server where the candidate has ended the one that it had."""

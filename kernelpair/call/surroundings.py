@@ -7,7 +7,6 @@ import platform
 import random
 import resource
 import signal
-import struct
 import sys
 import tempfile
 import threading
@@ -30,12 +29,14 @@ BUSY_SECONDS, DECIDED_SECONDS = 0.01, 2.0  # one that has had so much goes on ru
 RNG_BYTES = 2500  # of numpy's global generator: 624 words and a position
 CACHES = ("torchinductor_",)  # beginnings of names in the temporary folder that later calls use again
 MXCSR_CONTROL, X87_CONTROL = 0xFFC0, 0x1F3F  # without the flags that every operation may raise
-X87, MXCSR = struct.Struct("<H"), struct.Struct("<I")  # of <fenv.h>: on x86-64 the x87 control word stands at its begin,
-MXCSR_AT = 28 if platform.machine() == "x86_64" else 0  # and MXCSR behind the rest; elsewhere the one control word
+X87_AT = 0  # of the words of <fenv.h>: on x86-64 the x87 control word stands at its begin,
+MXCSR_AT = 7 if platform.machine() == "x86_64" else 0  # and MXCSR behind the rest; elsewhere the one control word
 SIGNALS = range(1, signal.NSIG)
 
 _libc = ctypes.CDLL(None)
-_libm = ctypes.CDLL("libm.so.6")
+_libm = ctypes.PyDLL("libm.so.6")  # whose functions come back at once: to let other threads run meanwhile takes longer
+_locale = ctypes.PyDLL(None).setlocale  # in a process that just woke a third of the time of Python's
+_locale.restype = ctypes.c_char_p
 _IN_POOL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -124,11 +125,38 @@ _CHANGES = {"threads": "{1} threads where there were {0}", "descriptors": "the l
 _UNPRINTED = {"environment", "numpy_random", "torch_random", "python_random", "c_environment", "signal_handlers"}
 
 
-class Surroundings:
-    """Reads the state of this process, and says what changed."""
+class _ControlWords:
+    """How a thread computes."""
 
     def __init__(self) -> None:
         self._fenv = ctypes.create_string_buffer(64)
+        self._words = memoryview(self._fenv).cast("B").cast("I")
+
+    def read(self) -> tuple[int, int]:
+        """The x87 word and MXCSR of this thread."""
+        _libm.fegetenv(self._fenv)
+        words = self._words
+        return words[X87_AT] & X87_CONTROL if MXCSR_AT else 0, words[MXCSR_AT] & MXCSR_CONTROL
+
+    def set(self, x87: int, mxcsr: int) -> None:
+        """Let this thread compute so."""
+        _libm.fegetenv(self._fenv)
+        self._words[MXCSR_AT] = mxcsr
+        if MXCSR_AT:
+            self._words[X87_AT] = self._words[X87_AT] & ~0xFFFF | x87
+        _libm.fesetenv(self._fenv)
+
+
+class Surroundings:
+    """Reads the state of this process, and says what changed.
+
+    A worker wakes for a call, and what it runs then takes ten times as long as in a loop. So `read` runs little: few functions,
+    which do little in Python.
+    """
+
+    def __init__(self) -> None:
+        self._words = _ControlWords()
+        self._environment: dict[bytes, bytes] = {}
         self._stack = ctypes.create_string_buffer(24)
         self._action = ctypes.create_string_buffer(256)
         self._numpy = np.random.mtrand._rand._bit_generator.ctypes.state_address
@@ -137,27 +165,26 @@ class Surroundings:
 
     def read(self, deep: bool = False) -> tuple[Any, ...]:
         """The state now."""
+        environment = os.environ._data  # type: ignore[attr-defined]  # as bytes: sixty times as fast
+        if environment != self._environment:
+            self._environment = dict(environment)
         state = (
-            *_control_words(self._fenv),
+            *self._words.read(),
             torch.get_num_threads(),
             torch.get_default_dtype(),
-            torch.are_deterministic_algorithms_enabled(),
+            torch._C._get_deterministic_algorithms(),
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
-            torch.is_autocast_enabled("cpu"),
+            torch._C._is_any_autocast_enabled(),
             sys.getrecursionlimit(),
-            locale.setlocale(locale.LC_ALL, None),
-            dict(os.environ._data),  # type: ignore[attr-defined]  # as bytes: sixty times as fast
+            _locale(locale.LC_ALL, None),
+            self._environment,  # the same object while nothing changes, so that two states are compared at once
         )
         return state if not deep else (*state, *self._deep())
 
     def set_control_words(self, state: tuple[Any, ...]) -> None:
         """Compute as in this state again: a process in which exceptions are unmasked may not live to tell of it."""
-        _libm.fegetenv(self._fenv)
-        MXCSR.pack_into(self._fenv, MXCSR_AT, state[1])
-        if MXCSR_AT:
-            X87.pack_into(self._fenv, 0, state[0])
-        _libm.fesetenv(self._fenv)
+        self._words.set(*state[:2])
 
     def _deep(self) -> tuple[Any, ...]:
         umask = os.umask(0o077)
@@ -213,6 +240,8 @@ def on_loading(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[SideEff
 
 
 def _shown(name: str, value: Any) -> str:
+    if name == "locale":
+        return str(value.decode())
     return hex(value) if name in ("mxcsr", "x87") else oct(value) if name == "umask" else str(value)
 
 
@@ -239,13 +268,6 @@ def _c_environment() -> tuple[bytes, ...]:
     return tuple(sorted(found))
 
 
-def _control_words(fenv: Any) -> tuple[int, int]:
-    """How this thread computes: the x87 word and MXCSR."""
-    _libm.fegetenv(fenv)
-    x87 = X87.unpack_from(fenv)[0] if MXCSR_AT else 0
-    return x87 & X87_CONTROL, MXCSR.unpack_from(fenv, MXCSR_AT)[0] & MXCSR_CONTROL
-
-
 def control_words_of_pool() -> str:
     """How the other threads compute that torch computes with, as far as they are OpenMP's."""
     parallel = getattr(_libc, "GOMP_parallel", None)  # GNU's; LLVM's and Intel's libraries have it too
@@ -253,7 +275,7 @@ def control_words_of_pool() -> str:
 
     def look(data: int | None) -> None:
         if threading.get_ident() != own:
-            x87, mxcsr = _control_words(ctypes.create_string_buffer(64))
+            x87, mxcsr = _ControlWords().read()
             found.add(f"mxcsr {mxcsr:#x}, x87 {x87:#x}")
 
     if parallel is not None:

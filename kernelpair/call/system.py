@@ -64,6 +64,15 @@ def told(path: str) -> bytes:
         os.close(descriptor)
 
 
+def waited_for_processor(pid: int) -> float:
+    """Seconds that a process could have run in and had no processor: of its thread that waited longest. 0 where nobody tells."""
+    waited = [0]
+    with suppress(OSError, IndexError):  # it has ended, or the system keeps no account
+        for task in os.listdir(f"/proc/{pid}/task"):
+            waited.append(int(told(f"/proc/{pid}/task/{task}/schedstat").split()[1]))
+    return max(waited) / 1e9
+
+
 def children() -> set[int]:
     """The processes whose parent is this one, whichever of its threads forked them; zombies too."""
     found: set[int] = set()

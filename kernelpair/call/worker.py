@@ -139,7 +139,7 @@ def work(descriptor: int, arena: int, log: int) -> None:
         stand(standing)
         shared = Arena(arena, capacity)
         caller = Caller(candidate, shared, note_faults=True)
-        connection.send(None)
+        connection.send(os.getpid())
     except BaseException as error:  # noqa: BLE001 - whatever it is, the judge reports it
         connection.send(Outcome("harness", type(error).__name__, f"the candidate does not load: {error}"))
         return
@@ -216,9 +216,9 @@ class Caller:
 
     def _state(self, request: CallRequest, alone: bool) -> tuple[Any, ...]:
         """The state before the call. In a process that does nothing else it is that after the last one, but for the threads."""
-        if request.deep or not alone or self.state[THREADS] != request.threads:
+        if request.deep or not alone:
             return self.surroundings.read(request.deep)
-        return self.state[: len(STATE)]
+        return (*self.state[:THREADS], torch.get_num_threads(), *self.state[THREADS + 1 : len(STATE)])
 
     def _tell(self, outcome: Outcome, request: CallRequest, found: list[SideEffect]) -> None:
         """Say what the call changed in its process, and what it did to the results of an earlier one."""

@@ -1,5 +1,7 @@
 """Running a candidate: whatever it does to its process is an outcome, and the next call has a new process."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,14 @@ import pytest
 from kernelpair.call.memory import Arena
 from kernelpair.call.place import place, settle
 from kernelpair.call.runner import HarnessError, InProcess, Isolated
+from kernelpair.call.system import waited_for_processor
 from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict
 from kernelpair.trial.check import Journal, check
 from tests.kernels import PAGE, kernel
+from tests.processes import wait_for
 from tests.selftest.toy import PAIR, ToyCase
 
 ROWS = ToyCase(rows=3, width=5, spare=1, seed=4)
@@ -98,6 +102,33 @@ def test_a_hang_is_an_outcome_and_then_costs_less(isolated: Make) -> None:
     assert (outcome.status, outcome.message) == ("hang", "no answer within 0.3 s")
     assert call(runner, ToyCase(rows=0)).status == "ok"
     assert kinds(judged(runner, "sleeps")) == ["hang"]
+
+
+def test_a_call_that_waits_for_a_processor_is_no_hang(isolated: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter(range(100))
+    monkeypatch.setattr("kernelpair.call.runner.waited_for_processor", lambda pid: float(next(told)))
+    assert call(isolated("sleeps_two_seconds", hang_seconds=1.0)).status == "ok"
+
+
+def test_patience_with_a_call_that_waits_has_an_end(isolated: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter(range(100))
+    monkeypatch.setattr("kernelpair.call.runner.waited_for_processor", lambda pid: 0.5 * next(told))
+    assert call(isolated("sleeps", hang_seconds=0.3)).status == "hang"
+    assert next(told) < 10
+
+
+def test_two_that_share_a_core_wait_for_it() -> None:
+    command = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nprint(flush=True)\nwhile True: pass"
+    both = [subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for each in both:
+            assert each.stdout is not None and each.stdout.readline()
+        assert wait_for(lambda: all(waited_for_processor(each.pid) > 0.05 for each in both), 60.0)
+    finally:
+        for each in both:
+            each.kill()
+            each.communicate()
+    assert waited_for_processor(both[0].pid) == 0.0  # gone
 
 
 @pytest.mark.parametrize("where", [Isolated, InProcess])

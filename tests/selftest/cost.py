@@ -48,7 +48,9 @@ def unwatched(name: str) -> None:
     """Run kernels in this tier, and let this process look at nothing from now on."""
     set_tier(name)
     state = Surroundings().read(deep=True)
-    Surroundings.read = lambda self, deep=False: state if deep else state[: len(STATE)]  # type: ignore[method-assign]
+    shallow = state[: len(STATE)]
+    Surroundings.read = lambda self, deep=False: state if deep else shallow  # type: ignore[method-assign]
+    worker.Caller._state = lambda self, request, alone: self.surroundings.read(request.deep)  # type: ignore[method-assign]
     worker.busy = lambda: False
     worker.held_bytes = lambda: (0, 0)
 

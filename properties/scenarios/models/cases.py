@@ -96,30 +96,35 @@ class ModelCase(Case):
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "dtype": ("float32", "bfloat16"),
-    "family": tuple(FAMILIES),
     "decodes": (1, 32, 32, 4),
     "chunk": (8, 64, 5, 1),
     "paged": (False, True),
     "page": (1, 4, 16),
-    "expanded": (False, False, False, True),
-    "by_mode": (False, True, True),
-    "pages_alone": (False, True),
 }
+LATENT_FORMS = st.fixed_dictionaries({
+    "expanded": st.sampled_from((False, False, False, False, True)),
+    "by_mode": st.sampled_from((False, True, True, True)),
+    "pages_alone": st.booleans(),
+})  # fmt: skip
 PROMPTS = st.lists(st.sampled_from((1, 3, 8, 17, 24)), min_size=1, max_size=3).map(tuple)
+SEVERAL = st.lists(st.sampled_from((8, 17, 24, 17, 24)), min_size=2, max_size=3).map(tuple)
+"""Prompts of which one often begins in a step that continues another."""
 IMAGES = st.lists(st.sampled_from((0, 4, 7, 16)), max_size=3).map(tuple)
 PICTURES = st.sampled_from(((VISION_TOKENS,), (VISION_TOKENS, 4), (0, VISION_TOKENS), (VISION_TOKENS, VISION_TOKENS)))
 
 
 @st.composite
 def strategy(draw: st.DrawFn) -> ModelCase:
-    """Any family, up to three requests."""
-    options, fields = draw(choices(OPTIONS)), draw(st.fixed_dictionaries(common({}, ())))
-    images = draw(st.sampled_from((*[IMAGES] * 3, PICTURES)).flatmap(lambda of: of)) if options["family"] == "mllama" else ()
-    latent = options["family"] == "deepseek_v3"
-    options["expanded"] &= latent
-    for name in ("by_mode", "pages_alone"):
-        options[name] &= latent and not options["expanded"]
-    return ModelCase(prompts=draw(PROMPTS, label="prompts"), images=images, **options, **fields)
+    """Any family as often as another, up to three requests."""
+    family = {"family": draw(st.sampled_from(tuple(FAMILIES)), label="family")}
+    options, fields = draw(choices(OPTIONS)) | family, draw(st.fixed_dictionaries(common({}, ())))
+    if options["family"] == "mllama":
+        options["images"] = draw(st.sampled_from((*[IMAGES] * 3, PICTURES)).flatmap(lambda of: of), label="images")
+    if options["family"] == "deepseek_v3":
+        forms = draw(LATENT_FORMS, label="forms")
+        options |= {name: value and (name == "expanded" or not forms["expanded"]) for name, value in forms.items()}
+    prompts = draw(st.one_of(PROMPTS, SEVERAL, SEVERAL) if options.get("by_mode") else PROMPTS, label="prompts")
+    return ModelCase(prompts=prompts, **options, **fields)
 
 
 def encoder_lens(case: ModelCase) -> list[int]:

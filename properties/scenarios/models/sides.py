@@ -16,6 +16,7 @@ from properties.scenarios.models.cases import (
     by_mode,
     encoder_lens,
     expanded_tokens,
+    schedule,
     totals,
 )
 from properties.scenarios.models.oracle import Recorded, record
@@ -105,4 +106,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "latents prefilled in pages": lambda case: absorbed(case) and case.paged and case.pages_alone,
     "both forms of latent attention in one prompt": lambda case: by_mode(case) and len({*expanded_tokens(case)}) == 2
     and not all(expanded_tokens(case)[: case.prompts[0]]),
+    "a prompt begins in a step that continues another": lambda case: by_mode(case) and any(
+        mode == "extend" and 0 < sum(start == 0 for _, start, _ in spans) < len(spans) for mode, spans in schedule(case)
+    ),
 }
