@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import serving
+from optimized.fp8_linear import LAYOUT as FP8_LAYOUT
 from optimized.int8_linear import LAYOUT as INT8_LAYOUT
 from optimized.operators import operator
 from optimized.packed_linear import LAYOUTS
@@ -53,7 +54,38 @@ class PackedInt8Experts(serving.PackedInt8Experts):
         return torch.stack([unpack(expert, self.N, self.K) for expert in self.data.unflatten(5, (16, 4))])
 
 
-Experts = serving.PackedExperts | serving.PackedInt8Experts
+class PackedFp8Experts(serving.PackedFp8Experts):
+    """Packed weights [E, N, K] of float8_e4m3fn with the scales of their blocks."""
+
+    @staticmethod
+    def pack(weight: Tensor, scales: Tensor, block_size: tuple[int, int]) -> "PackedFp8Experts":
+        """Pack float8_e4m3fn weights [E, N, K]; scales float32 [E, ceil(N/bn), ceil(K/bk)] for `block_size` (bn, bk).
+
+        Raises TypeError (dtypes), ValueError (shapes, block_size, a scale that is not finite).
+        """
+        _check_stack(weight)
+        if len(block_size) != 2:
+            raise ValueError(f"block_size must hold two numbers, got {block_size}")
+        if not isinstance(scales, Tensor):
+            raise TypeError(f"scales must be a tensor, got {type(scales).__name__}")
+        if scales.dim() != 3 or len(scales) != len(weight):
+            raise ValueError(f"scales must be those of {len(weight)} experts, got shape {list(scales.shape)}")
+        E, N, K = weight.shape
+        pack = operator("pack_fp8_weight")
+        data, kept = (torch.stack(parts) for parts in zip(*(pack(*of, *block_size) for of in zip(weight, scales))))
+        return PackedFp8Experts(data.flatten(5), kept, FP8_LAYOUT, E, N, K, (block_size[0], block_size[1]))
+
+    def unpack(self) -> Tensor:
+        """The codes [E, N, K], bit for bit."""
+        unpack = operator("unpack_fp8_weight")
+        return torch.stack([unpack(expert, self.N, self.K) for expert in self.data.unflatten(5, (16, 2))])
+
+
+Experts = serving.PackedExperts | serving.PackedInt8Experts | serving.PackedFp8Experts
+KINDS = {
+    serving.PackedExperts: LAYOUTS.values(), serving.PackedInt8Experts: [INT8_LAYOUT], serving.PackedFp8Experts: [FP8_LAYOUT],
+}  # fmt: skip
+"""Of packed weights, and the layouts that each has."""
 
 
 def _check_stack(weight: Tensor) -> None:
@@ -74,7 +106,7 @@ def fused_moe(
     """
     inner = _inner_of(x, w13, w2)
     out: Tensor = operator("fused_moe")(
-        x, w13.data, *_bytes(w13), w2.data, *_bytes(w2), inner, topk_weights, topk_ids, b13, b2, apply_router_weight_on_input
+        x, w13.data, *_parts(w13), w2.data, *_parts(w2), inner, topk_weights, topk_ids, b13, b2, apply_router_weight_on_input
     )
     return out
 
@@ -92,23 +124,30 @@ def shared_expert(
     """
     inner = _inner_of(x, w13, w2)
     out: Tensor = operator("shared_expert")(
-        x, w13.data, *_bytes(w13), w2.data, *_bytes(w2), inner, routed, routed_scaling_factor
+        x, w13.data, *_parts(w13), w2.data, *_parts(w2), inner, routed, routed_scaling_factor
     )
     return out
 
 
-def _bytes(packed: Experts) -> tuple[Tensor | None, Tensor | None]:
-    """Sums and scales of int8 weights."""
-    return (packed.sums, packed.scale) if isinstance(packed, serving.PackedInt8Experts) else (None, None)
+def _parts(packed: Experts) -> tuple[Tensor | None, Tensor | None, tuple[int, int] | None]:
+    """Sums and scales of int8 weights, or the scales of float8 ones and the size of their blocks."""
+    if isinstance(packed, serving.PackedFp8Experts):
+        return None, packed.scales, packed.block_size
+    return (packed.sums, packed.scale, None) if isinstance(packed, serving.PackedInt8Experts) else (None, None, None)
 
 
 def _inner_of(x: Tensor, w13: Experts, w2: Experts) -> int:
-    """I, where the sizes of the packed weights agree; what the operator sees are whole blocks."""
+    """I, where the kinds and sizes of the packed weights agree; what the operator sees are whole blocks."""
+    kinds = []
     for name, packed in (("w13", w13), ("w2", w2)):
-        if not isinstance(packed, (serving.PackedExperts, serving.PackedInt8Experts)):
-            raise TypeError(f"{name} must be PackedExperts or PackedInt8Experts, got {type(packed).__name__}")
-        if packed.layout not in ([INT8_LAYOUT] if isinstance(packed, serving.PackedInt8Experts) else LAYOUTS.values()):
+        kind = next((kind for kind in KINDS if isinstance(packed, kind)), None)
+        if kind is None:
+            raise TypeError(f"{name} must be PackedExperts, PackedInt8Experts or PackedFp8Experts, got {type(packed).__name__}")
+        if packed.layout not in KINDS[kind]:
             raise ValueError(f"{name} has the unknown layout {packed.layout!r}")
+        kinds.append(kind)
+    if kinds[0] is not kinds[1]:
+        raise TypeError(f"w13 and w2 must be of one kind, got {type(w13).__name__} and {type(w2).__name__}")
     if w13.N % 2 or w13.N < 2:
         raise ValueError(f"w13 must hold weights [2I, D], got {[w13.N, w13.K]}")
     if isinstance(x, Tensor) and x.dim() and x.shape[-1] != w13.K:

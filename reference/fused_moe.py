@@ -9,6 +9,9 @@ from torch.nn.functional import silu
 
 import serving
 from reference import checks
+from reference.fp8_linear import LAYOUT as FP8_LAYOUT
+from reference.fp8_to_float import fp8_to_float
+from reference.pack_fp8_weight import pack_fp8_weight, unpack_fp8_weight
 from reference.pack_int8_weight import pack_int8_weight, unpack_int8_weight
 from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
 from reference.quantize_rows_int8 import quantize_rows_int8
@@ -31,7 +34,7 @@ class PackedExperts(serving.PackedExperts):
 
     def unpack(self) -> Tensor:
         """The weights [E, N, K], bit for bit."""
-        return torch.stack([_weight_of(self, expert) for expert in range(self.E)])
+        return torch.stack([_floats_of(self, expert) for expert in range(self.E)])
 
 
 class PackedInt8Experts(serving.PackedInt8Experts):
@@ -54,7 +57,31 @@ class PackedInt8Experts(serving.PackedInt8Experts):
         return torch.stack([_bytes_of(self, expert) for expert in range(self.E)])
 
 
-AnyExperts = serving.PackedExperts | serving.PackedInt8Experts
+class PackedFp8Experts(serving.PackedFp8Experts):
+    """What serving.packed says, with the functions of reference.pack_fp8_weight."""
+
+    @staticmethod
+    def pack(weight: Tensor, scales: Tensor, block_size: tuple[int, int]) -> "PackedFp8Experts":
+        """Pack float8_e4m3fn weights [E, N, K] with scales [E, ceil(N/bn), ceil(K/bk)] for `block_size` (bn, bk)."""
+        checks.is_tensor("weight", weight, 3)
+        if len(weight) < 1:
+            raise ValueError(f"weight must not be empty, got shape {list(weight.shape)}")
+        if len(block_size) != 2:
+            raise ValueError(f"block_size must hold two numbers, got {block_size}")
+        checks.is_tensor("scales", scales, 3)
+        if len(scales) != len(weight):
+            raise ValueError(f"scales must be those of {len(weight)} experts, got shape {list(scales.shape)}")
+        E, N, K = weight.shape
+        data, kept = (torch.stack(parts) for parts in zip(*(pack_fp8_weight(*of, *block_size) for of in zip(weight, scales))))
+        return PackedFp8Experts(data.flatten(5), kept, FP8_LAYOUT, E, N, K, (block_size[0], block_size[1]))
+
+    def unpack(self) -> Tensor:
+        """The codes [E, N, K], bit for bit."""
+        return torch.stack([_codes_of(self, expert) for expert in range(self.E)])
+
+
+AnyExperts = serving.PackedExperts | serving.PackedInt8Experts | serving.PackedFp8Experts
+KINDS = (serving.PackedExperts, serving.PackedInt8Experts, serving.PackedFp8Experts)
 
 
 def fused_moe(
@@ -65,9 +92,9 @@ def fused_moe(
 
     h = w13[e] x[t] + b13[e], a = silu(h[:I]) h[I:], y = w2[e] a + b2[e], in float32 and rounded once at the end. With
     apply_router_weight_on_input, of one expert a token, x[t] times the weight, both in x's dtype, takes x[t]'s place.
-    x [T, D] float; w13 [E, 2I, D] and w2 [E, D, I] of x's dtype, packed; topk_weights float32 and topk_ids [T, k]; b13 [E, 2I]
-    and b2 [E, D] in x's dtype or float32. Raises TypeError (dtypes, plain tensors for weights), ValueError (shapes, strides),
-    IndexError (ids).
+    x [T, D] float; w13 [E, 2I, D] and w2 [E, D, I] of x's dtype, int8 or float8, packed; topk_weights float32 and topk_ids
+    [T, k]; b13 [E, 2I] and b2 [E, D] in x's dtype or float32. Raises TypeError (dtypes, plain tensors for weights), ValueError
+    (shapes, strides), IndexError (ids).
     """
     _check_weights(x, w13, w2)
     _check_bias("b13", b13, w13, x.dtype)
@@ -140,16 +167,29 @@ def _projected(rows: Tensor, packed: AnyExperts, expert: int, bias: Tensor | Non
         sums = (q.to(torch.float64) @ _bytes_of(packed, expert).to(torch.float64).T).to(rows.dtype)  # exact
         out = sums * scale[:, None].to(rows.dtype) * packed.scale[expert].to(rows.dtype)
     else:
-        out = rows @ _weight_of(packed, expert).to(rows.dtype).T
+        out = rows @ _weight_of(packed, expert, rows.dtype).T
     return out if bias is None else out + bias[expert].to(rows.dtype)
 
 
-def _weight_of(packed: serving.PackedExperts, expert: int) -> Tensor:
+def _weight_of(packed: serving.PackedExperts | serving.PackedFp8Experts, expert: int, wide: torch.dtype) -> Tensor:
+    """The numbers of one expert's weights."""
+    if isinstance(packed, serving.PackedFp8Experts):
+        (block_n, block_k), codes = packed.block_size, _codes_of(packed, expert)
+        outputs, columns = torch.arange(packed.N) // block_n, torch.arange(packed.K) // block_k
+        return fp8_to_float(codes, wide) * packed.scales[expert][outputs][:, columns].to(wide)
+    return _floats_of(packed, expert).to(wide)
+
+
+def _floats_of(packed: serving.PackedExperts, expert: int) -> Tensor:
     return unpack_linear_weight(packed.data[expert].unflatten(-1, (16, -1)), packed.N, packed.K)
 
 
 def _bytes_of(packed: serving.PackedInt8Experts, expert: int) -> Tensor:
     return unpack_int8_weight(packed.data[expert].unflatten(-1, (16, 4)), packed.N, packed.K)
+
+
+def _codes_of(packed: serving.PackedFp8Experts, expert: int) -> Tensor:
+    return unpack_fp8_weight(packed.data[expert].unflatten(-1, (16, 2)), packed.N, packed.K)
 
 
 def _check_weights(x: Tensor, w13: AnyExperts, w2: AnyExperts) -> None:
@@ -158,16 +198,16 @@ def _check_weights(x: Tensor, w13: AnyExperts, w2: AnyExperts) -> None:
     checks.dense_last_dim("x", x)
     D = x.shape[1]
     for name, packed in (("w13", w13), ("w2", w2)):
-        if not isinstance(packed, (serving.PackedExperts, serving.PackedInt8Experts)):
-            raise TypeError(f"{name} must be PackedExperts or PackedInt8Experts, got {type(packed).__name__}")
-        int8 = isinstance(packed, serving.PackedInt8Experts)
-        if packed.layout not in ([INT8_LAYOUT] if int8 else LAYOUTS.values()):
+        if not isinstance(packed, KINDS):
+            raise TypeError(f"{name} must be PackedExperts, PackedInt8Experts or PackedFp8Experts, got {type(packed).__name__}")
+        int8, fp8 = isinstance(packed, serving.PackedInt8Experts), isinstance(packed, serving.PackedFp8Experts)
+        if packed.layout not in ([INT8_LAYOUT] if int8 else [FP8_LAYOUT] if fp8 else LAYOUTS.values()):
             raise ValueError(f"{name} has the unknown layout {packed.layout!r}")
         checks.is_tensor(name, packed.data, 6)
-        (_check_bytes if isinstance(packed, serving.PackedInt8Experts) else _check_floats)(name, packed, x)
+        (_check_bytes if int8 else _check_codes if fp8 else _check_floats)(name, packed, x)
         if not packed.data.is_contiguous():
             raise ValueError(f"{name} must be contiguous, got strides {list(packed.data.stride())}")
-    if isinstance(w13, serving.PackedInt8Experts) != isinstance(w2, serving.PackedInt8Experts):
+    if not any(isinstance(w13, kind) and isinstance(w2, kind) for kind in KINDS):
         raise TypeError(f"w13 and w2 must be of one kind, got {type(w13).__name__} and {type(w2).__name__}")
     if w13.K != D or w13.N % 2:
         raise ValueError(f"w13 must hold weights [2I, {D}] for x of shape {list(x.shape)}, got {[w13.N, w13.K]}")
@@ -189,6 +229,17 @@ def _check_bytes(name: str, packed: Any, x: Tensor) -> None:
         checks.is_tensor(f"{name}_{part}", value, 2)
         checks.has_dtype(f"{name}_{part}", value, dtypes)
         checks.has_shape(f"{name}_{part}", value, [packed.E, packed.N])
+
+
+def _check_codes(name: str, packed: Any, x: Tensor) -> None:
+    checks.has_dtype(name, packed.data, (torch.uint8,))
+    checks.has_shape(name, packed.data, [packed.E, -(-packed.N // 32), -(-packed.K // 32), 2, 16, 32])
+    block_n, block_k = packed.block_size
+    checks.is_count(f"{name}_block_n", block_n, 1)
+    checks.is_count(f"{name}_block_k", block_k, 1)
+    checks.is_tensor(f"{name}_scale", packed.scales, 3)
+    checks.has_dtype(f"{name}_scale", packed.scales, (torch.float32, torch.float64))
+    checks.has_shape(f"{name}_scale", packed.scales, [packed.E, -(-packed.N // block_n), -(-packed.K // block_k)])
 
 
 def _check_bias(name: str, bias: Tensor | None, packed: AnyExperts, dtype: torch.dtype) -> None:

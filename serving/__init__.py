@@ -12,6 +12,7 @@ from serving.mla import MlaForm, MlaProjections, check_latent_call, check_projec
 from serving.packed import (
     PackedConvWeight,
     PackedExperts,
+    PackedFp8Experts,
     PackedFp8Weight,
     PackedInt8Experts,
     PackedInt8Weight,
@@ -39,6 +40,7 @@ __all__ = [
     "ModelConfig",
     "PackedConvWeight",
     "PackedExperts",
+    "PackedFp8Experts",
     "PackedFp8Weight",
     "PackedInt8Experts",
     "PackedInt8Weight",

@@ -1,5 +1,7 @@
 """Checks that both sides make alike, before anything is computed."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -41,3 +43,13 @@ def check_linear(
         raise ValueError("bias is given to a layer without one")
     if bias is not None and list(bias.shape) != [shape[0]]:
         raise ValueError(f"bias must have shape {[shape[0]]}, got {list(bias.shape)}")
+
+
+def check_scales(scale: Tensor, shape: Sequence[int]) -> None:
+    """TypeError unless scales are float32, ValueError unless they have this shape and are finite."""
+    if scale.dtype != torch.float32:
+        raise TypeError(f"scale has dtype {scale.dtype}, expected {torch.float32}")
+    if list(scale.shape) != list(shape):
+        raise ValueError(f"scale must have shape {list(shape)}, got {list(scale.shape)}")
+    if not bool(scale.isfinite().all()):
+        raise ValueError("scale must be finite")

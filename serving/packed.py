@@ -146,6 +146,43 @@ class PackedInt8Experts:
 
 
 @dataclass(frozen=True)
+class PackedFp8Experts:
+    """Immutable packed weights [E, N, K] of float8_e4m3fn codes of one projection of all experts, each packed as a
+    `PackedFp8Weight` is.
+
+    `data` has shape [E, ceil(N/32), ceil(K/32), 2, 16, 32], the codes as uint8; `scales` [E, ceil(N/bn), ceil(K/bk)] in float32
+    for `block_size` (bn, bk), which is that of all experts.
+    """
+
+    data: Tensor
+    scales: Tensor
+    layout: str
+    E: int
+    N: int
+    K: int
+    block_size: tuple[int, int]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """`data` and `scales` themselves, not copies, `sizes` [2] with N and K, and `blocks` [2] with the block size."""
+        sizes, blocks = torch.tensor((self.N, self.K)), torch.tensor(self.block_size)
+        return {"data": self.data, "scales": self.scales, "sizes": sizes, "blocks": blocks}
+
+    @classmethod
+    def from_tensors(cls, data: Tensor, scales: Tensor, sizes: Tensor, blocks: Tensor) -> Self:
+        """What `tensors` gave; nothing is copied. Raises TypeError (types), ValueError (sizes, a shape that they do not have)."""
+        (N, K), (block_n, block_k) = _sizes_of(sizes), _sizes_of(blocks, "blocks")
+        for name, value, dtype in (("data", data, torch.uint8), ("scales", scales, torch.float32)):
+            if not isinstance(value, Tensor) or value.dtype != dtype:
+                raise TypeError(f"{name} must be a tensor of {dtype}, got {getattr(value, 'dtype', type(value).__name__)}")
+        E = data.shape[0] if data.dim() and len(data) else 1
+        _check_data(data, [E, _blocks(N), _blocks(K), 2, 16, 32], sizes)
+        shape = [E, -(-N // block_n), -(-K // block_k)]
+        if list(scales.shape) != shape:
+            raise ValueError(f"scales must have shape {shape}, got {list(scales.shape)}")
+        return cls(data, scales, "e4m3-vnni2-n32k32", E, N, K, (block_n, block_k))
+
+
+@dataclass(frozen=True)
 class PackedConvWeight:
     """An immutable packed weight [dim, width] of a depthwise convolution; `data` is [ceil(dim/32), ceil(width/2), 32, 2]."""
 
@@ -179,11 +216,11 @@ def _blocks(size: int) -> int:
     return -(-size // 32)
 
 
-def _sizes_of(sizes: object) -> tuple[int, int]:
+def _sizes_of(sizes: object, name: str = "sizes") -> tuple[int, int]:
     if not isinstance(sizes, Tensor) or sizes.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"sizes must be a tensor of int32 or int64, got {getattr(sizes, 'dtype', type(sizes).__name__)}")
+        raise TypeError(f"{name} must be a tensor of int32 or int64, got {getattr(sizes, 'dtype', type(sizes).__name__)}")
     if list(sizes.shape) != [2] or bool((sizes < 1).any()):
-        raise ValueError(f"sizes must hold two numbers from 1 on, got {sizes.tolist()}")
+        raise ValueError(f"{name} must hold two numbers from 1 on, got {sizes.tolist()}")
     first, second = sizes.tolist()
     return first, second
 

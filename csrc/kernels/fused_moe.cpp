@@ -4,6 +4,7 @@
 #include "kernels/fused_moe.h"
 
 #include "linear/expert_bytes.h"
+#include "linear/expert_codes.h"
 #include "linear/expert_products.h"
 #include "simd/dtypes.h"
 #include "simd/each_vector.h"
@@ -119,7 +120,7 @@ struct Moe {
       quantize_rows(source, {q, scale});
       project(Engine{{weights, out, {q, scale}}}, source, buffers.sorted, buffers.packed);
     } else {
-      project(Engine{weights, out}, source, buffers.sorted, buffers.packed);
+      project(Engine{{weights, out}}, source, buffers.sorted, buffers.packed);
     }
   }
 
@@ -159,10 +160,12 @@ void fused_moe(const FusedMoeArguments& call) {
       using T = decltype(element);
       kHasByteTiles ? moe.run<T, TileByteExperts>() : moe.run<T, VectorByteExperts>();
     });
-  if (kHasTiles && call.x.dtype == Dtype::bf16) return moe.run<Bf16, TileExperts>();
+  const bool codes = call.w13.data.dtype == Dtype::u8;
+  if (kHasTiles && call.x.dtype == Dtype::bf16)
+    return codes ? moe.run<Bf16, TileCodeExperts>() : moe.run<Bf16, TileExperts>();
   with_float(call.x.dtype, [&](auto element) {
     using T = decltype(element);
-    moe.run<T, VectorExperts<T>>();
+    codes ? moe.run<T, VectorCodeExperts>() : moe.run<T, VectorExperts<T>>();
   });
 }
 

@@ -6,10 +6,13 @@
 
 namespace kernelpair {
 
-// The weights of one projection of all experts: packed panels [E, ceil(N/32), ...], of floats or of i8.
+// The weights of one projection of all experts: packed panels [E, ceil(N/32), ...], of floats, of i8, or
+// of u8, the codes of float8_e4m3fn.
 struct ExpertWeights {
   const View& data;
-  const View &sums, &scale;  // [E, N] i32 and f32, of i8 alone
+  const View &sums,
+      &scale;  // of i8 [E, N] i32 and f32; of u8 none, and [E, ceil(N/block_n), ceil(K/block_k)] f32
+  int64_t block_n, block_k;  // of u8 alone
   const View& bias;          // [E, N], may be absent
 };
 

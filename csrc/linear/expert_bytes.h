@@ -112,7 +112,7 @@ struct VectorByteExperts : ByteEngine {
 struct TileByteExperts : ByteEngine {
   static constexpr int64_t kRows = kTileRows;
 
-  static int64_t groups(int64_t count) { return TileExperts::groups(count); }
+  static int64_t groups(int64_t count) { return TileEngine::groups(count); }
   static int64_t group_bytes(const ExpertWeights& weights) { return weights.data.sizes[2] * kTileBytes; }
 
   template <class Source>
@@ -126,7 +126,8 @@ struct TileByteExperts : ByteEngine {
     mark(block.rows <= kRows ? paths::moe_bytes_few : paths::moe_bytes_many);
     ChunkScales scales = scales_of(block);
     const ByteCall call(weights, block.expert, rows, out, block.first, block.rows);
-    multiply_spilling(TileInt8(call.arguments, scales), packed, 0, block.rows, begin, end);
+    multiply_spilling(TileInt8(call.arguments, scales), packed, 0, block.rows, begin, end,
+                      thread_scratch(spilled_bytes()));
   }
 };
 

@@ -19,8 +19,8 @@ KP_INLINE int64_t expert_grain(int64_t K, int64_t rate) {
   return (int64_t{1} << 22) * rate / (kPanelColumns * K) + 1;
 }
 
-template <class T>
-struct VectorExperts {
+// Rows as packed_linear's vectors read them, in fp32.
+struct VectorEngine {
   static constexpr bool kOfBytes = false;
   static constexpr int64_t kRows = kRowBlock;
   const ExpertWeights& weights;
@@ -40,7 +40,10 @@ struct VectorExperts {
       pack_row_block<decltype(count)::value>(source, first, live, reinterpret_cast<float*>(to));
     });
   }
+};
 
+template <class T>
+struct VectorExperts : VectorEngine {
   void multiply(const ExpertRows& block, const char* packed, int64_t begin, int64_t end) const {
     mark(block.rows <= kRows ? paths::moe_vectors_few : paths::moe_vectors_many);
     const View weight = entry_of(weights.data, block.expert), bias = entry_of(weights.bias, block.expert);
@@ -50,14 +53,14 @@ struct VectorExperts {
 };
 
 // The rows of one expert on tiles; sums end as floats.
-struct ExpertTiles : PanelTiles<ExpertTiles> {
+template <class Kind>
+struct FloatTiles : PanelTiles<Kind> {
   using Product = Bf16Product;
+  using PanelTiles<Kind>::out, PanelTiles<Kind>::N;
   const View& bias;
 
-  ExpertTiles(const View& weight, const View& expert_bias, const View& result)
-      : PanelTiles(weight, result), bias(expert_bias) {}
-
-  static void mark_way(bool few, bool) { mark(few ? paths::moe_tiles_few : paths::moe_tiles_many); }
+  FloatTiles(const View& weight, const View& expert_bias, const View& result)
+      : PanelTiles<Kind>(weight, result), bias(expert_bias) {}
 
   void finish(const float* sums, int64_t first, int64_t rows, int64_t p) const {
     const PanelBias panel_bias(bias, p * kPanelColumns, N);
@@ -69,19 +72,28 @@ struct ExpertTiles : PanelTiles<ExpertTiles> {
   }
 };
 
+struct ExpertTiles : FloatTiles<ExpertTiles> {
+  using FloatTiles::FloatTiles;
+
+  static void mark_way(bool few, bool) { mark(few ? paths::moe_tiles_few : paths::moe_tiles_many); }
+};
+
 // Panels whose sums wait between slices of k: 256 KiB a thread.
 constexpr int64_t kSpillPanels = 16, kSpilledFloats = kPassRows / kPairRows * kBlockFloats;
 
+KP_INLINE int64_t spilled_bytes() { return 4 * kSpillPanels * kSpilledFloats; }
+
 template <class Tiles>
 void multiply_spilling(const Tiles& product, const char* packed, int64_t first, int64_t rows, int64_t begin,
-                       int64_t end) {
-  auto* spilled = static_cast<float*>(thread_scratch(4 * kSpillPanels * kSpilledFloats));
+                       int64_t end, void* room) {
+  auto* spilled = static_cast<float*>(room);
   for (int64_t p = begin; p < end; p += kSpillPanels)
     product.multiply_panels(packed, first, rows, p, least(p + kSpillPanels, end),
                             spilled - p * kSpilledFloats);
 }
 
-struct TileExperts {
+// Rows of bf16 as tiles read them.
+struct TileEngine {
   static constexpr bool kOfBytes = false;
   static constexpr int64_t kRows = kTileRows;
   const ExpertWeights& weights;
@@ -110,10 +122,13 @@ struct TileExperts {
       }
     }
   }
+};
 
+struct TileExperts : TileEngine {
   void multiply(const ExpertRows& block, const char* packed, int64_t begin, int64_t end) const {
     const View weight = entry_of(weights.data, block.expert), bias = entry_of(weights.bias, block.expert);
-    multiply_spilling(ExpertTiles(weight, bias, out), packed, block.first, block.rows, begin, end);
+    multiply_spilling(ExpertTiles(weight, bias, out), packed, block.first, block.rows, begin, end,
+                      thread_scratch(spilled_bytes()));
   }
 };
 

@@ -2,46 +2,70 @@
 #include "kernels/fused_moe.h"
 
 #include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "core/operator.h"
+#include "linear/fp8_weight.h"
 #include "linear/int8_weight.h"
 
 namespace kernelpair {
 namespace {
 
-// A stack of E packed weights [N, K], as pack_linear_weight or pack_int8_weight leave each, the last two dimensions
-// as one; of int8 with the sums and scales of its rows.
-struct Stack {
-  const char *name, *sums_name, *scale_name;
-  View data, sums, scale;
+using Block = std::optional<std::vector<int64_t>>;
 
-  Stack(const char* of_data, const char* of_sums, const char* of_scale, const Tensor& data_in,
-        const std::optional<Tensor>& sums_in, const std::optional<Tensor>& scale_in)
+// A stack of E packed weights [N, K], as pack_linear_weight, pack_int8_weight or pack_fp8_weight leave each, the last
+// two dimensions as one; of int8 with the sums and scales of its rows, of float8 with the scales of its blocks.
+struct Stack {
+  std::string name, sums_name, scale_name, block_name;
+  View data, sums, scale;
+  Block block;
+
+  Stack(const char* of_data, const Tensor& data_in, const std::optional<Tensor>& sums_in,
+        const std::optional<Tensor>& scale_in, const Block& block_in)
       : name(of_data),
-        sums_name(of_sums),
-        scale_name(of_scale),
-        data(view_of(name, data_in)),
-        sums(view_of(sums_name, sums_in)),
-        scale(view_of(scale_name, scale_in)) {}
+        sums_name(name + "_sums"),
+        scale_name(name + "_scale"),
+        block_name(name + "_block"),
+        data(view_of(name.c_str(), data_in)),
+        sums(view_of(sums_name.c_str(), sums_in)),
+        scale(view_of(scale_name.c_str(), scale_in)),
+        block(block_in) {}
 
   void check(const View& x, int64_t E, int64_t N, int64_t K) const {
-    const bool int8 = data.dtype == Dtype::i8;
-    check_rank({name, data}, 6);
-    if (int8)
-      check_int8_sizes(N, K);
-    else
-      check_same_dtype({name, data}, {{"x", x}});
+    const bool int8 = data.dtype == Dtype::i8, fp8 = data.dtype == Dtype::u8;
+    const Arg of_data{name.c_str(), data}, of_scale{scale_name.c_str(), scale};
+    check_rank(of_data, 6);
+    if (int8) check_int8_sizes(N, K);
+    if (!int8 && !fp8) check_same_dtype(of_data, {{"x", x}});
     KP_CHECK_VALUE(data.sizes[0] == E && E >= 1, name, " holds ", data.sizes[0], " experts, expected ", E);
-    const auto shape = int8 ? int8_weight_shape(N, K) : packed_weight_shape(N, K, data.dtype);
-    check_shape({name, data}, {E, shape[0], shape[1], shape[2], shape[3], shape[4] * shape[5]});
-    check_contiguous({name, data});
-    KP_CHECK_TYPE(sums.defined == int8 && scale.defined == int8, sums_name, " and ", scale_name,
-                  " belong to an int8 ", name, ", and to no other");
+    const auto shape = int8  ? int8_weight_shape(N, K)
+                       : fp8 ? fp8_weight_shape(N, K)
+                             : packed_weight_shape(N, K, data.dtype);
+    check_shape(of_data, {E, shape[0], shape[1], shape[2], shape[3], shape[4] * shape[5]});
+    check_contiguous(of_data);
+    KP_CHECK_TYPE(sums.defined == int8, sums_name, " belongs to an int8 ", name, ", and to no other");
+    KP_CHECK_TYPE(scale.defined == (int8 || fp8), scale_name, " belongs to an int8 or float8 ", name,
+                  ", and to no other");
+    KP_CHECK_TYPE(block.has_value() == fp8, block_name, " belongs to a float8 ", name, ", and to no other");
+    if (scale.defined) check_dtype(of_scale, {Dtype::f32});
+    if (fp8) {
+      KP_CHECK_VALUE(block->size() == 2, block_name, " must hold two numbers, got ", block->size());
+      for (int side = 0; side < 2; ++side)
+        KP_CHECK_VALUE((*block)[side] >= 1, block_name, side ? "_k" : "_n", " must be at least 1, got ",
+                       (*block)[side]);
+      check_shape(of_scale, {E, divide_up(N, (*block)[0]), divide_up(K, (*block)[1])});
+    }
     if (!int8) return;
-    check_dtype({sums_name, sums}, {Dtype::i32});
-    check_shape({sums_name, sums}, {E, N});
-    check_dtype({scale_name, scale}, {Dtype::f32});
-    check_shape({scale_name, scale}, {E, N});
+    const Arg of_sums{sums_name.c_str(), sums};
+    check_dtype(of_sums, {Dtype::i32});
+    check_shape(of_sums, {E, N});
+    check_shape(of_scale, {E, N});
+  }
+
+  ExpertWeights with(const View& bias) const {
+    return {data, sums, scale, block ? (*block)[0] : 0, block ? (*block)[1] : 0, bias};
   }
 };
 
@@ -104,19 +128,20 @@ void check_routing(Arg weights, Arg ids, int64_t T, int64_t E, bool on_input) {
 }
 
 Tensor fused_moe(const Tensor& x_in, const Tensor& w13, const std::optional<Tensor>& w13_sums,
-                 const std::optional<Tensor>& w13_scale, const Tensor& w2,
-                 const std::optional<Tensor>& w2_sums, const std::optional<Tensor>& w2_scale, int64_t I,
-                 const Tensor& weights_in, const Tensor& ids_in, const std::optional<Tensor>& b13,
-                 const std::optional<Tensor>& b2, bool apply_router_weight_on_input) {
-  const Experts experts(x_in, {"w13", "w13_sums", "w13_scale", w13, w13_sums, w13_scale},
-                        {"w2", "w2_sums", "w2_scale", w2, w2_sums, w2_scale}, I, b13, b2);
+                 const std::optional<Tensor>& w13_scale, const Block& w13_block, const Tensor& w2,
+                 const std::optional<Tensor>& w2_sums, const std::optional<Tensor>& w2_scale,
+                 const Block& w2_block, int64_t I, const Tensor& weights_in, const Tensor& ids_in,
+                 const std::optional<Tensor>& b13, const std::optional<Tensor>& b2,
+                 bool apply_router_weight_on_input) {
+  const Experts experts(x_in, {"w13", w13, w13_sums, w13_scale, w13_block},
+                        {"w2", w2, w2_sums, w2_scale, w2_block}, I, b13, b2);
   const View weights = view_of("topk_weights", weights_in), ids = view_of("topk_ids", ids_in), none;
   const int64_t T = experts.x.sizes[0];
   check_routing({"topk_weights", weights}, {"topk_ids", ids}, T, experts.E, apply_router_weight_on_input);
   Tensor out = new_tensor({T, experts.D}, experts.x.dtype);
   kernels::fused_moe({.x = experts.x,
-                      .w13 = {experts.w13.data, experts.w13.sums, experts.w13.scale, experts.b13},
-                      .w2 = {experts.w2.data, experts.w2.sums, experts.w2.scale, experts.b2},
+                      .w13 = experts.w13.with(experts.b13),
+                      .w2 = experts.w2.with(experts.b2),
                       .inner = I,
                       .topk_weights = weights,
                       .topk_ids = ids,
@@ -128,11 +153,12 @@ Tensor fused_moe(const Tensor& x_in, const Tensor& w13, const std::optional<Tens
 }
 
 Tensor shared_expert(const Tensor& x_in, const Tensor& w13, const std::optional<Tensor>& w13_sums,
-                     const std::optional<Tensor>& w13_scale, const Tensor& w2,
-                     const std::optional<Tensor>& w2_sums, const std::optional<Tensor>& w2_scale, int64_t I,
-                     const std::optional<Tensor>& routed_in, double routed_scaling_factor) {
-  const Experts experts(x_in, {"w13", "w13_sums", "w13_scale", w13, w13_sums, w13_scale},
-                        {"w2", "w2_sums", "w2_scale", w2, w2_sums, w2_scale}, I, {}, {});
+                     const std::optional<Tensor>& w13_scale, const Block& w13_block, const Tensor& w2,
+                     const std::optional<Tensor>& w2_sums, const std::optional<Tensor>& w2_scale,
+                     const Block& w2_block, int64_t I, const std::optional<Tensor>& routed_in,
+                     double routed_scaling_factor) {
+  const Experts experts(x_in, {"w13", w13, w13_sums, w13_scale, w13_block},
+                        {"w2", w2, w2_sums, w2_scale, w2_block}, I, {}, {});
   KP_CHECK_VALUE(experts.E == 1, "w13 must hold one expert, got ", experts.E);
   const View routed = view_of("routed", routed_in), none;
   const int64_t T = experts.x.sizes[0];
@@ -145,8 +171,8 @@ Tensor shared_expert(const Tensor& x_in, const Tensor& w13, const std::optional<
   }
   Tensor out = new_tensor({T, experts.D}, experts.x.dtype);
   kernels::fused_moe({.x = experts.x,
-                      .w13 = {experts.w13.data, experts.w13.sums, experts.w13.scale, none},
-                      .w2 = {experts.w2.data, experts.w2.sums, experts.w2.scale, none},
+                      .w13 = experts.w13.with(none),
+                      .w2 = experts.w2.with(none),
                       .inner = I,
                       .topk_weights = none,
                       .topk_ids = none,
@@ -160,14 +186,16 @@ Tensor shared_expert(const Tensor& x_in, const Tensor& w13, const std::optional<
 }  // namespace
 
 KP_OPERATOR(fused_moe,
-            "(Tensor x, Tensor w13, Tensor? w13_sums, Tensor? w13_scale, Tensor w2, Tensor? w2_sums, Tensor? "
-            "w2_scale, int I, "
+            "(Tensor x, Tensor w13, Tensor? w13_sums, Tensor? w13_scale, int[]? w13_block, Tensor w2, "
+            "Tensor? w2_sums, "
+            "Tensor? w2_scale, int[]? w2_block, int I, "
             "Tensor topk_weights, Tensor topk_ids, Tensor? b13=None, Tensor? b2=None, bool "
             "apply_router_weight_on_input=False) -> Tensor",
             "x.new_empty(x.shape)");
 KP_OPERATOR(shared_expert,
-            "(Tensor x, Tensor w13, Tensor? w13_sums, Tensor? w13_scale, Tensor w2, Tensor? w2_sums, Tensor? "
-            "w2_scale, int I, "
+            "(Tensor x, Tensor w13, Tensor? w13_sums, Tensor? w13_scale, int[]? w13_block, Tensor w2, "
+            "Tensor? w2_sums, "
+            "Tensor? w2_scale, int[]? w2_block, int I, "
             "Tensor? routed=None, float routed_scaling_factor=1.0) -> Tensor",
             "x.new_empty(x.shape)");
 

@@ -4,8 +4,10 @@ import torch
 from torch import Tensor
 
 from optimized.causal_conv1d import PackedConvWeight
+from optimized.fp8_linear import PackedFp8Weight, fp8_linear
+from optimized.int8_linear import PackedInt8Weight, int8_linear
 from optimized.packed_linear import LAYOUTS, PackedWeight, packed_linear
-from serving.checks import check_linear
+from serving.checks import check_linear, check_scales
 
 CONV_WIDTHS = (2, 3, 4)
 
@@ -55,3 +57,28 @@ class Linear:
         if self.packed is None:
             raise ValueError("weight: none is loaded")
         return packed_linear(x, self.packed, self.bias)
+
+
+class Int8Linear:
+    """y = q(x) (scale W)^T + b: a weight of bytes, and rows of x that are quantized as they come."""
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
+        """weight int8 [N, K], scale float32 [N], bias [N] of any float dtype. Raises TypeError and ValueError."""
+        check_scales(scale, (len(weight),))
+        self.packed, self.scale, self.bias = PackedInt8Weight.pack(weight), scale.clone(), bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [..., K] -> [..., N]."""
+        return int8_linear(x, self.packed, self.scale, self.bias)
+
+
+class Fp8Linear:
+    """y = x (scale W)^T + b: a weight of float8 codes, a scale for each block of it."""
+
+    def __init__(self, weight: Tensor, scales: Tensor, block_size: tuple[int, int], bias: Tensor | None = None) -> None:
+        """weight float8_e4m3fn [N, K], scales float32 of its blocks, bias [N] of any float dtype. TypeError, ValueError."""
+        self.packed, self.bias = PackedFp8Weight.pack(weight, scales, block_size), bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [..., K] -> [..., N]."""
+        return fp8_linear(x, self.packed, self.bias)

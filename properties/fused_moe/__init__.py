@@ -5,17 +5,8 @@ from functools import partial
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from properties.fused_moe.bench import BENCH
 from properties.fused_moe.bound import bound
-from properties.fused_moe.cases import (
-    EDGES,
-    LAYOUTS,
-    MEASURES,
-    MoeCase,
-    call_optimized,
-    call_reference,
-    inputs,
-    small,
-    strategy,
-)
+from properties.fused_moe.cases import LAYOUTS, MoeCase, call_optimized, call_reference, inputs, small, strategy
+from properties.fused_moe.edges import EDGES, MEASURES
 from properties.fused_moe.models import models
 from properties.fused_moe.relations import RELATIONS
 from properties.fused_moe.wrong_calls import WRONG_CALLS

@@ -11,31 +11,43 @@ from properties.fused_moe.cases import MoeCase
 
 # name, experts, topk, D, I: every layer of these models; where all experts do not fit a small machine's memory, fewer.
 MODELS = (("Qwen3-30B-A3B", 128, 8, 2048, 768), ("Qwen3-Next", 512, 10, 2048, 512), ("gpt-oss", 32, 4, 2880, 2880))
+# Of DeepSeek-V3 a sixteenth of the experts, as a process has of many: of a token's 8 one lies here every second time.
+QUANTIZED = (("Qwen3-30B-A3B", 128, 8, 2048, 768), ("DeepSeek-V3", 16, 1, 7168, 2048))
 TOKENS = (1, 16, 64, 512)
 
 
-def _stack(experts: int, N: int, K: int) -> Tensor:
+def _stack(name: str, kind: str, experts: int, N: int, K: int) -> Inputs:
     """Packed weights of `experts`, any values: packing only moves them."""
-    shape = (experts, -(-N // 32), -(-K // 32), 2, 16, 32)
-    return torch.empty(shape, dtype=torch.bfloat16).normal_(std=K**-0.5)
+    panels = (experts, -(-N // 32))
+    if kind == "int8":
+        data = torch.randint(-128, 128, (*panels, -(-K // 64), 2, 16, 64), dtype=torch.int8)
+        sums = data.unflatten(-1, (16, 4)).sum((2, 4, 6), dtype=torch.int32).reshape(experts, -1)
+        return {name: data, f"{name}_sums": sums[:, :N].contiguous(), f"{name}_scale": torch.full((experts, N), K**-0.5 / 64)}
+    shape = (*panels, -(-K // 32), 2, 16, 32)
+    if kind == "fp8":
+        scale = torch.rand(experts, -(-N // 128), -(-K // 128)) * K**-0.5 / 64
+        codes = torch.randint(0, 0x7F, shape, dtype=torch.uint8)
+        return {name: codes, f"{name}_scale": scale, f"{name}_block_n": 128, f"{name}_block_k": 128}
+    return {name: torch.empty(shape, dtype=torch.bfloat16).normal_(std=K**-0.5)}
 
 
-def _inputs(tokens: int, experts: int, topk: int, D: int, inner: int) -> Inputs:
+def _inputs(kind: str, tokens: int, experts: int, topk: int, D: int, inner: int) -> Inputs:
     torch.manual_seed(0)
     ids = torch.stack([torch.randperm(experts)[:topk] for _ in range(tokens)]).to(torch.int32)
     return {
         "form": "moe", "dtype": "bfloat16", "x": torch.randn(tokens, D, dtype=torch.bfloat16),
-        "w13": _stack(experts, 2 * inner, D), "w2": _stack(experts, D, inner), "D": D, "I": inner,
+        **_stack("w13", kind, experts, 2 * inner, D), **_stack("w2", kind, experts, D, inner), "D": D, "I": inner,
         "topk_weights": torch.softmax(torch.randn(tokens, topk), -1), "topk_ids": ids, "b13": None, "b2": None,
         "apply_router_weight_on_input": False,
     }  # fmt: skip
 
 
 def _torch_loop(given: Inputs) -> Callable[[], object]:
-    """Two linear layers of torch for each expert that is asked for, on weights of its own order (any values)."""
+    """Two linear layers of torch for each expert that is asked for, on weights of x's dtype (any values, in an order of its own):
+    what quantizing is to be faster than."""
     x, ids, weights, inner = given["x"], given["topk_ids"], given["topk_weights"], given["I"]
     experts, D = len(given["w13"]), x.shape[1]
-    w13, w2 = given["w13"].view(experts, 2 * inner, D), given["w2"].view(experts, D, inner)
+    w13, w2 = given["w13"].to(x.dtype).view(experts, 2 * inner, D), given["w2"].to(x.dtype).view(experts, D, inner)
 
     def run() -> Tensor:
         out = torch.zeros(x.shape)
@@ -48,21 +60,27 @@ def _torch_loop(given: Inputs) -> Callable[[], object]:
     return run
 
 
-def _row(name: str, tokens: int, experts: int, topk: int, D: int, inner: int) -> BenchRow:
+def _row(kind: str, name: str, tokens: int, experts: int, topk: int, D: int, inner: int) -> BenchRow:
     hit = experts * (1 - (1 - topk / experts) ** tokens)
     return BenchRow(
-        f"{name}, {tokens} tokens",
-        lambda: _inputs(tokens, experts, topk, D, inner),
+        f"{name}{kind and f' {kind}'}, {tokens} tokens",
+        lambda: _inputs(kind, tokens, experts, topk, D, inner),
         flops=6.0 * tokens * topk * inner * D,
-        bytes=6.0 * inner * D * hit + 4.0 * tokens * D,
+        bytes=(3.0 if kind else 6.0) * inner * D * hit + 4.0 * tokens * D,
         peers={"torch": _torch_loop},
         alone=True,
     )
 
 
 BENCH = Bench(
-    rows=[_row(name, tokens, *sizes) for name, *sizes in MODELS for tokens in TOKENS],
+    rows=[
+        _row(kind, name, tokens, *sizes)
+        for kind, models in (("", MODELS), ("int8", QUANTIZED), ("fp8", QUANTIZED))
+        for name, *sizes in models
+        for tokens in TOKENS
+    ],
     case=MoeCase(seed=8, dtype="bfloat16", int32=("topk_ids",), tokens=64, experts=8, topk=2, D=256, I=128),
     memory="kept between calls: for at most 4,096 pairs of token and expert their rows as products read them, and one result of "
-    "a projection in fp32; in each thread the sums that wait, 0.8 MiB (vectors) or 0.25 MiB (tiles)",
+    "a projection in fp32; in each thread the sums that wait, 0.8 MiB (vectors) or 0.25 MiB (tiles), "
+    "and of float8 experts a decoded slice of a panel, 128 KiB (tiles)",
 )

@@ -29,26 +29,31 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs) -> Bound:
     r = a / s by omega = (alpha / s + delta |r|) / (1 - delta), so that F codes can flip, and
     dy = delta |y| + h8(w2 s (1 + delta) F) + 2 g(2) (|y| + |b2|).
 
-    In the exact mode nothing of that rounds but w_j y_j and the result: u (|ref| + [16-bit] sum_j |w_j y_j|).
+    With float8 weights a 16-bit call may round each weight times its scale once, and h and y too: with c = u_a then, else 0,
+    eta grows by c (|h| + h8(w13 x)), dy by c h8(w2 a), and w_j y_j by c (|y| + dy).
+
+    In the exact mode nothing of that rounds but w_j y_j (twice with float8 weights) and the result:
+    u (|ref| + [16-bit] sum_j |w_j y_j|).
     """
     dtype: torch.dtype = getattr(torch, case.dtype)
     u = UNIT_ROUNDOFF[dtype]
     u_a = u if dtype != torch.float32 else 0.0
+    coded = u_a if case.block else 0.0
     x, ids, weights = _rows(case, given)
     w13, w2 = unpacked(case, given)
     error, size, terms = (torch.zeros_like(truth["out"]) for _ in range(3))
     for expert in ids[ids >= 0].unique().tolist():
         tokens, places = (ids == expert).nonzero(as_tuple=True)
         b13, b2 = (given[name][expert] if given.get(name) is not None else 0.0 for name in ("b13", "b2"))
-        y, dy, of_y = _of_expert(x[tokens], w13[expert], w2[expert], b13, b2, u_a, case.int8)
+        y, dy, of_y = _of_expert(x[tokens], w13[expert], w2[expert], b13, b2, u_a, coded, case.int8)
         share = weights[tokens, places].abs()[:, None]
-        error.index_add_(0, tokens, share * (dy + u_a * (y + dy)))
+        error.index_add_(0, tokens, share * (dy + (u_a + coded) * (y + dy)))
         size.index_add_(0, tokens, share * y)
         terms.index_add_(0, tokens, share * of_y)
     if given.get("routed") is not None:
         size = size + abs(case.factor) * given["routed"].abs()
     if case.values == "exact":
-        return {"out": u * truth["out"].abs() + u_a * size + SATURATED * terms}
+        return {"out": u * truth["out"].abs() + (u_a + coded) * size + SATURATED * terms}
     sums = accumulation_error(case.topk + 2) * size
     return {"out": u * truth["out"].abs() + error + sums + flush_error(torch.tensor(1e4), dtype)}
 
@@ -65,7 +70,7 @@ def _rows(case: MoeCase, given: Inputs) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _of_expert(
-    x: Tensor, w13: Tensor, w2: Tensor, b13: Tensor | float, b2: Tensor | float, u_a: float, int8: bool
+    x: Tensor, w13: Tensor, w2: Tensor, b13: Tensor | float, b2: Tensor | float, u_a: float, coded: float, int8: bool
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """|y|, its error, and the sizes of its terms summed, for rows of one expert."""
     D, inner = x.shape[1], w2.shape[1]
@@ -73,7 +78,10 @@ def _of_expert(
         x = _as_quantized(x)
     products, bias = x @ w13.T, torch.as_tensor(b13)
     sizes = accumulation_error(2) * products.abs() if int8 else accumulation_error(D + 4) * (x.abs() @ w13.abs().T)
-    eta_gate, eta_up = (sizes + accumulation_error(2 if int8 else D + 4) * bias.abs()).chunk(2, dim=-1)
+    sizes = sizes + accumulation_error(2 if int8 else D + 4) * bias.abs()
+    if coded:
+        sizes = sizes + coded * ((products + bias).abs() + signed_sum(x.abs(), w13))
+    eta_gate, eta_up = sizes.chunk(2, dim=-1)
     gate, up = (products + bias).chunk(2, dim=-1)
     s = torch.sigmoid(gate)
     silu, slope = gate * s, s * (1 + gate * (1 - s))
@@ -85,6 +93,8 @@ def _of_expert(
         return _of_bytes(a, alpha, w2, bias)
     terms = a.abs() @ w2.abs().T + bias.abs()
     dy = signed_sum(alpha, w2) + accumulation_error(inner + 4) * terms
+    if coded:
+        dy = dy + coded * signed_sum(a.abs(), w2)
     return (a @ w2.T + bias).abs(), dy, terms
 
 

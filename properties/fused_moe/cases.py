@@ -1,6 +1,5 @@
 """fused_moe: what is drawn, and the arguments of a case."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +14,8 @@ from kernelpair.call.values import generator, permutation, poison_value, small_i
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared.strategies import any_of, around, between, common, either, together
-from serving import PackedExperts, PackedInt8Experts
+from reference.fp8_to_float import fp8_to_float
+from serving import PackedExperts, PackedFp8Experts, PackedInt8Experts
 
 TOKENS = (1, 2, 5, 3, 33, 65, 0, 17)
 EXPERTS = (1, 2, 8, 3, 64)
@@ -25,10 +25,12 @@ LONG = 300  # tokens of one case in 32
 MOST_PRODUCTS = 6_000_000  # of a case: 20 ms for the float64 truth and its bound
 MOST_EMULATED = 1_500_000
 ROUTES = ("random", "pads", "ascending", "constant", "twice")
+PARTS = ("sums", "scale", "block_n", "block_k")  # of a quantized stack
 MAGNITUDES = (1.0, 1e-2, 8.0)  # of x
 GATE = 32.0  # from here on silu(g) = g
 ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
-INT8_LAYOUT = "vnni4-n32k64"
+INT8_LAYOUT, FP8_LAYOUT = "vnni4-n32k64", "e4m3-vnni2-n32k32"
+BLOCKS = ("128x128", "tensor", "channel", "32x64", "3x5")
 ROWS_APART = tuple(kind for kind in READ_ONLY if kind != "expanded")  # every expert has a bias of its own
 LAYOUTS = {
     "x": READ_ONLY, "w13": ("offset",), "w2": ("offset",), "topk_weights": ANY_STRIDES, "topk_ids": ANY_STRIDES,
@@ -57,6 +59,8 @@ class MoeCase(Case):
     """`pads`: a third of the ids is -1, their weights NaN. `constant`: one expert for all. `twice`: a row names it k times."""
     int8: bool = False
     """Weights of bytes; rows are quantized before each projection."""
+    block: str = ""
+    """Weights are float8 codes, and these outputs x columns share a scale: `channel` a row, `tensor` all; empty: they are not."""
     values: Literal["uniform", "exact"] = "uniform"
     """`exact`: gates of 32 or 64, whole ups and weights, router weights that are powers of 2: only last roundings are left."""
     magnitude: float = 1.0
@@ -64,6 +68,13 @@ class MoeCase(Case):
     @property
     def pairs(self) -> int:
         return self.tokens * self.topk
+
+    def block_size(self, N: int, K: int) -> tuple[int, int]:
+        """Of float8 weights [N, K]."""
+        if self.block in ("tensor", "channel"):
+            return N if self.block == "tensor" else 1, K
+        block_n, block_k = map(int, self.block.split("x"))
+        return block_n, block_k
 
 
 FIELDS = together({
@@ -77,6 +88,7 @@ FIELDS = together({
     "factor": any_of(1.0, 2.5, -0.5),
     "route": any_of(*ROUTES),
     "int8": any_of(False, False, True),
+    "block": any_of("", "", "", "", *BLOCKS),
     "values": any_of("uniform", "exact", "uniform"),
     "magnitude": any_of(*MAGNITUDES),
 })  # fmt: skip
@@ -112,6 +124,8 @@ def completed(fields: dict[str, Any], tokens: int, experts: int, topk: int, D: i
         fields, experts, topk = fields | plain, 1, 1
     else:
         fields = fields | {"routed": False, "factor": 1.0}
+    if fields["int8"]:
+        fields = fields | {"block": ""}
     if fields["int8"] and D == 1:
         fields = fields | {"values": "uniform"}  # an exact row has a 32 and a 127
     magnitude = fields["magnitude"] if fields["values"] == "uniform" else 1.0
@@ -212,20 +226,47 @@ def _bytes(case: MoeCase, name: str, N: int, K: int) -> Inputs:
     return {name: stack.data, f"{name}_sums": stack.sums, f"{name}_scale": stack.scale}
 
 
+def _coded(case: MoeCase, name: str, N: int, K: int) -> Inputs:
+    """A packed stack of float8 codes with scales, of sizes as float ones have; in the exact mode they are the same
+    numbers, each a code times a power of 2."""
+    E, block_size, drawn = case.experts, case.block_size(N, K), generator(case.seed, name)
+    blocks = (E, -(-N // block_size[0]), -(-K // block_size[1]))
+    if case.values == "exact":
+        base = 2.0 ** (0 if name == "w13" else -8)
+        scales = base * torch.exp2(torch.from_numpy(drawn.integers(-3, 3, size=blocks, endpoint=True)).float())
+        w13, w2 = _exact_layers(case, torch.float32)
+        codes = (w13 if name == "w13" else w2) / spread(scales, (N, K), block_size)
+        weight = codes.to(torch.float8_e4m3fn)
+    else:
+        magnitude = drawn.integers(0, 0x7E, size=(E, N, K), dtype="uint8", endpoint=True)
+        sign = drawn.integers(0, 1, size=(E, N, K), dtype="uint8", endpoint=True)
+        weight = torch.from_numpy(magnitude | sign << 7).view(torch.float8_e4m3fn)
+        scales = (1 + uniform(case.seed, f"{name}_scale", blocks) / 2) * min(1.0, (8 if name == "w13" else 4) / K**0.5) / 448
+    stack = reference.PackedFp8Experts.pack(weight, scales, block_size)
+    return {name: stack.data, f"{name}_scale": stack.scales, f"{name}_block_n": block_size[0], f"{name}_block_k": block_size[1]}
+
+
+def spread(scales: Tensor, sizes: tuple[int, int], block_size: tuple[int, int]) -> Tensor:
+    """The scale of each weight, [E, N, K]."""
+    outputs, columns = (torch.arange(size) // block for size, block in zip(sizes, block_size))
+    return scales[:, outputs][:, :, columns]
+
+
 def inputs(case: MoeCase) -> Inputs:
     """Experts that nobody asks for hold poison, in their biases too."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     ids = _ids(case)
     b13, b2 = _bias(case, "b13", case.b13, 2 * case.I, dtype), _bias(case, "b2", case.b2, case.D, dtype)
-    if case.int8:
-        stacks = _bytes(case, "w13", 2 * case.I, case.D) | _bytes(case, "w2", case.D, case.I)
+    if case.int8 or case.block:
+        quantized = _bytes if case.int8 else _coded
+        stacks = quantized(case, "w13", 2 * case.I, case.D) | quantized(case, "w2", case.D, case.I)
     else:
         stacks = packed(*_layers(case, dtype))
     if case.form == "moe":
         idle = torch.ones(case.experts, dtype=torch.bool)
         idle[ids[ids >= 0]] = False
         for stack in (*stacks.values(), b13, b2):
-            if stack is not None:
+            if isinstance(stack, Tensor):
                 stack[idle] = poison_value(case.poison, stack.dtype)
     given: Inputs = {"form": case.form, "dtype": case.dtype, "x": _x(case, dtype), **stacks, "D": case.D, "I": case.I}
     if case.form == "shared":
@@ -245,7 +286,7 @@ def packed(w13: Tensor, w2: Tensor) -> Inputs:
 
 
 def unpacked(case: MoeCase, given: Inputs) -> tuple[Tensor, Tensor]:
-    """Both stacks as they were; of int8, what they stand for, in float64."""
+    """Both stacks as they were; of int8 and of codes, what they stand for, in float64."""
     E, D, inner = case.experts, case.D, case.I
     w13, w2 = (_unpacked(given, name, E, N, K) for name, N, K in (("w13", 2 * inner, D), ("w2", D, inner)))
     return w13, w2
@@ -255,6 +296,10 @@ def _unpacked(given: Inputs, name: str, E: int, N: int, K: int) -> Tensor:
     scale = given.get(f"{name}_scale")
     if scale is None:
         return reference.PackedExperts(given[name], ANY_LAYOUT, E, N, K).unpack()
+    if f"{name}_block_n" in given:
+        block = given[f"{name}_block_n"], given[f"{name}_block_k"]
+        stack = reference.PackedFp8Experts(given[name], scale, FP8_LAYOUT, E, N, K, block)
+        return fp8_to_float(stack.unpack(), torch.float64) * spread(scale.double(), (N, K), block)
     codes = reference.PackedInt8Experts(given[name], given[f"{name}_sums"], scale, INT8_LAYOUT, E, N, K).unpack()
     return codes.double() * scale.double()[..., None]
 
@@ -265,15 +310,22 @@ def _experts(given: dict[str, Any], layout: str | None) -> dict[str, Any]:
     D, inner = given.pop("D"), given.pop("I")
     made: dict[str, Any] = {}
     for name, N, K in (("w13", 2 * inner, D), ("w2", D, inner)):
-        parts = [given.pop(f"{name}_{part}") for part in ("sums", "scale") if f"{name}_{part}" in given]
+        parts = {part: given.pop(f"{name}_{part}") for part in PARTS if f"{name}_{part}" in given}
         made[name] = data = given.pop(name)
         if layout is not None and isinstance(data, Tensor):
-            E = len(data) if data.dim() else 1
-            tag = INT8_LAYOUT if parts and layout == ANY_LAYOUT else layout
-            made[name] = PackedExperts(data, tag, E, N, K)
-            if parts:
-                made[name] = PackedInt8Experts(data, parts[0], parts[1], tag, E, N, K)
+            made[name] = _stack(data, parts, layout, (len(data) if data.dim() else 1, N, K))
     return made
+
+
+def _stack(data: Tensor, parts: dict[str, Any], layout: str, sizes: tuple[int, int, int]) -> Any:
+    """Of the kind that the parts belong to, with its own tag where no other one is asked for."""
+    kind = INT8_LAYOUT if "sums" in parts else FP8_LAYOUT if "block_n" in parts else ANY_LAYOUT
+    tag = kind if layout == ANY_LAYOUT else layout
+    if kind == INT8_LAYOUT:
+        return PackedInt8Experts(data, parts["sums"], parts["scale"], tag, *sizes)
+    if kind == FP8_LAYOUT:
+        return PackedFp8Experts(data, parts["scale"], tag, *sizes, (parts["block_n"], parts["block_k"]))
+    return PackedExperts(data, tag, *sizes)
 
 
 def call_reference(form: str, dtype: str, layout: str | None = ANY_LAYOUT, **given: Any) -> Tensor:
@@ -304,39 +356,3 @@ def small(case: MoeCase) -> bool:
     """Whether tiles in software multiply it in time: every expert that is hit takes a tile of rows at least."""
     rows = 16 * min(case.experts, case.pairs) + case.pairs
     return rows * 3 * max(case.D, 32) * max(case.I, 32) <= 4 * MOST_EMULATED
-
-
-EDGES: dict[str, Callable[[Any], bool]] = {
-    "no tokens": lambda case: case.tokens == 0,
-    "no experts asked for": lambda case: case.topk == 0 < case.tokens,
-    "one expert": lambda case: case.experts == 1 and case.form == "moe",
-    "experts without tokens": lambda case: case.route == "constant" and case.experts > 1 and case.pairs > 0,
-    "one expert for more than 32 tokens": lambda case: case.route == "constant" and case.pairs > 32,
-    "an expert twice in a row": lambda case: case.route == "twice" and case.topk > 1 and case.tokens > 0,
-    "pads": lambda case: case.route == "pads" and case.pairs > 8,
-    "weights on the input": lambda case: case.on_input and case.tokens > 1,
-    "b13 alone": lambda case: bool(case.b13) and not case.b2,
-    "b2 alone": lambda case: bool(case.b2) and not case.b13,
-    "the shared form": lambda case: case.form == "shared" and not case.routed,
-    "the shared form with what was routed": lambda case: case.routed and case.factor != 1.0,
-    "partial panels of up": lambda case: case.I % 32 > 0,
-    "partial panels of down": lambda case: case.D % 32 > 0,
-    "int8 weights": lambda case: case.int8 and case.pairs > 0,
-    "int8 weights and exact values": lambda case: case.int8 and case.values == "exact" and case.pairs > 2,
-    "int8 weights of the shared form": lambda case: case.int8 and case.form == "shared",
-    "int8 weights with biases and pads": lambda case: case.int8 and bool(case.b13) and case.route == "pads",
-    "exact values": lambda case: case.values == "exact" and case.pairs > 0,
-    "misaligned weights": lambda case: case.layout.get("w13") == "offset" and case.layout.get("w2") == "offset",
-}
-MEASURES: dict[str, Callable[[Any], int]] = {
-    "rows": lambda case: case.pairs if case.route == "constant" else case.pairs // max(case.experts, 1),
-    "columns": lambda case: max(2 * case.I, case.D),
-    "panels": lambda case: max(2 * case.I, case.D) // 32,
-    "width": lambda case: max(case.D, case.I),
-    "blocks": lambda case: max(case.D, case.I) // 32,
-    "steps": lambda case: max(case.D, case.I) // 32,
-    "elements": lambda case: case.tokens * case.D,
-    "quads": lambda case: max(case.D, case.I) // 4,
-    "bytes": lambda case: case.D * case.I,
-    "ahead": lambda case: case.D * case.I,
-}

@@ -15,6 +15,10 @@ STACKS = ("w13", "w2", "w13_sums", "w13_scale", "w2_sums", "w2_scale")
 ROWS = ("x", "topk_weights", "topk_ids", "routed")
 
 
+def _blocks(given: Inputs) -> Inputs:
+    return {name: value for name, value in given.items() if "_block_" in name}
+
+
 def _plain(case: MoeCase, **changes: Any) -> MoeCase:
     return replace(case, layout={}, **changes)
 
@@ -84,9 +88,9 @@ def _dense_layer(case: MoeCase, session: Session) -> None:
     given, experts = session.inputs(), case.experts
     hit = given["topk_ids"]
     expert = int(hit[hit >= 0][0])
-    single = {name: given[name][expert : expert + 1].clone() for name in STACKS if name in given}
+    single = {name: given[name][expert : expert + 1].clone() for name in STACKS if name in given} | _blocks(given)
     ids = torch.arange(case.tokens * case.topk).reshape(case.tokens, case.topk) % experts
-    copies = {name: stack.repeat(experts, *[1] * (stack.dim() - 1)) for name, stack in single.items()}
+    copies = {name: single[name].repeat(experts, *[1] * (single[name].dim() - 1)) for name in STACKS if name in single}
     many = {"topk_ids": ids, "topk_weights": torch.full(ids.shape, 2.0) / 2 / case.topk, "b13": None, "b2": None}
     plain = {"b13": "", "b2": "", "route": "ascending", "on_input": False, "values": "uniform"}
     call = session.run(_plain(case, **plain), given | copies | many | {"apply_router_weight_on_input": False})

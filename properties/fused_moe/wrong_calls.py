@@ -19,6 +19,7 @@ from properties.shared.wrong_calls import (
     setting,
     sparse,
 )
+from reference.fused_moe import PackedExperts
 
 
 def _moe(case: Any) -> bool:
@@ -27,6 +28,14 @@ def _moe(case: Any) -> bool:
 
 def _shared(case: Any) -> bool:
     return bool(case.form == "shared")
+
+
+def _coded(case: Any) -> bool:
+    return bool(case.block)
+
+
+def _quantized(case: Any) -> bool:
+    return bool(case.int8 or case.block)
 
 
 def _last_id(value: int, past: bool = False) -> Any:
@@ -58,6 +67,12 @@ def _another_expert(case: MoeCase, given: Inputs) -> Inputs:
     return given | {name: given[name].repeat_interleave(2, dim=0) for name in ("w13", "w2")}
 
 
+def _down_of_numbers(case: MoeCase, given: Inputs) -> Inputs:
+    """w2 in x's dtype beside a quantized w13."""
+    stack = PackedExperts.pack(torch.zeros(case.experts, case.D, case.I, dtype=getattr(torch, case.dtype)))
+    return {name: value for name, value in given.items() if not name.startswith("w2")} | {"w2": stack.data}
+
+
 WRONG_CALLS = {
     "x_rank": one_rank_more("x"),
     "x_columns": grown("x", 1, "w13", "w2"),
@@ -65,20 +80,25 @@ WRONG_CALLS = {
     "x_integers": cast("x", torch.int32),
     "x_strides": sparse("x"),
     "x_none": replaced("x", None, TypeError),
-    "x_dtype": other_dtype("x", "w13", "w2", when=lambda case: not case.int8),
+    "x_dtype": other_dtype("x", "w13", "w2", when=lambda case: not _quantized(case)),
     "w13_rank": changed("w13", lambda data: data[0], ValueError, "w2"),
     "w13_dtype": other_dtype("w13", "x", "w2"),
     "w13_integers": cast("w13", torch.int8, "x", "w2"),
     "w2_dtype": other_dtype("w2", "x", "w13"),
-    "w2_experts": grown("w2", 0, "w13", "w2_sums"),
-    "w13_experts": grown("w13", 0, "w2", "b13", "b2", "topk_ids", "w13_sums"),
+    "w2_experts": grown("w2", 0, "w13", "w2_sums", "w2_scale"),
+    "w13_experts": grown("w13", 0, "w2", "b13", "b2", "topk_ids", "w13_sums", "w13_scale"),
     "w13_panels": grown("w13", 1),
     "w2_blocks": grown("w2", 2),
     "sums_width": grown("w13_sums", 1),
     "sums_dtype": cast("w2_sums", torch.int64),
     "scale_experts": grown("w2_scale", 0),
     "scale_dtype": cast("w13_scale", torch.bfloat16),
-    "scale_none": replaced("w2_scale", None, TypeError, when=lambda case: case.int8),
+    "scale_none": replaced("w2_scale", None, TypeError, when=_quantized),
+    "scale_outputs": grown("w13_scale", 1),
+    "scale_columns": grown("w2_scale", 2, when=_coded),
+    "block_n_zero": replaced("w13_block_n", 0, ValueError, when=_coded),
+    "block_k_negative": replaced("w2_block_k", -1, ValueError, when=_coded),
+    "kinds_mixed": made(_down_of_numbers, TypeError, "w13", "w2", when=_quantized),
     "weights_plain": _raw("w13"),
     "I_more": made(_more_inner, ValueError, "w13", "w2"),
     "I_zero": made(setting(I=0), ValueError, "w13", "w2", "I"),
@@ -102,5 +122,5 @@ WRONG_CALLS = {
     "routed_dtype": other_dtype("routed", "x"),
     "routed_strides": sparse("routed"),
     "factor_infinite": replaced("routed_scaling_factor", float("inf"), ValueError, when=lambda case: case.routed),
-    "shared_by_two": made(_another_expert, ValueError, "w13", "w13_sums", when=_shared),
+    "shared_by_two": made(_another_expert, ValueError, "w13", "w13_sums", "w13_scale", when=_shared),
 }

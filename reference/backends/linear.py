@@ -4,8 +4,10 @@ import torch
 from torch import Tensor
 
 from reference.causal_conv1d import WIDTHS, PackedConvWeight
+from reference.fp8_linear import PackedFp8Weight, fp8_linear
+from reference.int8_linear import PackedInt8Weight, int8_linear
 from reference.packed_linear import PackedWeight, packed_linear
-from serving.checks import check_linear
+from serving.checks import check_linear, check_scales
 
 FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
@@ -45,3 +47,26 @@ class Linear:
         if self.packed is None:
             raise ValueError("weight: none is loaded")
         return packed_linear(x, self.packed, self.bias)
+
+
+class Int8Linear:
+    """y = q(x) (scale W)^T + b, rows of x quantized one by one."""
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
+        check_scales(scale, weight.shape[:1])
+        self.weight = PackedInt8Weight.pack(weight)
+        self.scale, self.bias = scale, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return int8_linear(x, self.weight, self.scale, self.bias)
+
+
+class Fp8Linear:
+    """y = x (scale W)^T + b, W float8 codes and a scale for each block of them."""
+
+    def __init__(self, weight: Tensor, scales: Tensor, block_size: tuple[int, int], bias: Tensor | None = None) -> None:
+        self.weight = PackedFp8Weight.pack(weight, scales, block_size)
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return fp8_linear(x, self.weight, self.bias)

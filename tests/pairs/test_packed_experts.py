@@ -84,12 +84,62 @@ def test_what_int8_experts_cannot_be_packed_of(side: ModuleType) -> None:
             side.PackedInt8Experts.pack(*wrong)
 
 
+def codes(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8).view(torch.float8_e4m3fn)
+
+
+@BOTH
+def test_float8_experts_keep_every_bit(side: ModuleType) -> None:
+    weight, scales = codes(3, 34, 70), torch.rand(3, 5, 10)
+    packed = side.PackedFp8Experts.pack(weight, scales, (8, 7))
+    assert (packed.E, packed.N, packed.K, packed.block_size) == (3, 34, 70, (8, 7))
+    assert torch.equal(packed.unpack().view(torch.uint8), weight.view(torch.uint8)) and torch.equal(packed.scales, scales)
+    assert side.PackedFp8Experts.from_tensors(**packed.tensors()) == packed
+    assert torch.equal(packed.data, reference.fused_moe.PackedFp8Experts.pack(weight, scales, (8, 7)).data)
+    with pytest.raises(FrozenInstanceError):
+        packed.block_size = (1, 1)
+
+
+@BOTH
+def test_float8_tensors_of_other_sizes_are_refused(side: ModuleType) -> None:
+    packed = side.PackedFp8Experts.pack(codes(2, 64, 64), torch.ones(2, 1, 1), (64, 64))
+    tensors = packed.tensors()
+    for name, value, error, says in (
+        ("sizes", torch.tensor([65, 64]), ValueError, "data must have shape"),
+        ("scales", packed.scales[:1], ValueError, r"scales must have shape \[2, 1, 1\], got \[1, 1, 1\]"),
+        ("scales", packed.scales.double(), TypeError, "scales"), ("data", packed.data.view(torch.int8), TypeError, "data"),
+        ("blocks", torch.tensor([0, 64]), ValueError, "blocks must hold two numbers from 1 on"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=says):
+            side.PackedFp8Experts.from_tensors(**tensors | {name: value})
+
+
+@BOTH
+def test_what_float8_experts_cannot_be_packed_of(side: ModuleType) -> None:
+    weight, scales = codes(2, 3, 4), torch.ones(2, 1, 1)
+    for wrong, error, name in (
+        ((weight.float(), scales, (3, 4)), TypeError, "weight"), ((weight, scales.half(), (3, 4)), TypeError, "scales"),
+        ((weight, scales[:1], (3, 4)), ValueError, "scales"), ((weight[0], scales, (3, 4)), ValueError, "weight"),
+        ((weight, scales, (3, 2)), ValueError, "scales"), ((weight, scales, (3,)), ValueError, "block_size"),
+        ((weight, scales / 0, (3, 4)), ValueError, "scales"), ((weight, None, (3, 4)), TypeError, "scales"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=name):
+            side.PackedFp8Experts.pack(*wrong)
+
+
 @BOTH
 def test_both_stacks_are_of_one_kind(side: ModuleType) -> None:
-    floats, scale = side.PackedExperts.pack(torch.ones(1, 4, 3)), torch.ones(1, 6)
-    int8 = side.PackedInt8Experts.pack(torch.ones(1, 6, 4, dtype=torch.int8), scale)
-    with pytest.raises(TypeError, match="w13"):
-        side.fused_moe(torch.ones(1, 4), int8, floats, ONE, ID)
+    int8, fp8 = torch.ones(1, 6, 4, dtype=torch.int8), codes(1, 6, 4)
+    ups = (side.PackedExperts.pack(torch.ones(1, 6, 4)), side.PackedInt8Experts.pack(int8, torch.ones(1, 6)),
+           side.PackedFp8Experts.pack(fp8, torch.ones(1, 1, 1), (6, 4)))  # fmt: skip
+    downs = (side.PackedExperts.pack(torch.ones(1, 4, 3)), side.PackedInt8Experts.pack(int8[:, :4, :3], torch.ones(1, 4)),
+             side.PackedFp8Experts.pack(fp8[:, :4, :3], torch.ones(1, 1, 1), (4, 3)))  # fmt: skip
+    for w13, w2 in ((ups[i], downs[j]) for i in range(3) for j in range(3) if i != j):
+        says = f"w13 and w2 must be of one kind, got {type(w13).__name__} and {type(w2).__name__}"
+        with pytest.raises(TypeError, match=says):
+            side.fused_moe(torch.ones(1, 4), w13, w2, ONE, ID)
+        with pytest.raises(TypeError, match=says):
+            side.shared_expert(torch.ones(1, 4), w13, w2)
 
 
 @BOTH
@@ -104,7 +154,7 @@ def test_what_cannot_be_packed(side: ModuleType) -> None:
 def test_only_packed_experts_are_taken(side: ModuleType) -> None:
     x, w13, w2 = torch.ones(1, 4), side.PackedExperts.pack(torch.ones(1, 6, 4)), side.PackedExperts.pack(torch.ones(1, 4, 3))
     for wrong in (torch.ones(1, 6, 4), w13.data, None):
-        with pytest.raises(TypeError, match="w13 must be PackedExperts or"):
+        with pytest.raises(TypeError, match="w13 must be PackedExperts"):
             side.fused_moe(x, wrong, w2, ONE, ID)
         with pytest.raises(TypeError, match="w2 must be PackedExperts"):
             side.shared_expert(x, w13, wrong)

@@ -24,7 +24,7 @@ def isa(dtype: torch.dtype) -> str:
 def _fit(case: MoeCase) -> MoeCase:
     D, inner = (-(-size // BLOCK) * BLOCK for size in (case.D, case.I))
     wanted: MoeCase = fitted(
-        case, (), LAYOUTS, ("topk_ids",), form="moe", int8=False, routed=False, factor=1.0, tokens=max(case.tokens, 1),
+        case, (), LAYOUTS, ("topk_ids",), form="moe", int8=False, block="", routed=False, factor=1.0, tokens=max(case.tokens, 1),
         topk=max(case.topk, 1), D=D, I=inner, b13=case.b13 and "call", b2=case.b2 and "call",
         route="random" if case.route == "pads" else case.route,
     )  # fmt: skip
@@ -65,7 +65,7 @@ def _timed(given: Given) -> Calls:
     "fused_moe",
     limits={
         "not the shared expert (a dense layer of its own there)": lambda case: case.form != "moe",
-        "experts that are not quantized (those have operators of their own)": lambda case: case.int8,
+        "experts that are not quantized (those have operators of their own)": lambda case: case.int8 or bool(case.block),
         "at least one token and one expert a token (a layer has them)": lambda case: case.pairs == 0,
         "D and I are multiples of 32 (checked; its layer pads I)": lambda case: bool(case.D % BLOCK or case.I % BLOCK),
         "no pads (its caller's ids are all experts)": lambda case: case.route == "pads",

@@ -1,8 +1,9 @@
-"""Layers of real models on trial against the `transformers` package: small random models of five families, no downloads.
+"""Layers of real models on trial against the `transformers` package: small random models of six families, no downloads.
 
-The library runs each request alone. Each of its linear modules and attention layers is then judged alone, fed with the library's
-own activations at that layer: attention is served in chunks of the prompts and decodes of a changing batch, over slots or pages,
-and compared with the library's own function evaluated in float64 on what it was given. See docs/contracts/backend.md.
+The library runs each request alone. Each of its linear modules, attention layers and blocks of experts is then judged alone, fed
+with the library's own activations at that layer: attention is served in chunks of the prompts and decodes of a changing batch,
+over slots or pages, and compared with the library's own function evaluated in float64 on what it was given. See
+docs/contracts/backend.md.
 """
 
 from importlib.util import find_spec

@@ -10,6 +10,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Inputs, Outputs
 from kernelpair.contract.verdict import Failure, Judged, PlaceRow, PlaceTable, Tightness
 from kernelpair.trial import judge
+from properties.scenarios.models import experts
 from properties.scenarios.models.cases import (
     FAMILIES,
     LATENT,
@@ -25,6 +26,7 @@ from properties.scenarios.models.latent_bound import projected_bound
 from properties.scenarios.models.oracle import Recorded, record
 from properties.scenarios.serving.bounds import gdn_layer_bound
 from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, attention_bound, flush_error
+from reference.quantize_rows_int8 import quantize_rows_int8
 
 KINDS = {"full": "self attention", "window": f"self attention, sliding window {WINDOW}", "cross": "cross attention",
          "gdn": "gated delta rule"}  # fmt: skip
@@ -40,18 +42,22 @@ def verdict(case: ModelCase, given: Inputs, outputs: Outputs) -> Judged:
     recorded = record(case)
     failures: list[Failure] = []
     tightness: dict[str, Tightness] = {}
-    parts: dict[int | str, list[tuple[str, float, bool]]] = {}
+    parts: dict[int | str, list[tuple[str, str, float, bool]]] = {}
     for layer, output, part in _places(case, recorded):
-        truth, bound, got = (
-            _attention(case, given, recorded, int(layer), outputs[output]) if part == "attention"
-            else _linear(case, recorded.linear[part], outputs[output])
-        )  # fmt: skip
-        found, tight = judge.values(output, got, truth, bound)
+        kind = _kind(output, part)
+        if kind == "experts":
+            found, tight = experts.judged(case, given, recorded, int(output.removeprefix("experts")), outputs)
+        else:
+            truth, bound, got = (
+                _attention(case, given, recorded, int(layer), outputs[output]) if part == "attention"
+                else _linear(case, recorded.linear[part], outputs[output])
+            )  # fmt: skip
+            found, tight = judge.values(output, got, truth, bound)
         name = f"layer {layer}, {FAMILIES[case.family].kinds[int(layer)]}" if part == "attention" else part
         failures += [Failure(one.kind, output, f"{name}: {one.detail}", one.differences) for one in found]
-        parts.setdefault(layer, []).append((part, _ratio(found, tight), not found))
+        parts.setdefault(layer, []).append((kind, part, _ratio(found, tight), not found))
         if tight is not None and not found:
-            group = name if part == "attention" else "linear modules"
+            group = name if part == "attention" else kind
             known = tightness.get(group, tight)
             largest, looseness = max(known.largest, tight.largest), min(known.looseness, tight.looseness)
             tightness[group] = Tightness(largest, looseness)
@@ -66,6 +72,7 @@ def _places(case: ModelCase, recorded: Recorded) -> list[tuple[int | str, str, s
     kinds = FAMILIES[case.family].kinds
     places: list[tuple[int | str, str, str]] = [(n, f"out{n}", "attention") for n in range(len(kinds))]
     places += [(_layer_of(name), f"linear{i}", name) for i, name in enumerate(recorded.linear)]
+    places += [(_layer_of(name), f"experts{i}", name) for i, name in enumerate(recorded.experts)]
 
     def order(place: tuple[int | str, str, str]) -> tuple[float, int]:
         layer, _, part = place
@@ -73,6 +80,11 @@ def _places(case: ModelCase, recorded: Recorded) -> list[tuple[int | str, str, s
         return math.inf if layer == BEHIND else float(layer), at
 
     return sorted(places, key=order)
+
+
+def _kind(output: str, part: str) -> str:
+    """What the table counts a part among."""
+    return part if part == "attention" else "experts" if output.startswith("experts") else "linear modules"
 
 
 def _layer_of(name: str) -> int | str:
@@ -104,25 +116,38 @@ def _ratio(found: Sequence[Failure], tight: Tightness | None) -> float:
     return 0.0 if tight is None else tight.largest
 
 
-def _ratios(layer: int | str, parts: Sequence[tuple[str, float, bool]]) -> tuple[dict[str, float], str]:
-    """The largest ratios of a layer's attention and of its linear modules, and the first part that is beyond its bound."""
-    kinds = [("attention" if part == "attention" else "linear modules", ratio) for part, ratio, _ in parts]
-    largest = {kind: max(ratio for of, ratio in kinds if of == kind) for kind, _ in sorted(kinds)}
-    wrong = [(part.removeprefix("model.").removeprefix(f"layers.{layer}."), ratio) for part, ratio, passed in parts if not passed]
+def _ratios(layer: int | str, parts: Sequence[tuple[str, str, float, bool]]) -> tuple[dict[str, float], str]:
+    """The largest ratios of a layer's attention, linear modules and experts, and the first part that is beyond its bound."""
+    largest = {kind: max(ratio for of, _, ratio, _ in parts if of == kind) for kind in sorted({part[0] for part in parts})}
+    beyond_it = [(part, ratio) for _, part, ratio, passed in parts if not passed]
+    wrong = [(part.removeprefix("model.").removeprefix(f"layers.{layer}."), ratio) for part, ratio in beyond_it]
     beyond = f"{wrong[0][0]} {wrong[0][1]:.3g}" if wrong else ""
     return largest, beyond
 
 
 def _linear(case: ModelCase, module: dict[str, Any], got: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The library's linear function in float64, and the bound of packed_linear."""
-    x, weight = torch.cat(module["x"]).double(), module["weight"].double()
+    """The library's linear function in float64, and the bound of packed_linear, or of fp8_linear with powers of 2 as scales."""
+    x, weight = torch.cat(module["x"]), module["weight"].double()
+    if case.weights == "int8":
+        return _of_bytes(case, x, module, got)
+    x = x.double()
     bias = None if module["bias"] is None else module["bias"].double()
     truth = torch.nn.functional.linear(x, weight, bias)
     dtype, K = getattr(torch, case.dtype), weight.shape[1]
     size = x.abs() @ weight.abs().T + (0.0 if bias is None else bias.abs())
     terms = K + x.abs().sum(-1, keepdim=True) + weight.abs().sum(-1)
     rounding = UNIT_ROUNDOFF[dtype] * truth.abs()
-    return truth, rounding + accumulation_error(K + 2) * size + flush_error(terms, dtype), got
+    return truth, rounding + accumulation_error(K + (4 if case.weights else 2)) * size + flush_error(terms, dtype), got
+
+
+def _of_bytes(case: ModelCase, x: Tensor, module: dict[str, Any], got: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The library's linear function in float64 on rows as the quantizer's bits leave them, and the bound of int8_linear."""
+    q, scale, _ = quantize_rows_int8(x)
+    rows, weight = q.double() * scale.double()[:, None], module["weight"].double()
+    products, bias = rows @ weight.T, 0.0 if module["bias"] is None else module["bias"].double()
+    truth, dtype = products + bias, getattr(torch, case.dtype)
+    size = products.abs() + torch.as_tensor(bias).abs()
+    return truth, UNIT_ROUNDOFF[dtype] * truth.abs() + accumulation_error(2) * size + flush_error(torch.zeros(()), dtype), got
 
 
 def _attention(

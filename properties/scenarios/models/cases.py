@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kernelpair.call.values import generator
 from kernelpair.contract.case import Case
 from properties.shared.strategies import choices, common
+from serving.experts import Routing
 
 LIBRARY_EPS = 1e-6  # of the library's L2 norm of q and k, where our default is the engines' 1e-5
 LONGEST = 64  # decoder tokens of a request
@@ -61,6 +62,12 @@ FAMILIES = {
          "moe_intermediate_size": 8, "first_k_dense_replace": 1},
         ("latent", "latent"),
     ),
+    "qwen3_moe": Family(
+        "qwen3_moe.modeling_qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM",
+        {"num_key_value_heads": 1, "head_dim": 8, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 8,
+         "norm_topk_prob": True},
+        ("full", "full"),
+    ),
     "qwen3_next": Family(
         "qwen3_next.modeling_qwen3_next", "Qwen3NextConfig", "Qwen3NextForCausalLM",
         {"num_key_value_heads": 1, "head_dim": 8, "linear_num_key_heads": 1, "linear_num_value_heads": 2,
@@ -70,13 +77,15 @@ FAMILIES = {
         ("gdn", "full"),
     ),
 }  # fmt: skip
+ROUTINGS = {"qwen3_moe": Routing(3), "deepseek_v3": Routing(2, "sigmoid", scaling_factor=2.5)}
+"""Of the families whose experts are served by our layers: what their configurations above mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCase(Case):
     """A model with random weights, and requests of which each has a prompt and then decodes."""
 
-    family: Literal["gemma2", "gpt_oss", "mllama", "deepseek_v3", "qwen3_next"] = "gemma2"
+    family: Literal["gemma2", "gpt_oss", "mllama", "deepseek_v3", "qwen3_moe", "qwen3_next"] = "gemma2"
     prompts: tuple[int, ...] = (1,)
     decodes: int = 1
     """Decode steps of the run; which requests take part in each follows from the seed."""
@@ -92,6 +101,8 @@ class ModelCase(Case):
     """Latent layers take the form that suits each step, and project by themselves; else they are absorbed in all of them."""
     pages_alone: bool = False
     """Over pages, latent layers are prefilled there too; else over slots."""
+    weights: Literal["", "int8", "fp8"] = ""
+    """What weights of linear modules are packed as, with fp8 those of experts too; the library has their numbers."""
 
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -100,6 +111,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "chunk": (8, 64, 5, 1),
     "paged": (False, True),
     "page": (1, 4, 16),
+    "weights": ("", "", "int8", "fp8"),
 }
 LATENT_FORMS = st.fixed_dictionaries({
     "expanded": st.sampled_from((False, False, False, False, True)),

@@ -16,6 +16,7 @@ from kernelpair.call.values import generator
 from properties.scenarios.models.cases import (
     FAMILIES,
     HIDDEN,
+    ROUTINGS,
     SHARED,
     VISION_TOKENS,
     VOCABULARY,
@@ -23,6 +24,7 @@ from properties.scenarios.models.cases import (
     encoder_lens,
     totals,
 )
+from properties.scenarios.models.quantized import quantize_modules
 from properties.scenarios.models.vision import vision_states
 
 RECORDER = "kernelpair_recorder"
@@ -37,7 +39,9 @@ class Recorded:
     `up_k`, `up_v`, and the `absorbed` truth; of recurrent ones mixed_qkv, a, b, `truth` in the library's precision, and
     parameters."""
     linear: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """weight, bias, x."""
+    """weight, bias, x, and what it is packed of where it is quantized."""
+    experts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The library's block of experts, `block`, and x."""
     order: dict[int | str, int] = field(default_factory=dict)
     """Attention layers by number and linear modules by name -> when they first came to run."""
     logits: list[Tensor] = field(default_factory=list)
@@ -48,7 +52,7 @@ class Recorded:
 
 
 @lru_cache(maxsize=8)
-def _model(family: str, seed: int, dtype_name: str) -> Any:
+def _model(family: str, seed: int, dtype_name: str, weights: str) -> Any:
     about = FAMILIES[family]
     module = import_module(f"transformers.models.{about.module}")
     package = about.module.partition(".")[0]
@@ -56,7 +60,7 @@ def _model(family: str, seed: int, dtype_name: str) -> Any:
     _register()
     options = {**SHARED, **about.options, "num_hidden_layers": len(about.kinds)}
     config = getattr(config_module, about.config)(**options)
-    config._attn_implementation = RECORDER
+    config._attn_implementation, config._experts_implementation = RECORDER, "eager"  # which float64 can run
     model = getattr(module, about.model)(config).eval()
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -66,6 +70,11 @@ def _model(family: str, seed: int, dtype_name: str) -> Any:
                 parameter.copy_(torch.rand(parameter.shape, generator=rng))
             else:
                 parameter.copy_(torch.randn(parameter.shape, generator=rng) * spread)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn(buffer.shape, generator=rng) * 0.2)
+        if weights:
+            quantize_modules(model, weights, rng)
     model.to(getattr(torch, dtype_name))
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -114,7 +123,7 @@ def _from_latents(
 
 
 @contextmanager
-def _hooks(model: Any, recorded: Recorded) -> Iterator[None]:
+def _hooks(model: Any, recorded: Recorded, of_experts: bool) -> Iterator[None]:
     """Record what every linear module and every recurrent layer is given and makes."""
     handles = []
     for name, module in model.named_modules():
@@ -122,6 +131,8 @@ def _hooks(model: Any, recorded: Recorded) -> Iterator[None]:
             handles.append(module.register_forward_hook(_linear_hook(recorded, name)))
         if hasattr(module, "in_proj_qkvz"):
             handles += _recurrent_hooks(recorded, module)
+        if of_experts and hasattr(module, "experts"):
+            handles.append(module.register_forward_hook(_experts_hook(recorded, name)))
         if hasattr(module, "kv_b_proj"):
             handles.append(module.kv_a_layernorm.register_forward_hook(_latent_hook(recorded, module)))
     _into.append(recorded)
@@ -136,8 +147,17 @@ def _hooks(model: Any, recorded: Recorded) -> Iterator[None]:
 def _linear_hook(recorded: Recorded, name: str) -> Any:
     def hook(module: Any, given: tuple[Tensor, ...], out: Tensor) -> None:
         found = recorded.linear.setdefault(name, {"weight": module.weight, "bias": module.bias, "x": []})
+        found["quantized"] = getattr(module, "quantized", None)
         recorded.note(name)
         found["x"].append(given[0].reshape(-1, given[0].shape[-1]))
+
+    return hook
+
+
+def _experts_hook(recorded: Recorded, name: str) -> Any:
+    def hook(block: Any, given: tuple[Tensor, ...], out: Tensor) -> None:
+        recorded.note(name)
+        recorded.experts.setdefault(name, {"block": block, "x": []})["x"].append(given[0].reshape(-1, given[0].shape[-1]))
 
     return hook
 
@@ -197,13 +217,13 @@ def images(case: ModelCase) -> list[Tensor]:
 
 def model_of(case: ModelCase) -> Any:
     """The case's model, with random weights."""
-    return _model(case.family, case.seed % 3, case.dtype)
+    return _model(case.family, case.seed % 3, case.dtype, case.weights)
 
 
 def run_alone(case: ModelCase, model: Any) -> Recorded:
     """The library's run of each request alone, with a model of the case's weights."""
     recorded, dtype = Recorded(), next(model.parameters()).dtype
-    with torch.no_grad(), _hooks(model, recorded):
+    with torch.no_grad(), _hooks(model, recorded, case.family in ROUTINGS):
         for ids, image in zip(tokens(case), images(case)):
             more: dict[str, Any] = {}
             if len(image):
@@ -215,14 +235,15 @@ def run_alone(case: ModelCase, model: Any) -> Recorded:
 
 @lru_cache(maxsize=4)
 def _recorded(
-    family: str, dtype: str, seed: int, prompts: tuple[int, ...], decodes: int, chunk: int, shown: tuple[int, ...]
+    family: str, dtype: str, seed: int, prompts: tuple[int, ...], decodes: int, chunk: int, shown: tuple[int, ...], weights: str
 ) -> Recorded:
     case = ModelCase(  # what the library's run does not depend on is left out, so that one record serves many cases
-        family=family, dtype=dtype, seed=seed, prompts=prompts, decodes=decodes, chunk=chunk, images=shown  # type: ignore[arg-type]
+        family=family, dtype=dtype, seed=seed, prompts=prompts, decodes=decodes, chunk=chunk, images=shown,  # type: ignore[arg-type]
+        weights=weights,  # type: ignore[arg-type]
     )  # fmt: skip
     return run_alone(case, model_of(case))
 
 
 def record(case: ModelCase) -> Recorded:
     """Everything of the library's run of each request alone."""
-    return _recorded(case.family, case.dtype, case.seed, case.prompts, case.decodes, case.chunk, case.images)
+    return _recorded(case.family, case.dtype, case.seed, case.prompts, case.decodes, case.chunk, case.images, case.weights)

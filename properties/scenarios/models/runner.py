@@ -5,8 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import optimized.backends.experts
 import optimized.backends.linear
+import optimized.fused_moe
+import reference.backends.experts
 import reference.backends.linear
+import reference.fused_moe
 from properties.scenarios.models.cases import (
     FAMILIES,
     LATENT,
@@ -22,6 +26,8 @@ from properties.scenarios.models.cases import (
     schedule,
     totals,
 )
+from properties.scenarios.models.experts import run_experts
+from properties.scenarios.models.quantized import BLOCK
 from properties.scenarios.serving.judge import REFERENCE
 from properties.scenarios.serving.server import Side
 from properties.scenarios.serving.sides import OPTIMIZED
@@ -146,18 +152,30 @@ def _linears(module: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Every linear module on its own input."""
     found = {}
     for i in range(sum(name[0] == "w" for name in tensors)):
-        weight, bias = tensors[f"w{i}"], tensors.get(f"bias{i}")
-        linear = module.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
-        linear.load(weight, bias)
-        found[f"linear{i}"] = linear(tensors[f"x{i}"])
+        weight, bias, scale = (tensors.get(f"{name}{i}") for name in ("w", "bias", "scale"))
+        assert weight is not None
+        found[f"linear{i}"] = linear_of(module, weight, bias, scale)(tensors[f"x{i}"])
     return found
 
 
+def linear_of(module: Any, weight: Tensor, bias: Tensor | None, scale: Tensor | None) -> Any:
+    """A side's layer for a weight, or for codes and scales."""
+    if scale is not None:
+        kinds = {torch.int8: (module.Int8Linear, ()), torch.float8_e4m3fn: (module.Fp8Linear, (BLOCK,))}
+        layer, more = kinds[weight.dtype]
+        return layer(weight, scale, *more, bias)
+    linear = module.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
+    linear.load(weight, bias)
+    return linear
+
+
 def serve_reference(case: ModelCase, scales: list[tuple[float, float]], **tensors: Tensor) -> dict[str, Tensor]:
-    """Run each attention layer and each linear module of a model alone, with the reference backends."""
-    return ModelRunner(case, REFERENCE, scales, tensors).run() | _linears(reference.backends.linear, tensors)
+    """Run each attention layer, linear module and block of experts of a model alone, with the reference backends."""
+    experts = run_experts(case, reference.backends.experts, reference.fused_moe, tensors)
+    return ModelRunner(case, REFERENCE, scales, tensors).run() | _linears(reference.backends.linear, tensors) | experts
 
 
 def serve_optimized(case: ModelCase, scales: list[tuple[float, float]], **tensors: Tensor) -> dict[str, Tensor]:
     """The same with the optimized backends."""
-    return ModelRunner(case, OPTIMIZED, scales, tensors).run() | _linears(optimized.backends.linear, tensors)
+    experts = run_experts(case, optimized.backends.experts, optimized.fused_moe, tensors)
+    return ModelRunner(case, OPTIMIZED, scales, tensors).run() | _linears(optimized.backends.linear, tensors) | experts

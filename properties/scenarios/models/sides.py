@@ -10,6 +10,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Inputs
 from properties.scenarios.models.cases import (
     FAMILIES,
+    ROUTINGS,
     VISION_TOKENS,
     ModelCase,
     absorbed,
@@ -19,6 +20,7 @@ from properties.scenarios.models.cases import (
     schedule,
     totals,
 )
+from properties.scenarios.models.experts import experts_inputs
 from properties.scenarios.models.oracle import Recorded, record
 from properties.scenarios.models.whole import end_to_end
 
@@ -48,9 +50,11 @@ def inputs(case: ModelCase) -> Inputs:
                 found[f"sinks{n}"] = layer["sinks"]
     for i, module in enumerate(recorded.linear.values()):
         found |= {f"w{i}": module["weight"].detach(), f"x{i}": torch.cat(module["x"])}
+        if module["quantized"] is not None:
+            found |= dict(zip((f"w{i}", f"scale{i}"), module["quantized"]))
         if module["bias"] is not None:
             found[f"bias{i}"] = module["bias"].detach()
-    return found
+    return found | experts_inputs(recorded)
 
 
 def _scales(recorded: Recorded, n: int) -> tuple[float, float]:
@@ -100,6 +104,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "requests with and without an image": lambda case: 0 in encoder_lens(case) and any(encoder_lens(case)),
     "images of different length": lambda case: len({*encoder_lens(case)} - {0}) > 1,
     "pictures at their real size": lambda case: VISION_TOKENS in encoder_lens(case),
+    "quantized linear modules": lambda case: case.weights != "",
+    "experts of float8 codes": lambda case: case.weights == "fp8" and case.family in ROUTINGS,
     "pages": lambda case: case.paged and case.page > 1,
     "latents": absorbed,
     "latents in pages": lambda case: absorbed(case) and case.paged and not case.pages_alone,

@@ -1,5 +1,5 @@
-"""A whole model over our backends: the library's own modules, with their attention, their recurrent layers and their linear
-modules replaced by ours. How far its logits are from the library's is reported and not judged."""
+"""A whole model over our backends: the library's own modules, with their attention, recurrent layers, linear modules and experts
+replaced by ours; of qwen3_moe our own decoder. How far its logits are from the library's is reported and not judged."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optimized.backends.linear import Linear
-from properties.scenarios.models.cases import ModelCase, Span, encoder_lens, schedule
+import optimized.backends.experts
+import optimized.backends.linear
+import optimized.fused_moe
+from properties.scenarios.models.cases import ROUTINGS, ModelCase, Span, encoder_lens, schedule
+from properties.scenarios.models.decoder import Decoder
+from properties.scenarios.models.experts import block_parts, layer_of
 from properties.scenarios.models.oracle import RECORDER, images, model_of, record, run_alone, tokens
-from properties.scenarios.models.runner import ModelRunner
+from properties.scenarios.models.runner import ModelRunner, linear_of
 from properties.scenarios.serving.sides import OPTIMIZED
 from serving import AttentionLayer
 
@@ -87,8 +91,8 @@ def _recurrent(module: Any) -> Any:
 
 
 @contextmanager
-def _replaced(model: Any) -> Iterator[None]:
-    """The model with our attention, recurrent layers and linear modules."""
+def _replaced(case: ModelCase, model: Any) -> Iterator[None]:
+    """The model with our attention, recurrent layers, linear modules and experts."""
     functions = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
     masks = import_module("transformers.masking_utils").ALL_MASK_ATTENTION_FUNCTIONS
     if SERVER not in functions.valid_keys():
@@ -97,9 +101,12 @@ def _replaced(model: Any) -> Iterator[None]:
     changed = []
     for module in model.modules():
         if type(module) is torch.nn.Linear:
-            linear = Linear(module.in_features, module.out_features, module.bias is not None, module.weight.dtype)
-            linear.load(module.weight, module.bias)
-            module.forward = linear.__call__  # type: ignore[method-assign, assignment]
+            codes, scale = getattr(module, "quantized", (module.weight, None))
+            module.forward = linear_of(optimized.backends.linear, codes, module.bias, scale).__call__  # type: ignore[method-assign]
+            changed.append(module)
+        elif case.family in ROUTINGS and hasattr(module, "experts"):
+            layer = layer_of(case, optimized.backends.experts, optimized.fused_moe, block_parts(module))
+            module.forward = layer.__call__
             changed.append(module)
         elif hasattr(module, "in_proj_qkvz"):
             module.forward = _recurrent(module)
@@ -120,10 +127,11 @@ def end_to_end(case: ModelCase, scales: list[tuple[float, float]], tensors: dict
     with torch.no_grad():
         _server.append(served)
         try:
-            with _replaced(model):
+            with _replaced(case, model):
+                whole = Decoder(case, model, served.attend) if case.family == "qwen3_moe" else model
                 for mode, spans in schedule(case):
                     served.begin(mode, spans)
-                    logits = _step(case, model, ids, shown, spans)
+                    logits = _step(case, whole, ids, shown, spans)
                     for (r, _, _), part in zip(spans, logits.split([count for _, _, count in spans])):
                         ours[r].append(part)
         finally:
@@ -142,8 +150,10 @@ def _rounding(case: ModelCase, got: Tensor, expected: Tensor) -> float | None:
 
 
 def _step(case: ModelCase, model: Any, ids: list[Tensor], shown: list[Tensor], spans: tuple[Span, ...]) -> Tensor:
-    given = torch.cat([ids[r][start : start + count] for r, start, count in spans])[None]
-    positions = torch.cat([torch.arange(start, start + count) for _, start, count in spans])[None]
+    given = torch.cat([ids[r][start : start + count] for r, start, count in spans])
+    positions = torch.cat([torch.arange(start, start + count) for _, start, count in spans])
+    if isinstance(model, Decoder):
+        return model(given, positions)
     more: dict[str, Any] = {}
     if case.family == "mllama":
         new = [shown[r] for r, start, _ in spans if start == 0 and len(shown[r])]
@@ -151,4 +161,4 @@ def _step(case: ModelCase, model: Any, ids: list[Tensor], shown: list[Tensor], s
         has = torch.tensor([float(encoder_lens(case)[r] > 0) for r, _, count in spans for _ in range(count)])
         more = {"cross_attention_states": states[None],
                 "full_text_row_masked_out_mask": has[None, None, :, None].to(states.dtype)}  # fmt: skip
-    return model(input_ids=given, position_ids=positions, use_cache=False, **more).logits[0]
+    return model(input_ids=given[None], position_ids=positions[None], use_cache=False, **more).logits[0]

@@ -1,0 +1,44 @@
+"""fused_moe: what its cases are to include, and what they are measured by."""
+
+from collections.abc import Callable
+from typing import Any
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no tokens": lambda case: case.tokens == 0,
+    "no experts asked for": lambda case: case.topk == 0 < case.tokens,
+    "one expert": lambda case: case.experts == 1 and case.form == "moe",
+    "experts without tokens": lambda case: case.route == "constant" and case.experts > 1 and case.pairs > 0,
+    "one expert for more than 32 tokens": lambda case: case.route == "constant" and case.pairs > 32,
+    "an expert twice in a row": lambda case: case.route == "twice" and case.topk > 1 and case.tokens > 0,
+    "pads": lambda case: case.route == "pads" and case.pairs > 8,
+    "weights on the input": lambda case: case.on_input and case.tokens > 1,
+    "b13 alone": lambda case: bool(case.b13) and not case.b2,
+    "b2 alone": lambda case: bool(case.b2) and not case.b13,
+    "the shared form": lambda case: case.form == "shared" and not case.routed,
+    "the shared form with what was routed": lambda case: case.routed and case.factor != 1.0,
+    "partial panels of up": lambda case: case.I % 32 > 0,
+    "partial panels of down": lambda case: case.D % 32 > 0,
+    "int8 weights": lambda case: case.int8 and case.pairs > 0,
+    "int8 weights and exact values": lambda case: case.int8 and case.values == "exact" and case.pairs > 2,
+    "int8 weights of the shared form": lambda case: case.int8 and case.form == "shared",
+    "int8 weights with biases and pads": lambda case: case.int8 and bool(case.b13) and case.route == "pads",
+    "float8 weights": lambda case: bool(case.block) and case.pairs > 0,
+    "float8 weights and exact values": lambda case: bool(case.block) and case.values == "exact" and case.pairs > 2,
+    "float8 weights of the shared form": lambda case: bool(case.block) and case.form == "shared",
+    "float8 weights with biases and pads": lambda case: bool(case.block) and bool(case.b13) and case.route == "pads",
+    "float8 blocks that end within tiles": lambda case: case.block == "3x5" and case.D > 5 and case.I > 5,
+    "exact values": lambda case: case.values == "exact" and case.pairs > 0,
+    "misaligned weights": lambda case: case.layout.get("w13") == "offset" and case.layout.get("w2") == "offset",
+}
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "rows": lambda case: case.pairs if case.route == "constant" else case.pairs // max(case.experts, 1),
+    "columns": lambda case: max(2 * case.I, case.D),
+    "panels": lambda case: max(2 * case.I, case.D) // 32,
+    "width": lambda case: max(case.D, case.I),
+    "blocks": lambda case: max(case.D, case.I) // 32,
+    "steps": lambda case: max(case.D, case.I) // 32,
+    "elements": lambda case: case.tokens * case.D,
+    "quads": lambda case: max(case.D, case.I) // 4,
+    "bytes": lambda case: case.D * case.I,
+    "ahead": lambda case: case.D * case.I,
+}
