@@ -65,14 +65,17 @@ def edges(weight: str = "weight", block: int = 32) -> dict[str, Callable[[Any], 
 
 
 def relations(unpacked: Mapping[str, str], results: Sequence[str], part: Part, panels: Mapping[str, int]) -> dict[str, Relation]:
-    """What holds of `results`: unpacking (result -> argument) returns what was packed, strides do not matter, and a weight that
+    """What holds of `results`: unpacking (result -> argument) returns what was packed, in
+    whatever dtype it has, strides do not matter, and a weight that
     begins at a panel packs to what stands in `panels` (result -> outputs of an entry) from there on."""
 
     def inverse(case: Any, session: Session) -> None:
         given, first = session.inputs(), session.first.outputs
         for result, argument in unpacked.items():
-            if given[argument] is not None:
-                session.expect_same(result, first[result], given[argument].view(first[result].dtype), "unpacking inverts packing")
+            expected, dtype = given[argument], first[result].dtype
+            if expected is not None:
+                bits = expected.view(dtype) if expected.dtype.itemsize == dtype.itemsize else expected.to(dtype)
+                session.expect_same(result, first[result], bits, "unpacking inverts packing")
 
     def dense(case: Any, session: Session) -> None:
         result = session.run(replace(case, layout={}), session.inputs(), judged=False)

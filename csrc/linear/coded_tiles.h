@@ -1,0 +1,130 @@
+// Linear layers on tiles of bf16 whose weights are codes (coded_weight.h). A slice of a panel is decoded before it
+// is multiplied, once for up to 128 rows; a single row, where there are dot products, takes numbers as they are read.
+#pragma once
+
+#include "linear/coded_weight.h"
+#include "linear/linear_tiles.h"
+#include "linear/linear_vectors.h"
+#include "tiles/dot_pairs.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+constexpr int64_t kFewSteps = 16;  // of a panel and up to 16 rows of x: 48 KiB, half of it still in L1
+
+template <class Codes>
+struct CodedTiles : Bf16Tiles<CodedTiles<Codes>> {
+  using Base = Bf16Tiles<CodedTiles<Codes>>;
+  using Base::steps, Base::panel, Base::finish;
+  static constexpr bool kDecodes = true;
+  static constexpr int64_t kStepBytes = kCodedBytes<Codes>;
+
+  const typename Codes::Arguments& call;
+  const bool scale_sums = Codes::whole_steps(call);
+
+  explicit CodedTiles(const typename Codes::Arguments& arguments)
+      : Base(arguments.x, arguments.data, arguments.bias, arguments.out), call(arguments) {}
+
+  static void mark_way(bool few, bool sliced) {
+    mark(few      ? Codes::template path<Way::tiles_few>()
+         : sliced ? Codes::template path<Way::tiles_slices>()
+                  : Codes::template path<Way::tiles_whole>());
+  }
+
+  KP_INLINE const uint8_t* codes_at(int64_t p, int64_t step) const {
+    return reinterpret_cast<const uint8_t*>(panel(p, step));
+  }
+
+  // Decoded: at most kSliceSteps of them at a time.
+  DenseTiles panel_tiles(int64_t p, int64_t step, int64_t count) const {
+    auto* tiles = static_cast<Bf16*>(thread_scratch(kSliceSteps * 2 * kTileBytes));
+    Codes codes(call, p);
+    decode_blocks(codes_at(p, step), step * kBlockK, count, codes, tiles);
+    return {tiles, kTileBytes, 2 * kTileBytes};
+  }
+
+  // Up to sixteen rows: the sums of slices that are short enough for L1 take their scale, where they have one.
+  void multiply_few(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
+    if constexpr (kHasDotProducts)
+      if (rows == 1 && scale_sums) return multiply_one(x_tiles, first, begin, end);
+    const TileShape shape{static_cast<int>(rows), kTileRows};
+    TileScope scope(shape);
+    auto* tiles = static_cast<Bf16*>(thread_scratch(kFewSteps * 2 * kTileBytes));
+    alignas(64) float sums[512], slice[512];
+    for (int64_t p = begin; p < end; ++p) {
+      Codes codes(call, p);
+      for (int64_t step = 0, count; step < steps; step += count) {
+        count = least(steps - step, kFewSteps);
+        if (scale_sums) {
+          count = least(count, codes.move_to(step * kBlockK) / kBlockK);
+          decode_blocks(codes_at(p, step), count, codes, tiles);
+        } else {
+          decode_blocks(codes_at(p, step), step * kBlockK, count, codes, tiles);
+        }
+        block_product<1, 2>(shape, DenseTiles{x_tiles + step * kTileBytes, 0, kTileBytes},
+                            DenseTiles{tiles, kTileBytes, 2 * kTileBytes}, count, nullptr, {slice});
+        for (int half = 0; half < 2; ++half) {
+          const F32x16 scale = scale_sums ? codes.half(half) : splat(1.0f);
+          add_slice(sums + half * kTileFloats, slice + half * kTileFloats, rows, scale, step == 0);
+        }
+      }
+      finish(sums, first, rows, p);
+    }
+  }
+
+  // One row: numbers go from their codes into the products, in four chains.
+  void multiply_one(const char* x_tiles, int64_t first, int64_t begin, int64_t end) const {
+    mark(Codes::template path<Way::one>());
+    alignas(64) float sums[512];
+    for (int64_t p = begin; p < end; ++p) {
+      Codes codes(call, p);
+      F32x16 totals[2] = {};
+      for (int64_t step = 0, count; step < steps; step += count) {
+        count = least(steps - step, codes.move_to(step * kBlockK) / kBlockK);
+        F32x16 chains[2][2] = {};
+        for (int64_t s = step; s < step + count; ++s)
+          add_step(x_tiles + s * kTileBytes, codes_at(p, s), codes, chains);
+        for (int half = 0; half < 2; ++half)
+          totals[half] = fma(chains[half][0] + chains[half][1], codes.half(half), totals[half]);
+      }
+      store(sums, totals[0]);
+      store(sums + kTileFloats, totals[1]);
+      finish(sums, first, 1, p);
+    }
+  }
+
+  // The first row of a tile of x, each pair of its k in all lanes, times a block of codes.
+  KP_INLINE static void add_step(const char* x, const uint8_t* from, const Codes& codes,
+                                 F32x16 (&chains)[2][2]) {
+    for (int pair = 0; pair < kBlockK / 2; pair += 2)
+#pragma GCC unroll 2
+      for (int odd = 0; odd < 2; ++odd, from += Codes::kPairBytes) {
+        int32_t both;
+        __builtin_memcpy(&both, x + 4 * (pair + odd), sizeof both);
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+          const uint8_t* at = from + half * kCodedBytes<Codes> / 2;
+          prefetch_codes<Codes>(at, pair + odd);
+          chains[half][odd] = dot_pairs(chains[half][odd], splat_int(both), codes.numbers(at, half));
+        }
+      }
+  }
+
+  static void add_slice(float* sums, const float* slice, int64_t rows, F32x16 scale, bool fresh) {
+    for (int64_t at = 0; at < rows * kTileRows; at += kTileRows)
+      store(sums + at, fma(load(slice + at), scale, fresh ? zero() : load(sums + at)));
+  }
+};
+
+// A coded weight times rows of any float dtype: tiles for bf16 where the tier has them, else vectors.
+template <class Codes>
+void multiply_coded(const typename Codes::Arguments& call) {
+  if (call.out.sizes[0] == 0) return;
+  if (kHasTiles && call.x.dtype == Dtype::bf16) return CodedTiles<Codes>(call).run();
+  with_float(call.x.dtype, [&](auto element) {
+    VectorLinear<decltype(element), CodedPanels<Codes>>(call.x, call.data, call.bias, call.out, {call}).run();
+  });
+}
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER
