@@ -79,6 +79,23 @@ class PackedFp8Weight:
 
 
 @dataclass(frozen=True)
+class PackedInt4Weight:
+    """An immutable packed weight [N, K] of codes of four bits, with a scale and a zero point for each group of columns.
+
+    `data` has shape [ceil(N/32), ceil(K/32), 2, 16, 16], two codes in a byte; `scales` (float32) and `zeros` (uint8) have
+    [ceil(N/32), ceil(K/group_size), 32].
+    """
+
+    data: Tensor
+    scales: Tensor
+    zeros: Tensor
+    layout: str
+    N: int
+    K: int
+    group_size: int
+
+
+@dataclass(frozen=True)
 class PackedExperts:
     """Immutable packed weights [E, N, K] of one projection of all experts, each packed as a `PackedWeight` is.
 

@@ -2,8 +2,9 @@
 // of project() in experts.h, made of the parts of fp8_linear.
 #pragma once
 
+#include "linear/coded_tiles.h"
 #include "linear/expert_products.h"
-#include "linear/fp8_products.h"
+#include "linear/fp8_codes.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -34,14 +35,14 @@ struct VectorCodeExperts : VectorEngine {
   void multiply(const ExpertRows& block, const char* packed, int64_t begin, int64_t end) const {
     mark(block.rows <= kRows ? paths::moe_codes_few : paths::moe_codes_many);
     const CodeCall call(weights, block.expert, out);
-    const VectorProduct<Fp8Panels, float> product(call.data, call.bias, out, {call.arguments});
+    const VectorProduct<CodedPanels<Fp8Codes>, float> product(call.data, call.bias, out, {call.arguments});
     product.multiply_panels(reinterpret_cast<const float*>(packed), block.first, block.rows, begin, end);
   }
 };
 
-struct CodeTiles : Fp8Tiles<CodeTiles, FloatTiles> {
+struct CodeTiles : CodedProduct<Fp8Codes, CodeTiles, FloatTiles> {
   CodeTiles(const CodeCall& call, Bf16* room)
-      : Fp8Tiles(call.arguments, room, call.data, call.bias, call.arguments.out) {}
+      : CodedProduct(call.arguments, room, call.data, call.bias, call.arguments.out) {}
 
   static void mark_way(bool few, bool) { mark(few ? paths::moe_codes_few : paths::moe_codes_many); }
 };

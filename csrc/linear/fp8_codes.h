@@ -1,16 +1,23 @@
-// Weights of float8_e4m3fn on their way into a product: codes become numbers, exactly, and take the scale of
-// their block. A number times its scale is rounded once, to float32 or to bf16 for tiles.
+// What codes of float8_e4m3fn mean, for the products of coded_weight.h.
 #pragma once
 
 #include "kernels/fp8_linear.h"
-#include "linear/parts.h"
+#include "linear/coded_weight.h"
 #include "simd/float8_pairs.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
+KP_PATH(fp8_dots_one);
+KP_PATH(fp8_tiles_few);
+KP_PATH(fp8_tiles_whole);
+KP_PATH(fp8_tiles_slices);
+KP_PATH(fp8_vectors_few);
+KP_PATH(fp8_vectors_many);
+KP_PATH(fp8_vectors_slices);
+
 // The scales of the 32 outputs of a panel, in the column of blocks that holds some k.
-class PanelScales {
+class Fp8Codes {
   const View& scales;
   const int64_t block_k;
   const float* rows[kPanelColumns];
@@ -18,8 +25,26 @@ class PanelScales {
   int64_t from = 0, until = 0;  // the k that they hold for
 
  public:
+  using Arguments = Fp8LinearArguments;
+  static constexpr int64_t kPairBytes = 32;
+
+  template <Way way>
+  static Path& path() {
+    if constexpr (way == Way::one) return paths::fp8_dots_one;
+    if constexpr (way == Way::tiles_few) return paths::fp8_tiles_few;
+    if constexpr (way == Way::tiles_whole) return paths::fp8_tiles_whole;
+    if constexpr (way == Way::tiles_slices) return paths::fp8_tiles_slices;
+    if constexpr (way == Way::vectors_few) return paths::fp8_vectors_few;
+    if constexpr (way == Way::vectors_many) return paths::fp8_vectors_many;
+    if constexpr (way == Way::vectors_slices) return paths::fp8_vectors_slices;
+  }
+
+  static bool whole_steps(const Fp8LinearArguments& call) {
+    return call.block_k % kBlockK == 0 || call.scales.sizes[1] == 1;
+  }
+
   // Outputs behind the last one, which nobody sees, take its scale.
-  PanelScales(const Fp8LinearArguments& call, int64_t p) : scales(call.scales), block_k(call.block_k) {
+  Fp8Codes(const Fp8LinearArguments& call, int64_t p) : scales(call.scales), block_k(call.block_k) {
     for (int64_t n = 0; n < kPanelColumns; ++n) {
       const int64_t output = least(p * kPanelColumns + n, call.out.sizes[1] - 1);
       rows[n] = at<float>(scales, output / call.block_n);
@@ -32,6 +57,9 @@ class PanelScales {
     return until - k;
   }
   KP_INLINE F32x16 half(int half) const { return load(values + half * kLanes); }
+  KP_INLINE static I32x16 numbers(const uint8_t* codes, int) {
+    return load_numbers(reinterpret_cast<const F8e4m3*>(codes));
+  }
 
  private:
   KP_NOINLINE void fill(int64_t k) {
@@ -41,49 +69,6 @@ class PanelScales {
     for (int64_t n = 0; n < kPanelColumns; ++n) values[n] = rows[n][column * scales.strides[1]];
   }
 };
-
-KP_INLINE void prefetch_codes(const F8e4m3* codes) {
-  __builtin_prefetch(reinterpret_cast<const char*>(codes) + kStreamAhead);
-}
-
-// `blocks` blocks of a panel as numbers, for a product whose sums take the scale.
-KP_NOINLINE void decode_blocks(const F8e4m3* codes, int64_t blocks, Bf16* to) {
-  for (const F8e4m3* const end = codes + blocks * kBlockElements; codes < end; codes += kPair, to += kPair) {
-    prefetch_codes(codes);
-    store_dwords(to, load_numbers(codes));
-  }
-}
-
-// Sixteen outputs of a block, whose pairs of k from k on each have two scales.
-template <class To>
-KP_INLINE void scale_apart(const F8e4m3* codes, int64_t k, int half, PanelScales& scales, To* to) {
-  for (int64_t end = k + kBlockK; k < end; k += 2, codes += kPair, to += kPair) {
-    const I32x16 numbers = load_numbers(codes);
-    scales.move_to(k);
-    const F32x16 even = low_half(numbers) * scales.half(half);
-    scales.move_to(k + 1);
-    store_outputs(to, even, high_half(numbers) * scales.half(half));
-  }
-}
-
-// `blocks` blocks of a panel, of which the first begins at k, as numbers times scales.
-template <class To>
-KP_NOINLINE void decode_blocks(const F8e4m3* codes, int64_t k, int64_t blocks, PanelScales& scales, To* to) {
-  constexpr int64_t kTile = kBlockElements / 2;
-  for (const int64_t end = k + blocks * kBlockK; k < end; k += kBlockK)
-    for (int half = 0; half < 2; ++half, codes += kTile, to += kTile) {
-      if (scales.move_to(k) < kBlockK) {
-        scale_apart(codes, k, half, scales, to);
-        continue;
-      }
-      const F32x16 scale = scales.half(half);
-      for (int64_t i = 0; i < kTile; i += kPair) {
-        prefetch_codes(codes + i);
-        const I32x16 numbers = load_numbers(codes + i);
-        store_outputs(to + i, low_half(numbers) * scale, high_half(numbers) * scale);
-      }
-    }
-}
 
 }  // namespace
 }  // namespace kernelpair::KP_TIER

@@ -110,11 +110,13 @@ const float* widen(const Narrow* weights, int64_t count, float* to) {
   return to;
 }
 
-// A panel of x's own dtype: one row block reads it as it lies. Other kinds of panels are widened for any.
+// A panel of x's own dtype, of kBlockUnits elements a block: one row block reads it as it lies. Other kinds of
+// panels are widened for any.
 template <class T>
 struct PackedPanels {
   using Element = T;
   static constexpr bool kStraight = true;
+  static constexpr int64_t kBlockUnits = kBlockElements;
 
   static void mark_way(bool few, bool sliced) {
     mark(few      ? paths::linear_vectors_few
@@ -146,7 +148,7 @@ struct VectorProduct {
       : packed(packed_weight), bias(call_bias), out(result), kind(panel_kind) {}
 
   KP_INLINE const Element* panel(int64_t p) const {
-    return static_cast<const Element*>(packed.data) + p * blocks * kBlockElements;
+    return static_cast<const Element*>(packed.data) + p * blocks * Panels::kBlockUnits;
   }
   KP_INLINE Out* out_at(int64_t row, int64_t p) const {
     return static_cast<Out*>(out.data) + row * N + p * kPanelColumns;
@@ -170,10 +172,11 @@ struct VectorProduct {
                       int64_t end, float* widened, float* kept) const {
     for (; from < end; from += kWidenedBlocks) {
       const int64_t count = end - from < kWidenedBlocks ? end - from : kWidenedBlocks;
-      const Element* packed_slice = panel(p) + from * kBlockElements;
+      const Element* packed_slice = panel(p) + from * Panels::kBlockUnits;
       const float* weights = kind.widened(packed_slice, p, from, count, widened);
-      const int64_t share = 2 * kPanelColumns * sizeof(Element) / divide_up(rows, kRowBlock) + 1;
-      Ahead ahead{reinterpret_cast<const char*>(packed_slice + count * kBlockElements), share};
+      const int64_t pair_bytes = 2 * Panels::kBlockUnits / kBlockK * sizeof(Element);
+      const int64_t share = pair_bytes / divide_up(rows, kRowBlock) + 1;
+      Ahead ahead{reinterpret_cast<const char*>(packed_slice + count * Panels::kBlockUnits), share};
       for (int64_t r = 0; r < rows; r += kRowBlock) {
         multiply_slice(x_blocks + r * blocks * kBlockK, from, count, weights, ahead, kept + r * kPanelColumns,
                        first + r, rows - r, p);

@@ -4,7 +4,7 @@ import torch
 
 from kernelpair.contract.pair import ROUNDED_ONCE, Bound, Inputs, Outputs
 from properties.fp8_linear.cases import Fp8LinearCase, dense_weight
-from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
+from properties.shared.linear_layers import products_error
 
 
 def bound(case: Fp8LinearCase, given: Inputs, truth: Outputs) -> Bound:
@@ -22,13 +22,4 @@ def bound(case: Fp8LinearCase, given: Inputs, truth: Outputs) -> Bound:
     if case.values != "uniform":
         return {"out": ROUNDED_ONCE}
     dtype: torch.dtype = getattr(torch, case.dtype)
-    x, weight = given["x"].abs(), dense_weight(given).abs()
-    u = UNIT_ROUNDOFF[dtype]
-    size = x @ weight.T
-    terms = case.K + x.sum(-1, keepdim=True) + weight.sum(-1)
-    total = u * truth["out"].abs() + flush_error(terms, dtype)
-    if dtype != torch.float32:
-        total = total + u * torch.minimum(size, 8 * (x.square() @ weight.square().T).sqrt())
-    if given["bias"] is not None:
-        size = size + given["bias"].abs()
-    return {"out": total + accumulation_error(case.K + 4) * size}
+    return {"out": products_error(given["x"], dense_weight(given), given["bias"], truth["out"], dtype)}

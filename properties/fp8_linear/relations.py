@@ -1,14 +1,12 @@
 """fp8_linear: what holds between calls."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.fp8_linear.cases import Fp8LinearCase, dense_weight, packed_parts
-from properties.shared.linear_layers import expect
+from properties.shared.linear_layers import SCALED_RELATIONS, again, expect, has_rows
 from reference.pack_fp8_weight import unpack_fp8_weight
 from reference.packed_linear import PackedWeight, packed_linear
 
@@ -25,18 +23,6 @@ def _packed(given: Inputs, codes: Tensor, scales: Tensor | None = None, block_si
     return given | packed_parts(codes.view(torch.float8_e4m3fn), given["scales"] if scales is None else scales, blocks)
 
 
-def _again(case: Fp8LinearCase, session: Session, inputs: Inputs) -> Tensor:
-    out: Tensor = session.run(replace(case, layout={}), inputs, judged=False).outputs["out"]
-    return out
-
-
-def _alone(case: Fp8LinearCase, session: Session) -> None:
-    """The last row by itself."""
-    given, last = session.inputs(), tuple(size - 1 for size in case.outer)
-    got = _again(case, session, given | {"x": given["x"][last].clone()})
-    expect(session, got, session.first.outputs["out"][last], last, "a row by itself equals the row in company")
-
-
 def _parts(case: Fp8LinearCase, session: Session) -> None:
     """The weight in two parts along N, each of whole blocks of outputs."""
     given = session.inputs()
@@ -45,45 +31,29 @@ def _parts(case: Fp8LinearCase, session: Session) -> None:
     for columns, blocks in ((slice(0, cut), slice(0, first)), (slice(cut, None), slice(first, None))):
         bias = given["bias"][columns].clone() if given["bias"] is not None else None
         part = _packed(given, codes[columns], given["scales"][blocks])
-        got, expected = _again(case, session, part | {"bias": bias}), session.first.outputs["out"][..., columns]
+        got, expected = again(case, session, part | {"bias": bias}), session.first.outputs["out"][..., columns]
         expect(session, got, expected, (..., columns), "concatenated weights concatenate outputs")
-
-
-def _zero_bias(case: Fp8LinearCase, session: Session) -> None:
-    got = _again(case, session, session.inputs() | {"bias": torch.zeros(case.N)})
-    expect(session, got, session.first.outputs["out"], (...,), "a bias of zeros equals none")
-
-
-def _dense(case: Fp8LinearCase, session: Session) -> None:
-    expect(session, _again(case, session, session.inputs()), session.first.outputs["out"], (...,), "dense tensors")
 
 
 def _equal_scales(case: Fp8LinearCase, session: Session) -> None:
     """One scale for all blocks, and the same for the whole weight."""
     given = session.inputs()
     scale = given["scales"].flatten()[-1]
-    blocks = _again(case, session, given | {"scales": torch.full_like(given["scales"], scale)})
-    whole = _again(case, session, _packed(given, _codes(given), scale.reshape(1, 1).clone(), (case.N, case.K)))
+    blocks = again(case, session, given | {"scales": torch.full_like(given["scales"], scale)})
+    whole = again(case, session, _packed(given, _codes(given), scale.reshape(1, 1).clone(), (case.N, case.K)))
     session.expect_same("out", blocks + 0.0, whole + 0.0, "equal scales of all blocks are one scale of the whole")
-
-
-def _scaled(case: Fp8LinearCase, session: Session) -> None:
-    """A power of 2 in all scales moves exponents alone."""
-    given = session.inputs()
-    got = _again(case, session, given | {"scales": given["scales"] * 8})
-    session.expect_same("out", got, session.first.outputs["out"] * 8, "scales times 8 give 8 times the result, bit for bit")
 
 
 def _negated(case: Fp8LinearCase, session: Session) -> None:
     given = session.inputs()
-    got = _again(case, session, _packed(given, _codes(given) ^ 0x80))
+    got = again(case, session, _packed(given, _codes(given) ^ 0x80))
     expect(session, -got, session.first.outputs["out"], (...,), "codes of the other sign negate the result")
 
 
 def _unscaled(case: Fp8LinearCase, session: Session) -> None:
     """Scales of 1: a linear layer on the numbers themselves, which every dtype holds."""
     given = session.inputs()
-    got = _again(case, session, given | {"scales": torch.ones_like(given["scales"])})
+    got = again(case, session, given | {"scales": torch.ones_like(given["scales"])})
     expected = packed_linear(given["x"], PackedWeight.pack(dense_weight(given, scaled=False).to(given["x"].dtype)), given["bias"])
     session.expect_same("out", got + 0.0, expected + 0.0, "with scales of 1 it is packed_linear on the numbers of the codes")
 
@@ -94,11 +64,11 @@ def _nan_stays(case: Fp8LinearCase, session: Session) -> None:
     row, column, k = tuple(size // 2 for size in case.outer), case.N // 2, case.seed % case.K
     base, codes = given["x"].clone(), _codes(given)
     base[..., k] = 0
-    first = _again(case, session, given | {"x": base})
+    first = again(case, session, given | {"x": base})
     x = base.clone()
     x[row] = torch.nan
     codes[column, k] = NAN_CODES[case.seed // 2 % 2]
-    got = _again(case, session, _packed(given, codes) | {"x": x})
+    got = again(case, session, _packed(given, codes) | {"x": x})
     clean = torch.ones(got.shape, dtype=torch.bool)
     clean[row] = False
     clean[..., column] = False
@@ -106,20 +76,12 @@ def _nan_stays(case: Fp8LinearCase, session: Session) -> None:
     expect(session, got[clean], first[clean], (clean,), "NaN stays in its row and its column")
 
 
-def _has_rows(case: Fp8LinearCase) -> bool:
-    return 0 not in case.outer and case.layout.get("x") != "expanded"
-
-
 RELATIONS = {
-    "alone": Relation(_alone, "a row does not depend on the other rows", _has_rows),
+    **SCALED_RELATIONS,
     "parts": Relation(_parts, "concatenating weights at a block of outputs concatenates the results",
                       lambda case: case.block_size[0] < case.N),
-    "zero_bias": Relation(_zero_bias, "no bias equals a bias of zeros", lambda case: not case.bias),
-    "layout": Relation(_dense, "strides and offsets do not matter"),
     "equal_scales": Relation(_equal_scales, "equal scales of all blocks are one scale", lambda case: case.values == "integers"),
-    "scaled": Relation(_scaled, "scales times 8 give 8 times the result, bit for bit",
-                       lambda case: not case.bias and case.dtype != "float16"),
     "negated": Relation(_negated, "codes of the other sign negate the result", lambda case: not case.bias),
     "unscaled": Relation(_unscaled, "with scales of 1 it is packed_linear", lambda case: case.values != "uniform"),
-    "nan": Relation(_nan_stays, "a NaN code reaches its column, also where x is 0, and nothing else", _has_rows),
+    "nan": Relation(_nan_stays, "a NaN code reaches its column, also where x is 0, and nothing else", has_rows),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from kernelpair.call.values import generator, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.quantize_rows_int8.cases import HIGHEST, LOWEST, place_ends
-from properties.shared.linear_layers import LONG, drawn_outer, drawn_sizes
+from properties.shared.linear_layers import LONG, drawn_outer, drawn_sizes, laid_out
 from properties.shared.strategies import any_of, around, between, common, either, together
 from reference.pack_int8_weight import pack_int8_weight
 from serving import PackedInt8Weight
@@ -82,10 +82,9 @@ def strategy(draw: st.DrawFn) -> Int8Case:
 
 
 def completed(fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> Int8Case:
-    """The case of these sizes; of magnitude 1 where its values are of a kind of their own. A single row is not expanded: it
-    would be so along K."""
+    """The case of these sizes; of magnitude 1 where its values are of a kind of their own."""
     magnitude = fields["magnitude"] if fields["values"] == "uniform" and K <= 512 else 1.0
-    layout = {name: kind for name, kind in fields["layout"].items() if outer or (name, kind) != ("x", "expanded")}
+    layout = laid_out(fields["layout"], outer)
     return Int8Case(**fields | {"outer": outer, "N": N, "K": K, "magnitude": magnitude, "layout": layout})
 
 

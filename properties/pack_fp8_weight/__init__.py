@@ -1,21 +1,26 @@
 """pack_fp8_weight and its inverse on trial: codes that move into panels and back, zeros around them, and a copy of the scales."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, READ_ONLY
+from kernelpair.call.layout import ANY_STRIDES
 from kernelpair.call.values import generator, uniform
-from kernelpair.contract.case import Case
-from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Relation, Signature, WrongCall
-from kernelpair.trial.session import Session
+from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Signature, WrongCall
 from optimized import operator
-from properties.shared.strategies import any_of, around, common, shrinking, together
+from properties.shared.packed_weights import (
+    MEASURES,
+    WEIGHT_LAYOUTS,
+    WeightCase,
+    edges,
+    of_models,
+    of_sizes,
+    relations,
+    wrong_calls,
+)
+from properties.shared.strategies import any_of, around, common, together
 from properties.shared.wrong_calls import INF, NAN, cast, changed, grown, replaced
 from properties.thresholds import branches
 from reference import pack_fp8_weight as reference
@@ -23,39 +28,21 @@ from reference import pack_fp8_weight as reference
 RESULTS = ("data", "scales", "unpacked")
 OUTPUTS = (1, 7, *around(16, 32, 64), 96, 416)  # N
 DEPTHS = (1, 2, 3, *around(32, 64, 128), 1023)  # K
-MODELS = ((18_432, 24), (70, 7168), (1, 65_536), (2048, 320))
+SHAPES = ((18_432, 24), (70, 7168), (1, 65_536), (2048, 320))
 BLOCKS = ((128, 128), (64, 128), (32, 64), (3, 5), (1, 1), (1, 65_536), (65_536, 65_536))
-LAYOUTS = {"weight": (*READ_ONLY, "strided", "transposed"), "scales": ANY_STRIDES}
+LAYOUTS = {"weight": WEIGHT_LAYOUTS, "scales": ANY_STRIDES}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackFp8Case(Case):
+class PackFp8Case(WeightCase):
     """A weight [N, K] of any codes, with a scale for each block."""
 
-    N: int = 1
-    K: int = 1
     block: tuple[int, int] = (128, 128)
 
 
 FIELDS = together({**common(LAYOUTS, []), "block": any_of(*BLOCKS)})
-
-
-@st.composite
-def strategy(draw: st.DrawFn) -> PackFp8Case:
-    """Any size, blocks and strides."""
-    return PackFp8Case(**draw(FIELDS), N=draw(any_of(*OUTPUTS), label="N"), K=draw(any_of(*DEPTHS), label="K"))
-
-
-@cache
-def models(slow: bool) -> st.SearchStrategy[PackFp8Case]:
-    """Hidden layers and the longest rows: bytes that move, so a slow candidate gets the same."""
-    return _models()
-
-
-@st.composite
-def _models(draw: st.DrawFn) -> PackFp8Case:
-    fields, (N, K) = draw(FIELDS), draw(any_of(*MODELS), label="N, K")
-    return PackFp8Case(**fields, N=draw(shrinking(N), label="N"), K=draw(shrinking(K), label="K"))
+STRATEGY = of_sizes(PackFp8Case, FIELDS, OUTPUTS, DEPTHS)
+MODELS = of_models(PackFp8Case, FIELDS, SHAPES)
 
 
 def inputs(case: PackFp8Case) -> Inputs:
@@ -86,24 +73,11 @@ def packed_and_back(
     return data, kept, _codes(operator("unpack_fp8_weight")(data, weight.shape[0] + more[0], weight.shape[1] + more[1]))
 
 
-def _inverse(case: PackFp8Case, session: Session) -> None:
-    expected = _codes(session.inputs()["weight"])
-    session.expect_same("unpacked", session.first.outputs["unpacked"], expected, "unpack(pack(W)) is W")
-
-
-def _dense(case: PackFp8Case, session: Session) -> None:
-    result = session.run(replace(case, layout={}), session.inputs(), judged=False)
-    for name in RESULTS:
-        session.expect_same(name, result.outputs[name], session.first.outputs[name], "a dense weight and dense scales")
-
-
-def _parts(case: PackFp8Case, session: Session) -> None:
-    """Panels are independent: a weight that begins at a panel packs to the panels from there on."""
-    first, given = case.N // 64 * 32, session.inputs()
+def _part(given: Inputs, first: int) -> Inputs:
+    """Under one scale, whose blocks need not begin where panels do."""
     rest = _codes(given["weight"])[first:].clone().view(torch.float8_e4m3fn)
-    one = {"weight": rest, "scales": torch.ones(1, 1), "block_n": case.N, "block_k": case.K}
-    result = session.run(replace(case, layout={}), one, judged=False)
-    session.expect_same("data", result.outputs["data"], session.first.outputs["data"][first // 32 :], "the later panels alone")
+    N, K = rest.shape
+    return {"weight": rest, "scales": torch.ones(1, 1), "block_n": N, "block_k": K}
 
 
 def _last_scale(value: float) -> WrongCall:
@@ -115,33 +89,20 @@ def _last_scale(value: float) -> WrongCall:
     return changed("scales", set_last, ValueError)
 
 
-MEASURES: dict[str, Callable[[Any], int]] = {
-    "columns": lambda case: case.N,
-    "width": lambda case: case.K,
-    "elements": lambda case: case.N * case.K,
-}
-
 PAIR = Pair(
     name="pack_fp8_weight",
     reference=_reference,
     optimized=packed_and_back,
-    cases=Cases(type=PackFp8Case, version=1, strategy=strategy(), inputs=inputs, models=models),
+    cases=Cases(type=PackFp8Case, version=1, strategy=STRATEGY, inputs=inputs, models=MODELS),
     signature=Signature(results=RESULTS, dtypes=(), layouts=LAYOUTS),
     truth=Exact(),
-    relations={
-        "inverse": Relation(_inverse, "unpacking returns the codes, bit for bit"),
-        "layout": Relation(_dense, "strides do not matter"),
-        "parts": Relation(_parts, "panels do not depend on each other"),
-    },
+    relations=relations({"unpacked": "weight"}, RESULTS, _part, {"data": 32}),
     wrong_calls={
-        "rank": changed("weight", lambda weight: weight[0], ValueError),
-        "no_outputs": changed("weight", lambda weight: weight[:0], ValueError),
-        "no_columns": changed("weight", lambda weight: weight[:, :0], ValueError),
+        **wrong_calls(),
         "floats": cast("weight", torch.float32),
         "bytes": cast("weight", torch.uint8),
         "other_fp8": cast("weight", torch.float8_e5m2),
         "codes_of_no_negative_zero": cast("weight", torch.float8_e4m3fnuz),
-        "none": replaced("weight", None, TypeError),
         "scales_outputs": grown("scales", 0),
         "scales_columns": grown("scales", 1),
         "scales_rank": changed("scales", lambda scales: scales[0], ValueError),
@@ -151,21 +112,13 @@ PAIR = Pair(
         "scales_infinite": _last_scale(-INF),
         "block_n_zero": replaced("block_n", 0, ValueError),
         "block_k_negative": replaced("block_k", -1, ValueError),
-        "unpacked_wider": WrongCall(lambda case, given: given | {"more": (32, 0)}, ValueError, ("data", "N")),
-        "unpacked_longer": WrongCall(lambda case, given: given | {"more": (0, 32)}, ValueError, ("data", "K")),
     },
     coverage=Coverage(
         edges={
-            "N = 1": lambda case: case.N == 1,
-            "partial panel": lambda case: case.N % 32 > 0,
-            "half a panel": lambda case: 0 < case.N % 32 <= 16,
-            "whole panels": lambda case: case.N % 32 == 0,
-            "odd K": lambda case: case.K % 2 > 0,
-            "K that cuts a block": lambda case: case.K % 32 > 0,
+            **edges(),
             "one scale": lambda case: case.block == (65_536, 65_536),
             "a scale for each output": lambda case: case.block == (1, 65_536) and case.N > 1,
             "partial scale blocks": lambda case: case.N % case.block[0] > 0 and case.K % case.block[1] > 0,
-            "transposed": lambda case: case.layout.get("weight") == "transposed" and case.K > 1,
         },
         measures=MEASURES,
         branches=partial(branches, "pack_fp8_weight"),

@@ -3,14 +3,18 @@
 M is the number of rows of x [*outer, K], the weight is [N, K].
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
+from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
 from properties.shared.strategies import any_of, shrinking
 
 MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
@@ -35,6 +39,11 @@ def drawn_outer(draw: st.DrawFn, sizes: Sizes, folded: bool = True) -> tuple[int
     return draw(any_of(*(shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS)), label="outer")
 
 
+def laid_out(layout: Mapping[str, str], outer: tuple[int, ...]) -> dict[str, str]:
+    """The layout without that of a single row that is expanded: it would be so along K."""
+    return {name: kind for name, kind in layout.items() if outer or (name, kind) != ("x", "expanded")}
+
+
 def model_sizes(draw: st.DrawFn, table: Sequence[Sizes]) -> Sizes:
     """One row of the table, or less of it."""
     M, N, K = draw(any_of(*table), label="M, N, K")
@@ -53,6 +62,65 @@ def measures(block: int) -> dict[str, Callable[[Any], int]]:
         "elements": lambda case: case.N * case.K,
         "ahead": lambda case: case.N * case.K,
     }
+
+
+def products_error(x: Tensor, weight: Tensor, bias: Tensor | None, truth: Tensor, dtype: torch.dtype) -> Tensor:
+    """What K products of x and a dequantized weight with a scale each may err by, summed in float32 in any order and rounded
+    once, where of 16-bit x a weight may be rounded to x's dtype before its product. The signs of one of both must have been
+    drawn independently of everything else. All in float64."""
+    x, weight, u = x.abs(), weight.abs(), UNIT_ROUNDOFF[dtype]
+    size = x @ weight.T
+    terms = x.shape[-1] + x.sum(-1, keepdim=True) + weight.sum(-1)
+    total = u * truth.abs() + flush_error(terms, dtype)
+    if dtype != torch.float32:
+        total = total + u * torch.minimum(size, 8 * (x.square() @ weight.square().T).sqrt())
+    if bias is not None:
+        size = size + bias.abs()
+    return total + accumulation_error(x.shape[-1] + 4) * size
+
+
+def again(case: Any, session: Session, inputs: Inputs) -> Tensor:
+    """What these dense inputs give."""
+    out: Tensor = session.run(replace(case, layout={}), inputs, judged=False).outputs["out"]
+    return out
+
+
+def has_rows(case: Any) -> bool:
+    """Rows that can be told apart."""
+    return 0 not in case.outer and case.layout.get("x") != "expanded"
+
+
+def _alone(case: Any, session: Session) -> None:
+    """The last row by itself."""
+    given, last = session.inputs(), tuple(size - 1 for size in case.outer)
+    got = again(case, session, given | {"x": given["x"][last].clone()})
+    expect(session, got, session.first.outputs["out"][last], last, "a row by itself equals the row in company")
+
+
+def _zero_bias(case: Any, session: Session) -> None:
+    got = again(case, session, session.inputs() | {"bias": torch.zeros(case.N)})
+    expect(session, got, session.first.outputs["out"], (...,), "a bias of zeros equals none")
+
+
+def _dense(case: Any, session: Session) -> None:
+    expect(session, again(case, session, session.inputs()), session.first.outputs["out"], (...,), "dense tensors")
+
+
+def _scaled(case: Any, session: Session) -> None:
+    """A power of 2 in all scales moves exponents alone."""
+    given = session.inputs()
+    got = again(case, session, given | {"scales": given["scales"] * 8})
+    session.expect_same("out", got, session.first.outputs["out"] * 8, "scales times 8 give 8 times the result, bit for bit")
+
+
+SCALED_RELATIONS = {
+    "alone": Relation(_alone, "a row does not depend on the other rows", has_rows),
+    "zero_bias": Relation(_zero_bias, "no bias equals a bias of zeros", lambda case: not case.bias),
+    "layout": Relation(_dense, "strides and offsets do not matter"),
+    "scaled": Relation(_scaled, "scales times 8 give 8 times the result, bit for bit",
+                       lambda case: not case.bias and case.dtype != "float16"),
+}  # fmt: skip
+"""Of a layer whose weight has scales of its own among the arguments."""
 
 
 def expect(session: Session, got: Tensor, expected: Tensor, part: Any, says: str) -> None:

@@ -28,6 +28,7 @@ PLANTED = {  # id -> file, text, what stands there instead
     "weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedWeight", "@dataclass\nclass PackedWeight"),
     "fp8-weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedFp8W", "@dataclass\nclass PackedFp8W"),
     "int8-weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedInt8W", "@dataclass\nclass PackedInt8W"),
+    "int4-weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedInt4", "@dataclass\nclass PackedInt4"),
     "conv-weight-not-frozen": ("packed.py", "@dataclass(frozen=True)\nclass PackedConv", "@dataclass\nclass PackedConv"),
     "sizes-of-blocks": ("packed.py", "torch.tensor([self.N, self.K])", "torch.tensor([self.N, -(-self.K // 32) * 32])"),
     "expert-sizes-unchecked": ("packed.py", "_check_data(data, [E, _blocks(N), _blocks(K), 2, 32 // r, 16 * r], sizes)", "pass"),

@@ -10,6 +10,7 @@ import torch
 from properties.providers.vllm_cpu.attention import decode_attention, extend_attention, mla_decode, paged_attention
 from properties.providers.vllm_cpu.drafts import causal_conv1d_update_spec, gated_delta_rule_update_spec
 from properties.providers.vllm_cpu.experts import fused_moe
+from properties.providers.vllm_cpu.four_bits import int4_linear
 from properties.providers.vllm_cpu.layers import (
     causal_conv1d,
     chunk_gated_delta_rule,
@@ -79,5 +80,6 @@ def prepare() -> None:
 __all__ = [
     "act_and_mul", "causal_conv1d", "causal_conv1d_update_spec", "chunk_gated_delta_rule", "decode_attention",
     "extend_attention", "fp8_linear", "fused_moe", "gated_delta_rule_update", "gated_delta_rule_update_spec", "gdn_gating",
-    "int8_linear", "mla_decode", "packed_linear", "paged_attention", "rms_norm", "rotary_embedding", "store_cache", "topk_gating",
+    "int4_linear", "int8_linear", "mla_decode", "packed_linear", "paged_attention", "rms_norm", "rotary_embedding", "store_cache",
+    "topk_gating",
 ]

@@ -1,8 +1,8 @@
-// Products with a weight of float8 codes and scales of its blocks, which is decoded slice by slice before it is
-// multiplied: on tiles, over a Base that says where rows come from and what becomes of sums, and on vectors.
+// Linear layers on tiles of bf16 whose weights are codes (coded_weight.h). A slice of a panel is decoded before it
+// is multiplied, once for up to 128 rows; a single row, where there are dot products, takes numbers as they are read.
 #pragma once
 
-#include "linear/fp8_codes.h"
+#include "linear/coded_weight.h"
 #include "linear/linear_tiles.h"
 #include "linear/linear_vectors.h"
 #include "tiles/dot_pairs.h"
@@ -12,32 +12,33 @@ namespace {
 
 constexpr int64_t kFewSteps = 16;  // of a panel and up to 16 rows of x: 48 KiB, half of it still in L1
 
-KP_PATH(fp8_dots_one);
-
-template <class Kind, template <class> class Base>
-struct Fp8Tiles : Base<Kind> {
+// On tiles of bf16, over a Base that says where rows come from and what becomes of sums.
+template <class Codes, class Kind, template <class> class Base>
+struct CodedProduct : Base<Kind> {
+  using Base<Kind>::steps, Base<Kind>::panel;
   static constexpr bool kDecodes = true;
-  static constexpr int64_t kStepBytes = kTileBytes;  // codes of one byte
-  using Base<Kind>::panel, Base<Kind>::steps;
+  static constexpr int64_t kStepBytes = kCodedBytes<Codes>;
 
-  const Fp8LinearArguments& call;
+  const typename Codes::Arguments& call;
   Bf16* const room;  // of decoded_bytes(); without it a thread's scratch
+  const bool scale_sums = Codes::whole_steps(call);
 
   template <class... Parts>
-  Fp8Tiles(const Fp8LinearArguments& arguments, Bf16* decode_to, const Parts&... parts)
+  CodedProduct(const typename Codes::Arguments& arguments, Bf16* decode_to, const Parts&... parts)
       : Base<Kind>(parts...), call(arguments), room(decode_to) {}
-
-  // Whether no block of columns ends within a step.
-  const bool scale_sums = call.block_k % kBlockK == 0 || call.scales.sizes[1] == 1;
 
   static int64_t decoded_bytes() { return kSliceSteps * 2 * kTileBytes; }
   Bf16* decoded() const { return room ? room : static_cast<Bf16*>(thread_scratch(decoded_bytes())); }
 
+  KP_INLINE const uint8_t* codes_at(int64_t p, int64_t step) const {
+    return reinterpret_cast<const uint8_t*>(panel(p, step));
+  }
+
   // Decoded: at most kSliceSteps of them at a time.
   DenseTiles panel_tiles(int64_t p, int64_t step, int64_t count) const {
     Bf16* tiles = decoded();
-    PanelScales scales(call, p);
-    decode_blocks(reinterpret_cast<const F8e4m3*>(panel(p, step)), step * kBlockK, count, scales, tiles);
+    Codes codes(call, p);
+    decode_blocks(codes_at(p, step), step * kBlockK, count, codes, tiles);
     return {tiles, kTileBytes, 2 * kTileBytes};
   }
 
@@ -50,20 +51,19 @@ struct Fp8Tiles : Base<Kind> {
     Bf16* tiles = decoded();
     alignas(64) float sums[512], slice[512];
     for (int64_t p = begin; p < end; ++p) {
-      PanelScales scales(call, p);
+      Codes codes(call, p);
       for (int64_t step = 0, count; step < steps; step += count) {
-        const auto* codes = reinterpret_cast<const F8e4m3*>(panel(p, step));
         count = least(steps - step, kFewSteps);
         if (scale_sums) {
-          count = least(count, scales.move_to(step * kBlockK) / kBlockK);
-          decode_blocks(codes, count, tiles);
+          count = least(count, codes.move_to(step * kBlockK) / kBlockK);
+          decode_blocks(codes_at(p, step), count, codes, tiles);
         } else {
-          decode_blocks(codes, step * kBlockK, count, scales, tiles);
+          decode_blocks(codes_at(p, step), step * kBlockK, count, codes, tiles);
         }
         block_product<1, 2>(shape, DenseTiles{x_tiles + step * kTileBytes, 0, kTileBytes},
                             DenseTiles{tiles, kTileBytes, 2 * kTileBytes}, count, nullptr, {slice});
         for (int half = 0; half < 2; ++half) {
-          const F32x16 scale = scale_sums ? scales.half(half) : splat(1.0f);
+          const F32x16 scale = scale_sums ? codes.half(half) : splat(1.0f);
           add_slice(sums + half * kTileFloats, slice + half * kTileFloats, rows, scale, step == 0);
         }
       }
@@ -73,19 +73,18 @@ struct Fp8Tiles : Base<Kind> {
 
   // One row: numbers go from their codes into the products, in four chains.
   void multiply_one(const char* x_tiles, int64_t first, int64_t begin, int64_t end) const {
-    mark(paths::fp8_dots_one);
+    mark(Codes::template path<Way::one>());
     alignas(64) float sums[512];
     for (int64_t p = begin; p < end; ++p) {
-      PanelScales scales(call, p);
+      Codes codes(call, p);
       F32x16 totals[2] = {};
       for (int64_t step = 0, count; step < steps; step += count) {
-        count = least(steps - step, scales.move_to(step * kBlockK) / kBlockK);
+        count = least(steps - step, codes.move_to(step * kBlockK) / kBlockK);
         F32x16 chains[2][2] = {};
-        const auto* codes = reinterpret_cast<const F8e4m3*>(panel(p, step));
-        for (int64_t s = step; s < step + count; ++s, codes += kBlockElements)
-          add_step(x_tiles + s * kTileBytes, codes, chains);
+        for (int64_t s = step; s < step + count; ++s)
+          add_step(x_tiles + s * kTileBytes, codes_at(p, s), codes, chains);
         for (int half = 0; half < 2; ++half)
-          totals[half] = fma(chains[half][0] + chains[half][1], scales.half(half), totals[half]);
+          totals[half] = fma(chains[half][0] + chains[half][1], codes.half(half), totals[half]);
       }
       store(sums, totals[0]);
       store(sums + kTileFloats, totals[1]);
@@ -94,18 +93,18 @@ struct Fp8Tiles : Base<Kind> {
   }
 
   // The first row of a tile of x, each pair of its k in all lanes, times a block of codes.
-  KP_INLINE static void add_step(const char* x, const F8e4m3* codes, F32x16 (&chains)[2][2]) {
+  KP_INLINE static void add_step(const char* x, const uint8_t* from, const Codes& codes,
+                                 F32x16 (&chains)[2][2]) {
     for (int pair = 0; pair < kBlockK / 2; pair += 2)
 #pragma GCC unroll 2
-      for (int odd = 0; odd < 2; ++odd, codes += kPair) {
+      for (int odd = 0; odd < 2; ++odd, from += Codes::kPairBytes) {
         int32_t both;
         __builtin_memcpy(&both, x + 4 * (pair + odd), sizeof both);
-        prefetch_codes(codes);
-        prefetch_codes(codes + kBlockElements / 2);
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
-          const I32x16 numbers = load_numbers(codes + half * kBlockElements / 2);
-          chains[half][odd] = dot_pairs(chains[half][odd], splat_int(both), numbers);
+          const uint8_t* at = from + half * kCodedBytes<Codes> / 2;
+          prefetch_codes<Codes>(at, pair + odd);
+          chains[half][odd] = dot_pairs(chains[half][odd], splat_int(both), codes.numbers(at, half));
         }
       }
   }
@@ -116,18 +115,27 @@ struct Fp8Tiles : Base<Kind> {
   }
 };
 
-struct Fp8Panels {
-  using Element = F8e4m3;
-  static constexpr bool kStraight = false;
+template <class Codes>
+struct CodedTiles : CodedProduct<Codes, CodedTiles<Codes>, Bf16Tiles> {
+  explicit CodedTiles(const typename Codes::Arguments& call)
+      : CodedProduct<Codes, CodedTiles, Bf16Tiles>(call, nullptr, call.x, call.data, call.bias, call.out) {}
 
-  const Fp8LinearArguments& call;
-
-  const float* widened(const Element* codes, int64_t p, int64_t block, int64_t count, float* to) const {
-    PanelScales scales(call, p);
-    decode_blocks(codes, block * kBlockK, count, scales, to);
-    return to;
+  static void mark_way(bool few, bool sliced) {
+    mark(few      ? Codes::template path<Way::tiles_few>()
+         : sliced ? Codes::template path<Way::tiles_slices>()
+                  : Codes::template path<Way::tiles_whole>());
   }
 };
+
+// A coded weight times rows of any float dtype: tiles for bf16 where the tier has them, else vectors.
+template <class Codes>
+void multiply_coded(const typename Codes::Arguments& call) {
+  if (call.out.sizes[0] == 0) return;
+  if (kHasTiles && call.x.dtype == Dtype::bf16) return CodedTiles<Codes>(call).run();
+  with_float(call.x.dtype, [&](auto element) {
+    VectorLinear<decltype(element), CodedPanels<Codes>>(call.x, call.data, call.bias, call.out, {call}).run();
+  });
+}
 
 }  // namespace
 }  // namespace kernelpair::KP_TIER

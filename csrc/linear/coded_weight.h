@@ -1,0 +1,99 @@
+// Weights of codes on their way into a product: codes become numbers that bf16 holds, exactly, and take the scale
+// of their block. A number times its scale is rounded once, to float32 or to bf16 for tiles.
+//
+// What the codes of one panel mean, and where their scales stand, is a Codes:
+//   Codes(call, p)            // of panel p
+//   move_to(k)                // to the scales of k; returns how many k they hold for, from k on
+//   half(h)                   // the scales of sixteen outputs
+//   numbers(codes, h)         // sixteen outputs at two neighbouring k: pairs of bf16, not scaled
+//   kPairBytes                // what the codes of these take
+//   whole_steps(call)         // whether no scale changes within a step of kBlockK
+//   path<way>()               // the record of a way through the product
+#pragma once
+
+#include "linear/parts.h"
+#include "simd/pair_stores.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+// The ways through a product of codes.
+enum class Way { one, tiles_few, tiles_whole, tiles_slices, vectors_few, vectors_many, vectors_slices };
+
+template <class Codes>
+constexpr int64_t kCodedBytes = kBlockK * Codes::kPairBytes;  // of a block: two halves of 16 pairs
+
+// The line of the stream that is wanted soon, once for each line.
+template <class Codes>
+KP_INLINE void prefetch_codes(const uint8_t* codes, int64_t pair) {
+  if (pair % (64 / Codes::kPairBytes) == 0)
+    __builtin_prefetch(reinterpret_cast<const char*>(codes) + kStreamAhead);
+}
+
+// `blocks` blocks of a panel as numbers, for a product whose sums take the scale.
+template <class Codes>
+KP_NOINLINE void decode_blocks(const uint8_t* codes, int64_t blocks, const Codes& panel, Bf16* to) {
+  for (int64_t tile = 0; tile < 2 * blocks; ++tile)
+#pragma GCC unroll 4
+    for (int64_t pair = 0; pair < kBlockK / 2; ++pair, codes += Codes::kPairBytes, to += kPair) {
+      prefetch_codes<Codes>(codes, pair);
+      store_dwords(to, panel.numbers(codes, tile % 2));
+    }
+}
+
+// Sixteen outputs of a block, whose pairs of k from k on each have two scales.
+template <class Codes, class To>
+KP_INLINE void scale_apart(const uint8_t* codes, int64_t k, int half, Codes& panel, To* to) {
+  for (int64_t end = k + kBlockK; k < end; k += 2, codes += Codes::kPairBytes, to += kPair) {
+    panel.move_to(k);
+    const F32x16 even = low_half(panel.numbers(codes, half)) * panel.half(half);
+    panel.move_to(k + 1);
+    store_outputs(to, even, high_half(panel.numbers(codes, half)) * panel.half(half));
+  }
+}
+
+// `blocks` blocks of a panel, of which the first begins at k, as numbers times scales.
+template <class Codes, class To>
+KP_NOINLINE void decode_blocks(const uint8_t* codes, int64_t k, int64_t blocks, Codes& panel, To* to) {
+  constexpr int64_t kTile = kBlockElements / 2;
+  for (const int64_t end = k + blocks * kBlockK; k < end; k += kBlockK)
+    for (int half = 0; half < 2; ++half, codes += kCodedBytes<Codes> / 2, to += kTile) {
+      if (panel.move_to(k) < kBlockK) {
+        scale_apart(codes, k, half, panel, to);
+        continue;
+      }
+      const F32x16 scale = panel.half(half);
+#pragma GCC unroll 4
+      for (int64_t pair = 0; pair < kBlockK / 2; ++pair) {
+        const uint8_t* from = codes + pair * Codes::kPairBytes;
+        prefetch_codes<Codes>(from, pair);
+        const I32x16 numbers = panel.numbers(from, half);
+        store_outputs(to + pair * kPair, low_half(numbers) * scale, high_half(numbers) * scale);
+      }
+    }
+}
+
+// Panels for products on vectors.
+template <class Codes>
+struct CodedPanels {
+  using Element = uint8_t;
+  static constexpr bool kStraight = false;
+  static constexpr int64_t kBlockUnits = kCodedBytes<Codes>;
+
+  const typename Codes::Arguments& call;
+
+  static void mark_way(bool few, bool sliced) {
+    mark(few      ? Codes::template path<Way::vectors_few>()
+         : sliced ? Codes::template path<Way::vectors_slices>()
+                  : Codes::template path<Way::vectors_many>());
+  }
+
+  const float* widened(const uint8_t* codes, int64_t p, int64_t block, int64_t count, float* to) const {
+    Codes panel(call, p);
+    decode_blocks(codes, block * kBlockK, count, panel, to);
+    return to;
+  }
+};
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER

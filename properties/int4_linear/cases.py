@@ -1,0 +1,187 @@
+"""int4_linear: what is drawn, and the arguments of a case."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import optimized.int4_linear as optimized
+import reference.int4_linear as reference
+from kernelpair.call.layout import ANY_STRIDES, READ_ONLY
+from kernelpair.call.values import generator, small_integers, uniform
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs
+from properties.shared.linear_layers import DEEP, LONG, drawn_outer, drawn_sizes, laid_out
+from properties.shared.strategies import any_of, around, between, common, together
+from reference.pack_int4_weight import groups_of, pack_int4_weight, unpack_int4_weight
+from serving import PackedInt4Weight
+
+ROWS = (1, 2, 3, 4, 5, 8, 9, 16, 17, *around(32), 65, 97, 0)  # M
+OUTPUTS = (1, 8, *around(16), *around(32), 64, 96, 416)  # N
+DEPTHS = (1, 31, *around(32), *around(64), *around(128), 256, 512, 520, 4096)  # K
+GROUPS = (128, 32, 64, 2, 48, 1, 5, -1)
+MOST_EMULATED = 1_000_000  # 20 ms of software tiles
+DTYPES = ("float32", "bfloat16", "float16")
+ACTIVATIONS: tuple[Literal["x", "int8"], ...] = ("x", "int8")
+VALUES = ("uniform", "integers")
+LARGEST = 127  # of |x| where rows in int8 are exact
+LAYOUT = "nib2-n32k32"
+LAYOUTS = {
+    "x": (*READ_ONLY, "strided", "transposed"), "data": ("offset",), "scales": ("offset",), "zeros": ("offset",),
+    "bias": ANY_STRIDES,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int4Case(Case):
+    """x [*outer, K] times a weight [N, K] of codes with a scale and a zero point for each group, plus a bias [N]."""
+
+    outer: tuple[int, ...] = (1,)
+    N: int = 1
+    K: int = 1
+    group: int = 128
+    """Columns that share a scale; -1: all."""
+    activation: Literal["x", "int8"] = "x"
+    points: Literal["any", "nibble", ""] = "any"
+    """Zero points: up to 16; up to 15, which four bits hold; or 8 for all."""
+    scale: str = "float32"
+    """The dtype that holds the scales exactly."""
+    bias: str = ""
+    """Its dtype; empty for none."""
+    values: Literal["uniform", "integers"] = "uniform"
+    """`uniform`: x and scales of any fraction, one scale 0. `integers`: whole x, 127 or -127 once in a row, so that its int8 are
+    itself, and scales that are powers of 2: all sums are exact."""
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.group == -1 else -(-self.K // self.group)
+
+
+FIELDS = together({
+    **common(LAYOUTS, []),
+    "dtype": any_of(*DTYPES),
+    "group": any_of(*GROUPS),
+    "activation": any_of(*ACTIVATIONS),
+    "points": any_of("any", "nibble", ""),
+    "scale": any_of(*DTYPES),
+    "bias": any_of("", *DTYPES),
+    "values": any_of(*VALUES),
+})  # fmt: skip
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> Int4Case:
+    """Any sizes within the budget, groups, dtypes, strides and values."""
+    fields = draw(FIELDS)
+    M, N, K = drawn_sizes(draw, ROWS, OUTPUTS, DEPTHS)
+    rare = draw(between(0, 31), label="rare")
+    if rare >= 30:  # sums that are put away between slices of K
+        M, N, K = (65, 20)[rare - 30], min(N, 7), DEEP
+    if rare == 29:
+        M, N, K = LONG, min(N, 7), min(K, 31)
+    return completed(fields, drawn_outer(draw, (M, N, K)), N, K)
+
+
+def completed(fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> Int4Case:
+    """The case of these sizes."""
+    return Int4Case(**fields | {"outer": outer, "N": N, "K": K, "layout": laid_out(fields["layout"], outer)})
+
+
+def _x(case: Int4Case, dtype: torch.dtype) -> Tensor:
+    rows, K = prod(case.outer), case.K
+    if case.values == "uniform":
+        return uniform(case.seed, "x", (rows, K), dtype).reshape(*case.outer, K)
+    x = small_integers(case.seed, "x", (rows, K), dtype, limit=8)
+    drawn = generator(case.seed, "largest")
+    column = torch.from_numpy(drawn.integers(0, K, size=rows))
+    sign = torch.from_numpy(drawn.integers(0, 2, size=rows)) * 2 - 1
+    x[torch.arange(rows), column] = (sign * LARGEST).to(dtype)
+    return x.reshape(*case.outer, K)
+
+
+def _weight(case: Int4Case) -> Inputs:
+    """All codes at both places of a byte; scales and zero points that differ from group to group."""
+    drawn, shape = generator(case.seed, "weight"), (case.N, case.groups)
+    codes = torch.from_numpy(drawn.integers(0, 15, size=(case.N, case.K), dtype="uint8", endpoint=True))
+    highest_zero = 16 if case.points == "any" else 15
+    points = torch.from_numpy(drawn.integers(0, highest_zero, size=shape, dtype="uint8", endpoint=True))
+    lowest, highest = (-3, 0) if case.values == "integers" else (-8, -3)
+    scales = torch.exp2(torch.from_numpy(drawn.integers(lowest, highest, size=shape, endpoint=True)).float())
+    if case.values == "uniform":
+        scales = (scales * (1 + uniform(case.seed, "scales", shape).abs())).to(getattr(torch, case.scale)).float()
+        if scales.numel() > 3:
+            scales[int(drawn.integers(0, shape[0])), int(drawn.integers(0, shape[1]))] = 0.0
+    return packed_parts(codes, scales, points if case.points else None, case.group)
+
+
+def _bias(case: Int4Case) -> Tensor | None:
+    if not case.bias:
+        return None
+    draw = uniform if case.values == "uniform" else small_integers
+    return draw(case.seed, "bias", (case.N,), getattr(torch, case.bias))
+
+
+def inputs(case: Int4Case) -> Inputs:
+    """Rows, a packed weight with its scales and zero points, and a bias."""
+    x = _x(case, getattr(torch, case.dtype))
+    return {"x": x, **_weight(case), "bias": _bias(case), "activation": case.activation}
+
+
+def packed_parts(codes: Tensor, scales: Tensor, zeros: Tensor | None, group_size: int) -> Inputs:
+    """The parts of a packed weight, as arguments."""
+    data, kept_scales, kept_zeros = pack_int4_weight(codes, scales, zeros, group_size)
+    N, K = codes.shape
+    return {"data": data, "scales": kept_scales, "zeros": kept_zeros, "N": N, "K": K, "group_size": group_size}
+
+
+def plain_parts(given: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes [N, K], scales and zero points [N, G] of the packed weight."""
+    return unpack_int4_weight(*(given[name] for name in ("data", "scales", "zeros", "N", "K", "group_size")))
+
+
+def steps_and_scales(given: Inputs) -> tuple[Tensor, Tensor]:
+    """c - z of each weight and the scales [N, G], in float64."""
+    codes, scales, zeros = plain_parts(given)
+    return codes.double() - zeros.double()[:, group_of_columns(given)], scales.double()
+
+
+def group_of_columns(given: Inputs) -> Tensor:
+    """The group of each column."""
+    groups = groups_of(given["N"], given["K"], given["group_size"])
+    return torch.arange(given["K"]) // (given["group_size"] if groups > 1 else given["K"])
+
+
+def dense_weight(given: Inputs) -> Tensor:
+    """The dequantized weight [N, K] in float64."""
+    steps, scales = steps_and_scales(given)
+    return steps * scales[:, group_of_columns(given)]
+
+
+def _packed(given: Inputs, layout: str | None) -> Any:
+    """The packed weight that its parts make; without a layout a plain tensor in its place."""
+    data, scales, zeros, N, K, size = (given.pop(name) for name in ("data", "scales", "zeros", "N", "K", "group_size"))
+    return data if layout is None else PackedInt4Weight(data, scales, zeros, layout, N, K, size)
+
+
+def call_reference(layout: str | None = LAYOUT, **given: Any) -> Tensor:
+    """The reference with the packed weight's parts as arguments, so that each can be placed and made wrong."""
+    packed = _packed(given, layout)
+    return reference.int4_linear(packed=packed, **given)
+
+
+def call_optimized(layout: str | None = LAYOUT, **given: Any) -> Tensor:
+    """The kernel, likewise."""
+    packed = _packed(given, layout)
+    return optimized.int4_linear(packed=packed, **given)
+
+
+def small(case: Int4Case) -> bool:
+    """Whether tiles in software multiply it in time: few products, or one long dimension alone."""
+    return (
+        max(prod(case.outer), 16) * max(case.N, 32) * max(case.K, 32) <= MOST_EMULATED
+        or (case.K == DEEP and case.N <= 7 and prod(case.outer) <= 130)
+        or (case.K < 32 and case.N <= 7 and prod(case.outer) == LONG)
+    )

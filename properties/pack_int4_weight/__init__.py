@@ -1,0 +1,147 @@
+"""pack_int4_weight and its inverse on trial: two codes in a byte, scales and zero points of panels, zeros around them."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.call.layout import ANY_STRIDES
+from kernelpair.call.values import generator, uniform
+from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Relation, Signature
+from kernelpair.trial.session import Session
+from optimized import operator
+from properties.shared.packed_weights import (
+    MEASURES,
+    WEIGHT_LAYOUTS,
+    WeightCase,
+    edges,
+    of_models,
+    of_sizes,
+    relations,
+    wrong_calls,
+)
+from properties.shared.strategies import any_of, around, common, either, float_dtypes, together
+from properties.shared.wrong_calls import INF, NAN, cast, entry, grown, made, replaced, setting
+from properties.thresholds import branches
+from reference import pack_int4_weight as reference
+
+RESULTS = ("data", "packed_scales", "packed_zeros", "unpacked", "unpacked_scales", "unpacked_zeros")
+OUTPUTS = (1, 7, *around(16, 32, 64), 96, 416)  # N
+DEPTHS = (1, 2, 3, *around(32, 64, 128), 1023)  # K
+SHAPES = ((28_672, 24), (70, 14_336), (1, 65_536), (4096, 256))
+GROUPS = (128, 32, 64, 2, 48, 5, 1, -1)
+LAYOUTS = {"codes": WEIGHT_LAYOUTS, "scales": ANY_STRIDES, "zeros": ANY_STRIDES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackInt4Case(WeightCase):
+    """Codes [N, K] with a scale, and perhaps a zero point, for each group of columns."""
+
+    group: int = 128
+    points: bool = True
+    """Zero points; without them all are 8."""
+
+
+FIELDS = together({**common(LAYOUTS, []), "dtype": float_dtypes, "group": any_of(*GROUPS), "points": either})
+
+
+def inputs(case: PackInt4Case) -> Inputs:
+    """All codes, zero points up to 16, and scales of either sign."""
+    groups = 1 if case.group == -1 else -(-case.K // case.group)
+    codes = generator(case.seed, "codes").integers(0, 15, size=(case.N, case.K), dtype="uint8", endpoint=True)
+    zeros = generator(case.seed, "zeros").integers(0, 16, size=(case.N, groups), dtype="uint8", endpoint=True)
+    scales = uniform(case.seed, "scales", (case.N, groups), getattr(torch, case.dtype))
+    points = torch.from_numpy(zeros) if case.points else None
+    return {"codes": torch.from_numpy(codes), "scales": scales, "zeros": points, "group_size": case.group}
+
+
+def _of(pack: Any, unpack: Any) -> Any:
+    def packed_and_back(
+        codes: Tensor, scales: Tensor, zeros: Tensor | None, group_size: int, more: tuple[int, int] = (0, 0)
+    ) -> tuple[Tensor, ...]:
+        """Packed, and unpacked again; as a weight with `more` outputs and columns in a wrong call."""
+        packed = pack(codes, scales, zeros, group_size)
+        return (*packed, *unpack(*packed, codes.shape[0] + more[0], codes.shape[1] + more[1], group_size))
+
+    return packed_and_back
+
+
+def _part(given: Inputs, first: int) -> Inputs:
+    rest = {name: given[name][first:].clone() for name in ("codes", "scales", "zeros") if given[name] is not None}
+    return given | rest
+
+
+def _eights(case: PackInt4Case, session: Session) -> None:
+    """Zero points of 8 are none, and none are 8."""
+    given = session.inputs()
+    wanted = None if case.points else torch.full(given["scales"].shape, 8, dtype=torch.uint8)
+    base = session.first.outputs
+    if case.points:
+        eights = given | {"zeros": torch.full(given["scales"].shape, 8, dtype=torch.uint8)}
+        base = session.run(replace(case, layout={}), eights, judged=False).outputs
+    got = session.run(replace(case, layout={}, points=not case.points), given | {"zeros": wanted}, judged=False).outputs
+    for name in RESULTS:
+        session.expect_same(name, got[name], base[name], "no zero points are 8")
+
+
+def _last(name: str, value: Any) -> Any:
+    return entry(name, lambda case, given: ((-1, -1), value), ValueError)
+
+
+def _dtype(case: PackInt4Case, result: str) -> torch.dtype:
+    return torch.float32 if "scales" in result else torch.uint8
+
+
+PAIR = Pair(
+    name="pack_int4_weight",
+    reference=_of(reference.pack_int4_weight, reference.unpack_int4_weight),
+    optimized=_of(lambda *given: operator("pack_int4_weight")(*given), lambda *given: operator("unpack_int4_weight")(*given)),
+    cases=Cases(
+        type=PackInt4Case,
+        version=1,
+        strategy=of_sizes(PackInt4Case, FIELDS, OUTPUTS, DEPTHS),
+        inputs=inputs,
+        models=of_models(PackInt4Case, FIELDS, SHAPES),
+    ),
+    signature=Signature(results=RESULTS, result_dtype=_dtype, layouts=LAYOUTS),
+    truth=Exact(),
+    relations={
+        **relations(
+            {"unpacked": "codes", "unpacked_scales": "scales", "unpacked_zeros": "zeros"},
+            RESULTS,
+            _part,
+            {"data": 32, "packed_scales": 32, "packed_zeros": 32, "unpacked": 1},
+        ),
+        "eights": Relation(_eights, "no zero points are 8"),
+    },
+    wrong_calls={
+        **wrong_calls("codes"),
+        "signed": cast("codes", torch.int8),
+        "code_above": _last("codes", 16),
+        "scales_outputs": grown("scales", 0),
+        "scales_groups": grown("scales", 1),
+        "scales_integers": cast("scales", torch.int32),
+        "scales_none": replaced("scales", None, TypeError),
+        "scales_nan": _last("scales", NAN),
+        "scales_infinite": _last("scales", -INF),
+        "zeros_groups": grown("zeros", 1),
+        "zeros_dtype": cast("zeros", torch.int8),
+        "zero_above": _last("zeros", 17),
+        "group_zero": made(setting(group_size=0), ValueError, "group_size"),
+        "group_below": made(setting(group_size=-2), ValueError, "group_size"),
+    },
+    coverage=Coverage(
+        edges={
+            **edges("codes"),
+            "several groups": lambda case: 0 < case.group < case.K,
+            "short last group": lambda case: case.group > 0 and case.K % case.group > 0,
+            "no zero points": lambda case: not case.points,
+            "zero points": lambda case: case.points,
+            "one group": lambda case: case.group == -1 and case.K > 1,
+        },
+        measures=MEASURES,
+        branches=partial(branches, "pack_int4_weight"),
+    ),
+)

@@ -1,0 +1,108 @@
+"""What the pairs that pack a linear layer's weight [N, K] share: how sizes are drawn and measured, what holds of panels of 32
+outputs, and what both sides refuse."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from kernelpair.call.layout import READ_ONLY
+from kernelpair.contract.case import Case
+from kernelpair.contract.pair import Inputs, Relation, WrongCall
+from kernelpair.trial.session import Session
+from properties.shared.strategies import any_of, shrinking
+from properties.shared.wrong_calls import changed, replaced
+
+WEIGHT_LAYOUTS = (*READ_ONLY, "strided", "transposed")
+Part = Callable[[Inputs, int], Inputs]
+"""The arguments that pack a weight's outputs from this one on alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightCase(Case):
+    """A weight [N, K]."""
+
+    N: int = 1
+    K: int = 1
+
+
+def of_sizes(
+    of: Callable[..., Any], fields: st.SearchStrategy[Any], outputs: Sequence[int], depths: Sequence[int]
+) -> st.SearchStrategy[Any]:
+    """Cases of any of these N and K."""
+    sizes = st.tuples(any_of(*outputs), any_of(*depths))
+    return st.tuples(fields, sizes).map(lambda drawn: of(**drawn[0], N=drawn[1][0], K=drawn[1][1]))
+
+
+def of_models(
+    of: Callable[..., Any], fields: st.SearchStrategy[Any], table: Sequence[tuple[int, int]]
+) -> Callable[[bool], st.SearchStrategy[Any]]:
+    """For `Cases.models`: cases of a row N, K of the table, or less of it. Bytes move, so a slow candidate gets the same."""
+    rows = any_of(*table).flatmap(lambda row: st.tuples(shrinking(row[0]), shrinking(row[1])))
+    strategy = st.tuples(fields, rows).map(lambda drawn: of(**drawn[0], N=drawn[1][0], K=drawn[1][1]))
+    return lambda slow: strategy
+
+
+MEASURES: dict[str, Callable[[Any], int]] = {
+    "columns": lambda case: case.N,
+    "width": lambda case: case.K,
+    "elements": lambda case: case.N * case.K,
+}
+
+
+def edges(weight: str = "weight", block: int = 32) -> dict[str, Callable[[Any], bool]]:
+    """Sizes beside panels and blocks of so many k, and a weight that lies the other way round."""
+    return {
+        "N = 1": lambda case: case.N == 1,
+        "partial panel": lambda case: case.N % 32 > 0,
+        "half a panel": lambda case: 0 < case.N % 32 <= 16,
+        "whole panels": lambda case: case.N % 32 == 0,
+        "odd K": lambda case: case.K % 2 > 0,
+        "K that cuts a block": lambda case: case.K % block > 0,
+        "transposed": lambda case: case.layout.get(weight) == "transposed" and case.K > 1,
+    }
+
+
+def relations(unpacked: Mapping[str, str], results: Sequence[str], part: Part, panels: Mapping[str, int]) -> dict[str, Relation]:
+    """What holds of `results`: unpacking (result -> argument) returns what was packed, in
+    whatever dtype it has, strides do not matter, and a weight that
+    begins at a panel packs to what stands in `panels` (result -> outputs of an entry) from there on."""
+
+    def inverse(case: Any, session: Session) -> None:
+        given, first = session.inputs(), session.first.outputs
+        for result, argument in unpacked.items():
+            expected, dtype = given[argument], first[result].dtype
+            if expected is not None:
+                bits = expected.view(dtype) if expected.dtype.itemsize == dtype.itemsize else expected.to(dtype)
+                session.expect_same(result, first[result], bits, "unpacking inverts packing")
+
+    def dense(case: Any, session: Session) -> None:
+        result = session.run(replace(case, layout={}), session.inputs(), judged=False)
+        for name in results:
+            session.expect_same(name, result.outputs[name], session.first.outputs[name], "dense tensors")
+
+    def parts(case: Any, session: Session) -> None:
+        first = case.N // 64 * 32
+        result = session.run(replace(case, layout={}), part(session.inputs(), first), judged=False)
+        for name, outputs in panels.items():
+            expected = session.first.outputs[name][first // outputs :]
+            session.expect_same(name, result.outputs[name], expected, "the later panels alone")
+
+    return {
+        "inverse": Relation(inverse, "unpacking returns what was packed, bit for bit"),
+        "layout": Relation(dense, "strides do not matter"),
+        "parts": Relation(parts, "panels do not depend on each other"),
+    }
+
+
+def wrong_calls(weight: str = "weight", data: str = "data", block: int = 32) -> dict[str, WrongCall]:
+    """A weight that is none, and packed bytes that are taken for a larger weight's (`more` outputs and columns)."""
+    return {
+        "rank": changed(weight, lambda tensor: tensor[0], ValueError),
+        "no_outputs": changed(weight, lambda tensor: tensor[:0], ValueError),
+        "no_columns": changed(weight, lambda tensor: tensor[:, :0], ValueError),
+        "none": replaced(weight, None, TypeError),
+        "unpacked_wider": WrongCall(lambda case, given: given | {"more": (32, 0)}, ValueError, (data, "N")),
+        "unpacked_longer": WrongCall(lambda case, given: given | {"more": (0, block)}, ValueError, (data, "K")),
+    }
