@@ -16,6 +16,7 @@ from kernelpair.contract.pair import RoundedOnce
 from kernelpair.contract.verdict import Difference, Failure, Tightness
 
 SHOWN = 12  # differing elements kept for the table of `replay -v`
+FURTHER = 2.5  # times as many bounds: where others are so much further off, a wrong value may be the old one by chance
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,25 @@ class Compared:
     def kinds(self, good: Tensor) -> dict[str, Tensor]:
         """Kind of failure -> the elements that are not good and wrong in that way: each in one of them."""
         bad, truth = ~good, self.truth if isinstance(self.bound, Tensor) else self.rounded
-        stale = bad & _equal_bits(self.got, self.before) if self.before is not None else torch.zeros_like(bad)
+        stale = self._stale(bad)
         floating = self.got.dtype.is_floating_point and self.got.element_size() > 1
         strange = bad & ~stale & (~self.got.isfinite() & truth.isfinite()) if floating else torch.zeros_like(bad)
         return {"unwritten": stale, "nonfinite": strange, "value": bad & ~stale & ~strange}
+
+    def _stale(self, bad: Tensor) -> Tensor:
+        """Of the elements that are not good those that were not written.
+
+        Where others are much further off, one that holds what it held has been written too: on the grid of a narrow dtype a value
+        that is a little wrong may be the old one.
+        """
+        if self.before is None:
+            return torch.zeros_like(bad)
+        stale = bad & _equal_bits(self.got, self.before)
+        others = bad & ~stale
+        if isinstance(self.bound, Tensor) and bool(stale.any()) and bool(others.any()):
+            ratio = self.error / self.bound
+            stale &= ~(FURTHER * ratio <= ratio[others].nan_to_num(0.0, posinf=0.0).max())
+        return stale
 
 
 def values(

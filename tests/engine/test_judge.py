@@ -138,6 +138,20 @@ def test_an_element_that_kept_its_content_is_unwritten() -> None:
     assert kinds(got, wide(1, 2, 3, 4), wide(0.1, 0.1, 0.1, 0.1), before=before) == ["unwritten", "nonfinite"]
 
 
+@pytest.mark.parametrize(
+    ("old", "other", "found"),
+    [
+        (2.2, 9.0, ["value"]),  # computed, a little wrong, and by chance what it was
+        (2.2, 1.0, ["unwritten"]),  # nothing else is wrong
+        (2.2, 1.15, ["unwritten", "value"]),  # nor further off
+        (6.0, 9.0, ["unwritten", "value"]),  # too far off for that
+    ],
+)
+def test_a_wrong_element_may_be_the_old_one_by_chance(old: float, other: float, found: list[str]) -> None:
+    before = torch.tensor([0.0, old])
+    assert kinds(torch.tensor([other, old]), wide(1, 2), wide(0.1, 0.1), before=before) == found
+
+
 def test_a_computed_nan_is_not_taken_for_poison() -> None:
     poisoned = torch.tensor([0x7FE5A5A5], dtype=torch.int32).view(torch.float32)
     assert kinds(poisoned.clone(), wide(1), wide(1), before=poisoned) == ["unwritten"]
