@@ -92,6 +92,8 @@ class SpeedRow:
     """Of the roofline: its time over ours."""
     floor: str = ""
     goal: Goal | None = None
+    failed: str = ""
+    """How our own kernel crashed, hung or raised in its first calls; then nobody was timed beside it."""
 
 
 @dataclass(config=STRICT)
