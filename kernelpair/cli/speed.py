@@ -1,6 +1,7 @@
 """`kernelpair speed`: the page of speeds, made from what `kernelpair bench --against` wrote."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from kernelpair.cli.main import EXIT_OK, UsageError
@@ -20,13 +21,13 @@ def speed(options: argparse.Namespace) -> int:
     except SpeedError as error:
         raise UsageError(str(error)) from None
     _, suite = select_suite(options)
-    plots = _plots(speeds, page)
+    plots = _plots(speeds, page, suite.machine.page.series)
     write_whole(page, page_of(speeds, plots, suite))
     print(f"wrote {', '.join(str(path) for path in (page, *plots.values()))}")
     return EXIT_OK
 
 
-def _plots(speeds: Speeds, page: Path) -> dict[str, Path]:
+def _plots(speeds: Speeds, page: Path, titles: Mapping[str, str]) -> dict[str, Path]:
     """Series -> its plot, in a folder `speed` beside the page."""
     series = list(dict.fromkeys(row.series for row in speeds.rows if row.series and row.ours))
     if not series:
@@ -39,5 +40,6 @@ def _plots(speeds: Speeds, page: Path) -> dict[str, Path]:
     folder.mkdir(exist_ok=True)
     found = {name: folder / f"{name}.svg" for name in series}
     for name, path in found.items():
-        plot([row for row in speeds.rows if row.series == name and row.ours], path)
+        rows = [row for row in speeds.rows if row.series == name and row.ours]
+        plot(rows, path, titles.get(name, name), speeds.machine)
     return found

@@ -132,6 +132,13 @@ class Speeds:
     """Rows are missing, for somebody ended the run."""
     format: int = FORMAT
 
+    @property
+    def machine(self) -> str:
+        """Where it was measured, in a few words."""
+        cores, found = self.environment.get("cores", "?"), self.environment.get("torch", "")
+        cpu = self.environment.get("cpu", "unknown CPU")
+        return f"{cpu}, {self.threads} threads on {cores} cores" + (f", torch {found}" if found else "")
+
     def mean(self, tier: str) -> tuple[float, int, int] | None:
         """Geometric mean of the ratios of a tier's counted rows, how many have one, and how many are counted."""
         counted = [row for row in self.rows if row.counts and row.tier == tier and not row.skipped]
