@@ -1,8 +1,8 @@
 """What a start, a replay, a rebuild and a whole build take at two commits, measured in turns in one run.
 
-    python docs/two_commits.py BEFORE [AFTER] [--rounds N] [--folder F]
+    python docs/two_commits.py BEFORE [AFTER] [--rounds N] [--folder F [--built]]
 
-Unpacks both commits, builds them without a cache of objects, and prints a table of medians: seconds on the clock, and in brackets
+Unpacks both commits, builds them without a cache of objects (not with --built), and prints a table of medians: seconds on the clock, and in brackets
 seconds of CPU, which say more on a machine that does other work. Needs the packages of `make build`, which both commits then use.
 """
 
@@ -90,9 +90,9 @@ def _change(file: Path, line: str) -> None:
     file.write_text(file.read_text() + line)
 
 
-def measured(checkouts: Sequence[Checkout], rounds: int) -> Iterator[tuple[str, Checkout, Taken]]:
+def measured(checkouts: Sequence[Checkout], rounds: int, built: bool) -> Iterator[tuple[str, Checkout, Taken]]:
     """Each step of each checkout; who goes first changes from round to round."""
-    for checkout in checkouts:
+    for checkout in () if built else checkouts:
         yield BUILD, checkout, checkout.whole_build()
     for number in range(rounds):
         for name in (*STARTS, REBUILD):
@@ -117,7 +117,10 @@ def main() -> None:
     options.add_argument("after", metavar="AFTER", nargs="?", default="HEAD")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--folder", type=Path, help="where the commits are unpacked; without it a folder that vanishes")
+    options.add_argument("--built", action="store_true", help="both lie in the folder already, and are not built as a whole")
     given = options.parse_args()
+    if given.built and not given.folder:
+        options.error("--built goes with --folder")
     with TemporaryDirectory() as folder:
         checkouts = []
         for revision in (given.before, given.after):
@@ -126,15 +129,14 @@ def main() -> None:
             )
             commit = short.stdout.strip()
             checkouts.append(Checkout(commit, (given.folder or Path(folder)).resolve() / commit))
-            unpack_revision(ROOT, commit, checkouts[-1].folder)
+            if not given.built:
+                unpack_revision(ROOT, commit, checkouts[-1].folder)
         machine = environment()
-        print(
-            f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}; {given.rounds} rounds, one whole build each"
-        )
+        print(f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}; {given.rounds} rounds")
         taken: dict[str, dict[str, list[Taken]]] = {}
         for load in ("before", "after"):
             print(f"{load}: {look().says}", flush=True)
-            for name, checkout, took in measured(checkouts, given.rounds) if load == "before" else ():
+            for name, checkout, took in measured(checkouts, given.rounds, given.built) if load == "before" else ():
                 taken.setdefault(name, {}).setdefault(checkout.commit, []).append(took)
                 print(f"  {checkout.commit} {name}: {took.clock:.2f} s, {took.cpu:.2f} s of CPU", file=sys.stderr, flush=True)
         print(f"\n{table(taken, [checkout.commit for checkout in checkouts])}")
