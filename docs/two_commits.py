@@ -2,8 +2,9 @@
 
     python docs/two_commits.py BEFORE [AFTER] [--rounds N] [--folder F [--built]]
 
-Unpacks both commits, builds them without a cache of objects (not with --built), and prints a table of medians: seconds on the clock, and in brackets
-seconds of CPU, which say more on a machine that does other work. Needs the packages of `make build`, which both commits then use.
+Unpacks both commits, builds them without a cache of objects (not with --built), and prints a table of medians: seconds on the
+clock, and in brackets seconds of CPU, which say more on a machine that does other work. Needs the packages of `make build`, which
+both commits then use.
 """
 
 import argparse
@@ -135,7 +136,8 @@ def main() -> None:
         print(f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}; {given.rounds} rounds")
         taken: dict[str, dict[str, list[Taken]]] = {}
         for load in ("before", "after"):
-            print(f"{load}: {look().says}", flush=True)
+            found = look()
+            print(f"{load}: {found.says if found.busy else 'nothing else runs'}", flush=True)
             for name, checkout, took in measured(checkouts, given.rounds, given.built) if load == "before" else ():
                 taken.setdefault(name, {}).setdefault(checkout.commit, []).append(took)
                 print(f"  {checkout.commit} {name}: {took.clock:.2f} s, {took.cpu:.2f} s of CPU", file=sys.stderr, flush=True)
