@@ -129,7 +129,7 @@ def main() -> None:
                 ["git", "rev-parse", "--short", revision], cwd=ROOT, capture_output=True, text=True, check=True
             )
             commit = short.stdout.strip()
-            checkouts.append(Checkout(commit, (given.folder or Path(folder)).resolve() / commit))
+            checkouts.append(Checkout(commit, ((given.folder or Path(folder)) / commit).resolve()))
             if not given.built:
                 unpack_revision(ROOT, commit, checkouts[-1].folder)
         machine = environment()
