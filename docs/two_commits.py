@@ -35,6 +35,7 @@ STARTS: Mapping[str, Sequence[str]] = {
     "`kernelpair --help`": ["--help"],
     "`kernelpair list`, after a change": ["list"],
     "`kernelpair list`, again": ["list"],
+    "`kernelpair doctor`, after a change": ["doctor"],
     "`kernelpair doctor`, again": ["doctor"],
     "`kernelpair replay LINE --tier scalar`": ["replay", LINE, "--tier", "scalar"],
 }
