@@ -49,7 +49,7 @@ class Taken(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Checkout:
+class Unpacked:
     """The files of one commit, without git, and its build."""
 
     commit: str
@@ -92,7 +92,7 @@ def _change(file: Path, line: str) -> None:
     file.write_text(file.read_text() + line)
 
 
-def measured(checkouts: Sequence[Checkout], rounds: int, built: bool) -> Iterator[tuple[str, Checkout, Taken]]:
+def measured(checkouts: Sequence[Unpacked], rounds: int, built: bool) -> Iterator[tuple[str, Unpacked, Taken]]:
     """Each step of each checkout; who goes first changes from round to round."""
     for checkout in () if built else checkouts:
         yield BUILD, checkout, checkout.whole_build()
@@ -130,7 +130,7 @@ def main() -> None:
                 ["git", "rev-parse", "--short", revision], cwd=ROOT, capture_output=True, text=True, check=True
             )
             commit = short.stdout.strip()
-            checkouts.append(Checkout(commit, ((given.folder or Path(folder)) / commit).resolve()))
+            checkouts.append(Unpacked(commit, ((given.folder or Path(folder)) / commit).resolve()))
             if not given.built:
                 unpack_revision(ROOT, commit, checkouts[-1].folder)
         machine = environment()

@@ -25,7 +25,7 @@ class FirstCalls(Attended):
     """The process, and the suite whose candidates are called in it."""
 
     def __init__(self, place: Place) -> None:
-        super().__init__(_Attendant, place)
+        super().__init__(_Newcomer, place)
         self._machine = place.load().machine
 
     def lost(self, pair: Pair, row: BenchRow, names: Sequence[str]) -> dict[str, str]:
@@ -41,21 +41,21 @@ class FirstCalls(Attended):
     def settle(self) -> None:
         """Hold no row any more, and fall silent."""
         with suppress(Lost):
-            self.ask(_Attendant.forget)
+            self.ask(_Newcomer.forget)
         time.sleep(SETTLE_SECONDS)
 
     def _lost(self, pair: Pair, row: BenchRow, name: str, kin: str) -> str:
         slow = name in self._machine.untimed  # tiles in software take minutes for some rows
         self.start()
         try:
-            self.ask(_Attendant.call, pair.name, row.name, name, kin, torch.get_num_threads(), forever=slow)
+            self.ask(_Newcomer.call, pair.name, row.name, name, kin, torch.get_num_threads(), forever=slow)
         except Lost as gone:
             return str(gone)
         return ""
 
 
 @dataclass
-class _Attendant:
+class _Newcomer:
     """The serving side: holds the arguments of one row."""
 
     place: Place

@@ -50,7 +50,7 @@ def test_the_table_has_medians() -> None:
 
 
 def test_a_step_is_charged_for_its_children_and_has_to_succeed(tmp_path: Path) -> None:
-    checkout = script.Checkout("one", tmp_path)
+    checkout = script.Unpacked("one", tmp_path)
     took = checkout.run(sys.executable, "-c", "for i in range(300_000): pass")
     assert took.clock > 0 and took.cpu > 0
     with pytest.raises(subprocess.CalledProcessError):
