@@ -127,6 +127,16 @@ struct DecodeTiles {
     }
   }
 
+  // Operands of a block: tiles of keys from tile t on, tiles of packed queries.
+  auto key_tiles(int64_t t) const {
+    return [=, this](int64_t i, int64_t d)
+               KP_LAMBDA_INLINE { return TilePlace{tiles.start[t + i] + d * 64, tiles.stride[t + i]}; };
+  }
+  auto query_places(const Bf16* q) const {
+    return [=, this](int64_t j, int64_t d)
+               KP_LAMBDA_INLINE { return TilePlace{q + (j * depths + d) * query_tile(), query_stride}; };
+  }
+
   // Up to four tiles of keys by one of heads.
   KP_NOINLINE void score_column(TileShape tile, int64_t t, int64_t count, const Bf16* q, float* to,
                                 int64_t score_stride) {
@@ -145,16 +155,6 @@ struct DecodeTiles {
                                     {to, 16 * score_stride, 16, score_stride * 4});
       });
     });
-  }
-
-  // Operands of a block: tiles of keys from tile t on, tiles of packed queries.
-  auto key_tiles(int64_t t) const {
-    return [=, this](int64_t i, int64_t d)
-               KP_LAMBDA_INLINE { return TilePlace{tiles.start[t + i] + d * 64, tiles.stride[t + i]}; };
-  }
-  auto query_places(const Bf16* q) const {
-    return [=, this](int64_t j, int64_t d)
-               KP_LAMBDA_INLINE { return TilePlace{q + (j * depths + d) * query_tile(), query_stride}; };
   }
 
   // --- values ----------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ MESSAGE = 4096  # bytes of the longest message
 DESCRIPTORS = 8  # the most that go with one
 LOOK_SECONDS = 1.0  # between looks whether the process that started this one is still there
 END_SECONDS = 2.0  # for a server to end what it forked, at the end of the run
+IDLE_SECONDS = 0.5  # for one that has forked nothing: a longer wait is for it to load what nobody needs any more
 FOLDER = "kernelpair-"  # beginning of the name of a server's temporary folder
 
 
@@ -215,6 +216,7 @@ class ForkServer:
         self._keys = count(1)
         self._statuses: dict[int, int] = {}
         self._owner = os.getpid()
+        self._asked = False
 
     def fork(self, entry: str, *descriptors: int) -> Forked:
         """A process that calls `module:function` with copies of these descriptors, and ends with it. Raises ServerGone."""
@@ -238,6 +240,7 @@ class ForkServer:
 
     def ask(self, message: dict[str, int | str], descriptors: Sequence[int] = ()) -> None:
         """Send a request. Raises ServerGone."""
+        self._asked = True
         try:
             socket.send_fds(self._channel, [json.dumps(message).encode()], descriptors)
         except (BrokenPipeError, ConnectionResetError):
@@ -281,7 +284,7 @@ class ForkServer:
         self._channel.close()
         if self._process is not None and self._owner == os.getpid():
             try:
-                self._process.wait(END_SECONDS)
+                self._process.wait(END_SECONDS if self._asked else IDLE_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()
 

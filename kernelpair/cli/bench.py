@@ -16,7 +16,7 @@ from rich.text import Text
 from kernelpair.call.place import resolve
 from kernelpair.cli.case_lines import lines_of, read
 from kernelpair.cli.counts import count
-from kernelpair.cli.main import EXIT_NOTHING, EXIT_OK, UsageError
+from kernelpair.cli.main import EXIT_FAILED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import provider_named, select_candidates, select_pairs, select_suite, select_tiers
 from kernelpair.contract.pair import BenchRow, Pair
 from kernelpair.environment import environment
@@ -27,9 +27,10 @@ from kernelpair.suite import Place, Suite
 from kernelpair.timing.cases import row_of
 from kernelpair.timing.compare import prepared
 from kernelpair.timing.contest import TORCH, Contest, Peers, contest_tiers
+from kernelpair.timing.first_calls import FirstCalls
 from kernelpair.timing.interleaved import Timing, interleave, keep_freed_memory
 from kernelpair.timing.load import Load, look
-from kernelpair.timing.show import show_errors, show_load, show_skipped, show_summary
+from kernelpair.timing.show import show_errors, show_failed, show_load, show_next, show_skipped, show_summary
 
 WIDTH = 140  # where there is no terminal
 ONLY_AGAINST = ("one_thread", "errors")
@@ -55,7 +56,7 @@ def bench(options: argparse.Namespace) -> int:
     try:
         if options.tiles:
             return count(options, suite)
-        return _plain(options, suite) if options.against is None else _contest(options, place, suite)
+        return _plain(options, place, suite) if options.against is None else _contest(options, place, suite)
     finally:
         torch.set_num_threads(cores)
 
@@ -99,7 +100,7 @@ def _contest(options: argparse.Namespace, place: Place, suite: Suite) -> int:
             for pair, row in sorted(rows, key=lambda one: bool(one[1].series)):  # the long ones last
                 steps.begin(f"{pair.name} {row.name}")
                 contest.row(pair, row, candidates_of(suite, pair, tiers))
-                contest.write(options.json)  # a crash of our own kernel ends this process
+                contest.write(options.json)  # what is known by now, however the process ends
         loads.append(show_load(console, look(), loads))
     except KeyboardInterrupt:
         contest.speeds.interrupted = True
@@ -111,7 +112,7 @@ def _contest(options: argparse.Namespace, place: Place, suite: Suite) -> int:
         console.print("no row fits the selection")
         return EXIT_NOTHING
     show_summary(console, contest.speeds, suite.machine.floors)
-    return EXIT_OK
+    return EXIT_FAILED if any(row.failed for row in contest.speeds.rows) else EXIT_OK
 
 
 def candidates_of(suite: Suite, pair: Pair, tiers: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
@@ -140,11 +141,11 @@ def peers_named(suite: Suite, text: str) -> Peers:
     return peers
 
 
-def _plain(options: argparse.Namespace, suite: Suite) -> int:
+def _plain(options: argparse.Namespace, place: Place, suite: Suite) -> int:
     console = Console(highlight=False)
     tiers = select_tiers(suite, options.tier, timed=True)
     measured: list[dict[str, Any]] = []
-    rows, loads = _rows(options, suite), list[Load]()
+    rows, loads, first_calls = _rows(options, suite), list[Load](), FirstCalls(place)
     try:
         loads += [show_load(console, look())] if rows else []
         with Steps(console, len(rows), "rows") as steps:
@@ -152,18 +153,23 @@ def _plain(options: argparse.Namespace, suite: Suite) -> int:
                 steps.begin(f"{pair.name} {row.name}")
                 names = [name for name, reason in select_candidates(suite, pair, tiers, timed=True) if not reason]
                 names = [name for name in names if name not in suite.machine.untimed or name in tiers]
-                timings = _time(suite, pair, row, names, options.seconds)
-                measured.append(_figures(pair, row, timings))
+                lost = first_calls.lost(pair, row, names)
+                first_calls.settle()
+                timings = _time(suite, pair, row, [name for name in names if name not in lost], options.seconds)
+                measured.append(_figures(pair, row, timings) | {"failed": lost})
                 _show(console, measured[-1])
         loads += [show_load(console, look(), loads)] if rows else []
     finally:
+        first_calls.close()
         if options.json:
             document = {"rows": measured, "load": [asdict(load) for load in loads], "environment": environment()}
             write_whole(Path(options.json), json.dumps(document, indent=2) + "\n")
     if not measured:
         console.print("no row fits the selection")
         return EXIT_NOTHING
-    return EXIT_OK
+    failed = [(row["pair"], name) for row in measured for name in row["failed"]]
+    show_next(console, failed)
+    return EXIT_FAILED if failed else EXIT_OK
 
 
 def _time(suite: Suite, pair: Pair, row: BenchRow, names: list[str], seconds: float) -> dict[str, Timing]:
@@ -181,7 +187,7 @@ def _time(suite: Suite, pair: Pair, row: BenchRow, names: list[str], seconds: fl
 
 
 def _figures(pair: Pair, row: BenchRow, timings: dict[str, Timing]) -> dict[str, Any]:
-    best = min(timing.median for timing in timings.values())
+    best = min((timing.median for timing in timings.values()), default=0.0)
     rate, unit = (row.flops / 1e12, "TFLOP/s") if row.flops else (row.bytes / 1e9, "GB/s")
     competitors = [
         {
@@ -199,6 +205,9 @@ def _figures(pair: Pair, row: BenchRow, timings: dict[str, Timing]) -> dict[str,
 
 def _show(console: Console, figures: dict[str, Any]) -> None:
     console.print(Text(f"{figures['pair']}  {figures['row']}", style="bold"), soft_wrap=True)
+    show_failed(console, figures["failed"])
+    if not figures["competitors"]:
+        return
     table = Table(box=None, padding=(0, 2, 0, 2))
     for heading in ("", "median ms", "quartiles", figures["unit"], "time / best"):
         table.add_column(heading, justify="left" if not heading else "right")

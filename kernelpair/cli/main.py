@@ -100,8 +100,19 @@ def _run(options: argparse.Namespace) -> int:
 def _dispatch(options: argparse.Namespace) -> int:
     # Each command imports what it needs: `--help` answers before torch has loaded.
     module = {"list": "listing"}.get(options.command, options.command.replace("-", "_"))
+    if options.command == "replay" and not options.in_process:
+        _load_meanwhile(options)
     command: Callable[[argparse.Namespace], int] = getattr(import_module(f"kernelpair.cli.{module}"), module)
     if options.command == "check":  # it says itself when its run begins
         return command(options)
     with handled_by(interrupt):
         return command(options)
+
+
+def _load_meanwhile(options: argparse.Namespace) -> None:
+    """Start the server of the workers: it loads torch while this process does, which would do so before it asks for one."""
+    from kernelpair.call.fork_server import fork_server
+    from kernelpair.suite import SuiteError, find
+
+    with suppress(SuiteError):  # the command tells it
+        fork_server(find(options.suite).load().preload)

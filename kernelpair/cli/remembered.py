@@ -36,7 +36,8 @@ def remembered(
     answer = json.loads(json.dumps(ask()))  # as it will be read again
     if keep(answer):
         entries = list(_read(path).items())[1 - MOST :]
-        with suppress(WriteError):  # a checkout that is read-only: it is asked again
+        with suppress(OSError, WriteError):  # a checkout that is read-only: it is asked again
+            path.parent.mkdir(exist_ok=True)
             write_whole(path, json.dumps(dict([*entries, (key, answer)])) + "\n")
     return answer
 

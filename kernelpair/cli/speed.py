@@ -1,6 +1,7 @@
 """`kernelpair speed`: pages of speeds, made from what `kernelpair bench --against` wrote."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from kernelpair.cli.main import EXIT_OK, UsageError
@@ -43,12 +44,12 @@ def _machine(speeds: Speeds, suite: Suite, folder: Path) -> list[Path]:
 
 
 def _page(speeds: Speeds, suite: Suite, page: Path, plots: Path) -> list[Path]:
-    drawn = _plots(speeds, plots)
+    drawn = _plots(speeds, plots, suite.machine.page.series)
     write_whole(page, page_of(speeds, {name: path.relative_to(page.parent) for name, path in drawn.items()}, suite))
     return [page, *drawn.values()]
 
 
-def _plots(speeds: Speeds, folder: Path) -> dict[str, Path]:
+def _plots(speeds: Speeds, folder: Path, titles: Mapping[str, str]) -> dict[str, Path]:
     """Series -> its plot."""
     series = list(dict.fromkeys(row.series for row in speeds.rows if row.series and row.ours))
     if not series:
@@ -60,5 +61,6 @@ def _plots(speeds: Speeds, folder: Path) -> dict[str, Path]:
     folder.mkdir(exist_ok=True)
     found = {name: folder / f"{name}.svg" for name in series}
     for name, path in found.items():
-        plot([row for row in speeds.rows if row.series == name and row.ours], path)
+        rows = [row for row in speeds.rows if row.series == name and row.ours]
+        plot(rows, path, titles.get(name, name), speeds.machine)
     return found

@@ -15,9 +15,11 @@ from kernelpair.environment import environment
 from kernelpair.providers.provider import PREFIX, Provider
 from kernelpair.providers.subjects import Subjects
 from kernelpair.suite import Place, Suite
+from kernelpair.timing.attended import said
 from kernelpair.timing.compare import prepared
+from kernelpair.timing.first_calls import FirstCalls
 from kernelpair.timing.interleaved import Competing, interleave
-from kernelpair.timing.peers import Peer, PeerCall, arguments_of, said
+from kernelpair.timing.peers import Peer, PeerCall, arguments_of
 from kernelpair.timing.show import show_row
 from kernelpair.timing.speeds import Errors, SpeedRow, Speeds, Timed, conclude, started, timed, write
 from kernelpair.trial.check import check
@@ -57,9 +59,11 @@ class Contest:
     suite: Suite = field(init=False)
     speeds: Speeds = field(init=False)
     away: dict[str, Peer] = field(init=False)
+    first_calls: FirstCalls = field(init=False)
 
     def __post_init__(self) -> None:
         self.suite = self.place.load()
+        self.first_calls = FirstCalls(self.place)
         self.away = {name: Peer(self.place, provider) for name, provider in self.peers.providers.items()}
         self.speeds = Speeds(environment(), self.threads, self.seconds, list(self.peers.names))
         for name, provider in self.peers.providers.items():
@@ -71,15 +75,21 @@ class Contest:
         """Time a row on each candidate's tier that can run, and keep what the others cannot."""
         names = [name for name, reason in candidates if not reason]
         skipped = [started(row, pair.name, name, reason) for name, reason in candidates if reason]
+        lost = self.first_calls.lost(pair, row, names)
+        fallen = [replace(started(row, pair.name, name), failed=reason) for name, reason in lost.items()]
+        names = [name for name in names if name not in lost]
         results = self._timed(pair, row, names) if names else []
-        for result in (*skipped, *results):
+        for result in (*skipped, *fallen, *results):
             conclude(result, row.floor, self.threads, self.suite.machine.floors)
             self.speeds.rows.append(result)
             show_row(self.console, result, self.suite.machine.floors)
 
     def _timed(self, pair: Pair, row: BenchRow, names: Sequence[str]) -> list[SpeedRow]:
+        lost_kin = self.first_calls.lost_kin(pair, row, names)
+        self.first_calls.settle()
         given = arguments_of(row)
         found, refused = self._peers(pair, row, given)
+        refused |= lost_kin
         competitors = {name: Competitor(call, None, self.threads) for name, call in found.items()}
         if row.floor is not None and row.floor.over in row.peers:
             competitors.setdefault(row.floor.over, Competitor(row.peers[row.floor.over](given), None, self.threads))
@@ -88,8 +98,8 @@ class Contest:
             candidate = candidates[name]
             with self.suite.machine.use(name):  # what is prepared may depend on it
                 competitors[name] = Competitor(prepared(pair, row, given, candidate), candidate, self.threads)
-                for kin, prepare in row.kin.items():
-                    competitors[f"{kin} [{name}]"] = Competitor(prepare(given), candidate, self.threads)
+                for kin in (kin for kin in row.kin if kin not in lost_kin):
+                    competitors[f"{kin} [{name}]"] = Competitor(row.kin[kin](given), candidate, self.threads)
             if self.one_thread and self.threads > 1:
                 competitors[f"{name} {ONE_THREAD}"] = replace(competitors[name], threads=1)
         times = self._interleaved(competitors)
@@ -104,7 +114,7 @@ class Contest:
             result = started(row, pair.name, name)
             result.ours, result.one_thread = times[name], times.get(f"{name} {ONE_THREAD}")
             result.peers, result.unsupported = [times[peer] for peer in found if peer in times], refused
-            result.others = [replace(times[f"{kin} [{name}]"], name=kin) for kin in row.kin]
+            result.others = [replace(times[f"{kin} [{name}]"], name=kin) for kin in row.kin if kin not in lost_kin]
             result.others += [times[other] for other in row.peers if other in times and other not in found]
             result.alone = [alone[other] for other in (name, *found) if other in alone]
             self._limit(result, given)
@@ -135,9 +145,9 @@ class Contest:
         return found, refused
 
     def close(self) -> None:
-        """End the peers' processes."""
-        for peer in self.away.values():
-            peer.close()
+        """End the processes of the peers and of first calls."""
+        for process in (*self.away.values(), self.first_calls):
+            process.close()
 
     def _interleaved(self, competitors: Mapping[str, Competitor]) -> dict[str, Timed]:
         def enter(name: str) -> None:

@@ -1,6 +1,6 @@
 """What `kernelpair bench --against` prints."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -20,9 +20,12 @@ def show_load(console: Console, load: Load, known: Sequence[Load] = ()) -> Load:
 
 def show_row(console: Console, row: SpeedRow, floors: Floors) -> None:
     """Our tier, its peers, and one line of what follows."""
-    if row.ours is None:  # of a tier that cannot run, which is said once
+    if row.ours is None and not row.failed:  # of a tier that cannot run, which is said once
         return
     console.print(Text(f"{row.pair}  {row.row}  [{row.tier}]", style="bold"), soft_wrap=True)
+    if row.ours is None:
+        show_failed(console, {row.tier: row.failed})
+        return
     work, unit = (row.flops / 1e9, "TFLOP/s") if row.flops else (row.bytes / 1e6, "GB/s")
     table = Table(box=None, padding=(0, 2, 0, 2))
     for heading in ("", "median ms", "spread", unit, "time / ours"):
@@ -35,6 +38,19 @@ def show_row(console: Console, row: SpeedRow, floors: Floors) -> None:
     for name, reason in row.unsupported.items():
         console.print(Text(f"  {name}: not timed: {reason}", style="dim"), soft_wrap=True)
     console.print(Text("  " + "; ".join(said_of(row, floors))), soft_wrap=True)
+
+
+def show_failed(console: Console, failed: Mapping[str, str]) -> None:
+    """Candidates of ours that are not timed, each with the reason."""
+    for name, reason in failed.items():
+        console.print(Text(f"  {name}: not timed: {reason}", style="red"), soft_wrap=True)
+
+
+def show_next(console: Console, failed: Collection[tuple[str, str]]) -> None:
+    """What to do about candidates of pairs that were not timed."""
+    for pair, name in dict.fromkeys(failed):
+        says = f"{pair} [{name}] failed before it could be timed; what is wrong: kernelpair check {pair} --tier {name}"
+        console.print(Text(says, style="red"), soft_wrap=True)
 
 
 def said_of(row: SpeedRow, floors: Floors) -> list[str]:
@@ -79,6 +95,7 @@ def show_summary(console: Console, speeds: Speeds, floors: Floors) -> None:
         console.print(Text(f"{row.pair}  {row.row} [{row.tier}]: slower on {speeds.threads} threads than on one", style="red"),
                       soft_wrap=True)
     show_skipped(console, speeds)
+    show_next(console, [(row.pair, row.tier) for row in speeds.rows if row.failed])
 
 
 def show_skipped(console: Console, speeds: Speeds) -> None:

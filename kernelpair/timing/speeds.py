@@ -92,6 +92,8 @@ class SpeedRow:
     """Of the roofline: its time over ours."""
     floor: str = ""
     goal: Goal | None = None
+    failed: str = ""
+    """How our own kernel crashed, hung or raised in its first calls; then nobody was timed beside it."""
 
 
 @dataclass(config=STRICT)
@@ -129,6 +131,13 @@ class Speeds:
     interrupted: bool = False
     """Rows are missing, for somebody ended the run."""
     format: int = FORMAT
+
+    @property
+    def machine(self) -> str:
+        """Where it was measured, in a few words."""
+        cores, found = self.environment.get("cores", "?"), self.environment.get("torch", "")
+        cpu = self.environment.get("cpu", "unknown CPU")
+        return f"{cpu}, {self.threads} threads on {cores} cores" + (f", torch {found}" if found else "")
 
     def mean(self, tier: str) -> tuple[float, int, int] | None:
         """Geometric mean of the ratios of a tier's counted rows, how many have one, and how many are counted."""

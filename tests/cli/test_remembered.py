@@ -31,7 +31,6 @@ def suite(tmp_path: Path) -> Suite:
     found = Suite()
     found.root = tmp_path
     (tmp_path / "pair.py").write_text("one = 1\n")
-    (tmp_path / ".kernelpair").mkdir()
     return found
 
 
@@ -73,6 +72,7 @@ def test_an_installed_suite_and_a_damaged_file_are_asked(suite: Suite) -> None:
     asked = Asked()
     ask(suite, asked, folder="")
     assert not (suite.root / FILE).exists()
+    (suite.root / FILE).parent.mkdir()
     for text in ("", "[]", '{"of": 1}'):
         (suite.root / FILE).write_text(text)
         assert ask(suite, asked) == {"asked": asked.times}

@@ -1,6 +1,7 @@
 """What the rows of a bench claim, what follows from their times, and the page made from it."""
 
 import json
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import properties
 from kernelpair.contract.pair import PEERS, BenchRow, Floor, Pair
 from kernelpair.timing.contest import Contest
 from kernelpair.timing.interleaved import interleave
+from kernelpair.timing.plot import OTHERS, OURS, plot
 from kernelpair.timing.speeds import FORMAT, Errors, SpeedError, SpeedRow, Speeds, Timed, conclude, read, write
 from optimized import tiers
 from properties.suite import SUITE
@@ -208,6 +210,7 @@ def test_the_page_says_what_was_measured_and_what_was_not(capsys: Capture) -> No
         assert says in page, says
     plot = Path("docs/speed/decode.svg").read_text()
     assert plot.startswith("<?xml") and "roofline of avx512" in plot and "torch" in plot and "512" in plot
+    assert "decode_attention over the length" in plot and "Some CPU, 2 threads on 2 cores, torch 2.13.0" in plot
     assert "wrote docs/speed.md, docs/speed/decode.svg" in capsys.readouterr().out
     assert kernelpair("speed", "f.json", "docs/speed.md") == 0
     assert Path("docs/speed/decode.svg").read_text() == plot, "the same data, other bytes"
@@ -246,6 +249,21 @@ def test_machines_stand_side_by_side_and_none_overwrites_another(capsys: Capture
     assert Path("speed/README.md").read_text() == page, "a figure that cannot be read changes nothing"
     assert kernelpair("speed", "f.json", "nowhere") == 2
     assert "nowhere must be a folder that exists, or a file .md in one" in capsys.readouterr().err
+
+
+def test_a_plot_has_ours_in_front_in_bands_and_its_legend_beside_the_lines() -> None:
+    speeds = small_speeds()
+    plot(speeds.rows[2:], Path("plot.svg"), "A title", speeds.machine)
+    drawn = Path("plot.svg").read_text()
+    lines, legend = drawn.split('<g id="legend_1">')
+    assert lines.count('<g id="FillBetweenPolyCollection_') == 2, "one band for our tier, one for torch"
+    assert lines.rindex(f"stroke: {OURS[0]}") > lines.rindex(f"stroke: {OTHERS[0]}"), "a peer's line lies over ours"
+    frame = re.search(r'<g id="patch_2">\s*<path d="M ([\d.]+) ([\d.]+)', lines)
+    assert frame, "the frame of the axes"
+    heights = [float(found) for found in re.findall(r'<text[^>]* y="([\d.]+)"', legend)]
+    assert heights and min(heights) > float(frame[2]), "the legend begins above the lower edge of the axes"
+    for says in ("A title", "avx512 (ours)", "torch", "roofline of avx512"):
+        assert f">{says}<" in drawn, says
 
 
 def test_the_page_marks_what_was_measured_on_a_busy_machine() -> None:
