@@ -249,16 +249,17 @@ void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, 
   const auto row = [&](int64_t t) -> const T* { return t < 0 ? scratch.history[t + W - 1] : x.at(0, t); };
   const T* rows[kTile + W - 1];
   int64_t t = 0;
-  for (; t + kTile <= length; t += kTile) {
-    for (int r = 0; r < kTile + W - 1; ++r) rows[r] = row(t - (W - 1) + r);
-    convolve_tile<T, W, kTile>(rows, x.column_stride, channels, scratch,
-                               {y.at(0, t), y.channel_stride, y.column_stride}, silu_activation);
-  }
-  for (; t < length; ++t) {
-    for (int r = 0; r < W; ++r) rows[r] = row(t - (W - 1) + r);
-    convolve_tile<T, W, 1>(rows, x.column_stride, channels, scratch,
-                           {y.at(0, t), y.channel_stride, y.column_stride}, silu_activation);
-  }
+  const auto tiles_of = [&](auto count) {
+    constexpr int kTokens = decltype(count)::value;
+    for (; t + kTokens <= length; t += kTokens) {
+      for (int r = 0; r < kTokens + W - 1; ++r) rows[r] = row(t - (W - 1) + r);
+      convolve_tile<T, W, kTokens>(rows, x.column_stride, channels, scratch,
+                                   {y.at(0, t), y.channel_stride, y.column_stride}, silu_activation);
+    }
+  };
+  tiles_of(std::integral_constant<int, kTile>{});
+  tiles_of(std::integral_constant<int, kTile / 2>{});  // two drafts, or the end of a sequence
+  tiles_of(std::integral_constant<int, 1>{});
   for (int j = 0; j < W - 1; ++j) rows[j] = row(length - (W - 1) + j);
   if (state.data) write_state<T, W - 1>(state, channels, rows);
 }
