@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kernelpair.call.place import resolve
 from kernelpair.cli.case_lines import lines_of, read
 from kernelpair.cli.counts import count
 from kernelpair.cli.main import EXIT_FAILED, EXIT_NOTHING, EXIT_OK, UsageError
@@ -30,6 +29,7 @@ from kernelpair.timing.contest import TORCH, Contest, Peers, contest_tiers
 from kernelpair.timing.first_calls import FirstCalls
 from kernelpair.timing.interleaved import Timing, interleave, keep_freed_memory
 from kernelpair.timing.load import Load, look
+from kernelpair.timing.peers import arguments_of
 from kernelpair.timing.show import show_errors, show_failed, show_load, show_next, show_skipped, show_summary
 
 WIDTH = 140  # where there is no terminal
@@ -173,7 +173,7 @@ def _plain(options: argparse.Namespace, place: Place, suite: Suite) -> int:
 
 
 def _time(suite: Suite, pair: Pair, row: BenchRow, names: list[str], seconds: float) -> dict[str, Timing]:
-    arguments = resolve(row.arguments())
+    arguments = arguments_of(row)
     candidates = {candidate.name: candidate for candidate in suite.candidates(pair) if candidate.name in names}
     competitors = {name: prepared(pair, row, arguments, candidate) for name, candidate in candidates.items()}
     competitors |= {name: prepare(arguments) for name, prepare in row.peers.items()}

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+LIBC = ctypes.CDLL(None)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
 LONG_ENOUGH = 2e-3  # seconds of calls in one sample: shorter ones are repeated within it
 ROUNDS = (5, 200)  # samples of each competitor, at least and at most
@@ -17,10 +18,15 @@ SETTLE_SECONDS = 0.02  # until the threads of a process that has run an OpenMP l
 def keep_freed_memory() -> None:
     """Let malloc keep what is freed, as the allocators do that engines are started with. Otherwise results of some megabytes are
     new pages at each call, or not, as the competitors before left the heap, and page faults are most of what is timed."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc; another libc times as it is
-    if mallopt is not None:
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, -1)
+    if hasattr(LIBC, "mallopt"):  # of glibc; another libc times as it is
+        LIBC.mallopt(M_MMAP_MAX, 0)
+        LIBC.mallopt(M_TRIM_THRESHOLD, -1)
+
+
+def give_back_freed_memory() -> None:
+    """What is kept, to the system: before a row, for the weights of all that went before it come to many gigabytes."""
+    if hasattr(LIBC, "malloc_trim"):
+        LIBC.malloc_trim(0)
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from kernelpair.providers.provider import Provider, Unsupported, provider
 from kernelpair.suite import Place
 from kernelpair.timing.attended import Attended, said
 from kernelpair.timing.cases import row_named
-from kernelpair.timing.interleaved import Away, Lost, keep_freed_memory, repeats_of, sample
+from kernelpair.timing.interleaved import Away, Lost, give_back_freed_memory, keep_freed_memory, repeats_of, sample
 
 SEED = 8  # of a row's arguments: each process makes them for itself, and they shall be the same
 
 
 def arguments_of(row: BenchRow) -> Inputs:
-    """A row's arguments, the same in every process."""
+    """A row's arguments, the same in every process. What other rows have freed is given back first."""
+    give_back_freed_memory()
     torch.manual_seed(SEED)
     return resolve(row.arguments())
 
