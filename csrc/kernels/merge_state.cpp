@@ -7,6 +7,7 @@
 #include "core/parallel.h"
 #include "core/path.h"
 #include "simd/dtypes.h"
+#include "simd/each_vector.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -20,10 +21,9 @@ KP_PATH(merge_empty);
 template <class T>
 void mix(const T* a, const T* b, float weight_a, float weight_b, T* to, int64_t Dv) {
   const F32x16 of_a = splat(weight_a), of_b = splat(weight_b);
-  for (int64_t d = 0; d < Dv; d += kLanes) {
-    const int live = lanes_left(Dv - d);
-    store(to + d, load(a + d, live) * of_a + load(b + d, live) * of_b, live);
-  }
+  each_vector(0, Dv, [&](int64_t d, auto... lanes) {  // only the rest is masked: that is slow on some CPUs
+    store(to + d, load(a + d, lanes...) * of_a + load(b + d, lanes...) * of_b, lanes...);
+  });
 }
 
 template <class T>
