@@ -25,7 +25,7 @@ def _inputs(M: int, N: int, K: int, activation: str) -> Inputs:
 def _row(M: int, N: int, K: int, activation: Literal["x", "int8"]) -> BenchRow:
     per_weight = 0.5 + 2.5 / GROUP  # a code; for each group a scale of 16 bits and a zero point
     row = linear_row(M, N, K, lambda M, N, K: _inputs(M, N, K, activation), dense_weight, per_weight)
-    return replace(row, name=f"{activation} {row.name}", case=replace(CASE, activation=activation))
+    return replace(row, name=f"{activation} {row.name}", case=replace(CASE, outer=(M,), N=N, K=K, activation=activation))
 
 
 BENCH = Bench(
