@@ -58,6 +58,20 @@ def has_shape(name: str, value: Tensor, shape: Sequence[int]) -> None:
         raise ValueError(f"{name} must have shape {list(shape)}, got {list(value.shape)}")
 
 
+def has_columns(name: str, value: Tensor, columns: int) -> None:
+    """ValueError unless the last dimension of `value` is K = `columns`."""
+    if value.dim() < 1 or value.shape[-1] != columns:
+        raise ValueError(f"{name} must have K = {columns} columns, got shape {list(value.shape)}")
+
+
+def linear_bias(bias: Tensor | None, outputs: int) -> None:
+    """TypeError and ValueError unless `bias` is None or a vector of any float dtype with a number for each output."""
+    if bias is not None:
+        is_tensor("bias", bias, 1)
+        has_shape("bias", bias, [outputs])
+        has_dtype("bias", bias, FLOAT_DTYPES)
+
+
 def has_dtype(name: str, value: Tensor, dtypes: Sequence[torch.dtype]) -> None:
     """TypeError unless the dtype of `value` is one of `dtypes`."""
     if value.dtype not in dtypes:

@@ -42,12 +42,8 @@ def fp8_linear(x: Tensor, packed: serving.PackedFp8Weight, bias: Tensor | None =
     check_scales(packed.scales, packed.N, packed.K, *packed.block_size)
     checks.is_tensor("x", x)
     checks.has_dtype("x", x, checks.FLOAT_DTYPES)
-    if x.dim() < 1 or x.shape[-1] != packed.K:
-        raise ValueError(f"x must have K = {packed.K} columns, got shape {list(x.shape)}")
-    if bias is not None:
-        checks.is_tensor("bias", bias, 1)
-        checks.has_shape("bias", bias, [packed.N])
-        checks.has_dtype("bias", bias, checks.FLOAT_DTYPES)
+    checks.has_columns("x", x, packed.K)
+    checks.linear_bias(bias, packed.N)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     weight = fp8_to_float(codes, wide) * _spread(packed).to(wide)
     out = x.to(wide, copy=True) @ weight.T  # a copy: the bits do not depend on where x lies

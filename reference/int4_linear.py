@@ -45,12 +45,8 @@ def int4_linear(x: Tensor, packed: serving.PackedInt4Weight, bias: Tensor | None
     checks.one_of("activation", activation, ACTIVATIONS)
     checks.is_tensor("x", x)
     checks.has_dtype("x", x, checks.FLOAT_DTYPES)
-    if x.dim() < 1 or x.shape[-1] != packed.K:
-        raise ValueError(f"x must have K = {packed.K} columns, got shape {list(x.shape)}")
-    if bias is not None:
-        checks.is_tensor("bias", bias, 1)
-        checks.has_shape("bias", bias, [packed.N])
-        checks.has_dtype("bias", bias, checks.FLOAT_DTYPES)
+    checks.has_columns("x", x, packed.K)
+    checks.linear_bias(bias, packed.N)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     size = packed.K if packed.group_size == -1 else packed.group_size
     group = torch.arange(packed.K) // size  # of each column

@@ -74,8 +74,7 @@ def int8_linear(
     weight = _checked_weight(packed, w_scale, bias)
     checks.is_tensor("x", x)
     checks.has_dtype("x", x, checks.FLOAT_DTYPES)
-    if x.dim() < 1 or x.shape[-1] != packed.K:
-        raise ValueError(f"x must have K = {packed.K} columns, got shape {list(x.shape)}")
+    checks.has_columns("x", x, packed.K)
     checks.dense_last_dim("x", x)
     q, scale, azp = quantize_rows_int8(x.reshape(-1, packed.K), symmetric)
     compute = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -95,10 +94,7 @@ def _checked_weight(packed: serving.PackedInt8Weight, w_scale: Tensor, bias: Ten
     checks.is_tensor("w_scale", w_scale, 1)
     checks.has_dtype("w_scale", w_scale, (torch.float32, torch.float64))
     checks.has_shape("w_scale", w_scale, [packed.N])
-    if bias is not None:
-        checks.is_tensor("bias", bias, 1)
-        checks.has_shape("bias", bias, [packed.N])
-        checks.has_dtype("bias", bias, checks.FLOAT_DTYPES)
+    checks.linear_bias(bias, packed.N)
     return weight
 
 

@@ -37,12 +37,8 @@ def packed_linear(x: Tensor, packed: serving.PackedWeight, bias: Tensor | None =
     weight = unpack_linear_weight(packed.data, packed.N, packed.K)
     checks.is_tensor("x", x)
     checks.same_dtype({"packed_weight": weight, "x": x})
-    if x.dim() < 1 or x.shape[-1] != packed.K:
-        raise ValueError(f"x must have K = {packed.K} columns, got shape {list(x.shape)}")
-    if bias is not None:
-        checks.is_tensor("bias", bias, 1)
-        checks.has_shape("bias", bias, [packed.N])
-        checks.has_dtype("bias", bias, checks.FLOAT_DTYPES)
+    checks.has_columns("x", x, packed.K)
+    checks.linear_bias(bias, packed.N)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     out = x.to(wide, copy=True) @ weight.to(wide).T  # a copy: the bits do not depend on where x lies
     fresh = x.new_empty([*x.shape[:-1], packed.N])  # contiguous, also where matmul of an empty x is not

@@ -12,6 +12,13 @@ inline Tensor with_known_rank(const Tensor& x, int64_t rows, int64_t K) {
   return x.dim() <= kMaxRank ? x : torch::stable::reshape(x, {rows, K});
 }
 
+// A bias of any float dtype, one number for each output, or none.
+inline void check_linear_bias(const View& bias, int64_t N) {
+  if (!bias.defined) return;
+  check_float({"bias", bias});
+  check_shape({"bias", bias}, {N});
+}
+
 struct CallRows {
   int64_t rows = 1;
   std::vector<int64_t> out_sizes;

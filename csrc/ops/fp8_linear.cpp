@@ -14,10 +14,7 @@ Tensor fp8_linear(const Tensor& x_in, const Tensor& data_in, const Tensor& scale
   check_block_scales({"scales", scales}, N, K, block_n, block_k);
   const CallRows rows(x_in, N, K);
   check_float({"x", rows.x});
-  if (bias.defined) {
-    check_float({"bias", bias});
-    check_shape({"bias", bias}, {N});
-  }
+  check_linear_bias(bias, N);
   Tensor out = rows.new_result(rows.x.dtype);
   kernels::fp8_linear({.x = rows.x,
                        .data = data,

@@ -17,10 +17,7 @@ Tensor int4_linear(const Tensor& x_in, const Tensor& data_in, const Tensor& scal
                  activation, "'");
   const CallRows rows(x_in, N, K);
   check_float({"x", rows.x});
-  if (bias.defined) {
-    check_float({"bias", bias});
-    check_shape({"bias", bias}, {N});
-  }
+  check_linear_bias(bias, N);
   Tensor out = rows.new_result(rows.x.dtype);
   kernels::int4_linear({.x = rows.x,
                         .data = data,

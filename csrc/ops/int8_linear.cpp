@@ -20,9 +20,7 @@ struct Weight {
     check_shape({"sums", sums}, {N});
     check_dtype({"w_scale", w_scale}, {Dtype::f32});
     check_shape({"w_scale", w_scale}, {N});
-    if (!bias.defined) return;
-    check_float({"bias", bias});
-    check_shape({"bias", bias}, {N});
+    check_linear_bias(bias, N);
   }
 };
 

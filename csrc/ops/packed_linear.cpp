@@ -14,10 +14,7 @@ Tensor packed_linear(const Tensor& x_in, const Tensor& packed_weight, int64_t N,
   const View& x = rows.x;
   check_float({"x", x});
   check_same_dtype({"packed_weight", packed}, {{"x", x}});
-  if (bias.defined) {
-    check_float({"bias", bias});
-    check_shape({"bias", bias}, {N});
-  }
+  check_linear_bias(bias, N);
   Tensor out = rows.new_result(x.dtype);
   kernels::packed_linear({.x = x, .packed_weight = packed, .bias = bias, .out = rows.rows_of(out, x.dtype)});
   return out;

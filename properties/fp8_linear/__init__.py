@@ -12,12 +12,12 @@ from properties.fp8_linear.cases import (
     call_optimized,
     call_reference,
     inputs,
-    small,
     strategy,
 )
 from properties.fp8_linear.models import MEASURES, models
 from properties.fp8_linear.relations import RELATIONS
 from properties.fp8_linear.wrong_calls import WRONG_CALLS
+from properties.shared import linear_layers
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 
@@ -31,7 +31,7 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
-        small=small,
+        small=linear_layers.small,
     ),
     signature=Signature(layouts=LAYOUTS),
     truth=Within(bound, sharp=lambda case: case.values != "uniform" or case.dtype == "float32"),

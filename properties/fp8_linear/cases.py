@@ -15,8 +15,8 @@ from kernelpair.call.layout import ANY_STRIDES, READ_ONLY
 from kernelpair.call.values import generator, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.linear_layers import DEEP, LONG, drawn_outer, drawn_sizes
-from properties.shared.strategies import any_of, around, between, common, together
+from properties.shared import linear_layers
+from properties.shared.strategies import any_of, around, common, together
 from reference.fp8_to_float import fp8_to_float
 from reference.pack_fp8_weight import pack_fp8_weight, unpack_fp8_weight
 from serving import PackedFp8Weight
@@ -24,7 +24,6 @@ from serving import PackedFp8Weight
 ROWS = (1, 2, 3, 5, 16, 17, *around(32), 65, 0)  # M
 OUTPUTS = (1, 7, *around(16), *around(32), 64, 96, 416)  # N
 DEPTHS = (1, 31, *around(32), *around(64), *around(128), 255, 384, 520)  # K
-MOST_EMULATED = 1_000_000  # 20 ms of software tiles
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "integers", "one_hot")
 BLOCKS = ("tensor", "channel", "128x128", "64x128", "32x64", "3x5")
@@ -73,13 +72,8 @@ FIELDS = together({
 def strategy(draw: st.DrawFn) -> Fp8LinearCase:
     """Any sizes within the budget, blocks, dtypes, strides and values."""
     fields = draw(FIELDS)
-    M, N, K = drawn_sizes(draw, ROWS, OUTPUTS, DEPTHS)
-    rare = draw(between(0, 31), label="rare")
-    if rare >= 30:  # sums that are put away between slices of K
-        M, N, K = (65, 20)[rare - 30], min(N, 7), DEEP
-    if rare == 29:
-        M, N, K = LONG, min(N, 7), min(K, 31)
-    return Fp8LinearCase(**fields, outer=drawn_outer(draw, (M, N, K)), N=N, K=K)
+    outer, N, K = linear_layers.drawn_layer(draw, ROWS, OUTPUTS, DEPTHS)
+    return Fp8LinearCase(**fields, outer=outer, N=N, K=K)
 
 
 def _codes(case: Fp8LinearCase) -> Tensor:
@@ -178,30 +172,13 @@ def call_optimized(layout: str | None = LAYOUT, **given: Any) -> Tensor:
 
 
 EDGES: dict[str, Callable[[Any], bool]] = {
-    "no rows": lambda case: 0 in case.outer,
-    "x of one dimension": lambda case: case.outer == (),
-    "x of four dimensions": lambda case: len(case.outer) == 3,
-    "x expanded": lambda case: case.layout.get("x") == "expanded" and case.outer[:1] > (1,),
-    "x transposed": lambda case: case.layout.get("x") == "transposed" and case.K > 1 and prod(case.outer) > 1,
-    "partial panel": lambda case: case.N % 32 > 0,
-    "odd K": lambda case: case.K % 2 == 1,
+    **linear_layers.EDGES,
     "blocks that end within tiles": lambda case: case.block == "3x5" and case.N > 3 and case.K > 5,
     "partial scale blocks": lambda case: all(size % block for size, block in zip((case.N, case.K), case.block_size)),
     "several blocks of 128 x 128": lambda case: case.block == "128x128" and case.N > 128 and case.K > 128,
-    "long K": lambda case: case.K > 2048,
-    "more than 1024 rows": lambda case: prod(case.outer) > 1024,
     "misaligned weight": lambda case: case.layout.get("data") == "offset",
     "scales strided": lambda case: case.layout.get("scales") == "strided" and case.block_size[1] < case.K,
     **{f"block {kind}": lambda case, kind=kind: case.block == kind for kind in BLOCKS},  # type: ignore[misc]
     **{f"values {kind}": lambda case, kind=kind: case.values == kind for kind in VALUES},  # type: ignore[misc]
     **{f"bias {dtype}": lambda case, dtype=dtype: case.bias == dtype for dtype in DTYPES},  # type: ignore[misc]
 }  # fmt: skip
-
-
-def small(case: Fp8LinearCase) -> bool:
-    """Whether tiles in software multiply it in time: few products, or one long dimension alone."""
-    return (
-        max(prod(case.outer), 16) * max(case.N, 32) * max(case.K, 32) <= MOST_EMULATED
-        or (case.K == DEEP and case.N <= 7 and prod(case.outer) <= 130)
-        or (case.K < 32 and case.N <= 7 and prod(case.outer) == LONG)
-    )

@@ -14,8 +14,9 @@ from kernelpair.call.layout import ANY_STRIDES, READ_ONLY
 from kernelpair.call.values import generator, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.linear_layers import DEEP, LONG, drawn_outer, drawn_sizes, laid_out
-from properties.shared.strategies import any_of, around, between, common, together
+from properties.shared import linear_layers
+from properties.shared.linear_layers import laid_out
+from properties.shared.strategies import any_of, around, common, together
 from reference.pack_int4_weight import groups_of, pack_int4_weight, unpack_int4_weight
 from serving import PackedInt4Weight
 
@@ -23,7 +24,6 @@ ROWS = (1, 2, 3, 4, 5, 8, 9, 16, 17, *around(32), 65, 97, 0)  # M
 OUTPUTS = (1, 8, *around(16), *around(32), 64, 96, 416)  # N
 DEPTHS = (1, 31, *around(32), *around(64), *around(128), 256, 512, 520, 4096)  # K
 GROUPS = (128, 32, 64, 2, 48, 1, 5, -1)
-MOST_EMULATED = 1_000_000  # 20 ms of software tiles
 DTYPES = ("float32", "bfloat16", "float16")
 ACTIVATIONS: tuple[Literal["x", "int8"], ...] = ("x", "int8")
 VALUES = ("uniform", "integers")
@@ -76,13 +76,7 @@ FIELDS = together({
 def strategy(draw: st.DrawFn) -> Int4Case:
     """Any sizes within the budget, groups, dtypes, strides and values."""
     fields = draw(FIELDS)
-    M, N, K = drawn_sizes(draw, ROWS, OUTPUTS, DEPTHS)
-    rare = draw(between(0, 31), label="rare")
-    if rare >= 30:  # sums that are put away between slices of K
-        M, N, K = (65, 20)[rare - 30], min(N, 7), DEEP
-    if rare == 29:
-        M, N, K = LONG, min(N, 7), min(K, 31)
-    return completed(fields, drawn_outer(draw, (M, N, K)), N, K)
+    return completed(fields, *linear_layers.drawn_layer(draw, ROWS, OUTPUTS, DEPTHS))
 
 
 def completed(fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> Int4Case:
@@ -176,12 +170,3 @@ def call_optimized(layout: str | None = LAYOUT, **given: Any) -> Tensor:
     """The kernel, likewise."""
     packed = _packed(given, layout)
     return optimized.int4_linear(packed=packed, **given)
-
-
-def small(case: Int4Case) -> bool:
-    """Whether tiles in software multiply it in time: few products, or one long dimension alone."""
-    return (
-        max(prod(case.outer), 16) * max(case.N, 32) * max(case.K, 32) <= MOST_EMULATED
-        or (case.K == DEEP and case.N <= 7 and prod(case.outer) <= 130)
-        or (case.K < 32 and case.N <= 7 and prod(case.outer) == LONG)
-    )

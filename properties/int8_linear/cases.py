@@ -16,6 +16,7 @@ from kernelpair.call.values import generator, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.quantize_rows_int8.cases import HIGHEST, LOWEST, place_ends
+from properties.shared import linear_layers
 from properties.shared.linear_layers import LONG, drawn_outer, drawn_sizes, laid_out
 from properties.shared.strategies import any_of, around, between, common, either, together
 from reference.pack_int8_weight import pack_int8_weight
@@ -26,7 +27,6 @@ OUTPUTS = (1, 7, *around(16), *around(32), 64, 96, 416)  # N
 DEPTHS = (1, 2, 3, *around(4), *around(32), *around(64), 96, 768, 1023, 4096)  # K
 DEEP = 4200  # K of one case in 32, with few columns: more than the vectors multiply in one go
 LONGEST = 65_536  # K of one case in 32, with extreme values
-MOST_EMULATED = 1_000_000  # 10 ms of software tiles
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "exact", "ends")
 MAGNITUDES = (1.0, 1e-3, 1e2)
@@ -217,10 +217,6 @@ EDGES: dict[str, Callable[[Any], bool]] = {
 
 
 def small(case: Int8Case) -> bool:
-    """Whether tiles in software multiply it in time: few products, or one long dimension alone."""
-    return (
-        max(prod(case.outer), 16) * max(case.N, 32) * max(case.K, 64) <= MOST_EMULATED
-        or (case.K == LONGEST and case.N <= 7 and prod(case.outer) <= 2)
-        or (case.K < 32 and case.N <= 7 and prod(case.outer) == LONG)
-        or (case.K == DEEP and case.N <= 7 and prod(case.outer) <= 130)
-    )
+    """Whether tiles in software multiply it in time."""
+    longest = case.K == LONGEST and case.N <= 7 and prod(case.outer) <= 2
+    return longest or linear_layers.small(case, block=64, deep=DEEP)

@@ -12,12 +12,12 @@ from properties.packed_linear.cases import (
     call_optimized,
     call_reference,
     inputs,
-    small,
     strategy,
 )
 from properties.packed_linear.models import MEASURES, models
 from properties.packed_linear.relations import RELATIONS
 from properties.packed_linear.wrong_calls import WRONG_CALLS
+from properties.shared import linear_layers
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 
@@ -31,7 +31,7 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
-        small=small,
+        small=linear_layers.small,
     ),
     signature=Signature(
         layouts=LAYOUTS,

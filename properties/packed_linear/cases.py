@@ -15,15 +15,14 @@ from kernelpair.call.layout import ANY_STRIDES, READ_ONLY
 from kernelpair.call.values import generator, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.linear_layers import DEEP, LONG, drawn_outer, drawn_sizes
-from properties.shared.strategies import any_of, around, between, common, together
+from properties.shared import linear_layers
+from properties.shared.strategies import any_of, around, common, together
 from reference.pack_linear_weight import pack_linear_weight
 from serving import PackedWeight
 
 ROWS = (1, 2, 3, 4, 5, 16, *around(32), 64, 101, 0)  # M
 OUTPUTS = (1, 7, 12, *around(16), 24, *around(32, 48, 64), 416)  # N
 DEPTHS = (1, 2, 3, *around(32, 64), 96, 512, 4099)  # K
-MOST_EMULATED = 1_000_000  # 20 ms of software tiles
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "integers", "one_hot")
 SCALES = (1.0, 1e-3, 1e2)
@@ -53,13 +52,7 @@ FIELDS = together({**common(LAYOUTS, []), "dtype": st.sampled_from(DTYPES)})
 def strategy(draw: st.DrawFn) -> LinearCase:
     """Any sizes within the budget, dtypes, strides and values."""
     fields = draw(FIELDS)
-    M, N, K = drawn_sizes(draw, ROWS, OUTPUTS, DEPTHS)
-    rare = draw(between(0, 31), label="rare")
-    if rare == 31:  # sums that are put away between slices of K
-        M, N, K = 65, min(N, 7), DEEP
-    if rare == 30:
-        M, N, K = LONG, min(N, 7), min(K, 31)
-    return completed(draw, fields, drawn_outer(draw, (M, N, K)), N, K)
+    return completed(draw, fields, *linear_layers.drawn_layer(draw, ROWS, OUTPUTS, DEPTHS))
 
 
 def completed(draw: st.DrawFn, fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> LinearCase:
@@ -119,28 +112,11 @@ def call_optimized(
 
 
 EDGES: dict[str, Callable[[Any], bool]] = {
-    "no rows": lambda case: 0 in case.outer,
-    "x of one dimension": lambda case: case.outer == (),
-    "x of four dimensions": lambda case: len(case.outer) == 3,
-    "x expanded": lambda case: case.layout.get("x") == "expanded" and case.outer[:1] > (1,),
-    "x transposed": lambda case: case.layout.get("x") == "transposed" and case.K > 1 and prod(case.outer) > 1,
+    **linear_layers.EDGES,
     "N = 1": lambda case: case.N == 1,
     "K = 1": lambda case: case.K == 1,
-    "partial panel": lambda case: case.N % 32 > 0,
     "tail of K": lambda case: case.K % 32 > 0,
-    "odd K": lambda case: case.K % 2 == 1,
-    "long K": lambda case: case.K > 2048,
     "more than 64 rows": lambda case: prod(case.outer) > 64,
-    "more than 1024 rows": lambda case: prod(case.outer) > 1024,
     "misaligned weight": lambda case: case.layout.get("packed_weight") == "offset",
     **{f"bias {dtype}": lambda case, dtype=dtype: case.bias == dtype for dtype in DTYPES},  # type: ignore[misc]
 }
-
-
-def small(case: LinearCase) -> bool:
-    """Whether tiles in software multiply it in time: few products, or one long dimension alone."""
-    return (
-        max(prod(case.outer), 16) * max(case.N, 32) * max(case.K, 32) <= MOST_EMULATED
-        or (case.K == DEEP and case.N <= 7 and prod(case.outer) <= 130)
-        or (case.K < 32 and case.N <= 7 and prod(case.outer) == LONG)
-    )

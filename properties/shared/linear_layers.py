@@ -15,10 +15,11 @@ from torch import Tensor
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
-from properties.shared.strategies import any_of, shrinking
+from properties.shared.strategies import any_of, between, shrinking
 
 MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
 DEEP = 2080  # K of a rare case, with few columns: sums are put away between slices of K
+MOST_EMULATED = 1_000_000  # M * N * K, each rounded up to tiles: 20 ms of tiles in software
 LONG = 1031  # rows of one: more than a kernel copies at a time
 Sizes = tuple[int, int, int]
 """M, N, K."""
@@ -44,10 +45,47 @@ def laid_out(layout: Mapping[str, str], outer: tuple[int, ...]) -> dict[str, str
     return {name: kind for name, kind in layout.items() if outer or (name, kind) != ("x", "expanded")}
 
 
+def drawn_layer(
+    draw: st.DrawFn, rows: Sequence[int], outputs: Sequence[int], depths: Sequence[int]
+) -> tuple[tuple[int, ...], int, int]:
+    """The shape of x without K, N and K: of these within the budget, or rarely deep or long."""
+    M, N, K = drawn_sizes(draw, rows, outputs, depths)
+    rare = draw(between(0, 31), label="rare")
+    if rare >= 30:  # sums that are put away between slices of K
+        M, N, K = (65, 20)[rare - 30], min(N, 7), DEEP
+    if rare == 29:
+        M, N, K = LONG, min(N, 7), min(K, 31)
+    return drawn_outer(draw, (M, N, K)), N, K
+
+
+def small(case: Any, block: int = 32, deep: int = DEEP) -> bool:
+    """Whether tiles in software, `block` of k deep, multiply it in time: few products, or one long dimension alone."""
+    rows = prod(case.outer)
+    return (
+        max(rows, 16) * max(case.N, 32) * max(case.K, block) <= MOST_EMULATED
+        or (deep == case.K and case.N <= 7 and rows <= 130)
+        or (case.K < 32 and case.N <= 7 and rows == LONG)
+    )
+
+
 def model_sizes(draw: st.DrawFn, table: Sequence[Sizes]) -> Sizes:
     """One row of the table, or less of it."""
     M, N, K = draw(any_of(*table), label="M, N, K")
     return draw(shrinking(M), label="M"), draw(shrinking(N), label="N"), draw(shrinking(K), label="K")
+
+
+EDGES: dict[str, Callable[[Any], bool]] = {
+    "no rows": lambda case: 0 in case.outer,
+    "x of one dimension": lambda case: case.outer == (),
+    "x of four dimensions": lambda case: len(case.outer) == 3,
+    "x expanded": lambda case: case.layout.get("x") == "expanded" and case.outer[:1] > (1,),
+    "x transposed": lambda case: case.layout.get("x") == "transposed" and case.K > 1 and prod(case.outer) > 1,
+    "partial panel": lambda case: case.N % 32 > 0,
+    "odd K": lambda case: case.K % 2 == 1,
+    "long K": lambda case: case.K > 2048,
+    "more than 1024 rows": lambda case: prod(case.outer) > 1024,
+}
+"""Of any layer on bf16 tiles or vectors."""
 
 
 def measures(block: int) -> dict[str, Callable[[Any], int]]:
