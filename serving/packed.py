@@ -61,6 +61,19 @@ class PackedInt8Weight:
     N: int
     K: int
 
+    def tensors(self) -> dict[str, Tensor]:
+        """`data` and `sums` themselves, not copies, and `sizes` [2] with N and K."""
+        return {"data": self.data, "sums": self.sums, "sizes": torch.tensor([self.N, self.K])}
+
+    @classmethod
+    def from_tensors(cls, data: Tensor, sums: Tensor, sizes: Tensor) -> Self:
+        """What `tensors` gave; nothing is copied. Raises TypeError (types), ValueError (sizes, a shape that they do not have)."""
+        N, K = _sizes_of(sizes)
+        _check_dtypes(data=(data, torch.int8), sums=(sums, torch.int32))
+        _check_data(data, [_blocks(N), _blocks(K, 64), 2, 16, 16, 4], sizes)
+        _check_shapes(sums=(sums, [N]))
+        return cls(data, sums, "vnni4-n32k64", N, K)
+
 
 @dataclass(frozen=True)
 class PackedFp8Weight:
@@ -76,6 +89,20 @@ class PackedFp8Weight:
     N: int
     K: int
     block_size: tuple[int, int]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """`data` and `scales` themselves, not copies, `sizes` [2] with N and K, and `blocks` [2] with the block size."""
+        sizes, blocks = torch.tensor([self.N, self.K]), torch.tensor(self.block_size)
+        return {"data": self.data, "scales": self.scales, "sizes": sizes, "blocks": blocks}
+
+    @classmethod
+    def from_tensors(cls, data: Tensor, scales: Tensor, sizes: Tensor, blocks: Tensor) -> Self:
+        """What `tensors` gave; nothing is copied. Raises TypeError (types), ValueError (sizes, a shape that they do not have)."""
+        (N, K), (block_n, block_k) = _sizes_of(sizes), _sizes_of(blocks, "blocks")
+        _check_dtypes(data=(data, torch.uint8), scales=(scales, torch.float32))
+        _check_data(data, [_blocks(N), _blocks(K), 2, 16, 16, 2], sizes)
+        _check_shapes(scales=(scales, [_blocks(N, block_n), _blocks(K, block_k)]))
+        return cls(data, scales, "e4m3-vnni2-n32k32", N, K, (block_n, block_k))
 
 
 @dataclass(frozen=True)
@@ -93,6 +120,24 @@ class PackedInt4Weight:
     N: int
     K: int
     group_size: int
+
+    def tensors(self) -> dict[str, Tensor]:
+        """`data`, `scales` and `zeros` themselves, not copies, `sizes` [2] with N and K, and `blocks` [2] with 1 and the group
+        size: a scale is of one output and so many columns."""
+        sizes, blocks = torch.tensor([self.N, self.K]), torch.tensor([1, self.group_size])
+        return {"data": self.data, "scales": self.scales, "zeros": self.zeros, "sizes": sizes, "blocks": blocks}
+
+    @classmethod
+    def from_tensors(cls, data: Tensor, scales: Tensor, zeros: Tensor, sizes: Tensor, blocks: Tensor) -> Self:
+        """What `tensors` gave; nothing is copied. Raises TypeError (types), ValueError (sizes, a shape that they do not have)."""
+        (N, K), (outputs, group_size) = _sizes_of(sizes), _sizes_of(blocks, "blocks")
+        if outputs != 1:
+            raise ValueError(f"blocks must begin with 1, since each output has scales of its own, got {[outputs, group_size]}")
+        _check_dtypes(data=(data, torch.uint8), scales=(scales, torch.float32), zeros=(zeros, torch.uint8))
+        _check_data(data, [_blocks(N), _blocks(K), 2, 16, 16], sizes)
+        groups = [_blocks(N), _blocks(K, group_size), 32]
+        _check_shapes(scales=(scales, groups), zeros=(zeros, groups))
+        return cls(data, scales, zeros, "nib2-n32k32", N, K, group_size)
 
 
 @dataclass(frozen=True)
@@ -151,14 +196,10 @@ class PackedInt8Experts:
     def from_tensors(cls, data: Tensor, sums: Tensor, scale: Tensor, sizes: Tensor) -> Self:
         """What `tensors` gave; nothing is copied. Raises TypeError (types), ValueError (sizes, a shape that they do not have)."""
         N, K = _sizes_of(sizes)
-        for name, value, dtype in (("data", data, torch.int8), ("sums", sums, torch.int32), ("scale", scale, torch.float32)):
-            if not isinstance(value, Tensor) or value.dtype != dtype:
-                raise TypeError(f"{name} must be a tensor of {dtype}, got {getattr(value, 'dtype', type(value).__name__)}")
+        _check_dtypes(data=(data, torch.int8), sums=(sums, torch.int32), scale=(scale, torch.float32))
         E = data.shape[0] if data.dim() and len(data) else 1
-        _check_data(data, [E, _blocks(N), -(-K // 64), 2, 16, 64], sizes)
-        for name, value in (("sums", sums), ("scale", scale)):
-            if list(value.shape) != [E, N]:
-                raise ValueError(f"{name} must have shape {[E, N]}, got {list(value.shape)}")
+        _check_data(data, [E, _blocks(N), _blocks(K, 64), 2, 16, 64], sizes)
+        _check_shapes(sums=(sums, [E, N]), scale=(scale, [E, N]))
         return cls(data, sums, scale, "vnni4-n32k64", E, N, K)
 
 
@@ -188,14 +229,10 @@ class PackedFp8Experts:
     def from_tensors(cls, data: Tensor, scales: Tensor, sizes: Tensor, blocks: Tensor) -> Self:
         """What `tensors` gave; nothing is copied. Raises TypeError (types), ValueError (sizes, a shape that they do not have)."""
         (N, K), (block_n, block_k) = _sizes_of(sizes), _sizes_of(blocks, "blocks")
-        for name, value, dtype in (("data", data, torch.uint8), ("scales", scales, torch.float32)):
-            if not isinstance(value, Tensor) or value.dtype != dtype:
-                raise TypeError(f"{name} must be a tensor of {dtype}, got {getattr(value, 'dtype', type(value).__name__)}")
+        _check_dtypes(data=(data, torch.uint8), scales=(scales, torch.float32))
         E = data.shape[0] if data.dim() and len(data) else 1
         _check_data(data, [E, _blocks(N), _blocks(K), 2, 16, 32], sizes)
-        shape = [E, -(-N // block_n), -(-K // block_k)]
-        if list(scales.shape) != shape:
-            raise ValueError(f"scales must have shape {shape}, got {list(scales.shape)}")
+        _check_shapes(scales=(scales, [E, _blocks(N, block_n), _blocks(K, block_k)]))
         return cls(data, scales, "e4m3-vnni2-n32k32", E, N, K, (block_n, block_k))
 
 
@@ -228,9 +265,8 @@ class PackedConvWeight:
         return cls(data, "pairs-n32", dim, width)
 
 
-def _blocks(size: int) -> int:
-    """Of 32."""
-    return -(-size // 32)
+def _blocks(size: int, of: int = 32) -> int:
+    return -(-size // of)
 
 
 def _sizes_of(sizes: object, name: str = "sizes") -> tuple[int, int]:
@@ -247,6 +283,18 @@ def _is_float(data: object) -> torch.dtype:
         found = getattr(data, "dtype", type(data).__name__)
         raise TypeError(f"data must be a tensor of bfloat16, float16 or float32, got {found}")
     return data.dtype
+
+
+def _check_dtypes(**parts: tuple[object, torch.dtype]) -> None:
+    for name, (value, dtype) in parts.items():
+        if not isinstance(value, Tensor) or value.dtype != dtype:
+            raise TypeError(f"{name} must be a tensor of {dtype}, got {getattr(value, 'dtype', type(value).__name__)}")
+
+
+def _check_shapes(**parts: tuple[Tensor, list[int]]) -> None:
+    for name, (value, shape) in parts.items():
+        if list(value.shape) != shape:
+            raise ValueError(f"{name} must have shape {shape}, got {list(value.shape)}")
 
 
 def _check_data(data: Tensor, shape: list[int], sizes: Tensor) -> None:
