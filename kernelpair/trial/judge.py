@@ -17,6 +17,7 @@ from kernelpair.contract.verdict import Difference, Failure, Tightness
 
 SHOWN = 12  # differing elements kept for the table of `replay -v`
 FURTHER = 2.5  # times as many bounds: where others are so much further off, a wrong value may be the old one by chance
+STEPS = 4  # of the dtype's grid: so near to the truth, too
 
 
 @dataclass(frozen=True)
@@ -72,17 +73,21 @@ class Compared:
     def _stale(self, bad: Tensor) -> Tensor:
         """Of the elements that are not good those that were not written.
 
-        Where others are much further off, one that holds what it held has been written too: on the grid of a narrow dtype a value
-        that is a little wrong may be the old one.
+        On the grid of a narrow dtype a value that is a little wrong may be the old one. So an element that holds what it held has
+        been written too where others are much further off, and all have where none of them is many steps of the grid off.
         """
         if self.before is None:
             return torch.zeros_like(bad)
         stale = bad & _equal_bits(self.got, self.before)
+        if not isinstance(self.bound, Tensor) or not bool(stale.any()):
+            return stale
         others = bad & ~stale
-        if isinstance(self.bound, Tensor) and bool(stale.any()) and bool(others.any()):
+        if bool(others.any()):
             ratio = self.error / self.bound
             stale &= ~(FURTHER * ratio <= ratio[others].nan_to_num(0.0, posinf=0.0).max())
-        return stale
+        step = torch.finfo(self.got.dtype).eps * self.truth.abs() if self.got.dtype.is_floating_point else 0.0
+        far = stale & ~(self.error <= STEPS * step)
+        return stale if bool(far.any()) else torch.zeros_like(stale)
 
 
 def values(

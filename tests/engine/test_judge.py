@@ -152,6 +152,20 @@ def test_a_wrong_element_may_be_the_old_one_by_chance(old: float, other: float, 
     assert kinds(torch.tensor([other, old]), wide(1, 2), wide(0.1, 0.1), before=before) == found
 
 
+@pytest.mark.parametrize(
+    ("truths", "found"),
+    [
+        ((1.02, 1.02), "value"),  # less than three steps of bfloat16 from what it held
+        ((1.02, 1.20), "unwritten"),  # the second is too far off: neither was written
+    ],
+)
+def test_what_is_a_few_steps_of_the_grid_off_may_be_the_old_value(truths: tuple[float, ...], found: str) -> None:
+    before = torch.ones(2, dtype=torch.bfloat16)
+    assert kinds(before.clone(), wide(*truths), wide(0.005, 0.005), before=before) == [found]
+    bytes_before = torch.ones(2, dtype=torch.int8)
+    assert kinds(bytes_before.clone(), wide(2, 2), wide(0.5, 0.5), before=bytes_before) == ["unwritten"]
+
+
 def test_a_computed_nan_is_not_taken_for_poison() -> None:
     poisoned = torch.tensor([0x7FE5A5A5], dtype=torch.int32).view(torch.float32)
     assert kinds(poisoned.clone(), wide(1), wide(1), before=poisoned) == ["unwritten"]
