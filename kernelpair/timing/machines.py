@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from math import exp, log
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from kernelpair.timing.speeds import SpeedRow, Speeds, read
@@ -34,12 +34,11 @@ def machines_in(folder: Path) -> dict[str, Speeds]:
 
 def fastest(rows: Sequence[SpeedRow]) -> dict[tuple[str, str], SpeedRow]:
     """Pair and row -> the row on the tier that is fastest there."""
-    best: dict[tuple[str, str], SpeedRow] = {}
-    for row in rows:
-        key = row.pair, row.row
-        if row.ours and (key not in best or row.ours.milliseconds < _milliseconds(best[key])):
-            best[key] = row
-    return best
+    tried: dict[tuple[str, str], list[tuple[float, int]]] = {}
+    for number, row in enumerate(rows):
+        if row.ours:
+            tried.setdefault((row.pair, row.row), []).append((row.ours.milliseconds, number))
+    return {key: rows[min(times)[1]] for key, times in tried.items()}
 
 
 def side_by_side(machines: Mapping[str, Speeds], command: str, remake: str) -> str:
@@ -68,15 +67,11 @@ def _overview(machines: Mapping[str, Speeds]) -> str:
             str(known.get("cores", "unknown")),
             ", ".join(dict.fromkeys(row.tier for row in speeds.rows if row.ours)),
             ", ".join(f"{peer} {version}" for peer, version in {"torch": known.get("torch", ""), **speeds.versions}.items()),
-            f"{exp(sum(map(log, ratios)) / len(ratios)):.2f}" if ratios else "",
+            f"{geometric_mean(ratios):.2f}" if ratios else "",
             f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def _milliseconds(row: SpeedRow) -> float:
-    return row.ours.milliseconds if row.ours else float("inf")
 
 
 def _ratio(row: SpeedRow | None) -> str:

@@ -2,8 +2,8 @@
 
 import json
 from dataclasses import field
-from math import exp, log
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -16,6 +16,7 @@ from kernelpair.timing.load import Load
 from kernelpair.timing.machine import Floors
 
 FORMAT = 1  # of the file; another one is refused
+DIGITS = 6  # of a number in it: times are not known to more than three
 STRICT = ConfigDict(extra="forbid")
 
 
@@ -145,7 +146,7 @@ class Speeds:
         ratios = [row.ratio for row in counted if row.ratio]
         if not ratios:
             return None
-        return exp(sum(map(log, ratios)) / len(ratios)), len(ratios), len(counted)
+        return geometric_mean(ratios), len(ratios), len(counted)
 
 
 _ADAPTER = TypeAdapter(Speeds)
@@ -192,8 +193,24 @@ def started(row: BenchRow, pair: str, tier: str, skipped: str = "") -> SpeedRow:
 
 
 def write(speeds: Speeds, path: Path) -> None:
-    """As JSON."""
-    write_whole(path, json.dumps(_ADAPTER.dump_python(speeds, mode="json"), indent=1) + "\n")
+    """As JSON: a line for each field that is not at its default, and for each row, so that a new run shows as what it changed."""
+    kept = {"format": FORMAT, **_ADAPTER.dump_python(speeds, mode="json", exclude_defaults=True)}
+    lines = ",\n".join(f"{json.dumps(name)}: {_lines(_rounded(value))}" for name, value in kept.items())
+    write_whole(path, f"{{\n{lines}\n}}\n")
+
+
+def _lines(value: Any) -> str:
+    if not (isinstance(value, list) and value and isinstance(value[0], dict)):
+        return json.dumps(value)
+    return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value
 
 
 def read(path: Path) -> Speeds:
