@@ -181,7 +181,7 @@ class KernelSuite(Suite):
     root = properties.ROOT
     sources = NativeSources()
     machine = KernelMachine()
-    preload = ("properties.suite", "optimized")
+    preload = ("properties.suite", "properties.thresholds", "optimized.operators", "reference.checks", "serving")
     on_trial = ON_TRIAL
     places = Places("properties/{name}", "reference/{name}.py", "optimized/{name}.py")
     executed = "properties.suite:executed"
@@ -227,7 +227,8 @@ class KernelSuite(Suite):
             "selected_tier": selected_tier(),
             "amx_permission": "granted" if amx.runnable else f"not granted: {amx.reason}",
             "amx_for_providers": how_it_is_told(),
-            "library": {key: value for key, value in build().items() if key not in ("tiers", "best")},
+            "bf16_products": _dots_told(build()["dot_rate"]),
+            "library": {key: value for key, value in build().items() if key not in ("tiers", "best", "dot_rate")},
         }
 
     @cached_property
@@ -241,6 +242,14 @@ class KernelSuite(Suite):
 
     def mutants(self) -> Mapping[Path, str]:
         return {path: path.parent.name for path in sorted((self.root / "properties").rglob("mutants.toml"))}
+
+
+def _dots_told(rate: float) -> str:
+    """How the measured rate of VDPBF16PS decides between the tiers that have it and those that multiply with FMA."""
+    if not rate:
+        return "with FMA: no tier that runs here multiplies pairs with VDPBF16PS"
+    faster = "avx512_bf16 is preferred" if rate > 1 else "FMA is preferred to avx512_bf16"
+    return f"VDPBF16PS at {rate:.2g} of FMA's rate, measured: {faster}"
 
 
 def module_of(pair: "Pair") -> str:

@@ -6,6 +6,7 @@
 
 #include "build_info.h"
 #include "core/checks.h"
+#include "core/dot_rate.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
@@ -111,26 +112,18 @@ Tier tier_named(const std::string& name, const char* source) {
   fail(ErrorKind::value, concat(source, "there is no tier '", name, "'; the tiers are ", names_of_tiers()));
 }
 
-// VDPBF16PS does twice the work of an FMA in the same time on AMD's CPUs, and half of it on Intel's.
-bool dot_products_pay() {
-#if defined(__x86_64__)
-  return !__builtin_cpu_is("intel");
-#else
-  return false;
-#endif
-}
-
-// Tiles in software run only when asked for.
+// Whether a tier that can run is faster than the one before it. Dot products are where VDPBF16PS does more
+// products in a time than FMA, which not every CPU's does; tiles in software run only when asked for.
 bool pays(Tier tier) {
   const Products products = info(tier).products;
-  return products != Products::soft_tiles && (products != Products::dots || dot_products_pay());
+  return products != Products::soft_tiles && (products != Products::dots || dot_rate() > 1);
 }
 
 // The last of the list, which goes from what any CPU has to what few have. The first runs everywhere, where
 // it is compiled.
 Tier best_tier() {
   int best = kTierCount - 1;
-  while (best > 0 && !(pays(static_cast<Tier>(best)) && obstacle(static_cast<Tier>(best)).empty())) --best;
+  while (best > 0 && !(obstacle(static_cast<Tier>(best)).empty() && pays(static_cast<Tier>(best)))) --best;
   return static_cast<Tier>(best);
 }
 
@@ -178,8 +171,10 @@ void forget_last_tier() { last.store(kNone); }
 
 std::string describe_tiers() {
   std::string tiers;
+  double dots = 0;
   for (int i = 0; i < kTierCount; ++i) {
     const std::string& why = obstacle(static_cast<Tier>(i));
+    if (why.empty() && kTiers[i].products == Products::dots) dots = dot_rate();
     tiers += concat(i ? ", " : "", "{\"name\": ", json_string(kTiers[i].name),
                     ", \"compiled\": ", kTiers[i].compiled ? "true" : "false",
                     ", \"runnable\": ", why.empty() ? "true" : "false", ", \"reason\": ", json_string(why),
@@ -188,7 +183,7 @@ std::string describe_tiers() {
                     ", \"flags\": ", json_string(kTiers[i].flags), "}");
   }
   return concat("{\"tiers\": [", tiers, "], \"best\": ", json_string(name_of(best_tier())),
-                ", \"compiler\": ", json_string(KP_COMPILER),
+                ", \"dot_rate\": ", dots, ", \"compiler\": ", json_string(KP_COMPILER),
                 ", \"build_type\": ", json_string(KP_BUILD_TYPE),
                 ", \"build_directory\": ", json_string(KP_BUILD_DIRECTORY), "}");
 }

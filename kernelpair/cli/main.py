@@ -1,6 +1,7 @@
 """One command, from its arguments to its exit status."""
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser().parse_args(namespace=options)
     if options.command == "check" and options.in_process:
         status = supervised(lambda: _run(options), EXIT_HARNESS)
+    elif options.command == "replay" and not options.in_process:
+        status = _beside_workers(options)
     else:
         status = _run(options)
     ignore_signals()
@@ -99,20 +102,33 @@ def _run(options: argparse.Namespace) -> int:
 
 def _dispatch(options: argparse.Namespace) -> int:
     # Each command imports what it needs: `--help` answers before torch has loaded.
-    module = {"list": "listing"}.get(options.command, options.command.replace("-", "_"))
-    if options.command == "replay" and not options.in_process:
-        _load_meanwhile(options)
-    command: Callable[[argparse.Namespace], int] = getattr(import_module(f"kernelpair.cli.{module}"), module)
+    module = _module(options)
+    gc.disable()  # of what is loaded nothing is garbage, and looking for it takes a sixth of the time
+    try:
+        command: Callable[[argparse.Namespace], int] = getattr(import_module(module), module.rpartition(".")[2])
+    finally:
+        gc.enable()
     if options.command == "check":  # it says itself when its run begins
         return command(options)
     with handled_by(interrupt):
         return command(options)
 
 
-def _load_meanwhile(options: argparse.Namespace) -> None:
-    """Start the server of the workers: it loads torch while this process does, which would do so before it asks for one."""
-    from kernelpair.call.fork_server import fork_server
+def _module(options: argparse.Namespace) -> str:
+    """The module of a command, which has a function of its name."""
+    return "kernelpair.cli." + {"list": "listing"}.get(options.command, options.command.replace("-", "_"))
+
+
+def _beside_workers(options: argparse.Namespace) -> int:
+    """Run the command where its workers are forked."""
+    from kernelpair.cli.forked import forked
     from kernelpair.suite import SuiteError, find
 
-    with suppress(SuiteError):  # the command tells it
-        fork_server(find(options.suite).load().preload)
+    try:
+        preload = find(options.suite).load().preload
+    except SuiteError:  # the command tells it
+        return _run(options)
+    try:
+        return forked(_run, options, [*preload, _module(options)], EXIT_HARNESS)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED

@@ -342,7 +342,8 @@ def test_a_replay_that_runs_nothing_is_no_pass(capsys: Capture) -> None:
 def test_doctor(capsys: Capture) -> None:
     assert kernelpair("doctor", "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert list(report) == ["environment", "tiers", "selected_tier", "amx_permission", "amx_for_providers", "library"]
+    facts = ["selected_tier", "amx_permission", "amx_for_providers", "bf16_products", "library"]
+    assert list(report) == ["environment", "tiers", *facts]
     assert [tier["name"] for tier in report["tiers"]] == [tier.name for tier in tiers()]
     assert all({"compiled", "runnable", "reason", "flags"} <= set(tier) for tier in report["tiers"])
     assert report["library"]["compiler"]

@@ -1,4 +1,4 @@
-"""A command begins what takes long before it needs it."""
+"""A command begins what takes long before it needs it, and once."""
 
 import os
 import subprocess
@@ -15,21 +15,34 @@ from kernelpair.cli.main import main
 
 start = fork_server._start
 def spied(preload):
-    print("starts it", "with" if "torch" in sys.modules else "without", "torch, for", *preload)
+    print("starts the server, with", *preload, flush=True)
     return start(preload)
 fork_server._start = spied
-sys.exit(main(sys.argv[1:]))
+status = main()
+print("torch here:", "torch" in sys.modules)
+sys.exit(status)
 """
 LINE = '{"pair":"store_cache","v":1,"rows":2}'
+LOADS = (*SUITE.preload, "kernelpair.cli.replay", "kernelpair.cli.main", "kernelpair.cli.forked")
+
+
+def _replay(program: str, *more: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    command = [sys.executable, "-c", program, "replay", LINE, "--tier", "scalar", *more]
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.run(command, cwd=SUITE.root, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
-    ("more", "says"), [((), f"starts it without torch, for {' '.join(SUITE.preload)}\n"), (("--in-process",), "")]
+    ("more", "before", "here"), [((), f"starts the server, with {' '.join(LOADS)}\n", False), (("--in-process",), "", True)]
 )
-def test_replay_starts_the_server_of_the_workers_before_it_loads_torch_itself(more: tuple[str, ...], says: str) -> None:
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    command = [sys.executable, "-c", SPIED, "replay", LINE, "--tier", "scalar", *more]
-    done = subprocess.run(
-        command, cwd=SUITE.root, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0 and done.stdout == f"{says}store_cache[scalar] pass\n", done.stderr
+def test_replay_runs_beside_its_workers_and_loads_torch_once(more: tuple[str, ...], before: str, here: bool) -> None:
+    done = _replay(SPIED, *more)
+    says = f"{before}store_cache[scalar] pass\ntorch here: {here}\n"
+    assert done.returncode == 0 and done.stdout == says, done.stderr
+
+
+def test_a_command_whose_process_is_killed_says_so_and_has_the_status_of_a_broken_harness() -> None:
+    done = _replay("import sys; from kernelpair.cli.main import main; sys.exit(main())", "--suite", "tests.cli.ends_itself")
+    assert (done.returncode, done.stdout) == (70, "")
+    assert done.stderr == "kernelpair replay: the process that ran it ended before its time\n"

@@ -79,6 +79,21 @@ def test_without_being_asked_the_best_tier_runs() -> None:
     assert optimized.best_tier() in {tier.name for tier in RUNNABLE} - EMULATED
 
 
+def test_dot_products_are_preferred_where_they_were_measured_to_be_faster() -> None:
+    rate, runs = optimized.build()["dot_rate"], {tier.name for tier in RUNNABLE}
+    if "avx512_bf16" not in runs:
+        assert rate == 0 and optimized.best_tier() != "avx512_bf16"
+        return
+    assert 0.1 < rate < 10  # of two instructions that both exist
+    if "amx" not in runs:
+        assert optimized.best_tier() == ("avx512_bf16" if rate > 1 else "avx512_vnni")
+
+
+def test_what_is_measured_prefers_the_same_tier_in_every_process() -> None:
+    done = [in_new_process("import optimized; print(optimized.best_tier())", "") for _ in range(3)]
+    assert {one.stdout.strip() for one in done} == {optimized.best_tier()}, done
+
+
 @pytest.mark.parametrize("name", ["nonsense", *(tier.name for tier in MISSING)])
 def test_the_environment_cannot_force_the_impossible(name: str) -> None:
     done = in_new_process("import optimized; optimized.operator('store_cache')", name)
