@@ -101,7 +101,7 @@ def test_a_contest_is_written_with_every_row(capsys: Capture) -> None:
     for row in timed:
         assert row.pair == "store_cache" and row.row == "64 x 8 x 128" and row.ours is not None
         assert [peer.name for peer in row.peers] == ["mine copy", "mine twice", "torch"]
-        assert row.ratio == min(peer.milliseconds for peer in row.peers) / row.ours.milliseconds
+        assert row.ratio == pytest.approx(min(peer.milliseconds for peer in row.peers) / row.ours.milliseconds, rel=1e-5)
         assert row.ours.quartiles[0] <= row.ours.milliseconds <= row.ours.quartiles[1] and row.ours.samples >= 5
         assert row.limited_by == "reading" and row.fraction and row.fraction > 0
         assert (row.one_thread is not None) is (torch.get_num_threads() > 1)
@@ -174,7 +174,7 @@ def test_a_peer_that_falls_is_a_row_with_the_reason(capsys: Capture, how: str, s
     for row in found:
         assert row.ours is not None and row.unsupported == {"falling.py": says}
         assert {"healthy", "torch"} <= {peer.name for peer in row.peers} <= {"healthy", "torch", "falling first"}
-        assert row.ratio == min(peer.milliseconds for peer in row.peers) / row.ours.milliseconds
+        assert row.ratio == pytest.approx(min(peer.milliseconds for peer in row.peers) / row.ours.milliseconds, rel=1e-5)
     assert capsys.readouterr().out.count(f"falling.py: not timed: {says}") == len(rows)
 
 
