@@ -78,26 +78,10 @@ def attention_bound(
         u_p = min(u_p, UNIT_ROUNDOFF[torch.bfloat16] ** 2)
 
     rows = (q * sm_scale).reshape(T, Hkv, G, D).permute(1, 2, 0, 3).reshape(Hkv, G * T, D)
-    keys = k.permute(1, 2, 0)
-    z = (rows @ keys).view(Hkv, G, T, N)
-    e = (rows.abs() @ keys.abs()).view(Hkv, G, T, N) * (accumulation_error(D) + query_error)
-    if logit_cap > 0:
-        z = logit_cap * torch.tanh(z / logit_cap)
-        e = e + logit_cap * EXP_ERROR
-    if slopes is not None and distance is not None:
-        added = slopes.view(Hkv, G, 1, 1) * distance
-        e = e + 2 * accumulation_error(1) * (z.abs() + added.abs())
-        z = z + added
-    hidden = None if visible is None else ~visible.unsqueeze(-3)
-    sink = z.new_full((1, 1, 1, 1), -math.inf) if sinks is None else sinks.view(Hkv, G, 1, 1)
-    seen_z = z if hidden is None else z.masked_fill(hidden, -math.inf)
-    m = torch.maximum(seen_z.amax(dim=-1, keepdim=True), sink) if N else sink.expand(Hkv, G, T, 1)
-    m = m.masked_fill(m == -math.inf, 0.0)  # a row that sees nothing: all its weights are 0
-    p = torch.exp(seen_z - m)
-    w = p / (p.sum(dim=-1, keepdim=True) + torch.exp(sink - m)).clamp_min(1.0)
-    e = e + 4 * accumulation_error(1) * (z.abs() + m.abs())
-    if hidden is not None:
-        e = e.masked_fill(hidden, 0.0)
+    added = None if slopes is None or distance is None else slopes.view(Hkv, G, 1, 1) * distance
+    sink = q.new_full((1, 1, 1, 1), -math.inf) if sinks is None else sinks.view(Hkv, G, 1, 1)
+    z, e = _scores(rows, k, (Hkv, G, T, N), query_error, logit_cap, added)
+    w, e = _weights(z, e, visible, sink)
 
     w, e = w.view(Hkv, G * T, N), e.view(Hkv, G * T, N)
     values = v.permute(1, 0, 2)
@@ -106,7 +90,7 @@ def attention_bound(
     A_p = torch.minimum(A, 8 * (w * w @ square).sqrt()) if random_signs else A
     first_order = (S - o * o).clamp_min(0.0).sqrt() * (w * e * e).sum(dim=-1, keepdim=True).sqrt()
     largest = e.amax(dim=-1, keepdim=True) if N else torch.zeros_like(first_order[..., :1])
-    weights = first_order * torch.exp(2 * largest) if query_error else torch.minimum(first_order, 2 * A * largest)
+    moved = first_order * torch.exp(2 * largest) if query_error else torch.minimum(first_order, 2 * A * largest)
     if visible is None:
         n, total = z.new_full((1, 1, 1), float(N)), size.sum(dim=1, keepdim=True)
     else:
@@ -118,6 +102,34 @@ def attention_bound(
     if dtype == torch.float16 and not two_part_weights:
         small = small + HALF_FP16_SUBNORMAL * total
     A = A.view(Hkv, G, T, Dv)
-    bound = u * o.abs() + u_p * A_p + weights
+    bound = u * o.abs() + u_p * A_p + moved
     bound = bound.view(Hkv, G, T, Dv) + (8 * EXP_ERROR + sums) * A + small.unsqueeze(-3)
     return bound.permute(2, 0, 1, 3).reshape(T, H, Dv)
+
+
+def _scores(
+    rows: Tensor, k: Tensor, shape: tuple[int, int, int, int], query_error: float, logit_cap: float, added: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """z and e of `attention_bound` [Hkv, G, T, N], before the maximum adds to e; rows [Hkv, G T, D] are scaled queries."""
+    keys = k.permute(1, 2, 0)
+    z = (rows @ keys).view(shape)
+    e = (rows.abs() @ keys.abs()).view(shape) * (accumulation_error(rows.shape[-1]) + query_error)
+    if logit_cap > 0:
+        z = logit_cap * torch.tanh(z / logit_cap)
+        e = e + logit_cap * EXP_ERROR
+    if added is not None:
+        e = e + 2 * accumulation_error(1) * (z.abs() + added.abs())
+        z = z + added
+    return z, e
+
+
+def _weights(z: Tensor, e: Tensor, visible: Tensor | None, sink: Tensor) -> tuple[Tensor, Tensor]:
+    """w and the whole of e, both 0 for keys that nobody sees."""
+    hidden = None if visible is None else ~visible.unsqueeze(-3)
+    seen_z = z if hidden is None else z.masked_fill(hidden, -math.inf)
+    m = torch.maximum(seen_z.amax(dim=-1, keepdim=True), sink) if z.shape[-1] else sink.expand(*z.shape[:3], 1)
+    m = m.masked_fill(m == -math.inf, 0.0)  # a row that sees nothing: all its weights are 0
+    p = torch.exp(seen_z - m)
+    w = p / (p.sum(dim=-1, keepdim=True) + torch.exp(sink - m)).clamp_min(1.0)
+    e = e + 4 * accumulation_error(1) * (z.abs() + m.abs())
+    return w, e if hidden is None else e.masked_fill(hidden, 0.0)

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from kernelpair.suite import PlainSuite
 from optimized import Tier, best_tier, tiers
 from properties.store_cache.cases import StoreCacheCase
 from properties.suite import SUITE, KernelSuite
-from tests.command_line import kernelpair
+from tests.command_line import COMMAND, ENVIRONMENT, kernelpair
 from tests.kernels import kernel
 from tests.processes import heed_signals
 from tests.selftest.toy import PAIR as TOY
@@ -31,8 +30,6 @@ BEST = best_tier()
 MISSING = [tier for tier in tiers() if not (tier.runnable or tier.run_as)]
 PLAIN = to_line("store_cache", STORE_CACHE.cases.version, StoreCacheCase(rows=2))
 IN_PROCESS = ("--in-process", "--seed", "1", "--examples")
-COMMAND = (sys.executable, "-c", "import sys; from kernelpair.cli import main; sys.exit(main())")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])}
 Capture = pytest.CaptureFixture[str]
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
@@ -254,6 +251,14 @@ def test_ctrl_c_ends_with_what_is_known_and_leaves_no_process() -> None:
     assert not list(Path(".kernelpair").glob("running-*"))
 
 
+def test_a_check_that_drew_little_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr("kernelpair.cli.check.EXAMPLES", 3)
+    assert kernelpair("check", "store_cache", "--seed", "1") == 0
+    assert "Thin: store_cache (" in capsys.readouterr().out
+    assert kernelpair("check", "store_cache", "--seed", "1", "--examples", "3") == 0
+    assert "Thin: " not in capsys.readouterr().out, "so many were asked for"
+
+
 # --- replay ---
 
 
@@ -334,78 +339,3 @@ def test_replay_of_what_is_no_case_is_2(capsys: Capture, argument: str, says: st
 def test_a_replay_that_runs_nothing_is_no_pass(capsys: Capture) -> None:
     assert kernelpair("replay", PLAIN, "--tier", "python") == 2
     assert "nothing was run" in capsys.readouterr().err
-
-
-# --- doctor, list, help ---
-
-
-def test_doctor(capsys: Capture) -> None:
-    assert kernelpair("doctor", "--json") == 0
-    report = json.loads(capsys.readouterr().out)
-    facts = ["selected_tier", "amx_permission", "amx_for_providers", "bf16_products", "library"]
-    assert list(report) == ["environment", "tiers", *facts]
-    assert [tier["name"] for tier in report["tiers"]] == [tier.name for tier in tiers()]
-    assert all({"compiled", "runnable", "reason", "flags"} <= set(tier) for tier in report["tiers"])
-    assert report["library"]["compiler"]
-    assert kernelpair("doctor") == 0
-    out = capsys.readouterr().out
-    assert "amx permission " in out and "runs here" in out and all(tier.name in out for tier in tiers())
-
-
-def test_list(capsys: Capture) -> None:
-    assert kernelpair("list", "--json") == 0
-    listed = {entry["pair"]: entry for entry in json.loads(capsys.readouterr().out)["pairs"]}
-    assert list(listed) == list(properties.pairs())
-    entry = listed["store_cache"]
-    assert [candidate["name"] for candidate in entry["candidates"]] == [tier.name for tier in tiers()]
-    assert {"gather", "repeat", "threads", "poison"} <= set(entry["relations"]) and "index_negative" in entry["wrong_calls"]
-    assert all((properties.ROOT / path).exists() for entry in listed.values() for path in entry["files"].values())
-    assert kernelpair("list") == 0
-    out = capsys.readouterr().out
-    assert "store_cache" in out and "reference/store_cache.py" in out
-
-
-@pytest.mark.parametrize("command", [(), ("doctor",), ("list",), ("check",), ("replay",), ("bench",)])
-def test_help_is_0(capsys: Capture, command: tuple[str, ...]) -> None:
-    assert kernelpair(*command, "--help") == 0
-    assert "usage: kernelpair" in capsys.readouterr().out
-
-
-def test_list_of_one_pair(capsys: Capture) -> None:
-    assert kernelpair("list", "store_cache") == 0
-    out = capsys.readouterr().out
-    assert out.startswith("store_cache  ") and "decode_attention" not in out
-    assert kernelpair("list", "stor_cache") == 2
-    assert "unknown pair 'stor_cache' (did you mean store_cache?); known are" in capsys.readouterr().err
-
-
-def test_doctor_tells_the_flags_where_they_are_asked_for(capsys: Capture) -> None:
-    assert kernelpair("doctor") == 0
-    assert "-mavx2" not in capsys.readouterr().out
-    assert kernelpair("doctor", "-v") == 0
-    assert "avx2: -mavx2 -mfma" in capsys.readouterr().out
-
-
-def test_a_check_that_drew_little_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr("kernelpair.cli.check.EXAMPLES", 3)
-    assert kernelpair("check", "store_cache", "--seed", "1") == 0
-    assert "Thin: store_cache (" in capsys.readouterr().out
-    assert kernelpair("check", "store_cache", "--seed", "1", "--examples", "3") == 0
-    assert "Thin: " not in capsys.readouterr().out, "so many were asked for"
-
-
-def test_an_unknown_command_is_2(capsys: Capture) -> None:
-    assert kernelpair("chekc") == 2
-    assert "unknown command 'chekc' (did you mean check?); known are doctor, list, new-pair" in capsys.readouterr().err
-
-
-def test_an_impossible_tier_in_the_environment_is_2_for_every_command() -> None:
-    done = subprocess.run(
-        [*COMMAND, "doctor"],
-        env={**ENVIRONMENT, "KERNELPAIR_TIER": "neon"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("kernelpair doctor: KERNELPAIR_TIER: there is no tier 'neon'; the tiers are ")

@@ -1,12 +1,12 @@
 """A command begins what takes long before it needs it, and once."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 
 from properties.suite import SUITE
+from tests.command_line import COMMAND, ENVIRONMENT
 
 SPIED = """
 import sys
@@ -27,10 +27,8 @@ LOADS = (*SUITE.preload, "kernelpair.cli.replay", "kernelpair.cli.main", "kernel
 
 
 def _replay(program: str, *more: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     command = [sys.executable, "-c", program, "replay", LINE, "--tier", "scalar", *more]
-    environment = os.environ | {"PYTHONPATH": path}
-    return subprocess.run(command, cwd=SUITE.root, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=SUITE.root, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +41,6 @@ def test_replay_runs_beside_its_workers_and_loads_torch_once(more: tuple[str, ..
 
 
 def test_a_command_whose_process_is_killed_says_so_and_has_the_status_of_a_broken_harness() -> None:
-    done = _replay("import sys; from kernelpair.cli.main import main; sys.exit(main())", "--suite", "tests.cli.ends_itself")
+    done = _replay(COMMAND[-1], "--suite", "tests.cli.ends_itself")
     assert (done.returncode, done.stdout) == (70, "")
     assert done.stderr == "kernelpair replay: the process that ran it ended before its time\n"

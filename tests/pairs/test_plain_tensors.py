@@ -21,8 +21,8 @@ N, K = 34, 70
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A linear layer of one side."""
+class Kind:
+    """The linear layer of one kind, as the reference or the kernels have it."""
 
     kind: str
     module: ModuleType
@@ -46,15 +46,15 @@ class Layer:
         return out
 
 
-LAYERS = [
-    Layer("int8", reference.int8_linear), Layer("int8", optimized.int8_linear), Layer("fp8", reference.fp8_linear),
-    Layer("fp8", optimized.fp8_linear), Layer("int4", reference.int4_linear), Layer("int4", optimized.int4_linear),
+SIDES = [
+    Kind("int8", reference.int8_linear), Kind("int8", optimized.int8_linear), Kind("fp8", reference.fp8_linear),
+    Kind("fp8", optimized.fp8_linear), Kind("int4", reference.int4_linear), Kind("int4", optimized.int4_linear),
 ]  # fmt: skip
-BOTH_OF_ALL = pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.module.__name__)
+BOTH_OF_ALL = pytest.mark.parametrize("layer", SIDES, ids=lambda layer: layer.module.__name__)
 
 
 @BOTH_OF_ALL
-def test_a_file_of_its_tensors_makes_it_again(layer: Layer) -> None:
+def test_a_file_of_its_tensors_makes_it_again(layer: Kind) -> None:
     packed, file = layer.packed(), io.BytesIO()
     torch.save(packed.tensors(), file)
     file.seek(0)
@@ -67,7 +67,7 @@ def test_a_file_of_its_tensors_makes_it_again(layer: Layer) -> None:
 
 
 @BOTH_OF_ALL
-def test_nothing_is_copied(layer: Layer) -> None:
+def test_nothing_is_copied(layer: Kind) -> None:
     packed = layer.packed()
     tensors = packed.tensors()
     again = layer.weight.from_tensors(**tensors)
@@ -96,7 +96,7 @@ WRONG: list[tuple[str, Callable[[Tensor], Any], type[Exception], str]] = [
 
 
 @BOTH_OF_ALL
-def test_wrong_tensors_are_refused(layer: Layer) -> None:
+def test_wrong_tensors_are_refused(layer: Kind) -> None:
     tensors = layer.packed().tensors()
     tried = [wrong for wrong in WRONG if wrong[0] in tensors]
     assert {name for name, *_ in tried} == tensors.keys()

@@ -1,0 +1,78 @@
+"""What the command says of the machine, of the suite and of itself: doctor, list, help."""
+
+import json
+import subprocess
+
+import pytest
+
+import properties
+from optimized import tiers
+from tests.command_line import COMMAND, ENVIRONMENT, kernelpair
+
+Capture = pytest.CaptureFixture[str]
+
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
+
+
+def test_doctor(capsys: Capture) -> None:
+    assert kernelpair("doctor", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    facts = ["selected_tier", "amx_permission", "amx_for_providers", "bf16_products", "library"]
+    assert list(report) == ["environment", "tiers", *facts]
+    assert [tier["name"] for tier in report["tiers"]] == [tier.name for tier in tiers()]
+    assert all({"compiled", "runnable", "reason", "flags"} <= set(tier) for tier in report["tiers"])
+    assert report["library"]["compiler"]
+    assert kernelpair("doctor") == 0
+    out = capsys.readouterr().out
+    assert "amx permission " in out and "runs here" in out and all(tier.name in out for tier in tiers())
+
+
+def test_list(capsys: Capture) -> None:
+    assert kernelpair("list", "--json") == 0
+    listed = {entry["pair"]: entry for entry in json.loads(capsys.readouterr().out)["pairs"]}
+    assert list(listed) == list(properties.pairs())
+    entry = listed["store_cache"]
+    assert [candidate["name"] for candidate in entry["candidates"]] == [tier.name for tier in tiers()]
+    assert {"gather", "repeat", "threads", "poison"} <= set(entry["relations"]) and "index_negative" in entry["wrong_calls"]
+    assert all((properties.ROOT / path).exists() for entry in listed.values() for path in entry["files"].values())
+    assert kernelpair("list") == 0
+    out = capsys.readouterr().out
+    assert "store_cache" in out and "reference/store_cache.py" in out
+
+
+@pytest.mark.parametrize("command", [(), ("doctor",), ("list",), ("check",), ("replay",), ("bench",)])
+def test_help_is_0(capsys: Capture, command: tuple[str, ...]) -> None:
+    assert kernelpair(*command, "--help") == 0
+    assert "usage: kernelpair" in capsys.readouterr().out
+
+
+def test_list_of_one_pair(capsys: Capture) -> None:
+    assert kernelpair("list", "store_cache") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("store_cache  ") and "decode_attention" not in out
+    assert kernelpair("list", "stor_cache") == 2
+    assert "unknown pair 'stor_cache' (did you mean store_cache?); known are" in capsys.readouterr().err
+
+
+def test_doctor_tells_the_flags_where_they_are_asked_for(capsys: Capture) -> None:
+    assert kernelpair("doctor") == 0
+    assert "-mavx2" not in capsys.readouterr().out
+    assert kernelpair("doctor", "-v") == 0
+    assert "avx2: -mavx2 -mfma" in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_2(capsys: Capture) -> None:
+    assert kernelpair("chekc") == 2
+    assert "unknown command 'chekc' (did you mean check?); known are doctor, list, new-pair" in capsys.readouterr().err
+
+
+def test_an_impossible_tier_in_the_environment_is_2_for_every_command() -> None:
+    done = subprocess.run(
+        [*COMMAND, "doctor"],
+        env={**ENVIRONMENT, "KERNELPAIR_TIER": "neon"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("kernelpair doctor: KERNELPAIR_TIER: there is no tier 'neon'; the tiers are ")
