@@ -325,7 +325,7 @@ class CheckRun:
         facts = [("not tried", missing)] if missing else []
         facts += [("seed", str(self.seed)), ("time", f"{seconds:.1f} s")]
         good = not interrupted and not self.errors and all(result.verdict != "fail" for result in self.results)
-        series = history.series([result.pair for result in self.results]) if history is not None else []
+        series = page.histories(self.console, history, self.results)
         how = page.again(self.suite, self.resolve)
         make = partial(
             page.page_of, "check", sentence, self.results, how, good=good, facts=facts, histories=series, next_steps=steps

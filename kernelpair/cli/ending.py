@@ -47,7 +47,7 @@ def end(
     if options.html:
         told = [*([("not tried", missing.removeprefix("Not tried: "))] if missing else []), *facts]
         good = tried and not failed and not interrupted and not faults
-        series = history.series([result.pair for result in results]) if history is not None else []
+        series = page.histories(console, history, results)
         how = page.again(suite, resolve)
         made = page.page_of(options.command, sentence, results, how, good=good, facts=told, histories=series)
         page.write(console, options.html, made)

@@ -12,6 +12,7 @@ from kernelpair.cli.select import select_candidates
 from kernelpair.environment import environment
 from kernelpair.providers.provider import PREFIX, provider, spec_and_cpu
 from kernelpair.report.exhibit import Again, exhibits
+from kernelpair.report.history import History
 from kernelpair.report.html import SHOWN_GROUPS, ReportPage, Section, Series, missing, write_page
 from kernelpair.report.lines import PairResult
 from kernelpair.suite import Resolve, Suite
@@ -26,6 +27,15 @@ def check_page(options: argparse.Namespace) -> None:
         raise UsageError(f"--html {path}: {missing()}")
     if not Path(path).resolve().parent.is_dir() or Path(path).is_dir():
         raise UsageError(f"--html {path}: no file can be written there; name one in a folder that exists")
+
+
+def histories(console: Console, history: History | None, results: Sequence[PairResult]) -> list[Series]:
+    """The plots of what earlier runs came to. A file that is no history is told, and a page goes without."""
+    try:
+        return history.series([result.pair for result in results]) if history is not None else []
+    except ValueError as error:
+        console.print(str(error), style="yellow", soft_wrap=True, markup=False)
+        return []
 
 
 def again(suite: Suite, resolve: Resolve) -> Again:

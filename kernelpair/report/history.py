@@ -94,11 +94,11 @@ class History:
 
     def rows(self, pairs: Sequence[str] = (), what: str = "") -> list[RunFigure]:
         """All figures, the oldest first. Raises ValueError for a file that is no history."""
-        if not self.path.is_file():
+        if not self.path.is_file() or not self.path.stat().st_size:  # on a full disk one that was begun stays empty
             return []
         query = "SELECT at, revision, command, cpu, what, pair, candidate, name, value FROM figures JOIN runs ON runs.id = run"
         try:
-            with closing(self._open()) as file:
+            with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=WAIT_SECONDS)) as file:
                 found = file.execute(f"{query} ORDER BY at, runs.id")
                 rows = [RunFigure(at, commit, command, cpu, Figure(*figure)) for at, commit, command, cpu, *figure in found]
         except sqlite3.Error as error:

@@ -4,7 +4,9 @@ import math
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from kernelpair.cli.page import histories
 from kernelpair.report import history
 from kernelpair.report.history import Figure, History, RunFigure
 from kernelpair.report.lines import PairResult
@@ -49,6 +51,19 @@ def test_none_is_kept_in_ci_unless_asked_for(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("CI", "")
     monkeypatch.setenv("KERNELPAIR_HISTORY", "0")
     assert History.usual(tmp_path) is None
+
+
+def test_one_that_was_begun_on_a_full_disk_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    path.touch()
+    assert History(path).rows() == History(path).series() == [] and not path.stat().st_size
+
+
+def test_a_page_goes_without_a_file_that_is_no_history(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    path.write_text("these are words, and many of them: " * 99)
+    assert histories(Console(width=200), History(path), [RESULT]) == []
+    assert f"{path} is no history: file is not a database" in capsys.readouterr().out
 
 
 def test_a_file_that_is_no_history_is_named(tmp_path: Path) -> None:
