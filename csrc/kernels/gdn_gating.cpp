@@ -6,6 +6,7 @@
 #include "core/parallel.h"
 #include "delta_rule/gates.h"
 #include "simd/dtypes.h"
+#include "simd/each_vector.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -33,16 +34,17 @@ void run(const GdnGatingArguments& call) {
   const int64_t rows = call.a.sizes[0], heads = call.a.sizes[1];
   const Softplus softplus{.beta = call.softplus_beta, .threshold = call.softplus_threshold};
   parallel_for(rows, kGrain / (heads + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t h = 0; h < heads; h += kLanes) {
-      const int lanes = lanes_left(heads - h);
+    each_vector(0, heads, [&](int64_t h, auto... rest) {
+      const int lanes = (kLanes, ..., rest);
       const F32x16 log_rate = gather_parameter(call.A_log, h, lanes),
                    shift = gather_parameter(call.dt_bias, h, lanes);
       for (int64_t n = begin; n < end; ++n) {
         const F32x16 activation = gather(at<T>(call.a, n, h), call.a.strides[1], lanes);
-        store(at<float>(call.g, n, h), log_decay(log_rate, activation + shift, softplus), lanes);
-        store(at<T>(call.beta, n, h), sigmoid(gather(at<T>(call.b, n, h), call.b.strides[1], lanes)), lanes);
+        store(at<float>(call.g, n, h), log_decay(log_rate, activation + shift, softplus), rest...);
+        store(at<T>(call.beta, n, h), sigmoid(gather(at<T>(call.b, n, h), call.b.strides[1], lanes)),
+              rest...);
       }
-    }
+    });
   });
 }
 
