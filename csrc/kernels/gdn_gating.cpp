@@ -41,8 +41,8 @@ void run(const GdnGatingArguments& call) {
       for (int64_t n = begin; n < end; ++n) {
         const F32x16 activation = gather(at<T>(call.a, n, h), call.a.strides[1], lanes);
         store(at<float>(call.g, n, h), log_decay(log_rate, activation + shift, softplus), rest...);
-        store(at<T>(call.beta, n, h), sigmoid(gather(at<T>(call.b, n, h), call.b.strides[1], lanes)),
-              rest...);
+        const F32x16 strength = sigmoid(gather(at<T>(call.b, n, h), call.b.strides[1], lanes));
+        store(at<T>(call.beta, n, h), strength, rest...);
       }
     });
   });
