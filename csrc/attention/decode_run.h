@@ -123,11 +123,12 @@ template <class T, class Source>
 void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, int64_t last,
               int64_t slot_stride, const Source& source) {
   if constexpr (kHasTiles && std::is_same_v<T, Bf16>) {
-    if constexpr (kHasDotProducts)
+    if constexpr (kHasDotProducts) {
       if (shape.group < kLeastTileHeads && shape.accurate)
         return run_item_with<DecodeVectors<T>>(shape, scaling, first, last, slot_stride, source);
-      else if (shape.group < kLeastTileHeads)
+      if (shape.group < kLeastTileHeads)
         return run_item_with<DecodePairs<T>>(shape, scaling, first, last, slot_stride, source);
+    }
     run_item_with<DecodeTiles>(shape, scaling, first, last, slot_stride, source);
   } else {
     run_item_with<DecodeVectors<T>>(shape, scaling, first, last, slot_stride, source);

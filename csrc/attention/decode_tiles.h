@@ -7,9 +7,9 @@
 //            d, in the high half (a row further down) for odd d. The other half is 0. Those rows would be
 //            padding anyway for up to 8 heads.
 //
-// From kPairedHeads heads that share a kv head on, the doubled products cost more than interleaving V in
-// pairs of keys once a block, with sixteen heads in the rows of A. Which rows are taken in place and which
-// are copied: row_tiles.h.
+// From kPairedHeads heads that share a kv head on, the doubled products cost more than putting V in pairs of
+// keys, with sixteen heads in the rows of A. That is a store for each row of B, between the products of the
+// columns before. Which rows are taken in place and which are copied: row_tiles.h.
 //
 // An accurate call has each weight as the sum of two bf16 numbers, which keep 16 bits of it: behind the tiles
 // of the first numbers stand those of the second ones, which meet the same values.
@@ -26,9 +26,11 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-// Dot products: a padded row costs as much as any other.
-constexpr int64_t kPairedHeads = kHasDotProducts ? 1 : 32;
 constexpr int64_t kExpandedHeads = 8;  // heads of an A tile whose weights stand in it twice
+// Dot products: a padded row costs as much as any other.
+constexpr int64_t kPairedHeads = kHasDotProducts ? 1 : kExpandedHeads + 1;
+// Values are put in pairs while tiles multiply those before. Dot products and vectors have nothing to overlap.
+constexpr bool kPairsAhead = !kHasDotProducts;
 
 KP_PATH(decode_tiles_paired);
 KP_PATH(decode_tiles_expanded);
@@ -53,7 +55,8 @@ struct DecodeTiles {
   int64_t rows;                   // rows of such a tile
   int64_t columns;                // score columns of a kv head
   int64_t query_stride;           // bytes from row to row of a packed query tile
-  Bf16 *queries, *weights, *pairs, *k_copy, *v_copy, *zeros;
+  int64_t pair_width, pair_room;  // tiles across a value that are paired at a time, and that have room
+  Bf16 *queries, *weights, *pairs, *k_copy, *v_copy;
   float* sums;
   RowTiles tiles;  // of the keys or the values of the head in hand
 
@@ -73,8 +76,9 @@ struct DecodeTiles {
     sums = allocator.take<float>(s.heads * row_groups * value_depths * sum_tile());
     k_copy = allocator.take<Bf16>(kMostBlockKeys * depths * kDepth);
     v_copy = allocator.take<Bf16>(kMostBlockKeys * value_depths * kDepth);
-    pairs = allocator.take<Bf16>(paired ? kMostBlockKeys * value_depths * kDepth : 0);
-    zeros = allocator.take<Bf16>(value_depths * kDepth);
+    pair_width = row_groups == 1 ? 2 : 1;  // a block of four sums
+    pair_room = kPairsAhead ? 2 * pair_width : pair_width;
+    pairs = allocator.take<Bf16>(paired ? kMostBlockKeys * pair_room * kDepth : 0);
   }
 
   int64_t column_tiles() const { return divide_up(columns, 16); }
@@ -101,7 +105,6 @@ struct DecodeTiles {
         }
       }
     __builtin_memset(weights, 0, parts * weight_room() * sizeof(Bf16));
-    __builtin_memset(zeros, 0, value_depths * 64);
   }
 
   // --- scores ----------------------------------------------------------------------------------------------
@@ -170,61 +173,105 @@ struct DecodeTiles {
     const TileShape tile{static_cast<int>(rows), 16};
     TileScope scope(tile);
     for (int64_t h = 0; h < shape.heads; ++h) {
-      if (paired)
-        interleave_values(block, h, steps);
-      else
-        find_value_tiles(block, h);
+      find_value_tiles(block, h);
       if (block.ahead && !shape.shared)
         prefetch_rows(block.ahead->v, 0, block.ahead->keys, h * shape.v_head_stride, shape.Dv * 2);
-      const Bf16* a = weights + h * row_groups * rows * kDepth;
-      for (int64_t g = 0; g < row_groups; g += 2) {
-        float* c = sums + (h * row_groups + g) * value_depths * sum_tile();
-        const Bf16* p = a + g * rows * kDepth;
-        const int64_t down = least(row_groups - g, 2), across = down == 2 ? 2 : 4;
-        if (paired)
-          for (int64_t d = 0; d < value_depths; ++d) pair_product(tile, p, down, d, steps, c, first);
-        else
-          for (int64_t d = 0; d < value_depths; d += across)
-            value_product(tile, p, down, d, least(value_depths - d, across), steps, c, first);
-      }
+      const Bf16* p = weights + h * row_groups * rows * kDepth;
+      float* c = sums + h * row_groups * value_depths * sum_tile();
+      if (paired)
+        pair_products(tile, p, block.keys, steps, c, first);
+      else
+        for (int64_t d = 0; d < value_depths; d += 4)
+          value_product(tile, p, d, least(value_depths - d, 4), steps, c, first);
     }
+  }
+
+  KP_NOINLINE void find_value_tiles(const KeyBlock& block, int64_t h) {
+    if (shape.shared && shape.heads == 1) return;  // the tiles of the scores are still there
+    tiles.find(block.keys, block.v, h * shape.v_head_stride, shape.Dv, v_copy);
   }
 
   int64_t weight_step() const { return shape.heads * row_groups * rows * kDepth; }
 
   DenseTiles weight_tiles(const Bf16* p) const { return {p, rows * kDepth * 2, weight_step() * 2}; }
 
-  // One tile of weights by up to four of values, or two by up to two.
-  KP_NOINLINE void value_product(TileShape tile, const Bf16* p, int64_t down, int64_t d, int64_t across,
-                                 int64_t steps, float* c, bool first) {
-    const BlockSums to{c + d * sum_tile(), value_depths * sum_tile(), sum_tile()};
+  // One tile of weights by up to four of values as they lie in memory.
+  KP_NOINLINE void value_product(TileShape tile, const Bf16* p, int64_t d, int64_t across, int64_t steps,
+                                 float* c, bool first) {
+    const BlockSums to{c + d * sum_tile(), 0, sum_tile()};
     const auto v = [=, this](int64_t j, int64_t step) KP_LAMBDA_INLINE {
       const int64_t s = step < steps ? step : step - steps;
       return TilePlace{tiles.start[s] + (d + j) * 64, tiles.stride[s]};
     };
     const BlockSums* from = first ? nullptr : &to;
-    if (down == 1)
-      with_count<4>(across,
-                    [&](auto n) { block_product<1, n>(tile, weight_tiles(p), v, parts * steps, from, to); });
-    else
-      with_count<2>(across,
-                    [&](auto n) { block_product<2, n>(tile, weight_tiles(p), v, parts * steps, from, to); });
+    with_count<4>(across,
+                  [&](auto n) { block_product<1, n>(tile, weight_tiles(p), v, parts * steps, from, to); });
   }
 
-  // One or two tiles of sixteen heads by the two tiles of sixteen columns that 32 columns of interleaved
-  // values make.
+  // All weights of a head by its values in pairs of keys. Columns outermost: pairs stay in the first-level cache.
+  KP_NOINLINE void pair_products(TileShape tile, const Bf16* p, int64_t keys, int64_t steps, float* c,
+                                 bool first) {
+    for (int64_t d = 0; d < value_depths; d += pair_width) {
+      if (!kPairsAhead || d == 0)
+        for (int64_t s = 0; s < steps; ++s) pair_values(keys, s, d);
+      for (int64_t g = 0; g < row_groups; g += 2) {
+        const auto between = [&](int64_t s, int) KP_LAMBDA_INLINE {
+          if (kPairsAhead && g == 0 && s < steps) pair_values(keys, s, d + pair_width);
+        };
+        pair_product(tile, p + g * rows * kDepth, least(row_groups - g, 2), d, steps,
+                     c + g * value_depths * sum_tile(), first, between);
+      }
+    }
+  }
+
+  // One tile of sixteen heads by four tiles of sixteen columns, or one or two by two: 32 columns of values in
+  // pairs are two tiles.
+  template <class Between>
   KP_NOINLINE void pair_product(TileShape tile, const Bf16* p, int64_t down, int64_t d, int64_t steps,
-                                float* c, bool first) {
+                                float* c, bool first, const Between& between) {
     const BlockSums to{c + d * sum_tile(), value_depths * sum_tile()};
-    const DenseTiles values{pairs + d * 2 * kTileHalves, kTileHalves * 2, value_depths * 4 * kTileHalves};
+    const DenseTiles values{pair_tiles(0, d), kTileHalves * 2, pair_room * 4 * kTileHalves};
     const auto v = [=](int j, int64_t s) KP_LAMBDA_INLINE { return values(j, s < steps ? s : s - steps); };
-    with_count<2>(down, [&](auto n) {
-      block_product<n, 2>(tile, weight_tiles(p), v, parts * steps, first ? nullptr : &to, to);
-    });
+    const auto multiply = [&](auto down, auto across) KP_LAMBDA_INLINE {
+      block_product<down, across>(tile, weight_tiles(p), v, parts * steps, first ? nullptr : &to, to,
+                                  between);
+    };
+    if (least(pair_width, value_depths - d) == 2)
+      multiply(std::integral_constant<int, 1>(), std::integral_constant<int, 4>());
+    else
+      with_count<2>(down, [&](auto n) { multiply(n, std::integral_constant<int, 2>()); });
   }
 
-  // Sixteen keys by sixteen columns of scores to rows of weights: [key step][kv head][tile of the
-  // group][row][key].
+  // [32 keys][32 columns, of pair_room][even, odd columns][pair][column][2].
+  Bf16* pair_tiles(int64_t step, int64_t d) const {
+    return pairs + (step * pair_room + d % pair_room) * 2 * kTileHalves;
+  }
+
+  // Puts 32 keys in pairs, of pair_width tiles across a value from tile d on.
+  KP_NOINLINE void pair_values(int64_t keys, int64_t step, int64_t d) {
+    for (int64_t i = d; i < least(d + pair_width, value_depths); ++i)
+      for (int64_t half = 0; half < 2; ++half) {
+        const int64_t t = 2 * step + half;
+        const bool there = t * kTileKeys < keys;  // the second tile of a step may not exist
+        Bf16* to = pair_tiles(step, i) + half * kTileHalves / 2;
+        if (there)
+          pair_rows(tiles.start[t] + i * 64, tiles.stride[t], to);
+        else
+          __builtin_memset(to, 0, kTileHalves), __builtin_memset(to + kTileHalves, 0, kTileHalves);
+      }
+  }
+
+  // Thirty-two columns of sixteen rows: the even ones in pairs of rows, and in the next tile the odd ones.
+  KP_INLINE static void pair_rows(const char* row, int64_t stride, Bf16* to) {
+    const I32x16 low = splat_int(0xffff), high = shift_left<16>(low);
+    for (int p = 0; p < kTileKeys / 2; ++p, row += 2 * stride, to += kDepth) {
+      const I32x16 first = load_dwords(row), second = load_dwords(row + stride);
+      store_dwords(to, (first & low) | shift_left<16>(second));
+      store_dwords(to + kTileHalves, shift_right<16>(first) | (second & high));
+    }
+  }
+
+  // Sixteen keys by sixteen columns of scores to rows of weights: [key step][kv head][row][key].
   KP_NOINLINE void pack_expanded_weights(const float* from, int64_t score_stride, int64_t steps) {
     for (int64_t s = 0; s < steps; ++s)
       for (int64_t c = 0; c < shape.heads * columns; c += 16) {
@@ -233,21 +280,20 @@ struct DecodeTiles {
         transpose(all);
         for (int i = 0; i < 16; ++i) {
           const int64_t h = (c + i) / columns, g = (c + i) % columns;
-          if (h >= shape.heads || g >= shape.group) continue;
+          if (h >= shape.heads) continue;
           F32x16 rest = as_float(all[i]);
           for (int64_t part = 0; part < parts; ++part) {
-            Bf16* tile = weights + (part * steps + s) * weight_step() +
-                         (h * row_groups + g / row_heads) * rows * kDepth;
+            Bf16* tile = weights + (part * steps + s) * weight_step() + h * rows * kDepth;
             const I32x16 bits = bf16_bits(rest);
-            store_dwords(tile + g % row_heads * kDepth, bits);
-            store_dwords(tile + (row_heads + g % row_heads) * kDepth, shift_left<16>(bits));
+            store_dwords(tile + g * kDepth, bits);
+            store_dwords(tile + (row_heads + g) * kDepth, shift_left<16>(bits));
             rest = rest - as_float(shift_left<16>(bits));
           }
         }
       }
   }
 
-  // As above with 32 keys in a row, each weight once.
+  // With 32 keys in a row, each weight once: [key step][kv head][tile of the group][row][key].
   KP_NOINLINE void pack_paired_weights(const float* from, int64_t score_stride, int64_t steps) {
     for (int64_t s = 0; s < 2 * steps; ++s)
       for (int64_t h = 0; h < shape.heads; ++h)
@@ -268,27 +314,6 @@ struct DecodeTiles {
         }
   }
 
-  KP_NOINLINE void find_value_tiles(const KeyBlock& block, int64_t h) {
-    if (shape.shared && shape.heads == 1) return;  // the tiles of the scores are still there
-    tiles.find(block.keys, block.v, h * shape.v_head_stride, shape.Dv, v_copy);
-  }
-
-  // V of one head in pairs of keys: [32 keys][16 columns][pair][column][2].
-  KP_NOINLINE void interleave_values(const KeyBlock& block, int64_t h, int64_t steps) {
-    find_value_tiles(block, h);
-    for (int64_t s = 0; s < steps; ++s)
-      for (int64_t p = 0; p < 16; ++p) {
-        const int64_t key = s * 32 + 2 * p, tile = key / 16;
-        const bool there = tile * 16 < block.keys;  // the second tile of a step may not exist
-        const char* row =
-            there ? tiles.start[tile] + key % 16 * tiles.stride[tile] : reinterpret_cast<char*>(zeros);
-        const char* next = there ? row + tiles.stride[tile] : row;
-        Bf16* to = pairs + s * value_depths * 2 * kTileHalves + p * kDepth;
-        for (int64_t d = 0; d < value_depths * 2; ++d, to += kTileHalves)
-          store_dwords(to, load_u16(row + d * 32) | shift_left<16>(load_u16(next + d * 32)));
-      }
-  }
-
   // --- results ---------------------------------------------------------------------------------------------
 
   // Multiplies the sums of every head with its entry of `factors` [columns of all heads].
@@ -300,7 +325,7 @@ struct DecodeTiles {
         float* row = sum_row(h, g);
         for (int64_t d = 0; d < value_depths; ++d, row += sum_tile()) {
           scale_floats(row, 16, factor);
-          scale_floats(row + second_half(), 16, factor);
+          scale_floats(row + odd_columns(), 16, factor);
         }
       }
   }
@@ -308,16 +333,16 @@ struct DecodeTiles {
   float* sum_row(int64_t h, int64_t g) const {
     return sums + (h * row_groups + g / row_heads) * value_depths * sum_tile() + g % row_heads * 16;
   }
-  int64_t second_half() const { return paired ? 256 : row_heads * 16; }  // odd columns, or columns 16 to 31
+  int64_t odd_columns() const { return paired ? 256 : row_heads * 16; }
 
   // The sums of one query head in the order of its columns, round_up(Dv, 32) of them.
   void read(int64_t h, int64_t g, float* to) const {
     const float* row = sum_row(h, g);
     for (int64_t d = 0; d < value_depths; ++d, row += sum_tile(), to += kDepth) {
-      F32x16 low = load(row), high = load(row + second_half());
-      if (!paired) interleave(low, high);
-      store(to, low);
-      store(to + 16, high);
+      F32x16 even = load(row), odd = load(row + odd_columns());
+      interleave(even, odd);
+      store(to, even);
+      store(to + 16, odd);
     }
   }
 };
