@@ -4,32 +4,21 @@
 // One unit of work is one sequence over a chunk of channels, all of its tokens in order, so that nobody else
 // reads or writes its part of the state. The w-1 columns before the first token are copied to a small buffer
 // first; the state is written last, but for the columns of a wider one, which move up before anything else.
-// - Channels dense (the usual case): tiles of 4 tokens x 16 channels; each row is loaded once and serves w
-//   outputs.
-// - A single token on a state with dense channels: the same sums, without a copy of the state.
-// - Anything else: one channel after the other, vectors along its tokens, over a float copy of the row.
-// Both add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit.
+// The state of a unit is in convolution/conv_state.h, the sums in convolution/conv_sums.h.
 #include "kernels/causal_conv1d.h"
 
+#include "convolution/conv_sums.h"
 #include "core/parallel.h"
 #include "core/path.h"
 #include "simd/dtypes.h"
 #include "simd/pairs.h"
-#include "simd/vec_math.h"
-#include "simd/vec_memory.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-// Channels of a unit: 2 KiB pieces of a row stream, weights (20 KiB) stay in L1.
-constexpr int64_t kChunk = 1024;
-constexpr int64_t kLeastChunk = 128;  // smaller ones cost more in weights than they gain in balance
-// Tokens: 7 rows in and 4 out, which a 12-way L1 holds at any row stride.
-constexpr int kTile = 4;
-constexpr int64_t kRow = 512;          // tokens of a float row buffer
+constexpr int64_t kLeastChunk = 128;   // smaller ones cost more in weights than they gain in balance
 constexpr int64_t kGrain = 16 * 1024;  // elements, about 5 us: what waking a thread costs
 constexpr int64_t kBlock = 32;         // channels of a block of the packed weight
-constexpr int kMostColumns = 3;        // of history: width 4
 
 KP_PATH(conv_dense_channels);
 KP_PATH(conv_any_strides);
@@ -39,8 +28,6 @@ KP_PATH(conv_pad);
 KP_PATH(conv_state_read);
 KP_PATH(conv_state_fresh);
 KP_PATH(conv_state_wide);
-KP_PATH(spec_conv_columns);
-KP_PATH(spec_conv_elements);
 
 // Zero tokens [start, end) of every channel, or convolve them.
 struct Sequence {
@@ -84,14 +71,6 @@ struct Call : CausalConv1dArguments {
   }
 };
 
-// A matrix of elements: channels by tokens, or channels by state columns.
-template <class T>
-struct Matrix {
-  T* data;
-  int64_t channel_stride, column_stride;
-  T* at(int64_t c, int64_t t) const { return data + c * channel_stride + t * column_stride; }
-};
-
 template <class T>
 Matrix<T> tokens_of(const View& view, int64_t row, int64_t channel, int64_t token) {
   const int c = view.dim - 2;
@@ -109,14 +88,6 @@ Matrix<T> state_of(const Call& call, int64_t slot, int64_t channel, int64_t colu
       static_cast<T*>(call.conv_states.data) + slot * strides[0] + channel * strides[1] + column * strides[2],
       strides[1], strides[2]};
 }
-
-// What a unit keeps for itself. taps[w] is the bias.
-template <class T>
-struct Scratch {
-  alignas(64) float taps[kMostColumns + 2][kChunk];
-  alignas(64) T history[kMostColumns][kChunk];
-  alignas(64) float row[kMostColumns + kRow + kLanes];
-};
 
 // packed[block][pair][32][2] to one float vector a tap, and the bias; first is a multiple of 16.
 template <class T, int W>
@@ -147,205 +118,6 @@ void unpack_taps(const Call& call, int64_t first, int64_t channels, Scratch<T>& 
       else
         for (int64_t i = c; i < channels && i < c + kLanes; ++i) bias[i] = load_one(from + i * stride);
   });
-}
-
-// The two directions of a copy between the state (either dimension dense, or neither) and rows of channels.
-template <class T, int Columns>
-void read_state(Matrix<T> state, int64_t channels, T (*history)[kChunk]) {
-  if (state.channel_stride == 1) {
-    for (int j = 0; j < Columns; ++j) __builtin_memcpy(history[j], state.at(0, j), channels * sizeof(T));
-  } else if (state.column_stride == 1 && state.channel_stride == Columns) {
-    for (int64_t c = 0; c < channels; ++c)
-      for (int j = 0; j < Columns; ++j) history[j][c] = state.data[c * Columns + j];
-  } else {
-#pragma GCC unroll 1
-    for (int j = 0; j < Columns; ++j)
-      for (int64_t c = 0; c < channels; ++c) history[j][c] = *state.at(c, j);
-  }
-}
-
-template <class T, int Columns>
-void write_state(Matrix<T> state, int64_t channels, const T* const* rows) {
-  if (state.channel_stride == 1) {
-    for (int j = 0; j < Columns; ++j) __builtin_memcpy(state.at(0, j), rows[j], channels * sizeof(T));
-  } else if (state.column_stride == 1 && state.channel_stride == Columns) {
-    for (int64_t c = 0; c < channels; ++c)
-      for (int j = 0; j < Columns; ++j) state.data[c * Columns + j] = rows[j][c];
-  } else {
-#pragma GCC unroll 1
-    for (int j = 0; j < Columns; ++j)
-      for (int64_t c = 0; c < channels; ++c) *state.at(c, j) = rows[j][c];
-  }
-}
-
-// The columns in front of the history, which a wider state has: what stands `length` columns further on takes
-// their place, behind the state the tokens. The history itself is still the old one.
-template <class T>
-void shift_front(Matrix<T> state, Matrix<T> x, int64_t front, int64_t columns, int64_t length,
-                 int64_t channels, bool warm) {
-  for (int64_t j = 0; j < front; ++j)
-    for (int64_t c = 0; c < channels; ++c) {
-      const int64_t from = j + length;
-      *state.at(c, j) = from >= columns ? *x.at(c, from - columns) : warm ? *state.at(c, from) : T{};
-    }
-}
-
-// Sixteen channels of R tokens, or the first `lanes` of one; rows[r] is w-1 tokens before output r.
-template <class T, int W, int R>
-KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const Scratch<T>& scratch,
-                              Matrix<T> y, bool silu_activation) {
-  constexpr bool kWhole = R > 1;
-  F32x16 x[R + W - 1], taps[W], sum[R];
-#pragma GCC unroll 8
-  for (int r = 0; r < R + W - 1; ++r) x[r] = kWhole ? load(rows[r] + c) : load(rows[r] + c, lanes);
-#pragma GCC unroll 8
-  for (int j = 0; j < W; ++j) taps[j] = load(scratch.taps[j] + c);
-  const F32x16 bias = load(scratch.taps[W] + c);
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-    sum[r] = bias;
-#pragma GCC unroll 8
-    for (int j = 0; j < W; ++j) sum[r] = fma(taps[j], x[r + j], sum[r]);
-  }
-  if (silu_activation) {
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) sum[r] = silu(sum[r]);
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-    if (kWhole || lanes == kLanes)  // a masked store is slow on some CPUs
-      store(y.at(c, r), sum[r]);
-    else
-      store(y.at(c, r), sum[r], lanes);
-  }
-}
-
-// R tokens; the channels past the last whole vector are left to a call for each token.
-template <class T, int W, int R>
-void convolve_tile(const T* const* rows, int64_t row_stride, int64_t channels, const Scratch<T>& scratch,
-                   Matrix<T> y, bool silu_activation) {
-  int64_t c = 0;
-  if constexpr (R > 1) {
-    const T* last = rows[R + W - 2];
-    // The rows are too far apart for the hardware to see the next ones coming.
-    for (; c + kLanes <= channels; c += kLanes) {
-#pragma GCC unroll 8
-      for (int r = 1; r <= R; ++r) {
-        __builtin_prefetch(last + r * row_stride + c, 0, 3);
-        __builtin_prefetch(y.at(c, R - 1 + r), 1, 3);
-      }
-      convolve_block<T, W, R>(rows, c, kLanes, scratch, y, silu_activation);
-    }
-  }
-  for (int r = 0; r < R; ++r)
-    for (int64_t i = c; i < channels; i += kLanes)
-      convolve_block<T, W, 1>(rows + r, i, lanes_left(channels - i), scratch,
-                              {y.at(0, r), y.channel_stride, y.column_stride}, silu_activation);
-}
-
-template <class T, int W>
-void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, Scratch<T>& scratch,
-                    Matrix<T> state, bool silu_activation) {
-  const auto row = [&](int64_t t) -> const T* { return t < 0 ? scratch.history[t + W - 1] : x.at(0, t); };
-  const T* rows[kTile + W - 1];
-  int64_t t = 0;
-  const auto tiles_of = [&](auto count) {
-    constexpr int kTokens = decltype(count)::value;
-    for (; t + kTokens <= length; t += kTokens) {
-      for (int r = 0; r < kTokens + W - 1; ++r) rows[r] = row(t - (W - 1) + r);
-      convolve_tile<T, W, kTokens>(rows, x.column_stride, channels, scratch,
-                                   {y.at(0, t), y.channel_stride, y.column_stride}, silu_activation);
-    }
-  };
-  tiles_of(std::integral_constant<int, kTile>{});
-  tiles_of(std::integral_constant<int, kTile / 2>{});  // two drafts, or the end of a sequence
-  tiles_of(std::integral_constant<int, 1>{});
-  for (int j = 0; j < W - 1; ++j) rows[j] = row(length - (W - 1) + j);
-  if (state.data) write_state<T, W - 1>(state, channels, rows);
-}
-
-// One token on a state whose channels are dense: read, used and moved up one column in a single pass.
-// Elements move as bits. `next` is the state of the request that comes next: slots are in no order that the
-// hardware could foresee.
-template <class T, int W>
-void dense_step(const T* x, T* y, int64_t channels, const Scratch<T>& scratch, Matrix<T> state,
-                Matrix<T> next, bool silu_activation) {
-  const auto step = [&](int64_t c, int lanes, int64_t nbytes) {
-    for (int j = 0; j < W - 1; ++j) __builtin_prefetch(next.at(c, j), 1, 3);
-    const T* rows[W];
-    for (int j = 0; j < W - 1; ++j) rows[j] = state.at(0, j);
-    rows[W - 1] = x;
-    convolve_block<T, W, 1>(rows, c, lanes, scratch, {y, 1, 0}, silu_activation);
-#pragma GCC unroll 8
-    for (int j = 0; j < W - 1; ++j) __builtin_memcpy(state.at(c, j), rows[j + 1] + c, nbytes);
-  };
-  int64_t c = 0;
-  for (; c + kLanes <= channels; c += kLanes) step(c, kLanes, kLanes * sizeof(T));
-  if (c < channels) step(c, lanes_left(channels - c), (channels - c) * sizeof(T));
-}
-
-// Up to kRow tokens of one channel as floats.
-template <class T>
-void widen(const T* from, int64_t stride, int64_t count, float* to) {
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const int lanes = lanes_left(count - i);
-    if (stride == 1) {
-      store(to + i, load(from + i, lanes), lanes);
-    } else {
-      T gathered[kLanes] = {};
-      for (int n = 0; n < lanes; ++n) gathered[n] = from[(i + n) * stride];
-      store(to + i, load(gathered), lanes);
-    }
-  }
-}
-
-template <class T>
-void one_channel(const T* x, int64_t stride, T* y, int64_t length, int64_t c, int W, Scratch<T>& scratch,
-                 bool silu_activation) {
-  float* row = scratch.row;
-  for (int j = 0; j < W - 1; ++j) row[j] = load_one(&scratch.history[j][c]);
-  for (int64_t t = 0; t < length; t += kRow) {
-    const int64_t count = length - t < kRow ? length - t : kRow;
-    widen(x + t * stride, stride, count, row + W - 1);
-    for (int64_t i = 0; i < count; i += kLanes) {
-      const int lanes = lanes_left(count - i);
-      F32x16 sum = splat(scratch.taps[W][c]);
-      for (int j = 0; j < W; ++j) sum = fma(splat(scratch.taps[j][c]), load(row + i + j, lanes), sum);
-      if (silu_activation) sum = silu(sum);
-      store(y + t + i, sum, lanes);
-    }
-    for (int j = 0; j < W - 1; ++j) row[j] = row[count + j];
-  }
-}
-
-template <class T>
-void any_strides(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, int W, Scratch<T>& scratch,
-                 Matrix<T> state, bool silu_activation) {
-  for (int64_t c = 0; c < channels; ++c)
-    one_channel(x.at(c, 0), x.column_stride, y.at(c, 0), length, c, W, scratch, silu_activation);
-  if (!state.data) return;
-  for (int64_t c = 0; c < channels; ++c) {
-    for (int j = 0; j < W - 1; ++j) {
-      const int64_t t = length - (W - 1) + j;
-      *state.at(c, j) = t < 0 ? scratch.history[t + W - 1][c] : *x.at(c, t);
-    }
-  }
-}
-
-// After drafts: the history but for its oldest column, then every token, so that whatever is accepted of them
-// the next call finds the columns before it.
-template <class T, int W>
-void write_drafts(Matrix<T> state, Matrix<T> x, int64_t length, int64_t channels, const Scratch<T>& scratch) {
-  const bool dense = state.channel_stride == 1 && x.channel_stride == 1;
-  mark(dense ? paths::spec_conv_columns : paths::spec_conv_elements);
-  for (int64_t column = 0; column < W - 2 + length; ++column) {
-    const int64_t t = column - (W - 2), stride = t < 0 ? 1 : x.channel_stride;
-    const T* from = t < 0 ? scratch.history[column + 1] : x.at(0, t);
-    if (dense)
-      __builtin_memcpy(state.at(0, column), from, channels * sizeof(T));
-    else
-      for (int64_t c = 0; c < channels; ++c) *state.at(c, column) = from[c * stride];
-  }
 }
 
 template <class T>

@@ -1,6 +1,8 @@
 // paged_attention: keys in pages, for the prefill engine; and for the engine of decode_attention where no
 // request has more than one row: that one reads a token with all its heads at once, which is twice as fast
 // when reading is all there is.
+#pragma GCC diagnostic ignored "-Wuninitialized"  // gcc 12 warns of its own intrinsics
+
 #include "kernels/paged_attention.h"
 
 #include "attention/decode_run.h"

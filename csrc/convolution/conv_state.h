@@ -1,0 +1,93 @@
+// The state of a causal convolution, which is the w-1 columns before the first token or a wider one: copied to a
+// unit's own buffer before its tokens, written after them.
+#pragma once
+
+#include "core/path.h"
+#include "simd/vec_memory.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+// Channels of a unit: 2 KiB pieces of a row stream, weights (20 KiB) stay in L1.
+constexpr int64_t kChunk = 1024;
+constexpr int64_t kRow = 512;    // tokens of a float row buffer
+constexpr int kMostColumns = 3;  // of history: width 4
+
+KP_PATH(spec_conv_columns);
+KP_PATH(spec_conv_elements);
+
+// A matrix of elements: channels by tokens, or channels by state columns.
+template <class T>
+struct Matrix {
+  T* data;
+  int64_t channel_stride, column_stride;
+  T* at(int64_t c, int64_t t) const { return data + c * channel_stride + t * column_stride; }
+};
+
+// What a unit keeps for itself. taps[w] is the bias.
+template <class T>
+struct Scratch {
+  alignas(64) float taps[kMostColumns + 2][kChunk];
+  alignas(64) T history[kMostColumns][kChunk];
+  alignas(64) float row[kMostColumns + kRow + kLanes];
+};
+
+// The two directions of a copy between the state (either dimension dense, or neither) and rows of channels.
+template <class T, int Columns>
+void read_state(Matrix<T> state, int64_t channels, T (*history)[kChunk]) {
+  if (state.channel_stride == 1) {
+    for (int j = 0; j < Columns; ++j) __builtin_memcpy(history[j], state.at(0, j), channels * sizeof(T));
+  } else if (state.column_stride == 1 && state.channel_stride == Columns) {
+    for (int64_t c = 0; c < channels; ++c)
+      for (int j = 0; j < Columns; ++j) history[j][c] = state.data[c * Columns + j];
+  } else {
+#pragma GCC unroll 1
+    for (int j = 0; j < Columns; ++j)
+      for (int64_t c = 0; c < channels; ++c) history[j][c] = *state.at(c, j);
+  }
+}
+
+template <class T, int Columns>
+void write_state(Matrix<T> state, int64_t channels, const T* const* rows) {
+  if (state.channel_stride == 1) {
+    for (int j = 0; j < Columns; ++j) __builtin_memcpy(state.at(0, j), rows[j], channels * sizeof(T));
+  } else if (state.column_stride == 1 && state.channel_stride == Columns) {
+    for (int64_t c = 0; c < channels; ++c)
+      for (int j = 0; j < Columns; ++j) state.data[c * Columns + j] = rows[j][c];
+  } else {
+#pragma GCC unroll 1
+    for (int j = 0; j < Columns; ++j)
+      for (int64_t c = 0; c < channels; ++c) *state.at(c, j) = rows[j][c];
+  }
+}
+
+// The columns in front of the history, which a wider state has: what stands `length` columns further on takes
+// their place, behind the state the tokens. The history itself is still the old one.
+template <class T>
+void shift_front(Matrix<T> state, Matrix<T> x, int64_t front, int64_t columns, int64_t length,
+                 int64_t channels, bool warm) {
+  for (int64_t j = 0; j < front; ++j)
+    for (int64_t c = 0; c < channels; ++c) {
+      const int64_t from = j + length;
+      *state.at(c, j) = from >= columns ? *x.at(c, from - columns) : warm ? *state.at(c, from) : T{};
+    }
+}
+
+// After drafts: the history but for its oldest column, then every token, so that whatever is accepted of them
+// the next call finds the columns before it.
+template <class T, int W>
+void write_drafts(Matrix<T> state, Matrix<T> x, int64_t length, int64_t channels, const Scratch<T>& scratch) {
+  const bool dense = state.channel_stride == 1 && x.channel_stride == 1;
+  mark(dense ? paths::spec_conv_columns : paths::spec_conv_elements);
+  for (int64_t column = 0; column < W - 2 + length; ++column) {
+    const int64_t t = column - (W - 2), stride = t < 0 ? 1 : x.channel_stride;
+    const T* from = t < 0 ? scratch.history[column + 1] : x.at(0, t);
+    if (dense)
+      __builtin_memcpy(state.at(0, column), from, channels * sizeof(T));
+    else
+      for (int64_t c = 0; c < channels; ++c) *state.at(c, column) = from[c * stride];
+  }
+}
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER

@@ -1,0 +1,161 @@
+// The sums of a causal convolution over one sequence and a chunk of channels:
+// - Channels dense (the usual case): tiles of 4 tokens x 16 channels; each row is loaded once and serves w
+//   outputs.
+// - A single token on a state with dense channels: the same sums, without a copy of the state.
+// - Anything else: one channel after the other, vectors along its tokens, over a float copy of the row.
+// All add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit.
+#pragma once
+
+#include "convolution/conv_state.h"
+#include "simd/vec_math.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+// Tokens: 7 rows in and 4 out, which a 12-way L1 holds at any row stride.
+constexpr int kTile = 4;
+
+// Sixteen channels of R tokens, or the first `lanes` of one; rows[r] is w-1 tokens before output r.
+template <class T, int W, int R>
+KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const Scratch<T>& scratch,
+                              Matrix<T> y, bool silu_activation) {
+  constexpr bool kWhole = R > 1;
+  F32x16 x[R + W - 1], taps[W], sum[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R + W - 1; ++r) x[r] = kWhole ? load(rows[r] + c) : load(rows[r] + c, lanes);
+#pragma GCC unroll 8
+  for (int j = 0; j < W; ++j) taps[j] = load(scratch.taps[j] + c);
+  const F32x16 bias = load(scratch.taps[W] + c);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    sum[r] = bias;
+#pragma GCC unroll 8
+    for (int j = 0; j < W; ++j) sum[r] = fma(taps[j], x[r + j], sum[r]);
+  }
+  if (silu_activation) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) sum[r] = silu(sum[r]);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    if (kWhole || lanes == kLanes)  // a masked store is slow on some CPUs
+      store(y.at(c, r), sum[r]);
+    else
+      store(y.at(c, r), sum[r], lanes);
+  }
+}
+
+// R tokens; the channels past the last whole vector are left to a call for each token.
+template <class T, int W, int R>
+void convolve_tile(const T* const* rows, int64_t row_stride, int64_t channels, const Scratch<T>& scratch,
+                   Matrix<T> y, bool silu_activation) {
+  int64_t c = 0;
+  if constexpr (R > 1) {
+    const T* last = rows[R + W - 2];
+    // The rows are too far apart for the hardware to see the next ones coming.
+    for (; c + kLanes <= channels; c += kLanes) {
+#pragma GCC unroll 8
+      for (int r = 1; r <= R; ++r) {
+        __builtin_prefetch(last + r * row_stride + c, 0, 3);
+        __builtin_prefetch(y.at(c, R - 1 + r), 1, 3);
+      }
+      convolve_block<T, W, R>(rows, c, kLanes, scratch, y, silu_activation);
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int64_t i = c; i < channels; i += kLanes)
+      convolve_block<T, W, 1>(rows + r, i, lanes_left(channels - i), scratch,
+                              {y.at(0, r), y.channel_stride, y.column_stride}, silu_activation);
+}
+
+template <class T, int W>
+void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, Scratch<T>& scratch,
+                    Matrix<T> state, bool silu_activation) {
+  const auto row = [&](int64_t t) -> const T* { return t < 0 ? scratch.history[t + W - 1] : x.at(0, t); };
+  const T* rows[kTile + W - 1];
+  int64_t t = 0;
+  const auto tiles_of = [&](auto count) {
+    constexpr int kTokens = decltype(count)::value;
+    for (; t + kTokens <= length; t += kTokens) {
+      for (int r = 0; r < kTokens + W - 1; ++r) rows[r] = row(t - (W - 1) + r);
+      convolve_tile<T, W, kTokens>(rows, x.column_stride, channels, scratch,
+                                   {y.at(0, t), y.channel_stride, y.column_stride}, silu_activation);
+    }
+  };
+  tiles_of(std::integral_constant<int, kTile>{});
+  tiles_of(std::integral_constant<int, kTile / 2>{});  // two drafts, or the end of a sequence
+  tiles_of(std::integral_constant<int, 1>{});
+  for (int j = 0; j < W - 1; ++j) rows[j] = row(length - (W - 1) + j);
+  if (state.data) write_state<T, W - 1>(state, channels, rows);
+}
+
+// One token on a state whose channels are dense: read, used and moved up one column in a single pass.
+// Elements move as bits. `next` is the state of the request that comes next: slots are in no order that the
+// hardware could foresee.
+template <class T, int W>
+void dense_step(const T* x, T* y, int64_t channels, const Scratch<T>& scratch, Matrix<T> state,
+                Matrix<T> next, bool silu_activation) {
+  const auto step = [&](int64_t c, int lanes, int64_t nbytes) {
+    for (int j = 0; j < W - 1; ++j) __builtin_prefetch(next.at(c, j), 1, 3);
+    const T* rows[W];
+    for (int j = 0; j < W - 1; ++j) rows[j] = state.at(0, j);
+    rows[W - 1] = x;
+    convolve_block<T, W, 1>(rows, c, lanes, scratch, {y, 1, 0}, silu_activation);
+#pragma GCC unroll 8
+    for (int j = 0; j < W - 1; ++j) __builtin_memcpy(state.at(c, j), rows[j + 1] + c, nbytes);
+  };
+  int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes) step(c, kLanes, kLanes * sizeof(T));
+  if (c < channels) step(c, lanes_left(channels - c), (channels - c) * sizeof(T));
+}
+
+// Up to kRow tokens of one channel as floats.
+template <class T>
+void widen(const T* from, int64_t stride, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int lanes = lanes_left(count - i);
+    if (stride == 1) {
+      store(to + i, load(from + i, lanes), lanes);
+    } else {
+      T gathered[kLanes] = {};
+      for (int n = 0; n < lanes; ++n) gathered[n] = from[(i + n) * stride];
+      store(to + i, load(gathered), lanes);
+    }
+  }
+}
+
+template <class T>
+void one_channel(const T* x, int64_t stride, T* y, int64_t length, int64_t c, int W, Scratch<T>& scratch,
+                 bool silu_activation) {
+  float* row = scratch.row;
+  for (int j = 0; j < W - 1; ++j) row[j] = load_one(&scratch.history[j][c]);
+  for (int64_t t = 0; t < length; t += kRow) {
+    const int64_t count = length - t < kRow ? length - t : kRow;
+    widen(x + t * stride, stride, count, row + W - 1);
+    for (int64_t i = 0; i < count; i += kLanes) {
+      const int lanes = lanes_left(count - i);
+      F32x16 sum = splat(scratch.taps[W][c]);
+      for (int j = 0; j < W; ++j) sum = fma(splat(scratch.taps[j][c]), load(row + i + j, lanes), sum);
+      if (silu_activation) sum = silu(sum);
+      store(y + t + i, sum, lanes);
+    }
+    for (int j = 0; j < W - 1; ++j) row[j] = row[count + j];
+  }
+}
+
+template <class T>
+void any_strides(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, int W, Scratch<T>& scratch,
+                 Matrix<T> state, bool silu_activation) {
+  for (int64_t c = 0; c < channels; ++c)
+    one_channel(x.at(c, 0), x.column_stride, y.at(c, 0), length, c, W, scratch, silu_activation);
+  if (!state.data) return;
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int j = 0; j < W - 1; ++j) {
+      const int64_t t = length - (W - 1) + j;
+      *state.at(c, j) = t < 0 ? scratch.history[t + W - 1][c] : *x.at(c, t);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER
