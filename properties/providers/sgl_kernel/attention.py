@@ -1,0 +1,70 @@
+"""Attention, and the store of its keys and values. Limits are those of the operators' own checks and of IntelAMXAttnBackend."""
+
+from torch import Tensor
+
+from kernelpair.providers.provider import Unsupported, adapts, fitted
+from properties.providers.sgl_kernel.calling import call
+from properties.providers.vllm_cpu import attention as _vllm
+from properties.store_cache.cases import StoreCacheCase
+
+
+@adapts("extend_attention", limits=_vllm.extend_attention.limits, fit=_vllm.extend_attention.fit)
+def extend_attention(
+    q: Tensor, k: Tensor | None, v: Tensor | None, out: Tensor, k_cache: Tensor, v_cache: Tensor, req_to_token: Tensor,
+    req_pool_indices: Tensor, seq_lens: Tensor, extend_seq_lens: Tensor, extend_start_loc: Tensor, encoder_lens: Tensor | None,
+    sinks: Tensor | None, sm_scale: float, logit_cap: float = 0.0, sliding_window: int = 0, is_cross_attn: bool = False,
+) -> None:
+    """extend_attention_cpu"""
+    call(
+        "extend_attention_cpu", q_extend=q, k_extend=k, v_extend=v, o_extend=out, k_buffer=k_cache, v_buffer=v_cache,
+        req_to_token=_vllm.named(req_to_token, k_cache, seq_lens, encoder_lens), req_pool_indices=req_pool_indices,
+        seq_lens=seq_lens, extend_seq_lens=extend_seq_lens, extend_start_loc=extend_start_loc,
+        max_len_extend=int(extend_seq_lens.max()) if len(extend_seq_lens) else 0, sm_scale=sm_scale, logit_cap=logit_cap,
+        is_cross_attn=is_cross_attn, sliding_window_size=sliding_window, encoder_lens=encoder_lens, sinks=sinks,
+    )
+
+
+@adapts("decode_attention", limits=_vllm.decode_attention.limits, fit=_vllm.decode_attention.fit)
+def decode_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, out: Tensor, key: Tensor | None, value: Tensor | None, loc: Tensor | None,
+    attn_logits: Tensor, req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor, encoder_lens: Tensor | None,
+    sinks: Tensor | None, sm_scale: float, logit_cap: float = 0.0, sliding_window: int = 0, is_cross_attn: bool = False,
+    pad_slot: int | None = None,
+) -> None:
+    """decode_attention_cpu"""
+    if pad_slot is not None:
+        raise Unsupported("no pads (not offered)")
+    if key is not None and k_cache.data_ptr() == v_cache.data_ptr():
+        value = key[..., : v_cache.shape[2]]
+    call(
+        "decode_attention_cpu", query=q, k_buffer=k_cache, v_buffer=v_cache, output=out, key=key, value=value, loc=loc,
+        attn_logits=attn_logits, req_to_token=_vllm.named(req_to_token, k_cache, seq_lens, encoder_lens),
+        req_pool_indices=req_pool_indices, seq_lens=seq_lens, sm_scale=sm_scale, logit_cap=logit_cap, is_cross_attn=is_cross_attn,
+        sliding_window_size=sliding_window, encoder_lens=encoder_lens, sinks=sinks,
+    )
+
+
+def _fit_store(case: StoreCacheCase) -> StoreCacheCase:
+    whole = {name: kind for name, kind in case.layout.items() if kind == "offset" and name != "indices"}
+    wanted: StoreCacheCase = fitted(
+        case, ["bfloat16", "float16", "uint8"], None, width_v=case.width_k, pads=(), pad_in_range=False, layout=whole
+    )
+    return wanted
+
+
+@adapts(
+    "store_cache",
+    limits={
+        "dtype bfloat16, float16 or uint8 (its dispatch)": lambda case: case.dtype not in ("bfloat16", "float16", "uint8"),
+        "K as wide as V (one row length for both)": lambda case: case.width_k != case.width_v,
+        "rows contiguous over heads and columns, indices contiguous (checked)":
+            lambda case: any(kind != "offset" or name == "indices" for name, kind in case.layout.items()),
+        "no pads (not an argument of it)": lambda case: bool(case.pads),
+    },
+    fit=_fit_store,
+)
+def store_cache(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, indices: Tensor, pad_slot: int | None = None
+) -> None:
+    """store_cache_cpu"""
+    call("store_cache_cpu", k=k, v=v, k_cache=k_cache, v_cache=v_cache, indices=indices, row_dim=None)

@@ -1,0 +1,34 @@
+"""How an operator of whatever version is called: each argument is handed over by its name, and a case that needs one that the
+loaded version lacks is unsupported."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.providers.provider import Unsupported
+
+RENAMED = {"k_cache": "k_buffer", "v_cache": "v_buffer", "v_cahce": "v_buffer", "is_packed": "is_vnni"}
+"""Name of an argument in some versions -> in the others."""
+
+
+def call(name: str, **values: Any) -> Any:
+    """Call an operator by the names of its arguments. Raises Unsupported where this version does not offer what is asked for."""
+    try:
+        operator = getattr(torch.ops.sgl_kernel, name).default
+    except AttributeError:
+        raise Unsupported(f"this version has no {name}") from None
+    given: dict[str, Any] = {}
+    for argument in operator._schema.arguments:
+        known = argument.name if argument.name in values else RENAMED.get(argument.name, argument.name)
+        if known in values:
+            value = values.pop(known)
+            if value is None and "Optional" not in str(argument.type):
+                raise Unsupported(f"this version of {name} needs {argument.name}")
+            given[argument.name] = value
+        elif not argument.has_default_value():
+            raise Unsupported(f"this version of {name} wants an argument {argument.name}, of which this adapter knows nothing")
+    for left, value in values.items():
+        if isinstance(value, Tensor) or value:
+            raise Unsupported(f"this version of {name} has no argument {left}")
+    return operator(**given)
