@@ -21,6 +21,7 @@ from properties.providers.sgl_kernel.layers import (
     packed_linear,
 )
 from properties.providers.sgl_kernel.norms import act_and_mul, rms_norm, rotary_embedding
+from properties.providers.sgl_kernel.quantized import fp8_linear, int8_linear, quantize_rows_int8
 from properties.providers.sgl_kernel.routing import topk_gating
 
 NAME = "sgl_kernel"
@@ -46,6 +47,7 @@ def prepare() -> None:
 
 
 __all__ = [
-    "act_and_mul", "call", "causal_conv1d", "chunk_gated_delta_rule", "decode_attention", "extend_attention",
-    "gated_delta_rule_update", "gdn_gating", "packed_linear", "rms_norm", "rotary_embedding", "store_cache", "topk_gating",
+    "act_and_mul", "call", "causal_conv1d", "chunk_gated_delta_rule", "decode_attention", "extend_attention", "fp8_linear",
+    "gated_delta_rule_update", "gdn_gating", "int8_linear", "packed_linear", "quantize_rows_int8", "rms_norm", "rotary_embedding",
+    "store_cache", "topk_gating",
 ]

@@ -12,12 +12,14 @@ RENAMED = {"k_cache": "k_buffer", "v_cache": "v_buffer", "v_cahce": "v_buffer", 
 """Name of an argument in some versions -> in the others."""
 
 
+def takes(name: str, argument: str) -> bool:
+    """Whether this version's operator has an argument of that name. Raises Unsupported where there is no such operator."""
+    return any(known.name == argument for known in _operator(name)._schema.arguments)
+
+
 def call(name: str, **values: Any) -> Any:
     """Call an operator by the names of its arguments. Raises Unsupported where this version does not offer what is asked for."""
-    try:
-        operator = getattr(torch.ops.sgl_kernel, name).default
-    except AttributeError:
-        raise Unsupported(f"this version has no {name}") from None
+    operator = _operator(name)
     given: dict[str, Any] = {}
     for argument in operator._schema.arguments:
         known = argument.name if argument.name in values else RENAMED.get(argument.name, argument.name)
@@ -32,3 +34,10 @@ def call(name: str, **values: Any) -> Any:
         if isinstance(value, Tensor) or value:
             raise Unsupported(f"this version of {name} has no argument {left}")
     return operator(**given)
+
+
+def _operator(name: str) -> Any:
+    try:
+        return getattr(torch.ops.sgl_kernel, name).default
+    except AttributeError:
+        raise Unsupported(f"this version has no {name}") from None

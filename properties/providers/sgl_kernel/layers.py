@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.providers.provider import Unsupported, adapts, fitted, other_layouts
-from properties.providers.sgl_kernel.calling import call
+from properties.providers.sgl_kernel.calling import call, takes
 from properties.providers.vllm_cpu import layers as _vllm
 from reference.causal_conv1d import causal_conv1d_unpack_weight
 from reference.pack_linear_weight import unpack_linear_weight
@@ -93,8 +93,7 @@ def chunk_gated_delta_rule(
     state[state_indices[~has_initial_state].long()] = 0
     common = {"query": q[None], "key": k[None], "value": v[None], "g": g[None], "beta": beta[None], "output_final_state": True,
               "cu_seqlens": cu_seqlens, "head_first": False, "use_qk_l2norm_in_kernel": use_qk_l2norm, "eps": eps}
-    operator = torch.ops.sgl_kernel.chunk_gated_delta_rule_cpu.default
-    if any(argument.name == "initial_state_indices" for argument in operator._schema.arguments):
+    if takes("chunk_gated_delta_rule_cpu", "initial_state_indices"):
         out, _ = call("chunk_gated_delta_rule_cpu", **common, initial_state=state, initial_state_indices=state_indices)
         return {"out": out[0]}
     slots = state_indices.long()

@@ -1,8 +1,16 @@
-"""A stand-in for SGLang's package: operators with its published schemas, made in Python over our own kernels."""
+"""A stand-in for SGLang's package: operators with its published schemas, made in Python over our own kernels.
+
+FAULTS plants one: the name of an operator -> what becomes of its result.
+"""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-import optimized  # noqa: F401 - loads torch.ops.kernelpair
+import optimized.fp8_linear
+import optimized.int8_linear
+import optimized.quantize_rows_int8
 from reference.causal_conv1d import causal_conv1d_pack_weight
 from reference.pack_linear_weight import pack_linear_weight
 
@@ -24,6 +32,13 @@ SCHEMAS = {
     "Tensor? cache_indices, Tensor? has_initial_state, bool silu_activation, int pad_slot_id, bool is_vnni) -> Tensor",
     "causal_conv1d_update_cpu": "(Tensor x, Tensor(a!) conv_states, Tensor weight, Tensor? bias, bool silu_activation, "
     "Tensor? cache_seqlens, Tensor? conv_state_indices, int pad_slot_id, bool is_vnni) -> Tensor",
+    "per_token_quant_int8_cpu": "(Tensor A) -> (Tensor, Tensor)",
+    "int8_scaled_mm_cpu": "(Tensor mat1, Tensor mat2, Tensor scales1, Tensor scales2, Tensor? bias, ScalarType out_dtype, "
+    "bool is_vnni) -> Tensor",
+    "int8_scaled_mm_with_quant": "(Tensor mat1, Tensor mat2, Tensor scales2, Tensor? bias, ScalarType out_dtype, bool is_vnni) "
+    "-> Tensor",
+    "fp8_scaled_mm_cpu": "(Tensor mat1, Tensor mat2, Tensor scales2, int[] block_size, Tensor? bias, ScalarType out_dtype, "
+    "bool is_vnni) -> Tensor",
     "fused_gdn_gating_cpu": "(Tensor A_log, Tensor a, Tensor b, Tensor dt_bias) -> (Tensor, Tensor)",
     "fused_sigmoid_gating_delta_rule_update_cpu": "(Tensor A_log, Tensor dt_bias, Tensor q, Tensor k, Tensor v, "
     "Tensor a, Tensor b, Tensor(a!) initial_state_source, Tensor initial_state_indices, Tensor cu_seqlens, "
@@ -52,7 +67,8 @@ SCHEMAS = {
     "multimodal_rotary_embedding_cpu": "(Tensor positions, Tensor query, Tensor key, int head_size, Tensor cos_sin_cache, "
     "int[]? mrope_section, bool mrope_interleaved, bool is_neox) -> (Tensor, Tensor)",
 }
-sizes: dict[int, tuple[int, int]] = {}  # a packed weight's address -> N and K, which the operator sees in its own packing
+FAULTS: dict[str, Callable[[Any], Any]] = {}
+sizes: dict[int, tuple[int, ...]] = {}  # a packed weight's address -> its shape, which the operator sees in its own packing
 
 
 def store_cache_cpu(k, v, k_cache, v_cache, indices, row_dim=None):
@@ -80,13 +96,39 @@ def decode_attention_cpu(
 
 
 def convert_weight_packed(weight):
-    packed = pack_linear_weight(weight)
+    """Weights of linear layers in our own packing; others as they are, known by their addresses."""
+    packed = pack_linear_weight(weight) if weight.dtype.is_floating_point and weight.itemsize > 1 else weight.clone()
     sizes[packed.data_ptr()] = tuple(weight.shape)
+    return packed
+
+
+def unpacked(packed):
+    assert packed.shape == sizes[packed.data_ptr()], "is_vnni, and it was never packed"
     return packed
 
 
 def weight_packed_linear(mat1, mat2, bias, is_vnni):
     return OURS.packed_linear(mat1, mat2, *sizes[mat2.data_ptr()], bias)
+
+
+def per_token_quant_int8_cpu(x):
+    q, scale, _ = optimized.quantize_rows_int8.quantize_rows_int8(x)
+    return (q.to(torch.int16) + 128).to(torch.uint8), scale
+
+
+def int8_scaled_mm_cpu(rows, weight, scale, w_scale, bias, out_dtype, is_vnni):
+    q, packed = (rows.to(torch.int16) - 128).to(torch.int8), optimized.int8_linear.PackedInt8Weight.pack(unpacked(weight))
+    return optimized.int8_linear.int8_matmul(q, scale, None, packed, w_scale, bias, out_dtype)
+
+
+def int8_scaled_mm_with_quant(x, weight, w_scale, bias, out_dtype, is_vnni):
+    packed = optimized.int8_linear.PackedInt8Weight.pack(unpacked(weight))
+    return optimized.int8_linear.int8_linear(x, packed, w_scale, bias)
+
+
+def fp8_scaled_mm_cpu(x, weight, scales, block_size, bias, out_dtype, is_vnni):
+    packed = optimized.fp8_linear.PackedFp8Weight.pack(unpacked(weight), scales, tuple(block_size))
+    return optimized.fp8_linear.fp8_linear(x, packed, bias)
 
 
 def causal_conv1d_weight_pack(weight):
@@ -181,6 +223,16 @@ def multimodal_rotary_embedding_cpu(
     return query, key
 
 
+def registered(name: str) -> Callable[..., Any]:
+    """The operator, with the fault that is planted when it is called."""
+
+    def run(*arguments: Any) -> Any:
+        result = globals()[name](*arguments)
+        return FAULTS[name](result) if name in FAULTS else result
+
+    return run
+
+
 for name, schema in SCHEMAS.items():
     LIBRARY.define(name + schema)
-    LIBRARY.impl(name, globals()[name], "CPU")
+    LIBRARY.impl(name, registered(name), "CPU")
