@@ -93,7 +93,7 @@ def int4_linear(
     return call(x.reshape(-1, K), bias).reshape(*x.shape[:-1], N)
 
 
-def _words(values: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
+def words(values: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
     """Words of eight values of four bits along the last dimension."""
     eights = values.to(torch.int64).unflatten(-1, (-1, 8))[..., list(order)]
     return (eights << torch.arange(0, 32, 4)).sum(-1).to(torch.int32)
@@ -105,13 +105,13 @@ def _call(codes: Tensor, scales: Tensor, zeros: Tensor, activation: str) -> Call
     if activation == "int8":
         if K // scales.shape[1] not in EXACT_GROUPS and K // scales.shape[1] % 128:
             raise Unsupported("groups of 32, 64 or a multiple of 128")
-        words = (_words(values.T.contiguous(), AWQ_ORDER) for values in (codes, zeros))
-        weight, points, blocked = OPS.convert_weight_packed_scale_zp(*words, by_group, AWQ)
+        eights = (words(values.T.contiguous(), AWQ_ORDER) for values in (codes, zeros))
+        weight, points, blocked = OPS.convert_weight_packed_scale_zp(*eights, by_group, AWQ)
         return lambda x, bias: OPS.int4_scaled_mm_cpu(x, weight, points, blocked, bias)
     if K // scales.shape[1] % 2:
         raise Unsupported("even groups")
-    sixteens = _words(codes.T.contiguous()).view(K, -1, 2).permute(1, 0, 2).reshape(-1, 2 * K).contiguous()
-    points = None if bool((zeros == 8).all()) else _words(zeros.T.contiguous())
+    sixteens = words(codes.T.contiguous()).view(K, -1, 2).permute(1, 0, 2).reshape(-1, 2 * K).contiguous()
+    points = None if bool((zeros == 8).all()) else words(zeros.T.contiguous())
 
     def product(x: Tensor, bias: Tensor | None) -> Tensor:
         if bias is not None and bias.dtype != x.dtype:

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 import optimized.fp8_linear
+import optimized.int4_linear
 import optimized.int8_linear
 import optimized.quantize_rows_int8
 from reference.causal_conv1d import causal_conv1d_pack_weight
+from reference.int4_codes import int4_from_awq
 from reference.pack_linear_weight import pack_linear_weight
 
 OURS = torch.ops.kernelpair
@@ -39,6 +41,9 @@ SCHEMAS = {
     "-> Tensor",
     "fp8_scaled_mm_cpu": "(Tensor mat1, Tensor mat2, Tensor scales2, int[] block_size, Tensor? bias, ScalarType out_dtype, "
     "bool is_vnni) -> Tensor",
+    "convert_weight_packed_scale_zp": "(Tensor weight, Tensor qzeros, Tensor scales, int quant_method_4bit) "
+    "-> (Tensor, Tensor, Tensor)",
+    "int4_scaled_mm_cpu": "(Tensor x, Tensor w, Tensor w_zeros, Tensor w_scales, Tensor? bias) -> Tensor",
     "fused_gdn_gating_cpu": "(Tensor A_log, Tensor a, Tensor b, Tensor dt_bias) -> (Tensor, Tensor)",
     "fused_sigmoid_gating_delta_rule_update_cpu": "(Tensor A_log, Tensor dt_bias, Tensor q, Tensor k, Tensor v, "
     "Tensor a, Tensor b, Tensor(a!) initial_state_source, Tensor initial_state_indices, Tensor cu_seqlens, "
@@ -129,6 +134,16 @@ def int8_scaled_mm_with_quant(x, weight, w_scale, bias, out_dtype, is_vnni):
 def fp8_scaled_mm_cpu(x, weight, scales, block_size, bias, out_dtype, is_vnni):
     packed = optimized.fp8_linear.PackedFp8Weight.pack(unpacked(weight), scales, tuple(block_size))
     return optimized.fp8_linear.fp8_linear(x, packed, bias)
+
+
+def convert_weight_packed_scale_zp(words, zeros, scales, method):
+    codes, points = int4_from_awq(words, zeros)
+    return codes, points, scales.float().T.contiguous()
+
+
+def int4_scaled_mm_cpu(x, codes, points, scales, bias):
+    packed = optimized.int4_linear.PackedInt4Weight.pack(codes, scales, points, codes.shape[1] // scales.shape[1])
+    return optimized.int4_linear.int4_linear(x, packed, bias, activation="int8")
 
 
 def causal_conv1d_weight_pack(weight):
