@@ -13,6 +13,7 @@ import torch
 
 from properties.providers.sgl_kernel.attention import decode_attention, extend_attention, store_cache
 from properties.providers.sgl_kernel.calling import call
+from properties.providers.sgl_kernel.experts import fused_moe
 from properties.providers.sgl_kernel.four_bits import int4_linear
 from properties.providers.sgl_kernel.layers import (
     causal_conv1d,
@@ -49,6 +50,6 @@ def prepare() -> None:
 
 __all__ = [
     "act_and_mul", "call", "causal_conv1d", "chunk_gated_delta_rule", "decode_attention", "extend_attention", "fp8_linear",
-    "gated_delta_rule_update", "gdn_gating", "int4_linear", "int8_linear", "packed_linear", "quantize_rows_int8", "rms_norm",
-    "rotary_embedding", "store_cache", "topk_gating",
+    "fused_moe", "gated_delta_rule_update", "gdn_gating", "int4_linear", "int8_linear", "packed_linear", "quantize_rows_int8",
+    "rms_norm", "rotary_embedding", "store_cache", "topk_gating",
 ]

@@ -4,17 +4,19 @@ FAULTS plants one: the name of an operator -> what becomes of its result.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 import optimized.fp8_linear
+import optimized.fused_moe
 import optimized.int4_linear
 import optimized.int8_linear
 import optimized.quantize_rows_int8
 from reference.causal_conv1d import causal_conv1d_pack_weight
 from reference.int4_codes import int4_from_awq
-from reference.pack_linear_weight import pack_linear_weight
+from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
 
 OURS = torch.ops.kernelpair
 LIBRARY = torch.library.Library("sgl_kernel", "DEF")
@@ -44,6 +46,12 @@ SCHEMAS = {
     "convert_weight_packed_scale_zp": "(Tensor weight, Tensor qzeros, Tensor scales, int quant_method_4bit) "
     "-> (Tensor, Tensor, Tensor)",
     "int4_scaled_mm_cpu": "(Tensor x, Tensor w, Tensor w_zeros, Tensor w_scales, Tensor? bias) -> Tensor",
+    "fused_experts_cpu": "(Tensor hidden_states, Tensor w1, Tensor w2, Tensor topk_weights, Tensor topk_ids, bool inplace, "
+    "int moe_comp_method, Tensor? w1_scale, Tensor? w2_scale, Tensor? w1_zero, Tensor? w2_zero, int[]? block_size, "
+    "Tensor? w1_bias, Tensor? w2_bias, float? alpha, float? limit, bool is_vnni, str? activation=None) -> Tensor",
+    "shared_expert_cpu": "(Tensor hidden_states, Tensor w1, Tensor w2, Tensor? fused_experts_out, float? routed_scaling_factor, "
+    "bool inplace, bool use_int8_w8a8, bool use_fp8_w8a16, Tensor? w1_scale, Tensor? w2_scale, int[]? block_size, "
+    "bool is_vnni) -> Tensor",
     "fused_gdn_gating_cpu": "(Tensor A_log, Tensor a, Tensor b, Tensor dt_bias) -> (Tensor, Tensor)",
     "fused_sigmoid_gating_delta_rule_update_cpu": "(Tensor A_log, Tensor dt_bias, Tensor q, Tensor k, Tensor v, "
     "Tensor a, Tensor b, Tensor(a!) initial_state_source, Tensor initial_state_indices, Tensor cu_seqlens, "
@@ -102,7 +110,7 @@ def decode_attention_cpu(
 
 def convert_weight_packed(weight):
     """Weights of linear layers in our own packing; others as they are, known by their addresses."""
-    packed = pack_linear_weight(weight) if weight.dtype.is_floating_point and weight.itemsize > 1 else weight.clone()
+    packed = pack_linear_weight(weight) if weight.dim() == 2 and weight.itemsize > 1 else weight.clone()
     sizes[packed.data_ptr()] = tuple(weight.shape)
     return packed
 
@@ -144,6 +152,35 @@ def convert_weight_packed_scale_zp(words, zeros, scales, method):
 def int4_scaled_mm_cpu(x, codes, points, scales, bias):
     packed = optimized.int4_linear.PackedInt4Weight.pack(codes, scales, points, codes.shape[1] // scales.shape[1])
     return optimized.int4_linear.int4_linear(x, packed, bias, activation="int8")
+
+
+def experts(weight, scale, block_size):
+    """Of any kind, in our own packing. Scales of experts that nobody asks for may be NaN."""
+    if weight.dtype == torch.int8:
+        return optimized.fused_moe.PackedInt8Experts.pack(weight, scale)
+    if weight.dtype == torch.float8_e4m3fn:
+        packed = optimized.fused_moe.PackedFp8Experts.pack(weight, scale.nan_to_num(), tuple(block_size))
+        return replace(packed, scales=scale)
+    return optimized.fused_moe.PackedExperts.pack(weight)
+
+
+def fused_experts_cpu(
+    x, w1, w2, weights, ids, inplace, method, s1, s2, zero1, zero2, block_size, b1, b2, alpha, limit, is_vnni, activation=None
+):
+    assert (w1.dtype == torch.int8, w1.dtype == torch.float8_e4m3fn) == (method == 1, method == 2)
+    w13, down = (experts(unpacked(weight), scale, block_size) for weight, scale in ((w1, s1), (w2, s2)))
+    return optimized.fused_moe.fused_moe(x, w13, down, weights, ids, b1, b2)
+
+
+def shared_expert_cpu(x, w1, w2, routed, factor, inplace, int8, fp8, s1, s2, block_size, is_vnni):
+    if w1.dtype.itemsize > 1:
+        gate_up, down = (unpack_linear_weight(weight, *sizes[weight.data_ptr()])[None] for weight in (w1, w2))
+    else:
+        assert (w1.dtype == torch.int8, w1.dtype == torch.float8_e4m3fn) == (int8, fp8)
+        gate_up, down = unpacked(w1)[None], unpacked(w2)[None]
+    s1, s2 = (scale if scale is None else scale[None] for scale in (s1, s2))
+    w13, w2 = experts(gate_up, s1, block_size), experts(down, s2, block_size)
+    return optimized.fused_moe.shared_expert(x, w13, w2, routed, 1.0 if factor is None else factor)
 
 
 def causal_conv1d_weight_pack(weight):
