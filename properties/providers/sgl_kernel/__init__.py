@@ -25,6 +25,7 @@ from properties.providers.sgl_kernel.layers import (
 from properties.providers.sgl_kernel.norms import act_and_mul, rms_norm, rotary_embedding
 from properties.providers.sgl_kernel.quantized import fp8_linear, int8_linear, quantize_rows_int8
 from properties.providers.sgl_kernel.routing import topk_gating
+from properties.providers.sgl_kernel.varlen import flash_attn_varlen
 
 NAME = "sgl_kernel"
 LIBRARY = "KERNELPAIR_SGL_KERNEL"
@@ -49,7 +50,7 @@ def prepare() -> None:
 
 
 __all__ = [
-    "act_and_mul", "call", "causal_conv1d", "chunk_gated_delta_rule", "decode_attention", "extend_attention", "fp8_linear",
-    "fused_moe", "gated_delta_rule_update", "gdn_gating", "int4_linear", "int8_linear", "packed_linear", "quantize_rows_int8",
-    "rms_norm", "rotary_embedding", "store_cache", "topk_gating",
+    "act_and_mul", "call", "causal_conv1d", "chunk_gated_delta_rule", "decode_attention", "extend_attention", "flash_attn_varlen",
+    "fp8_linear", "fused_moe", "gated_delta_rule_update", "gdn_gating", "int4_linear", "int8_linear", "packed_linear",
+    "quantize_rows_int8", "rms_norm", "rotary_embedding", "store_cache", "topk_gating",
 ]

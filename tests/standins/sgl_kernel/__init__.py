@@ -29,6 +29,8 @@ SCHEMAS = {
     "decode_attention_cpu": "(Tensor query, Tensor(b!) k_cache, Tensor(c!) v_cahce, Tensor(a!) output, Tensor? key, "
     "Tensor? value, Tensor? loc, Tensor(d!) attn_logits, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, "
     "float sm_scale, float logit_cap, bool is_cross_attn, int sliding_window_size, Tensor? encoder_lens, Tensor? sinks) -> ()",
+    "flash_attn_varlen_func": "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, "
+    "int max_seqlen_k, bool causal, float sm_scale=-1.0) -> Tensor",
     "convert_weight_packed": "(Tensor weight) -> Tensor",
     "weight_packed_linear": "(Tensor mat1, Tensor mat2, Tensor? bias, bool is_vnni) -> Tensor",
     "causal_conv1d_weight_pack": "(Tensor weight) -> Tensor",
@@ -106,6 +108,12 @@ def decode_attention_cpu(
         q, k_cache, v_cache, out, key, value, loc, logits, table, pool, seq_lens, encoder_lens, sinks, sm_scale, logit_cap,
         sliding_window_size, is_cross_attn,
     )
+
+
+def flash_attn_varlen_func(q, k, v, of_q, of_k, longest_q, longest_k, causal, sm_scale=-1.0):
+    assert [longest_q, longest_k] == [int(offsets.diff().max()) if len(offsets) > 1 else 0 for offsets in (of_q, of_k)]
+    scale = None if sm_scale < 0 else sm_scale
+    return OURS.flash_attn_varlen(q, k, v, of_q, of_k, None, scale, causal, None, "top_left")
 
 
 def convert_weight_packed(weight):
