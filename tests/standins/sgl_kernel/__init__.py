@@ -66,8 +66,10 @@ SCHEMAS = {
     "fused_rmsnorm_gated_cpu": "(Tensor input, Tensor weight, Tensor gate, float eps) -> Tensor",
     "fused_add_rmsnorm_cpu": "(Tensor(a!) input, Tensor(b!) residual, Tensor weight, float eps) -> ()",
     "gemma_fused_add_rmsnorm_cpu": "(Tensor(a!) input, Tensor(b!) residual, Tensor weight, float eps) -> ()",
-    "topk_softmax_cpu": "(Tensor hidden_states, Tensor gating_output, int topk, bool renormalize) -> (Tensor, Tensor)",
-    "topk_sigmoid_cpu": "(Tensor hidden_states, Tensor gating_output, int topk, bool renormalize) -> (Tensor, Tensor)",
+    "topk_softmax_cpu": "(Tensor hidden_states, Tensor gating_output, int topk, bool renormalize, "
+    "Tensor? correction_bias=None) -> (Tensor, Tensor)",
+    "topk_sigmoid_cpu": "(Tensor hidden_states, Tensor gating_output, int topk, bool renormalize, "
+    "Tensor? correction_bias=None) -> (Tensor, Tensor)",
     "grouped_topk_cpu": "(Tensor hidden_states, Tensor gating_output, int topk, bool renormalize, int num_expert_group, "
     "int topk_group, int num_fused_shared_experts, float? routed_scaling_factor, Tensor? num_token_non_padded) "
     "-> (Tensor, Tensor)",
@@ -243,12 +245,12 @@ def gemma_fused_add_rmsnorm_cpu(x, residual, weight, eps):
     x.copy_(OURS.rms_norm(x, weight, eps, residual, None, None, True))
 
 
-def topk_softmax_cpu(hidden, logits, topk, renormalize):
-    return OURS.topk_gating(logits, topk, "softmax", renormalize)
+def topk_softmax_cpu(hidden, logits, topk, renormalize, bias=None):
+    return OURS.topk_gating(logits, topk, "softmax", renormalize, bias)
 
 
-def topk_sigmoid_cpu(hidden, logits, topk, renormalize):
-    return OURS.topk_gating(logits, topk, "sigmoid", renormalize)
+def topk_sigmoid_cpu(hidden, logits, topk, renormalize, bias=None):
+    return OURS.topk_gating(logits, topk, "sigmoid", renormalize, bias)
 
 
 def grouped_topk_cpu(hidden, logits, topk, renormalize, groups, kept, shared, scale, tokens):
@@ -256,7 +258,7 @@ def grouped_topk_cpu(hidden, logits, topk, renormalize, groups, kept, shared, sc
 
 
 def biased_grouped_topk_cpu(hidden, logits, bias, topk, renormalize, groups, kept, shared, scale, tokens):
-    return OURS.topk_gating(logits, topk, "sigmoid", renormalize, bias, groups, kept)
+    return OURS.topk_gating(logits, topk, "sigmoid", renormalize, bias, groups, kept, 1.0 if scale is None else scale)
 
 
 def silu_and_mul_cpu(x):
