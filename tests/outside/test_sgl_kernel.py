@@ -1,13 +1,25 @@
 """The sgl_kernel provider, on a stand-in package that has the published schemas over our own kernels."""
 
+import importlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from kernelpair.cli import main
+from kernelpair.contract.case import Case, to_line
 from kernelpair.providers.provider import Unsupported, provider
+from properties.flash_attn_varlen.cases import INDICES, VarlenCase
+from properties.fp8_linear.cases import Fp8LinearCase
+from properties.fused_moe.cases import MoeCase
+from properties.int4_linear.cases import Int4Case
+from properties.int8_linear.cases import Int8Case
+from properties.quantize_rows_int8.cases import QuantizeCase
+from properties.topk_gating.cases import TopkCase
 
 STANDINS = Path(__file__).parents[1] / "standins"
 PAIRS = sorted(provider("sgl_kernel").adapters)
@@ -29,6 +41,62 @@ def test_every_kernel_of_the_stand_in_passes(monkeypatch: pytest.MonkeyPatch, tm
     results = {result["pair"]: result for result in json.loads(Path("r.json").read_text())["results"]}
     assert set(results) == set(PAIRS)
     assert all(result["verdict"] == "pass" and result["cases"] >= 10 for result in results.values()), results
+
+
+def scaled(result: Tensor) -> Tensor:
+    return result * 1.02
+
+
+def without_the_last_column(result: Tensor) -> Tensor:
+    result[..., -1:] = 0
+    return result
+
+
+def row_before(result: Tensor) -> Tensor:
+    return result.roll(1, 0)
+
+
+def one_code_more(result: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    q, scale = result
+    q[..., -1:] += 1
+    return q, scale
+
+
+def weights_of_a_neighbour(result: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return result[0].roll(1, -1), result[1]
+
+
+BF16: dict[str, Any] = {"dtype": "bfloat16"}
+TOKENS: dict[str, Any] = {**BF16, "tokens": 3, "D": 32, "I": 32}
+BIASED: dict[str, Any] = {"bias": "float32", "scoring": "sigmoid"}
+FAULTS: list[tuple[str, Case, str, Callable[[Any], Any]]] = [
+    ("quantize_rows_int8", QuantizeCase(**BF16, rows=3, width=64), "per_token_quant_int8_cpu", one_code_more),
+    ("int8_linear", Int8Case(**BF16, outer=(4,), N=64, K=64), "int8_scaled_mm_with_quant", scaled),
+    ("int8_linear", Int8Case(**BF16, form="matmul", outer=(4,), N=64, K=64), "int8_scaled_mm_cpu", row_before),
+    ("fp8_linear", Fp8LinearCase(**BF16, outer=(4,), N=64, K=256, block="128x128"), "fp8_scaled_mm_cpu", without_the_last_column),
+    ("int4_linear", Int4Case(**BF16, outer=(4,), N=64, K=128, group=64, activation="int8", points="nibble", scale="bfloat16"),
+     "int4_scaled_mm_cpu", scaled),
+    ("fused_moe", MoeCase(**TOKENS, experts=2, topk=2, int32=("topk_ids",)), "fused_experts_cpu", row_before),
+    ("fused_moe", MoeCase(**TOKENS, experts=2, int8=True, int32=("topk_ids",)), "fused_experts_cpu", without_the_last_column),
+    ("fused_moe", MoeCase(**TOKENS, form="shared", block="128x128", routed=True), "shared_expert_cpu", without_the_last_column),
+    ("flash_attn_varlen", VarlenCase(**BF16, rows=(5,), lens=(5,), width=32, width_v=32, causal="all", int32=INDICES),
+     "flash_attn_varlen_func", scaled),
+    ("topk_gating", TopkCase(**BF16, **BIASED, tokens=3, experts=16, topk=4), "topk_sigmoid_cpu", weights_of_a_neighbour),
+    ("topk_gating", TopkCase(**BF16, **BIASED, tokens=3, experts=128, groups=8, kept=4, topk=8, scaling=2.5),
+     "biased_grouped_topk_cpu", weights_of_a_neighbour),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pair", "case", "operator", "fault"), FAULTS)
+def test_a_fault_of_the_stand_in_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pair: str, case: Case, operator: str, fault: Callable[[Any], Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(STANDINS))
+    replay = ["replay", to_line(pair, 1, case), "--provider", "sgl_kernel", "--in-process"]
+    assert main(replay) == 0
+    monkeypatch.setitem(importlib.import_module("sgl_kernel").FAULTS, operator, fault)
+    assert main(replay) == 1
 
 
 def test_what_a_version_lacks_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
