@@ -1,0 +1,141 @@
+"""oneDNN on packed weights, through the operators that torch's own compiler calls; nothing to install.
+
+Limits are what the operators check, and what oneDNN documents. Of the primitives that torch holds, those for linear layers do the
+work of a contract: floats, and bytes with one scale for each output.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
+from properties.int8_linear import cases as int8
+from properties.packed_linear import cases as linear
+from properties.providers.quantized_rows import quantized_rows
+from reference.pack_int8_weight import unpack_int8_weight
+from reference.pack_linear_weight import unpack_linear_weight
+
+NAME = "onednn"
+OPS, QUANTIZED = torch.ops.mkldnn, torch.ops.onednn
+LINEAR_LAYOUTS = linear.LAYOUTS | {"bias": ("offset",)}
+BYTE_LAYOUTS = int8.LAYOUTS | {"w_scale": ("offset",)}
+NO_VNNI = "a CPU without VNNI (oneDNN documents that sums of two products saturate there)"
+NO_POINTS = "symmetric rows (the operator has one zero point for all of them)"
+
+
+def version() -> str:
+    """Of the oneDNN that torch was built with."""
+    found = re.search(r"(?:MKL-DNN|oneDNN) v([\d.]+)", torch.__config__.show())
+    return found[1] if found else ""
+
+
+def missing() -> str:
+    """Why these kernels cannot be put on trial here."""
+    return "" if torch.backends.mkldnn.is_available() else "this torch was built without oneDNN (mkldnn)"
+
+
+def _dtypes() -> list[str]:
+    """What oneDNN multiplies on this CPU, by its own word."""
+    known = {"float32": True, "bfloat16": OPS._is_mkldnn_bf16_supported(), "float16": OPS._is_mkldnn_fp16_supported()}
+    return [dtype for dtype, runs in known.items() if runs]
+
+
+def _fit_linear(case: linear.LinearCase) -> linear.LinearCase:
+    wanted: linear.LinearCase = fitted(case, _dtypes(), LINEAR_LAYOUTS)
+    return replace(wanted, bias=case.bias if case.bias in ("", "float32") else wanted.dtype)
+
+
+@adapts(
+    "packed_linear",
+    limits={
+        "dtype float32, and 16 bits where the CPU has instructions for them (checked)": lambda case: case.dtype not in _dtypes(),
+        "bias float32 or of x's dtype (there is no other primitive)": lambda case: case.bias not in ("", "float32", case.dtype),
+        "the bias is contiguous (so does the compiler hold it)": other_layouts(LINEAR_LAYOUTS),
+    },
+    fit=_fit_linear,
+    timed=lambda given: timed_linear(given),
+)
+def packed_linear(x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor | None = None) -> Tensor:
+    """mkldnn::_linear_pointwise behind mkldnn::_reorder_linear_weight"""
+    if bias is not None and bias.dtype not in (x.dtype, torch.float32):
+        raise Unsupported("bias float32 or of x's dtype")
+    packed = _packed(unpack_linear_weight(packed_weight, N, K), prod(x.shape[:-1]))
+    return _linear(x.reshape(-1, K), packed, bias).reshape(*x.shape[:-1], N)
+
+
+def _packed(weight: Tensor, rows: int) -> Tensor:
+    """In the blocks that oneDNN chooses for so many rows."""
+    packed: Tensor = OPS._reorder_linear_weight(weight.contiguous(), rows or None)
+    return packed
+
+
+def _linear(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    out: Tensor = OPS._linear_pointwise(x, packed, bias, "none", [], "")
+    return out
+
+
+def timed_linear(given: Mapping[str, Any]) -> Calls:
+    """The product alone, with the weight in the blocks for the row's own number of rows."""
+    x, bias = given["x"], given["bias"]
+    if str(x.dtype).removeprefix("torch.") not in _dtypes():
+        raise Unsupported(f"no instructions for {str(x.dtype).removeprefix('torch.')} on this CPU")
+    packed = _packed(unpack_linear_weight(given["packed_weight"], given["N"], given["K"]), len(x))
+    return {"linear_pointwise": lambda: _linear(x, packed, bias)}
+
+
+def _fit_bytes(case: int8.Int8Case) -> int8.Int8Case:
+    wanted: int8.Int8Case = fitted(case, (), BYTE_LAYOUTS, symmetric=True)
+    return wanted
+
+
+@adapts(
+    "int8_linear",
+    limits={
+        NO_VNNI: lambda case: not torch.cpu._is_vnni_supported(),
+        NO_POINTS: lambda case: not case.symmetric,
+        "the outputs' scales are contiguous (so does the compiler hold them)": other_layouts(BYTE_LAYOUTS),
+    },
+    fit=_fit_bytes,
+    timed=lambda given: timed_bytes(given),
+)
+def int8_linear(
+    form: str, data: Tensor, sums: Tensor, N: int, K: int, w_scale: Tensor, bias: Tensor | None = None, x: Tensor | None = None,
+    symmetric: bool = True, q: Tensor | None = None, scale: Tensor | None = None, azp: Tensor | None = None, out_dtype: str = "",
+) -> Tensor:
+    """onednn::qlinear_pointwise behind onednn::qlinear_prepack; torch quantizes the rows, and applies their scales and the bias
+
+    The operator has one scale for all rows, and one for each output.
+    """
+    if azp is not None or not symmetric:
+        raise Unsupported(NO_POINTS)
+    packed, points = QUANTIZED.qlinear_prepack(unpack_int8_weight(data, N, K), None), torch.zeros(N, dtype=torch.int32)
+    if form == "linear":
+        assert x is not None
+        rows, scales = quantized_rows(x.reshape(-1, K))
+        return _product(rows, scales, packed, w_scale, points, bias, x.dtype).reshape(*x.shape[:-1], N)
+    assert q is not None and scale is not None
+    return _product(q, scale[:, None], packed, w_scale, points, bias, getattr(torch, out_dtype))
+
+
+def _product(
+    q: Tensor, scale: Tensor, packed: Tensor, w_scale: Tensor, points: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """q [M, K] and scale [M, 1]. The sums times w_scale come in float32."""
+    out: Tensor = QUANTIZED.qlinear_pointwise(q, 1.0, 0, packed, w_scale, points, None, 1.0, 0, torch.float32, "none", [], "")
+    out = out.mul_(scale)
+    return (out if bias is None else out.add_(bias)).to(dtype)
+
+
+def timed_bytes(given: Mapping[str, Any]) -> Calls:
+    """The rows quantized, the product, and their scales; the weight is packed once."""
+    x, w_scale, bias = given["x"], given["w_scale"], given["bias"]
+    if not torch.cpu._is_vnni_supported():
+        raise Unsupported(NO_VNNI)
+    packed = QUANTIZED.qlinear_prepack(unpack_int8_weight(given["data"], given["N"], given["K"]), None)
+    points = torch.zeros(given["N"], dtype=torch.int32)
+    return {"qlinear_pointwise": lambda: _product(*quantized_rows(x), packed, w_scale, points, bias, x.dtype)}

@@ -1,0 +1,91 @@
+"""The providers that stand for peers of the contest: what they say of themselves holds, and what is timed is what is tried."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import properties
+from kernelpair.providers.provider import Provider, Unsupported, provider, ready
+from kernelpair.timing.cases import row_of
+from kernelpair.timing.peers import arguments_of
+from properties.providers.quantized_rows import quantized_rows
+from reference.quantize_rows_int8 import quantize_rows_int8
+from tests.command_line import kernelpair
+
+PEERS = ("onednn",)
+ADAPTED = [(name, pair) for name in PEERS for pair in sorted(provider(name).adapters)]
+
+
+def usable(name: str) -> Provider:
+    """The provider; the test is skipped, with the provider's reason, where this machine lacks it."""
+    found = provider(name)
+    if ready(found):
+        pytest.skip(ready(found))
+    return found
+
+
+@pytest.mark.parametrize(("name", "pair"), ADAPTED)
+def test_a_peer_passes_within_its_limits(name: str, pair: str) -> None:
+    usable(name)
+    assert kernelpair("check", pair, "--provider", name, "--examples", "60", "--seed", "4") == 0
+
+
+@pytest.mark.parametrize(("name", "pair"), ADAPTED)
+def test_what_is_timed_is_what_is_tried(name: str, pair: str) -> None:
+    """On the pair's own case each way gives the adapter's bits. Arguments are made anew for each, for calls may change them."""
+    found, judged = usable(name), properties.pairs()[pair]
+    found.load()
+    case, adapter = row_of(judged, found.adapter(pair).fit(judged.bench.case)), found.adapter(pair)
+    given = arguments_of(case)
+    out = adapter.call(**given)
+    for way in adapter.timed(arguments_of(case)):
+        again = arguments_of(case)
+        assert same(adapter.timed(again)[way](), out) and same(again, given), way
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two results, or all arguments of two calls, have the same bits."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return all(same(value, other[name]) for name, value in one.items())
+    if isinstance(one, (tuple, list)):
+        return all(map(same, one, other))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_the_version_is_known_where_a_peer_can_be_used(name: str) -> None:
+    assert re.fullmatch(r"\d+(\.\d+)+\S*", usable(name).module.version())
+
+
+# --- onednn ---
+
+
+def test_onednn_refuses_what_the_cpu_has_no_instructions_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both where a case is judged and where a row is timed."""
+    found, pairs = usable("onednn"), properties.pairs()
+    monkeypatch.setattr(found.module, "_dtypes", lambda: ["float32"])
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    for pair in ("packed_linear", "int8_linear"):
+        case, adapter = pairs[pair].bench.case, found.adapter(pair)
+        assert any(outside(case) for outside in adapter.limits.values())
+        with pytest.raises(Unsupported, match=r"instructions for bfloat16|without VNNI"):
+            adapter.timed(arguments_of(row_of(pairs[pair], case)))
+    single = replace(pairs["packed_linear"].bench.case, dtype="float32")
+    assert not any(outside(single) for outside in found.adapter("packed_linear").limits.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_quantized_by_torch_have_the_bits_of_the_contract(dtype: torch.dtype) -> None:
+    x = torch.randn(97, 130, generator=torch.Generator().manual_seed(1)).to(dtype)
+    x[3], x[4] = 0.0, x[4] * 1e-8
+    q, scale = quantized_rows(x)
+    expected, scales, _ = quantize_rows_int8(x)
+    assert torch.equal(q, expected) and torch.equal(scale[:, 0], scales)
+    x[5, 7], x[6, 1] = torch.nan, torch.inf
+    _, scale = quantized_rows(x)
+    assert scale[5].isnan() and not scale[6].isfinite() and scale[7].isfinite()
