@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--against", "nobody"), "--against: unknown peer 'nobody'; known are torch, onednn, sgl_kernel, "),
+        (("--against", "nobody"), "--against: unknown peer 'nobody'; known are torch, onednn, onnxruntime, "),
         (("--against", "torch,nobody"), "--against: unknown peer 'nobody'"),
         (("--against", "absent.py"), "there is no provider file absent.py"),
         (("--against", " , "), "--against: name at least one peer"),

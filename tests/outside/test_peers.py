@@ -15,7 +15,7 @@ from properties.providers.quantized_rows import quantized_rows
 from reference.quantize_rows_int8 import quantize_rows_int8
 from tests.command_line import kernelpair
 
-PEERS = ("onednn", "zentorch")
+PEERS = ("onednn", "onnxruntime", "zentorch")
 FAILING = {("zentorch", "int8_linear"), ("zentorch", "int4_linear")}  # see docs/findings
 ADAPTED = [(name, pair) for name in PEERS for pair in sorted(provider(name).adapters)]
 
@@ -61,6 +61,40 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize("name", PEERS)
 def test_the_version_is_known_where_a_peer_can_be_used(name: str) -> None:
     assert re.fullmatch(r"\d+(\.\d+)+\S*", usable(name).module.version())
+
+
+# --- onnxruntime ---
+
+
+def test_onnxruntime_names_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = provider("onnxruntime").module
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    assert module.missing() == "not installed: onnxruntime, onnx; make peers"
+
+
+def test_onnxruntime_has_a_session_for_each_number_of_threads() -> None:
+    usable("onnxruntime")
+    from properties.providers.onnxruntime import Model
+
+    weight = torch.eye(8)
+    model = Model("MatMul", {"x": torch.float32}, {"out": torch.float32}, ("x", "w"), {"w": weight})
+    x, out, threads = torch.arange(16.0).view(2, 8), torch.zeros(2, 8), torch.get_num_threads()
+    try:
+        for number in (1, 2, 1):
+            torch.set_num_threads(number)
+            model({"x": x}, {"out": out.zero_()})
+            assert torch.equal(out, x)
+    finally:
+        torch.set_num_threads(threads)
+    assert sorted(model.sessions) == [1, 2]
+
+
+def test_onnxruntime_refuses_rows_of_bfloat16() -> None:
+    found = usable("onnxruntime")
+    for pair in ("packed_linear", "int4_linear"):
+        judged = properties.pairs()[pair]
+        with pytest.raises(Unsupported, match="no kernel for bfloat16"):
+            found.adapter(pair).timed(arguments_of(row_of(judged, judged.bench.case)))
 
 
 # --- zentorch ---

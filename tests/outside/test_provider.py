@@ -82,7 +82,7 @@ def test_wrong_usage_is_2(capsys: Capture) -> None:
     odd = written(GOOD.replace('"store_cache"', '"stoer_cache"'), "odd.py")
     absent = written(GOOD + "\ndef missing():\n    return 'this CPU lacks magic'\n", "absent.py")
     for arguments, says in (
-        (("--provider", "nobody"), "unknown provider 'nobody'; known are onednn, sgl_kernel, vllm_cpu, zentorch, or give a file .py"),
+        (("--provider", "nobody"), "unknown provider 'nobody'; known are onednn, onnxruntime, sgl_kernel, vllm_cpu, "),
         (("--provider", "nobody.py"), "there is no provider file nobody.py"),
         (("--provider", odd), "adapts 'stoer_cache', which is no pair"),
         (("--provider", absent), "cannot be used here: this CPU lacks magic"),
@@ -94,7 +94,7 @@ def test_wrong_usage_is_2(capsys: Capture) -> None:
 
 
 def test_our_own_providers_are_installed_and_adapt_pairs_only() -> None:
-    assert set(known()) == {"onednn", "sgl_kernel", "vllm_cpu", "zentorch"}
+    assert set(known()) == {"onednn", "onnxruntime", "sgl_kernel", "vllm_cpu", "zentorch"}
     for name in known():
         found: Provider = provider(name)
         assert found.adapters and found.about
