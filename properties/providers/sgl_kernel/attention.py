@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from kernelpair.providers.provider import Unsupported, adapts, fitted
+from kernelpair.call.layout import FAR
+from kernelpair.providers.provider import Unsupported, adapts, fitted, other_layouts
 from properties.providers.sgl_kernel.calling import call
 from properties.providers.vllm_cpu import attention as _vllm
 from properties.store_cache.cases import StoreCacheCase
@@ -44,10 +45,18 @@ def decode_attention(
     )
 
 
+ROWS_APART = {"k": ("offset", "expanded"), "v": ("offset", "expanded"), "k_cache": ("offset", FAR), "v_cache": ("offset", FAR)}
+
+
+def _heads_apart(case: StoreCacheCase) -> bool:
+    """Whether the strides of heads differ from their size; of one head any stride is legal here, and checked there."""
+    return other_layouts(ROWS_APART)(case) or (case.heads == 1 and FAR in case.layout.values())
+
+
 def _fit_store(case: StoreCacheCase) -> StoreCacheCase:
-    whole = {name: kind for name, kind in case.layout.items() if kind == "offset" and name != "indices"}
+    layouts = ROWS_APART if case.heads != 1 else {name: kinds[:1] for name, kinds in ROWS_APART.items()}
     wanted: StoreCacheCase = fitted(
-        case, ["bfloat16", "float16", "uint8"], None, width_v=case.width_k, pads=(), pad_in_range=False, layout=whole
+        case, ["bfloat16", "float16", "uint8"], layouts, width_v=case.width_k, pads=(), pad_in_range=False
     )
     return wanted
 
@@ -57,8 +66,7 @@ def _fit_store(case: StoreCacheCase) -> StoreCacheCase:
     limits={
         "dtype bfloat16, float16 or uint8 (its dispatch)": lambda case: case.dtype not in ("bfloat16", "float16", "uint8"),
         "K as wide as V (one row length for both)": lambda case: case.width_k != case.width_v,
-        "rows contiguous over heads and columns, indices contiguous (checked)":
-            lambda case: any(kind != "offset" or name == "indices" for name, kind in case.layout.items()),
+        "rows anywhere, contiguous over heads and columns; indices contiguous (checked)": _heads_apart,
         "no pads (not an argument of it)": lambda case: bool(case.pads),
     },
     fit=_fit_store,
