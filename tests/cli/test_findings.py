@@ -58,7 +58,7 @@ def test_our_pages_are_whole(path: Path) -> None:
         assert finding.cases and all(any(f'"pair":"{name}"' in case for name in pairs) for case, _ in finding.cases)
 
 
-@pytest.mark.parametrize("name", ["VC-02", "VC-11", "VC-13"])  # a crash, a wrong value, NaN; `make findings` runs them all
+@pytest.mark.parametrize("name", ["VC-02", "VC-11", "VC-13", "ZT-01"])  # a crash, values, NaN; `make findings` runs them all
 def test_findings_are_reproduced_where_the_wheel_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = next(finding for path in PAGES for finding in read_page(path) if finding.id == name)
     if ready(provider(found.provider)):
