@@ -49,7 +49,7 @@ def missing() -> str:
 
 
 @dataclass
-class Model:
+class OneOperator:
     """One operator whose other inputs are constants; a session for each number of threads, made when it is first needed."""
 
     operator: str
@@ -144,11 +144,11 @@ def packed_linear(x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor
 
 def _linear_call(packed_weight: Tensor, N: int, K: int) -> Callable[[Tensor], Tensor]:
     weight = unpack_linear_weight(packed_weight, N, K).T
-    model = Model("MatMul", {"x": weight.dtype}, {"out": weight.dtype}, ("x", "w"), {"w": weight})
+    model = OneOperator("MatMul", {"x": weight.dtype}, {"out": weight.dtype}, ("x", "w"), {"w": weight})
     return lambda x: _filled(model, {"x": x}, x.new_empty(len(x), N))
 
 
-def _filled(model: Model, given: Mapping[str, Tensor], out: Tensor) -> Tensor:
+def _filled(model: OneOperator, given: Mapping[str, Tensor], out: Tensor) -> Tensor:
     model(given, {"out": out})
     return out
 
@@ -197,7 +197,7 @@ def int8_linear(
 
 def _bytes_call(data: Tensor, N: int, K: int, w_scale: Tensor) -> Callable[..., Tensor]:
     weight = unpack_int8_weight(data, N, K).T
-    model = Model("MatMulInteger", {"q": torch.int8}, {"out": torch.int32}, ("q", "w"), {"w": weight})
+    model = OneOperator("MatMulInteger", {"q": torch.int8}, {"out": torch.int32}, ("q", "w"), {"w": weight})
 
     def call(q: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         out = _filled(model, {"q": q}, torch.empty(len(q), N, dtype=torch.int32)).mul(scale).mul_(w_scale)
@@ -256,7 +256,7 @@ def _nibbles_call(dtype: torch.dtype, codes: Tensor, scales: Tensor, zeros: Tens
         raise Unsupported("no kernel for bfloat16 on the CPU; zero points of four bits")
     constants = {"w": _pairs(codes).view(N, groups, -1), "s": scales.to(dtype).flatten(), "z": _pairs(zeros).flatten()}
     attributes = {"K": K, "N": N, "bits": 4, "block_size": K // groups}
-    model = Model("MatMulNBits", {"x": dtype}, {"out": dtype}, ("x", "w", "s", "z"), constants, attributes, CONTRIB)
+    model = OneOperator("MatMulNBits", {"x": dtype}, {"out": dtype}, ("x", "w", "s", "z"), constants, attributes, CONTRIB)
     return lambda x: _filled(model, {"x": x}, x.new_empty(len(x), N))
 
 
@@ -312,9 +312,9 @@ def _norm_call(weight: Tensor, eps: float, skip: bool) -> Callable[[Tensor, Tens
     dtype, constants = weight.dtype, {"w": weight}
     if not skip:
         named = {"epsilon": eps, "axis": -1}
-        plain = Model("SimplifiedLayerNormalization", {"x": dtype}, {"out": dtype}, ("x", "w"), constants, named)
+        plain = OneOperator("SimplifiedLayerNormalization", {"x": dtype}, {"out": dtype}, ("x", "w"), constants, named)
         return lambda x, _: _filled(plain, {"x": x.view(-1, x.shape[-1])}, x.new_empty(x.shape).view(-1, x.shape[-1])).view_as(x)
-    both = Model(
+    both = OneOperator(
         "SkipSimplifiedLayerNormalization", {"x": dtype, "r": dtype}, {"out": dtype, "sum": dtype}, ("x", "r", "w"), constants,
         {"epsilon": eps}, CONTRIB, ("out", "", "", "sum"),
     )

@@ -29,6 +29,7 @@ MAY_IMPORT = {  # beside the standard library
     "kernelpair.timing": {"torch", "numpy", "pydantic", "rich", "matplotlib", "kernelpair"},
     "kernelpair.pytest_plugin": {"torch", "pytest", "kernelpair"},
     "properties": {"torch", "numpy", "hypothesis", "pydantic", "kernelpair", "serving", "reference", "optimized", "properties"},
+    "properties.providers.onnxruntime": {"torch", "kernelpair", "reference", "properties", "onnx", "onnxruntime"},
 }
 OPTIONAL = ("jinja2", "matplotlib", "PIL", "ray", "redis", "shtab")  # of an extra: imported where they are used, and nowhere else
 HYPOTHESIS = (

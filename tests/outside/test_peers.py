@@ -74,10 +74,10 @@ def test_onnxruntime_names_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_onnxruntime_has_a_session_for_each_number_of_threads() -> None:
     usable("onnxruntime")
-    from properties.providers.onnxruntime import Model
+    from properties.providers.onnxruntime import OneOperator
 
     weight = torch.eye(8)
-    model = Model("MatMul", {"x": torch.float32}, {"out": torch.float32}, ("x", "w"), {"w": weight})
+    model = OneOperator("MatMul", {"x": torch.float32}, {"out": torch.float32}, ("x", "w"), {"w": weight})
     x, out, threads = torch.arange(16.0).view(2, 8), torch.zeros(2, 8), torch.get_num_threads()
     try:
         for number in (1, 2, 1):
