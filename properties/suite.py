@@ -35,7 +35,8 @@ ON_TRIAL = {
 }
 SPEED_PAGE = SpeedPage(
     title="# Speed",
-    command="kernelpair bench --against vllm_cpu,torch --one-thread --series --errors --json speed.json",
+    command="kernelpair bench --against torch,onednn,onnxruntime,vllm_cpu,zentorch --one-thread --series --errors "
+    "--json speed.json",
     remake="kernelpair speed speed.json docs/speed",
     series={
         "decode": "decode_attention over the length: 32 heads over 8, D 128, one request",
