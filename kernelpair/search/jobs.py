@@ -24,7 +24,7 @@ from kernelpair.suite import Resolve
 from kernelpair.trial.check import Journal, read_case
 
 PROGRESS_SECONDS = 0.2
-LEAST_SECONDS = 0.5  # of a job that is handed out when the time of all is used up: none goes untested
+LEAST_SECONDS = 0.1  # of a job that is handed out when the time of all is used up: none goes untested
 LOOK_SECONDS = 0.1  # between looks whether the run is to end
 INTERRUPT_SECONDS = 0.4  # after which a judging process that was asked to stop is interrupted, and every so often again
 STOP_SECONDS = 1.2  # after which it is left alone; a run ends within 2 s
