@@ -5,7 +5,7 @@ work of a contract: floats, and bytes with one scale for each output.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
 from properties.int8_linear import cases as int8
 from properties.packed_linear import cases as linear
-from properties.providers.quantized_rows import quantized_rows
+from properties.providers.quantized_rows import in_either_form, unsigned
 from reference.pack_int8_weight import unpack_int8_weight
 from reference.pack_linear_weight import unpack_linear_weight
 
@@ -103,45 +103,38 @@ def _fit_bytes(case: int8.Int8Case) -> int8.Int8Case:
     fit=_fit_bytes,
     timed=lambda given: timed_bytes(given),
 )
-def int8_linear(
-    form: str, data: Tensor, sums: Tensor, N: int, K: int, w_scale: Tensor, bias: Tensor | None = None, x: Tensor | None = None,
-    symmetric: bool = True, q: Tensor | None = None, scale: Tensor | None = None, azp: Tensor | None = None, out_dtype: str = "",
-) -> Tensor:
+def int8_linear(**given: Any) -> Tensor:
     """onednn::qlinear_pointwise behind onednn::qlinear_prepack; torch quantizes the rows, and applies their scales and the bias
 
     The operator has one scale for all rows, and one for each output.
     """
-    if azp is not None or not symmetric:
+    if given.get("azp") is not None or not given.get("symmetric", True):
         raise Unsupported(NO_POINTS)
-    packed, points = QUANTIZED.qlinear_prepack(unpack_int8_weight(data, N, K), None), torch.zeros(N, dtype=torch.int32)
-    if form == "linear":
-        assert x is not None
-        rows, scales = quantized_rows(x.reshape(-1, K))
-        return _product(rows, scales, packed, w_scale, points, bias, x.dtype).reshape(*x.shape[:-1], N)
-    assert q is not None and scale is not None
-    return _product(q, scale[:, None], packed, w_scale, points, bias, getattr(torch, out_dtype))
+    return in_either_form(_bytes_call(given), given)
 
 
-def _product(
-    q: Tensor, scale: Tensor, packed: Tensor, w_scale: Tensor, points: Tensor, bias: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    """q [M, K] and scale [M, 1]. The sums times w_scale come in float32.
+def _bytes_call(given: Mapping[str, Any]) -> Callable[[Tensor, Tensor, Tensor | None, torch.dtype], Tensor]:
+    """The product with a weight that is packed once. Its sums times w_scale come in float32.
 
-    Rows go in unsigned, q + 128 with that zero point: signed ones take oneDNN's plain loops, thousands of times as long.
+    Rows go in unsigned, with a zero point of 128: signed ones take oneDNN's plain loops, thousands of times as long.
     """
-    rows = q.view(torch.uint8) ^ 0x80
-    out: Tensor = QUANTIZED.qlinear_pointwise(
-        rows, 1.0, 128, packed, w_scale, points, None, 1.0, 0, torch.float32, "none", [], ""
-    )
-    out = out.mul_(scale)
-    return (out if bias is None else out.add_(bias)).to(dtype)
+    N, w_scale = given["N"], given["w_scale"]
+    packed = QUANTIZED.qlinear_prepack(unpack_int8_weight(given["data"], N, given["K"]), None)
+    points = torch.zeros(N, dtype=torch.int32)
+
+    def product(q: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        out: Tensor = QUANTIZED.qlinear_pointwise(
+            unsigned(q), 1.0, 128, packed, w_scale, points, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        out = out.mul_(scale)
+        return (out if bias is None else out.add_(bias)).to(dtype)
+
+    return product
 
 
 def timed_bytes(given: Mapping[str, Any]) -> Calls:
     """The rows quantized, the product, and their scales; the weight is packed once."""
-    x, w_scale, bias = given["x"], given["w_scale"], given["bias"]
     if not torch.cpu._is_vnni_supported():
         raise Unsupported(NO_VNNI)
-    packed = QUANTIZED.qlinear_prepack(unpack_int8_weight(given["data"], given["N"], given["K"]), None)
-    points = torch.zeros(given["N"], dtype=torch.int32)
-    return {"qlinear_pointwise": lambda: _product(*quantized_rows(x), packed, w_scale, points, bias, x.dtype)}
+    product = _bytes_call(given)
+    return {"qlinear_pointwise": lambda: in_either_form(product, given)}

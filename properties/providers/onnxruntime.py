@@ -7,7 +7,6 @@ kernels for the CPU only the norms take bfloat16.
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from typing import Any
 
 import torch
@@ -17,7 +16,8 @@ from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, ot
 from properties.int4_linear.cases import Int4Case
 from properties.int8_linear.cases import Int8Case
 from properties.packed_linear.cases import LinearCase
-from properties.providers.quantized_rows import quantized_rows
+from properties.providers.installed import version_of
+from properties.providers.quantized_rows import in_either_form
 from properties.rms_norm.cases import NormCase
 from reference.pack_int4_weight import unpack_int4_weight
 from reference.pack_int8_weight import unpack_int8_weight
@@ -36,10 +36,7 @@ NOT_OFFERED = "a weight; no gate, no groups, not Gemma's form (not arguments of 
 
 def version() -> str:
     """Of the wheel that is installed; empty if none is."""
-    try:
-        return metadata.version(NAME)
-    except metadata.PackageNotFoundError:
-        return ""
+    return version_of(NAME)
 
 
 def missing() -> str:
@@ -180,19 +177,11 @@ def _fit_bytes(case: Int8Case) -> Int8Case:
     fit=_fit_bytes,
     timed=lambda given: timed_bytes(given),
 )
-def int8_linear(
-    form: str, data: Tensor, sums: Tensor, N: int, K: int, w_scale: Tensor, bias: Tensor | None = None, x: Tensor | None = None,
-    symmetric: bool = True, q: Tensor | None = None, scale: Tensor | None = None, azp: Tensor | None = None, out_dtype: str = "",
-) -> Tensor:
+def int8_linear(**given: Any) -> Tensor:
     """MatMulInteger; torch quantizes the rows, and applies the scales and the bias"""
-    if azp is not None or not symmetric:
+    if given.get("azp") is not None or not given.get("symmetric", True):
         raise Unsupported("symmetric rows")
-    call = _bytes_call(data, N, K, w_scale)
-    if form == "linear":
-        assert x is not None
-        return call(*quantized_rows(x.reshape(-1, K)), bias, x.dtype).reshape(*x.shape[:-1], N)
-    assert q is not None and scale is not None
-    return call(q, scale[:, None], bias, getattr(torch, out_dtype))
+    return in_either_form(_bytes_call(given["data"], given["N"], given["K"], given["w_scale"]), given)
 
 
 def _bytes_call(data: Tensor, N: int, K: int, w_scale: Tensor) -> Callable[..., Tensor]:
@@ -208,8 +197,8 @@ def _bytes_call(data: Tensor, N: int, K: int, w_scale: Tensor) -> Callable[..., 
 
 def timed_bytes(given: Mapping[str, Any]) -> Calls:
     """The rows quantized, the product, and the scales."""
-    x, bias, call = given["x"], given["bias"], _bytes_call(given["data"], given["N"], given["K"], given["w_scale"])
-    return {"MatMulInteger": lambda: call(*quantized_rows(x), bias, x.dtype)}
+    call = _bytes_call(given["data"], given["N"], given["K"], given["w_scale"])
+    return {"MatMulInteger": lambda: in_either_form(call, given)}
 
 
 NIBBLE_LAYOUTS = {name: IN_ROWS for name in ("x", "data", "scales", "zeros", "bias")}

