@@ -10,12 +10,15 @@ from optimized.library import load
 
 SAMPLE_SECONDS = 2e-3  # short: on a machine with other work the best sample is one that nobody disturbed
 SECONDS = 0.3  # of sampling
+TRIES = 3  # of a number of rounds
+OPERAND_BYTES = 4096
 LEAST_BYTES = 256 << 10  # a buffer below is not memory any more, but launching
 
 
-def product_rate() -> float:
-    """Multiplications and additions a second from registers, as the tier multiplies bf16: fp32 FMA, or tile products."""
-    operands = torch.randn(2048, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+def product_rate(dtype: torch.dtype = torch.bfloat16) -> float:
+    """Multiplications and additions a second from registers, as the tier multiplies bf16 or int8: with vectors in fp32 or of
+    products of pairs and quads, or with tiles."""
+    operands = torch.randn(OPERAND_BYTES // dtype.itemsize, generator=torch.Generator().manual_seed(1)).to(dtype)
     load()
     return 2 * _best(lambda rounds: torch.ops.kernelpair._machine_peak_products(operands, rounds))
 
@@ -31,7 +34,7 @@ def read_rate(nbytes: int) -> float:
 def _best(run: Callable[[int], Tensor]) -> float:
     """The best rate of many samples: what disturbs a sample can only slow it down."""
     rounds = 1
-    while _seconds(run, rounds)[0] < SAMPLE_SECONDS:
+    while min(_seconds(run, rounds)[0] for _ in range(TRIES)) < SAMPLE_SECONDS:  # a first call may take that long by itself
         rounds *= 2
     best, until = 0.0, time.perf_counter() + SECONDS
     while not best or time.perf_counter() < until:

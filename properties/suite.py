@@ -17,7 +17,7 @@ import properties
 from kernelpair.contract.candidate import Candidate
 from kernelpair.sources import BuildError, Sources, run_told
 from kernelpair.suite import REFERENCE, Places, Suite
-from kernelpair.timing.machine import Floors, Machine, SpeedPage
+from kernelpair.timing.machine import Floors, Machine, Peak, SpeedPage
 
 if TYPE_CHECKING:
     from kernelpair.contract.other_cpu import OtherCpu
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from optimized import Tier
 
 PYTHON = "python"
+BYTES = "products of bytes"
 TILES = re.compile(r"csrc/(tiles/\w+|\w+/\w*_tiles|attention/decode_pairs|delta_rule/chunk)\.(h|cpp)$")
 """Only the tiers that multiply tiles of bf16 compile these in."""
 ON_TRIAL = {
@@ -148,26 +149,30 @@ class KernelMachine(Machine):
         with use_tier(selected_tier() if tier in ("", PYTHON) else tier):
             yield
 
-    def peak(self, tier: str, given: Mapping[str, Any]) -> str:
-        """Only bf16 has products of its own."""
+    def peak(self, tier: str, given: Mapping[str, Any]) -> Peak:
+        """Tiles and dot products know bf16 and bytes; what else there is, is multiplied in fp32."""
         import torch
 
         from optimized import selected_tier, tiled_tiers
 
         tier = selected_tier() if tier == PYTHON else tier
-        narrow = any(isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 for value in given.values())
-        return SUITE.planted_tier() if tier in tiled_tiers() and not narrow else tier
+        dtypes = {value.dtype for value in given.values() if isinstance(value, torch.Tensor)}
+        if torch.int8 in dtypes:
+            return Peak(tier, BYTES)
+        return Peak(SUITE.planted_tier() if tier in tiled_tiers() and torch.bfloat16 not in dtypes else tier)
 
     def counted(self, pair: "Pair", row: "BenchRow", asked: bool) -> Mapping[str, float]:
         from properties.tile_counts import counted
 
         return counted(pair, row, asked)
 
-    def product_rate(self, tier: str) -> float:
+    def product_rate(self, peak: Peak) -> float:
+        import torch
+
         from optimized.peak import product_rate
 
-        with self.use(tier):
-            return product_rate()
+        with self.use(peak.tier):
+            return product_rate(torch.int8 if peak.products == BYTES else torch.bfloat16)
 
     def read_rate(self, tier: str, nbytes: int) -> float:
         from optimized.peak import read_rate

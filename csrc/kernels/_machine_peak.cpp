@@ -13,9 +13,10 @@ constexpr int64_t kReadStep = kReadSums * kLanes;
 }  // namespace
 
 void _machine_peak_products(const MachinePeakProductsArguments& call) {
+  const auto products = call.operands.dtype == Dtype::i8 ? peak_byte_products : peak_products;
   parallel_for(call.done.sizes[0], 1, [&](int64_t begin, int64_t end) {
     for (int64_t thread = begin; thread < end; ++thread)
-      *at<int64_t>(call.done, thread) = peak_products(call.operands.data, call.rounds);
+      *at<int64_t>(call.done, thread) = products(call.operands.data, call.rounds);
   });
 }
 

@@ -7,7 +7,7 @@
 namespace kernelpair {
 
 struct MachinePeakProductsArguments {
-  const View& operands;  // 4 KiB of bf16 numbers
+  const View& operands;  // 4 KiB of bf16 numbers, or of int8
   const View& done;      // [threads] i64: the multiply-adds of each thread, `rounds` times its inner loop
   int64_t rounds;
 };

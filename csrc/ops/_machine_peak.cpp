@@ -7,13 +7,14 @@
 namespace kernelpair {
 namespace {
 
-constexpr int64_t kOperands = 2048, kLeastPart = 1024;  // of one thread, in elements
+constexpr int64_t kOperandBytes = 4096;
+constexpr int64_t kLeastPart = 1024;  // of one thread, in elements
 
-// operands [2048] bf16 -> [threads] i64: multiply-adds done by each thread.
+// operands [2048] bf16 or [4096] i8 -> [threads] i64: multiply-adds done by each thread.
 Tensor _machine_peak_products(const Tensor& operands_in, int64_t rounds) {
   const View operands = view_of("operands", operands_in);
-  check_dtype({"operands", operands}, {Dtype::bf16});
-  check_shape({"operands", operands}, {kOperands});
+  check_dtype({"operands", operands}, {Dtype::bf16, Dtype::i8});
+  check_shape({"operands", operands}, {kOperandBytes / (operands.dtype == Dtype::i8 ? 1 : 2)});
   KP_CHECK_VALUE(operands_in.is_contiguous(), "operands must be contiguous");
   KP_CHECK_VALUE(rounds > 0, "rounds must be above 0, got ", rounds);
   const int64_t threads = thread_count();

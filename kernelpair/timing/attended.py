@@ -1,13 +1,19 @@
-"""A process that does what it is asked for a bench: what crashes or hangs in it ends nothing but itself."""
+"""A process that does what it is asked for a bench: what crashes or hangs in it ends nothing but itself.
 
+It is stopped whenever it is not asked, its threads too: those of some libraries spin for a fifth of a second after a call, and
+would take the processors from whoever has the next turn.
+"""
+
+import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
 from kernelpair.call.runner import signal_name
+from kernelpair.call.system import die_with
 from kernelpair.timing.interleaved import Lost
 
 ANSWER_SECONDS = 120.0  # to make a row ready, or for a sample: the longest take some seconds
@@ -42,11 +48,13 @@ class Attended:
         if self._process is None:
             raise Lost(self._why_gone)
         try:
+            self._signal(signal.SIGCONT)
             self._connection.send((what.__name__, arguments))
             if not self._connection.poll(None if forever else self.patience):
                 self.close()
                 self._lose(f"no answer within {self.patience:g} s")
             answer = self._connection.recv()
+            self._signal(signal.SIGSTOP)
         except (EOFError, ConnectionResetError, BrokenPipeError):
             self._process.join(END_SECONDS)
             code = self._process.exitcode
@@ -55,6 +63,10 @@ class Attended:
         if isinstance(answer, Lost):
             raise answer
         return answer
+
+    def _signal(self, number: int) -> None:
+        if self._process.is_alive():  # or nobody has the number any more, or another one
+            os.kill(self._process.pid, number)
 
     def _lose(self, why: str) -> None:
         self._why_gone = why
@@ -77,6 +89,9 @@ def said(error: Exception) -> str:
 def _serve(connection: Connection, attendant: Callable[..., Any], given: Sequence[Any]) -> None:
     """Answer until the other side hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the leader to handle
+    leader = parent_process()
+    assert leader is not None and leader.pid is not None
+    die_with(leader.pid)  # a stopped process does not see that the connection has closed
     server, broken = None, ""
     try:
         server = attendant(*given)

@@ -19,6 +19,7 @@ from kernelpair.timing.attended import said
 from kernelpair.timing.compare import prepared
 from kernelpair.timing.first_calls import FirstCalls
 from kernelpair.timing.interleaved import Competing, interleave
+from kernelpair.timing.machine import Peak
 from kernelpair.timing.peers import Peer, PeerCall, arguments_of
 from kernelpair.timing.show import show_row
 from kernelpair.timing.speeds import Errors, SpeedRow, Speeds, Timed, conclude, started, timed, write
@@ -165,25 +166,25 @@ class Contest:
 
     def _limit(self, result: SpeedRow, given: Inputs) -> None:
         """What the roofline allows; peaks are measured when they are first needed."""
-        tier = self.suite.machine.peak(result.tier, given)
+        peak = self.suite.machine.peak(result.tier, given)
         rates = {}
         if result.flops:
-            rates["products"] = result.flops, self._product_rate(tier)
+            rates["products"] = result.flops, self._product_rate(peak)
         if result.bytes:
-            rates["reading"] = result.bytes, self._read_rate(tier, result.bytes)
+            rates["reading"] = result.bytes, self._read_rate(peak.tier, result.bytes)
         seconds = {by: work / rate for by, (work, rate) in rates.items() if rate}
         if seconds:
             result.limited_by = max(seconds, key=lambda by: seconds[by])
             result.limit = seconds[result.limited_by] * 1e3
 
-    def _product_rate(self, tier: str) -> float:
+    def _product_rate(self, peak: Peak) -> float:
         rates = self.speeds.product_rates
-        if tier not in rates:
-            rate = self.suite.machine.product_rate(tier)
+        if str(peak) not in rates:
+            rate = self.suite.machine.product_rate(peak)
             if not rate:
                 return 0.0
-            rates[tier] = rate
-        return rates[tier]
+            rates[str(peak)] = rate
+        return rates[str(peak)]
 
     def _read_rate(self, tier: str, nbytes: float) -> float:
         """With a buffer of the power of two next to `nbytes`."""

@@ -13,6 +13,8 @@ ROUNDS = (5, 200)  # samples of each competitor, at least and at most
 LONG = 10  # times the seconds that were asked for, after which ...
 LONG_ROUNDS = 3  # ... that many samples are enough
 SETTLE_SECONDS = 0.02  # until the threads of a process that has run an OpenMP loop wait asleep instead of spinning
+WAKE_SECONDS = 0.02  # of untimed calls after that: a processor that has slept takes milliseconds to be back at its speed
+TURN_SECONDS = 0.01  # of samples, at least one, in a turn for which another process had to fall silent
 
 
 def keep_freed_memory() -> None:
@@ -68,7 +70,8 @@ def interleave(
 ) -> dict[str, Timing]:
     """Time each competitor for about `seconds`, in turns; each is called twice beforehand. One that is lost is left out.
 
-    `before` is called with a competitor's name at the start of each of its turns, untimed.
+    `before` is called with a competitor's name at the start of each of its turns, untimed. A turn is one sample, or some of them
+    where competitors are in several processes.
 
     >>> sorted(interleave({"a": lambda: None, "b": lambda: sum(range(99))}, 0.01))
     ['a', 'b']
@@ -83,6 +86,7 @@ def interleave(
     samples: dict[str, list[float]] = {name: [] for name in left}
     start, budget = time.perf_counter(), seconds * len(competitors)
     least, most = ROUNDS
+    turn_seconds = TURN_SECONDS if any(isinstance(call, Away) for call in left.values()) else 0.0
     for turn in range(most):
         taken = time.perf_counter() - start - turns.paused
         if (turn >= least and taken > budget) or (turn >= LONG_ROUNDS and taken > LONG * budget):
@@ -90,9 +94,9 @@ def interleave(
         for name, call in list(left.items()):
             switched = turns.begin(name, call)
             try:
-                if switched and repeats[name] > 1:
-                    sample(call, 1)
-                samples[name].append(sample(call, repeats[name]))
+                if switched:
+                    turns.wake(call, repeats[name])
+                samples[name] += _samples(call, repeats[name], turn_seconds)
             except Lost:
                 del left[name]
     return {name: _summary(samples[name]) for name in left}
@@ -114,6 +118,20 @@ class _Turns:
             self.paused += SETTLE_SECONDS
         self._before(name)
         return switched
+
+    def wake(self, call: Competing, repeats: int) -> None:
+        """Untimed calls."""
+        start = time.perf_counter()
+        _samples(call, repeats, WAKE_SECONDS)
+        self.paused += time.perf_counter() - start
+
+
+def _samples(call: Competing, repeats: int, seconds: float) -> list[float]:
+    """Samples one after another for that long, at least one."""
+    samples, until = [sample(call, repeats)], time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        samples.append(sample(call, repeats))
+    return samples
 
 
 def sample(call: Competing, repeats: int) -> float:

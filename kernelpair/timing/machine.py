@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from kernelpair.contract.pair import BenchRow, Pair
@@ -36,6 +36,16 @@ class SpeedPage:
     """The last line."""
 
 
+class Peak(NamedTuple):
+    """What limits a call: the tier whose peaks are measured, and which kind of products where it has several."""
+
+    tier: str
+    products: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.tier}, {self.products}" if self.products else self.tier
+
+
 class Uncounted(Exception):
     """Raised where the instructions of a bench row cannot be counted; the message says why."""
 
@@ -59,16 +69,16 @@ class Machine:
         """Run the kernels of this process in a tier; afterwards as before."""
         yield
 
-    def peak(self, tier: str, given: Mapping[str, Any]) -> str:
-        """The tier whose peaks limit a call with these arguments."""
-        return tier
+    def peak(self, tier: str, given: Mapping[str, Any]) -> Peak:
+        """What limits a call with these arguments."""
+        return Peak(tier)
 
     def counted(self, pair: "Pair", row: "BenchRow", asked: bool) -> Mapping[str, float]:
         """Heading -> figure: what one call of a row executes, beside the least that its work needs. `asked`: it was named, so
         that it may take minutes. Raises Uncounted."""
         raise Uncounted("this suite counts no instructions")
 
-    def product_rate(self, tier: str) -> float:
+    def product_rate(self, peak: Peak) -> float:
         """Operations a second from registers; 0 where it is not known."""
         return 0.0
 

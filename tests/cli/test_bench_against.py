@@ -10,11 +10,12 @@ import torch
 
 import properties
 from kernelpair.providers.provider import Unsupported, provider
+from kernelpair.timing.machine import Peak
 from kernelpair.timing.peers import arguments_of
 from kernelpair.timing.speeds import read
 from optimized import tiers, use_tier
 from optimized.peak import product_rate, read_rate
-from properties.suite import ON_TRIAL
+from properties.suite import ON_TRIAL, SUITE
 from tests.command_line import kernelpair
 
 Capture = pytest.CaptureFixture[str]
@@ -271,7 +272,14 @@ def test_timing_does_not_run_kernels_on_trial() -> None:
 def test_peaks_are_measured_on_each_tier() -> None:
     for tier in ("scalar", RUNNABLE[-1]):
         with use_tier(tier):
-            assert 0 < product_rate() < 1e15 and 0 < read_rate(1 << 20) < 1e15
+            assert 0 < product_rate() < 1e15 and 0 < product_rate(torch.int8) < 1e15 and 0 < read_rate(1 << 20) < 1e15
+
+
+def test_bytes_have_a_peak_of_their_own() -> None:
+    machine, weight = SUITE.machine, torch.zeros(2, 2)
+    tier = RUNNABLE[-1]
+    assert str(machine.peak(tier, {"weight": weight.to(torch.int8), "x": weight.bfloat16()})) == f"{tier}, products of bytes"
+    assert machine.peak(tier, {"weight": weight.bfloat16()}) == Peak(tier)
 
 
 def test_peaks_refuse_what_they_cannot_measure() -> None:
@@ -279,6 +287,8 @@ def test_peaks_refuse_what_they_cannot_measure() -> None:
     peak = torch.ops.kernelpair
     for call, says in (
         (lambda: peak._machine_peak_products(operands[:5], 1), "operands"),
+        (lambda: peak._machine_peak_products(operands.to(torch.int8), 1), "operands"),
+        (lambda: peak._machine_peak_products(operands.float(), 1), "operands"),
         (lambda: peak._machine_peak_products(operands, 0), "rounds"),
         (lambda: peak._machine_peak_read(buffer[:8], 1), "buffer"),
         (lambda: peak._machine_peak_read(buffer.double(), 1), "buffer"),
@@ -287,5 +297,6 @@ def test_peaks_refuse_what_they_cannot_measure() -> None:
             call()
     with use_tier("scalar"):
         assert peak._machine_peak_products(operands, 7).sum() > 0
+        assert peak._machine_peak_products(torch.ones(4096, dtype=torch.int8), 7).sum() > 0
         read_bytes = int(peak._machine_peak_read(buffer, 3).sum())
     assert read_bytes == 3 * 4 * len(buffer)

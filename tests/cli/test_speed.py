@@ -10,8 +10,9 @@ import pytest
 
 import properties
 from kernelpair.contract.pair import PEERS, BenchRow, Floor, Pair
+from kernelpair.timing import interleaved
 from kernelpair.timing.contest import Contest
-from kernelpair.timing.interleaved import interleave
+from kernelpair.timing.interleaved import Away, interleave
 from kernelpair.timing.plot import OTHERS, OURS, plot
 from kernelpair.timing.speeds import FORMAT, Errors, SpeedError, SpeedRow, Speeds, Timed, conclude, read, write
 from optimized import tiers
@@ -161,6 +162,34 @@ def test_competitors_take_turns() -> None:
     interleave({"a": lambda: None, "b": lambda: None}, 0.001, turns.append)
     assert turns[:2] == ["a", "b"] and len(turns) >= 12
     assert turns == ["a", "b"] * (len(turns) // 2)
+
+
+class Elsewhere(Away):
+    """As one in another process; it counts how often it is asked for a sample."""
+
+    process = "another"
+    asked = 0
+
+    def repeats(self) -> int:
+        return 1
+
+    def sample(self, repeats: int) -> float:
+        self.asked += 1
+        return 1e-3
+
+
+def test_a_turn_of_another_process_begins_untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interleaved, "WAKE_SECONDS", 0.0)
+    monkeypatch.setattr(interleaved, "TURN_SECONDS", 0.0)
+    turns: list[str] = []
+    away, alone = Elsewhere(), Elsewhere()
+    timings = interleave({"here": lambda: None, "away": away}, 0.001, turns.append)
+    timed = timings["away"].samples
+    assert away.asked == 2 * timed and timings["here"].samples == timed == len(turns) // 2 - 1
+    assert interleave({"away": alone}, 0.001)["away"].samples == alone.asked  # nobody had a turn between
+    monkeypatch.setattr(interleaved, "TURN_SECONDS", 0.01)
+    timings = interleave({"here": lambda: None, "away": Elsewhere()}, 0.001)
+    assert timings["away"].samples > timings["here"].samples > timed  # some samples a turn, as many as there is time for
 
 
 def test_long_calls_are_sampled_less() -> None:
