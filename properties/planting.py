@@ -80,19 +80,19 @@ def plant(mutant: Mutant, kernel: str, tier: str, folder: Path) -> Planted:
         target = folder / file
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
-    units = _units(mutant, kernel, texts)
+    sources = units(mutant, kernel, texts)
     modules = [(file.removesuffix(".py").replace("/", "."), str(folder / file)) for file in texts if file.endswith(".py")]
-    return Planted(_library(mutant, units, tier, folder) if units else "", tuple(modules))
+    return Planted(_library(mutant, sources, tier, folder) if sources else "", tuple(modules))
 
 
-def _units(mutant: Mutant, kernel: str, texts: dict[str, str]) -> list[str]:
+def units(mutant: Mutant, kernel: str, texts: dict[str, str]) -> list[str]:
     """The sources to compile: those that are patched themselves, and for headers what the mutant or its pair says."""
-    units = [file for file in texts if file.endswith(".cpp")]
+    found = [file for file in texts if file.endswith(".cpp")]
     if mutant.units:
-        units += mutant.units
+        found += mutant.units
     elif any(file.endswith(".h") for file in texts):
-        units.append(kernel)
-    return list(dict.fromkeys(units))
+        found.append(kernel)
+    return list(dict.fromkeys(found))
 
 
 @cache

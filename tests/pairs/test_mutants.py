@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import properties
+from kernelpair.changes import closure
 from kernelpair.cli import main
 from kernelpair.cli.arguments import parser
 from kernelpair.cli.mutate import MutateRun, chosen_mutants
@@ -24,9 +25,9 @@ from kernelpair.search.tally import First, Tally
 from kernelpair.suite import Place
 from kernelpair.trial.check import known_trials
 from optimized import Tier, tiers
-from properties.planting import plant
+from properties.planting import plant, units
 from properties.scenarios.serving.cases import ServingCase
-from properties.suite import SUITE
+from properties.suite import SUITE, kernel_of
 from tests.processes import heed_signals
 
 ALL = mutants(SUITE)
@@ -47,7 +48,10 @@ def test_a_mutant_applies_exactly_once_and_is_described(mutant: Mutant) -> None:
     assert mutant.pair in PAIRS and mutant.tier in TIERS and mutant.group
     assert mutant.says and not mutant.says.endswith(".")
     assert mutant.relation is None or mutant.relation in known_trials(PAIRS[mutant.pair])
-    assert all((properties.ROOT / unit).exists() for unit in mutant.units)
+    headers = {properties.ROOT / file for file in texts if file.endswith(".h")}
+    sources = [properties.ROOT / unit for unit in units(mutant, kernel_of(PAIRS[mutant.pair]), texts)]
+    assert all(source.exists() for source in sources)
+    assert headers <= closure(properties.ROOT, sources, SUITE.sources.include_folders)  # or the bug would not be compiled in
 
 
 def test_the_catalogue_of_kernels_is_covered() -> None:
