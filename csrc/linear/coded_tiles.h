@@ -95,18 +95,18 @@ struct CodedProduct : Base<Kind> {
   // The first row of a tile of x, each pair of its k in all lanes, times a block of codes.
   KP_INLINE static void add_step(const char* x, const uint8_t* from, const Codes& codes,
                                  F32x16 (&chains)[2][2]) {
-    for (int pair = 0; pair < kBlockK / 2; pair += 2)
+    for (int pair = 0; pair < kBlockK / 2; pair += 2, from += 2 * Codes::kPairBytes) {
+      int32_t x_pairs[2];
+      __builtin_memcpy(x_pairs, x + 4 * pair, sizeof x_pairs);
 #pragma GCC unroll 2
-      for (int odd = 0; odd < 2; ++odd, from += Codes::kPairBytes) {
-        int32_t both;
-        __builtin_memcpy(&both, x + 4 * (pair + odd), sizeof both);
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-          const uint8_t* at = from + half * kCodedBytes<Codes> / 2;
-          prefetch_codes<Codes>(at, pair + odd);
-          chains[half][odd] = dot_pairs(chains[half][odd], splat_int(both), codes.numbers(at, half));
-        }
+      for (int half = 0; half < 2; ++half) {
+        const uint8_t* at = from + half * kCodedBytes<Codes> / 2;
+        prefetch_codes<Codes>(at, pair);
+        const TwoPairs numbers = codes.two_numbers(at, half);
+        chains[half][0] = dot_pairs(chains[half][0], splat_int(x_pairs[0]), numbers.first);
+        chains[half][1] = dot_pairs(chains[half][1], splat_int(x_pairs[1]), numbers.second);
       }
+    }
   }
 
   static void add_slice(float* sums, const float* slice, int64_t rows, F32x16 scale, bool fresh) {

@@ -6,6 +6,7 @@
 //   move_to(k)                // to the scales of k; returns how many k they hold for, from k on
 //   half(h)                   // the scales of sixteen outputs
 //   numbers(codes, h)         // sixteen outputs at two neighbouring k: pairs of bf16, not scaled
+//   two_numbers(codes, h)     // the same, and at the next two k
 //   kPairBytes                // what the codes of these take
 //   whole_steps(call)         // whether no scale changes within a step of kBlockK
 //   path<way>()               // the record of a way through the product
@@ -35,9 +36,11 @@ template <class Codes>
 KP_NOINLINE void decode_blocks(const uint8_t* codes, int64_t blocks, const Codes& panel, Bf16* to) {
   for (int64_t tile = 0; tile < 2 * blocks; ++tile)
 #pragma GCC unroll 4
-    for (int64_t pair = 0; pair < kBlockK / 2; ++pair, codes += Codes::kPairBytes, to += kPair) {
+    for (int64_t pair = 0; pair < kBlockK / 2; pair += 2, codes += 2 * Codes::kPairBytes, to += 2 * kPair) {
       prefetch_codes<Codes>(codes, pair);
-      store_dwords(to, panel.numbers(codes, tile % 2));
+      const TwoPairs numbers = panel.two_numbers(codes, tile % 2);
+      store_dwords(to, numbers.first);
+      store_dwords(to + kPair, numbers.second);
     }
 }
 
@@ -64,11 +67,12 @@ KP_NOINLINE void decode_blocks(const uint8_t* codes, int64_t k, int64_t blocks, 
       }
       const F32x16 scale = panel.half(half);
 #pragma GCC unroll 4
-      for (int64_t pair = 0; pair < kBlockK / 2; ++pair) {
+      for (int64_t pair = 0; pair < kBlockK / 2; pair += 2) {
         const uint8_t* from = codes + pair * Codes::kPairBytes;
         prefetch_codes<Codes>(from, pair);
-        const I32x16 numbers = panel.numbers(from, half);
-        store_outputs(to + pair * kPair, low_half(numbers) * scale, high_half(numbers) * scale);
+        const auto [first, second] = panel.two_numbers(from, half);
+        store_outputs(to + pair * kPair, low_half(first) * scale, high_half(first) * scale);
+        store_outputs(to + (pair + 1) * kPair, low_half(second) * scale, high_half(second) * scale);
       }
     }
 }

@@ -60,6 +60,9 @@ class Fp8Codes {
   KP_INLINE static I32x16 numbers(const uint8_t* codes, int) {
     return load_numbers(reinterpret_cast<const F8e4m3*>(codes));
   }
+  KP_INLINE static TwoPairs two_numbers(const uint8_t* codes, int) {
+    return load_two_numbers(reinterpret_cast<const F8e4m3*>(codes));
+  }
 
  private:
   KP_NOINLINE void fill(int64_t k) {

@@ -61,6 +61,9 @@ class Int4Codes {
   KP_INLINE I32x16 numbers(const uint8_t* codes, int half) const {
     return load_differences(codes, points[half]);
   }
+  KP_INLINE TwoPairs two_numbers(const uint8_t* codes, int half) const {
+    return {numbers(codes, half), numbers(codes + kPairBytes, half)};
+  }
   KP_INLINE I32x16 zero_points(int half) const {
     return load_u8(zeros + from / group_size * kPanelColumns + half * kLanes);
   }

@@ -1,4 +1,4 @@
-// Thirty-two codes of float8_e4m3fn as the numbers that they stand for, exactly.
+// Thirty-two or sixty-four codes of float8_e4m3fn as the numbers that they stand for, exactly.
 #pragma once
 
 #include "simd/float8.h"
@@ -44,6 +44,42 @@ KP_INLINE I32x16 load_numbers(const F8e4m3* codes) {
     numbers[i] = static_cast<uint16_t>(kCodeTable.bits[code & 127] | (code & 128) << 8);
   }
   return load_dwords(numbers);
+#endif
+}
+
+#if defined(__AVX512VBMI__)
+
+// The same numbers as bytes, for permutations of two registers that read 128 of them.
+struct CodeBytes {
+  alignas(64) uint8_t low[128], high[128];
+
+  constexpr CodeBytes() : low(), high() {
+    for (int code = 0; code < 128; ++code) {
+      low[code] = static_cast<uint8_t>(CodeTable::number(code));
+      high[code] = static_cast<uint8_t>(CodeTable::number(code) >> 8);
+    }
+  }
+};
+constexpr CodeBytes kCodeBytes;
+
+#endif
+
+// The numbers of 64 codes in bf16: of the first 32, and of the others.
+KP_INLINE TwoPairs load_two_numbers(const F8e4m3* codes) {
+#if defined(__AVX512VBMI__)
+  // In each lane four words of the first 32 codes and four of the others, for bytes unpack by lanes.
+  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m512i bytes = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(codes));
+  const auto number_bytes = [&](const uint8_t* table) {
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), bytes, _mm512_load_si512(table + 64));
+  };
+  constexpr int kOrWithSecondAndThird = 0xf8;
+  const __m512i low = number_bytes(kCodeBytes.low), sign = _mm512_set1_epi8(INT8_MIN);
+  const __m512i high =
+      _mm512_ternarylogic_epi32(number_bytes(kCodeBytes.high), bytes, sign, kOrWithSecondAndThird);
+  return {{{(IntPiece)_mm512_unpacklo_epi8(low, high)}}, {{(IntPiece)_mm512_unpackhi_epi8(low, high)}}};
+#else
+  return {load_numbers(codes), load_numbers(codes + kPair)};
 #endif
 }
 

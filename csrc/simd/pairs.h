@@ -10,6 +10,10 @@ namespace {
 
 constexpr int kPair = 32;  // elements of two vectors
 
+struct TwoPairs {
+  I32x16 first, second;
+};
+
 KP_INLINE F32x16 low_half(I32x16 pairs) { return as_float(shift_left<16>(pairs)); }
 KP_INLINE F32x16 high_half(I32x16 pairs) {
   return as_float(pairs & splat_int(static_cast<int32_t>(0xffff0000u)));
