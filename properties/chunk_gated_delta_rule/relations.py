@@ -11,7 +11,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
 from properties.chunk_gated_delta_rule.bound import bound
-from properties.chunk_gated_delta_rule.cases import TOKENS, ChunkCase
+from properties.chunk_gated_delta_rule.cases import TOKENS, ChunkCase, inputs
 from reference.gated_delta_rule_update import gated_delta_rule_update
 
 PLAIN: dict[str, Any] = {"layout": {}}  # relations rebuild their arguments densely
@@ -209,7 +209,11 @@ def _dense(case: ChunkCase, session: Session) -> None:
 
 
 def _engines_forms(case: ChunkCase, session: Session) -> None:
-    """As engines ask: heads in front of tokens, and no final state."""
+    """As engines ask: heads in front of tokens, and no final state. With as many tokens as heads no shape tells them apart."""
+    square = replace(case, lengths=(case.heads,), before=0, after=0)
+    tokens_first = session.run(square, inputs(square), judged=False).outputs["out"]
+    result = session.run(square, inputs(square) | {"head_first": True}, judged=False)
+    session.expect_same("out", result.outputs["out"], tokens_first, "as many tokens as heads, heads in front of tokens")
     given, first = session.inputs(), session.first.outputs
     result = session.run(case, given | {"head_first": True}, judged=False)
     for name in ("out", "final_state"):
