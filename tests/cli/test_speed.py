@@ -164,7 +164,7 @@ def test_competitors_take_turns() -> None:
     assert turns == ["a", "b"] * (len(turns) // 2)
 
 
-class Elsewhere(Away):
+class AnotherProcess(Away):
     """As one in another process; it counts how often it is asked for a sample."""
 
     process = "another"
@@ -182,13 +182,13 @@ def test_a_turn_of_another_process_begins_untimed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(interleaved, "WAKE_SECONDS", 0.0)
     monkeypatch.setattr(interleaved, "TURN_SECONDS", 0.0)
     turns: list[str] = []
-    away, alone = Elsewhere(), Elsewhere()
+    away, alone = AnotherProcess(), AnotherProcess()
     timings = interleave({"here": lambda: None, "away": away}, 0.001, turns.append)
     timed = timings["away"].samples
     assert away.asked == 2 * timed and timings["here"].samples == timed == len(turns) // 2 - 1
     assert interleave({"away": alone}, 0.001)["away"].samples == alone.asked  # nobody had a turn between
     monkeypatch.setattr(interleaved, "TURN_SECONDS", 0.01)
-    timings = interleave({"here": lambda: None, "away": Elsewhere()}, 0.001)
+    timings = interleave({"here": lambda: None, "away": AnotherProcess()}, 0.001)
     assert timings["away"].samples > timings["here"].samples > timed  # some samples a turn, as many as there is time for
 
 
