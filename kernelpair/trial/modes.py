@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from kernelpair.call.layout import EXPANDED
 from kernelpair.call.place import Placement
 from kernelpair.call.runner import HarnessError
 from kernelpair.call.series import Repeats, Stretch
@@ -185,7 +186,7 @@ def _make_wrong_calls(session: Session, name: str) -> None:
             wrong = session.pair.wrong_calls[which].make(session.case, dict(given))
         if wrong is None:
             continue
-        _make_wrong_call(session, which, wrong)
+        _make_wrong_call(session, which, wrong, given)
         tried += 1
         if not session.verdict.passed:
             session.blame(replace(session.case, trial=WRONG_CALL + which))
@@ -195,14 +196,20 @@ def _make_wrong_calls(session: Session, name: str) -> None:
         session.run_first()
 
 
-def _make_wrong_call(session: Session, name: str, wrong: Inputs) -> None:
+def _make_wrong_call(session: Session, name: str, wrong: Inputs, given: Inputs) -> None:
     """A wrong call: both sides refuse with the contract's class, name the argument, and change nothing."""
     wrong_call = session.pair.wrong_calls[name]
-    placement = session.place(wrong)
+    placement = session.place(wrong, _rows_kept(session.case, wrong, given))
     _reference_refuses(session, placement, wrong_call, name)
     outcome = session.call(placement)
     _judge_refusal(session, outcome, [wrong_call.error], wrong_call.names, name)
     session.record(session.changed(placement), name)
+
+
+def _rows_kept(case: Case, wrong: Inputs, given: Inputs) -> Case:
+    """The case with what a wrong call changes not expanded: the first row would stand for the one that is wrong."""
+    layout = {name: kind for name, kind in case.layout.items() if kind != EXPANDED or wrong.get(name) is given.get(name)}
+    return replace(case, layout=layout)
 
 
 def _judge_refusal(

@@ -110,11 +110,15 @@ class Session:
                 self._passed = outputs
         return JudgedCall(outputs, truth, bound)
 
-    def place(self, wrong: Inputs | None = None, *, beside: bool = False) -> Placement:
-        """Place the case's inputs, or wrong ones with just the strides that they have; `beside` earlier ones, or alone."""
-        given = self.inputs_of(self.case) if wrong is None else wrong
-        settled = settle(self.pair, self.case, given, keep_strides=wrong is not None)
-        return place(self.pair, self.case, settled, self.runner.arena, beside)
+    def place(self, wrong: Inputs | None = None, case: Case | None = None, *, beside: bool = False) -> Placement:
+        """Place the case's inputs, or wrong ones with just the strides that they have; `beside` earlier ones, or alone.
+
+        `case`: whose layouts they take, where these are not the session's own.
+        """
+        case = self.case if case is None else case
+        given = self.inputs_of(case) if wrong is None else wrong
+        settled = settle(self.pair, case, given, keep_strides=wrong is not None)
+        return place(self.pair, case, settled, self.runner.arena, beside)
 
     def restore(self, placement: Placement) -> None:
         """Give every byte of what was placed the value that it had before the call."""

@@ -60,3 +60,12 @@ def test_a_trial_makes_several_wrong_calls() -> None:
         verdict = check(Subject(pair, subject), case, runner)
     room = [name for name, bad in pair.wrong_calls.items() if bad.make(case, pair.cases.inputs(case)) is not None]
     assert verdict.passed and verdict.calls == min(trials.enough_wrong_calls(pair), len(room)) > 1
+
+
+def test_a_wrong_row_of_an_expanded_argument_is_in_the_call() -> None:
+    """The layout gives every row the first one's memory: the entry that is wrong lies in the last."""
+    pair = PAIRS["pack_int4_weight"]
+    codes = replace(pair.cases.type(), layout={"codes": "expanded"}, N=7, K=1, trial=WRONG_CALL + "code_above")
+    subject = candidate(pair, BEST)
+    with Isolated(subject, preload=("properties.suite",)) as runner:
+        assert check(Subject(pair, subject), codes, runner).passed
