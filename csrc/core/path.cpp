@@ -29,7 +29,7 @@ std::string _paths(const std::string& tier) {
 }
 
 std::string _taken_paths() {
-  return names_of_paths([](Path& path) { return path.taken.exchange(false); });
+  return names_of_paths([](Path& path) { return __atomic_exchange_n(&path.taken, false, __ATOMIC_RELAXED); });
 }
 
 }  // namespace

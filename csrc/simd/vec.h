@@ -17,8 +17,11 @@
 
 #include "core/view.h"
 
-#if defined(__x86_64__)
+// The tiers of 16 bytes need SSE2 alone: the whole header takes longer than most of their kernels.
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 namespace kernelpair::KP_TIER {
