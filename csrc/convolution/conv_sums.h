@@ -6,6 +6,8 @@
 // All add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit.
 #pragma once
 
+#include <type_traits>
+
 #include "convolution/conv_state.h"
 #include "simd/vec_math.h"
 
