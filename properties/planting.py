@@ -102,7 +102,22 @@ def _commands() -> list[dict[str, Any]]:
     if not path.exists():
         raise BuildError(f"{path} does not exist: run `make build`")
     commands: list[dict[str, Any]] = json.loads(path.read_text())
-    return commands
+    return [command for command in commands if command["output"].endswith(".o")]  # and no precompiled headers
+
+
+@cache
+def _owners() -> dict[tuple[str, str], str]:
+    """(source, tier) -> the tier whose object of that kernel it runs, where that is another one."""
+    return {(f"csrc/kernels/{stem}.cpp", tier): owner for stem, tier, owner in build()["shared"]}
+
+
+def _counts(command: dict[str, Any], tier: str) -> bool:
+    """Whether a tier runs what a command compiled: a source of all tiers, or a kernel for it or for whom it shares it with."""
+    source = Path(command["file"])
+    if not source.is_relative_to(ROOT / "csrc" / "kernels"):
+        return True
+    owner = _owners().get((source.relative_to(ROOT).as_posix(), tier), tier)
+    return f"/kernels_{owner}.dir/" in f"/{command['output']}"
 
 
 def _library(mutant: Mutant, units: list[str], tier: str, folder: Path) -> str:
@@ -133,7 +148,7 @@ def _link(anew: Callable[[dict[str, Any]], str | None], library: Path) -> None:
 def object_of(unit: str, tier: str) -> Path:
     """The object that the ordinary build made of a source for a tier. Raises BuildError where there is none."""
     for command in _commands():
-        if Path(command["file"]) == ROOT / unit and f"/kernels_{tier}.dir/" in f"/{command['output']}":
+        if Path(command["file"]) == ROOT / unit and _counts(command, tier):
             return Path(command["directory"]) / command["output"]
     raise BuildError(f"{unit} is not compiled for {tier}")
 
@@ -155,9 +170,8 @@ def library_at(root: Path, revision: str, changed: Sequence[str], tier: str, fol
     anew: dict[str, str] = {}
     for number, command in enumerate(_commands()):
         source = Path(command["file"])
-        then = folder / source.relative_to(root)
-        counts = "/csrc/kernels/" not in command["file"] or f"/kernels_{tier}.dir/" in f"/{command['output']}"
-        if counts and then.is_file() and touched & closure(root, [source], ("csrc",)):
+        then = folder / (source.relative_to(root) if source.is_relative_to(root) else "generated")
+        if _counts(command, tier) and then.is_file() and touched & closure(root, [source], ("csrc",)):
             anew[command["output"]] = str(folder / f"{number}.o")
             words = [f"-I{folder / 'csrc'}" if word == f"-I{root / 'csrc'}" else word for word in shlex.split(command["command"])]
             words[words.index("-o") + 1], words[words.index("-c") + 1] = anew[command["output"]], str(then)
@@ -169,8 +183,7 @@ def library_at(root: Path, revision: str, changed: Sequence[str], tier: str, fol
 
 def _command_of(mutant: Mutant, unit: str, tier: str) -> dict[str, Any]:
     for command in _commands():
-        in_tier = f"/kernels_{tier}.dir/" in f"/{command['output']}" or not unit.startswith("csrc/kernels/")
-        if Path(command["file"]) == ROOT / unit and in_tier:
+        if Path(command["file"]) == ROOT / unit and _counts(command, tier):
             return command
     raise MutantError(f"{mutant.name}: {unit} is not compiled for {tier}")
 

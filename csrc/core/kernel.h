@@ -13,11 +13,25 @@
 //
 // The definition stands in csrc/kernels/<stem>.cpp: void store_cache(const StoreCacheArguments& call), in
 // namespace kernelpair::KP_TIER. A definition for other arguments is an error of the linker.
+//
+// Where nothing in a kernel's source tells two tiers apart, it is compiled for the first of them alone: the other's
+// kernel calls that one. CMake finds out and writes the sources with the calls, in which KP_KERNEL_OF is that tier.
 #pragma once
 
 #include "core/view.h"
 
-#ifdef KP_TIER
+#if defined(KP_KERNEL_OF)
+
+#define KP_KERNEL(name, Arguments)                                         \
+  namespace KP_KERNEL_OF {                                                 \
+  void name(const Arguments& arguments);                                   \
+  }                                                                        \
+  namespace KP_TIER {                                                      \
+  void name(const Arguments& arguments) { KP_KERNEL_OF::name(arguments); } \
+  }                                                                        \
+  static_assert(true)
+
+#elif defined(KP_TIER)
 
 #define KP_KERNEL(name, Arguments)       \
   namespace KP_TIER {                    \

@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include "build_info.h"
 #include "core/operator.h"
 
 // The linker's names for the ends of the section; weak, for a library whose kernels mark nothing has none.
@@ -11,6 +12,15 @@ extern "C" __attribute__((weak, visibility("hidden"))) kernelpair::Path __stop_k
 
 namespace kernelpair {
 namespace {
+
+// The tier whose object of a source this tier runs.
+std::string owner_of(const std::string& source, const std::string& tier) {
+#define KP_ENTRY(stem, of_tier, owner) \
+  if (source.ends_with("/" #stem ".cpp") && tier == #of_tier) return #owner;
+  KP_SHARED(KP_ENTRY)
+#undef KP_ENTRY
+  return tier;
+}
 
 template <class Wanted>
 std::string names_of_paths(const Wanted& wanted) {
@@ -25,7 +35,7 @@ std::string names_of_paths(const Wanted& wanted) {
 // Names with commas between them: all that a tier has, or those taken since they were last asked for, which
 // are forgotten.
 std::string _paths(const std::string& tier) {
-  return names_of_paths([&](const Path& path) { return tier == path.tier; });
+  return names_of_paths([&](const Path& path) { return owner_of(path.source, tier) == path.tier; });
 }
 
 std::string _taken_paths() {

@@ -5,7 +5,8 @@
 //   KP_PATH(store_dense);      // in the kernel's anonymous namespace: a record, which the library finds
 //   mark(paths::store_dense);  // where the way goes
 //
-// The compiler drops a record that its tier never marks, so that the library knows which tier has which ways.
+// The compiler drops a record that its tier never marks, so that the library knows which tier has which ways; those of
+// a kernel that tiers share are in its owner's name (core/kernel.h).
 #pragma once
 
 #include "core/view.h"
@@ -16,6 +17,7 @@ struct alignas(32) Path {  // records lie side by side in a section of their own
   const char* name;
   const char* tier;
   bool taken;  // threads touch it by atomic built-ins: <atomic> is a fifth of a second in every kernel
+  const char* source;  // the kernel's
 };
 
 KP_INLINE void mark(Path& path) {
@@ -26,9 +28,9 @@ KP_INLINE void mark(Path& path) {
 
 #define KP_QUOTED(text) #text
 #define KP_NAME_OF_TIER(tier) KP_QUOTED(tier)
-#define KP_PATH(name)                                                                        \
-  namespace paths {                                                                          \
-  [[maybe_unused]]                                                                           \
-  __attribute__((section("kp_paths"))) Path name = {#name, KP_NAME_OF_TIER(KP_TIER), false}; \
-  }                                                                                          \
+#define KP_PATH(name)                                                                                       \
+  namespace paths {                                                                                         \
+  [[maybe_unused]]                                                                                          \
+  __attribute__((section("kp_paths"))) Path name = {#name, KP_NAME_OF_TIER(KP_TIER), false, __BASE_FILE__}; \
+  }                                                                                                         \
   static_assert(true)

@@ -182,8 +182,14 @@ std::string describe_tiers() {
                     ", \"products\": ", json_string(kTiers[i].products_name),
                     ", \"flags\": ", json_string(kTiers[i].flags), "}");
   }
-  return concat("{\"tiers\": [", tiers, "], \"best\": ", json_string(name_of(best_tier())),
-                ", \"dot_rate\": ", dots, ", \"compiler\": ", json_string(KP_COMPILER),
+  std::string shared;
+#define KP_ENTRY(stem, tier, owner) \
+  shared += concat(shared.empty() ? "" : ", ", "[\"" #stem "\", \"" #tier "\", \"" #owner "\"]");
+  KP_SHARED(KP_ENTRY)
+#undef KP_ENTRY
+  return concat("{\"tiers\": [", tiers, "], \"shared\": [", shared,
+                "], \"best\": ", json_string(name_of(best_tier())), ", \"dot_rate\": ", dots,
+                ", \"compiler\": ", json_string(KP_COMPILER),
                 ", \"build_type\": ", json_string(KP_BUILD_TYPE),
                 ", \"build_directory\": ", json_string(KP_BUILD_DIRECTORY), "}");
 }
