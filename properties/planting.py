@@ -53,7 +53,8 @@ class PlantedCandidate(Candidate):
 
 def planted(candidate: Candidate, version: Planted) -> PlantedCandidate:
     """The candidate in another version of the library."""
-    return PlantedCandidate(**{spec.name: getattr(candidate, spec.name) for spec in fields(Candidate)}, planted=version)
+    said = {spec.name: getattr(candidate, spec.name) for spec in fields(Candidate)}
+    return PlantedCandidate(**said | {"common": ""}, planted=version)  # it has a library of its own
 
 
 def _replace_module(name: str, path: str) -> None:

@@ -41,6 +41,7 @@ WORKERS = {
 LOADED = ("torch", "kernelpair.call.worker", "hypothesis.strategies", "kernelpair.trial.session")
 """In every server, beside what a suite preloads. The last two are what modules of pairs ask for: each worker would load them
 anew, which was a third of a second of a worker's start."""
+COMMON = "kernelpair.call.common"  # what it loads at a candidate's request is known there
 MESSAGE = 4096  # bytes of the longest message
 DESCRIPTORS = 8  # the most that go with one
 LOOK_SECONDS = 1.0  # between looks whether the process that started this one is still there
@@ -61,9 +62,9 @@ class _Forked(NamedTuple):
 class _Server:
     """The serving side: forks on request, reports what ended, and kills what has lost its owner."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, folder: str) -> None:
         self._parent = os.getppid()
-        self._first = channel
+        self._first, self._folder = channel, folder
         self._forked: dict[int, _Forked] = {}
         self._selector = selectors.DefaultSelector()
         self._ended, self._wake = socket.socketpair()
@@ -101,6 +102,10 @@ class _Server:
             for pid, forked in self._forked.items():
                 if forked == _Forked(channel, asked["signal"]):
                     os.kill(pid, asked["number"])
+        elif "load" in asked:
+            import_module(COMMON).load(descriptors.pop())
+        elif "tidy" in asked:
+            _empty(self._folder)
         else:
             self._selector.register(socket.socket(fileno=descriptors.pop()), selectors.EVENT_READ)
         for descriptor in descriptors:
@@ -163,6 +168,16 @@ class _Server:
         return True
 
 
+def _empty(folder: str) -> None:
+    """Remove all that is in a folder."""
+    with suppress(OSError):
+        for left in os.scandir(folder) if folder else ():
+            if left.is_dir(follow_symlinks=False):
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                os.unlink(left)
+
+
 def serve(descriptor: int) -> None:
     """Serve the channel with this descriptor, then end everything that was forked."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -172,7 +187,7 @@ def serve(descriptor: int) -> None:
         folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix=FOLDER)
         tempfile.tempdir = None
     try:
-        _Server(socket.socket(fileno=descriptor)).serve()
+        _Server(socket.socket(fileno=descriptor), folder).serve()
     finally:
         signal.set_wakeup_fd(-1)
         kill_children()
@@ -223,6 +238,8 @@ class ForkServer:
         self._statuses: dict[int, int] = {}
         self._owner = os.getpid()
         self._asked = False
+        self.common = ""
+        """What it has loaded for those that it forks (`Candidate.common`)."""
 
     def fork(self, entry: str, *descriptors: int) -> Forked:
         """A process that calls `module:function` with copies of these descriptors, and ends with it. Raises ServerGone."""
@@ -243,6 +260,14 @@ class ForkServer:
         with theirs:
             self.fork(f"{__name__}:serve", theirs.fileno())
         return ForkServer(ours)
+
+    def load(self, descriptor: int) -> None:
+        """Let it load what it is told over the connection with this descriptor (`common.load`). Raises ServerGone."""
+        self.ask({"load": 1}, [descriptor])
+
+    def tidy(self) -> None:
+        """Let it empty the temporary folder of those that it forks. Raises ServerGone."""
+        self.ask({"tidy": 1})
 
     def ask(self, message: dict[str, int | str], descriptors: Sequence[int] = ()) -> None:
         """Send a request. Raises ServerGone."""

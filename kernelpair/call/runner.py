@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from kernelpair.call.common import done_with, server_of
 from kernelpair.call.fault import forget, noted
-from kernelpair.call.fork_server import Forked, ForkServer, ServerGone, fork_server
+from kernelpair.call.fork_server import Forked, ForkServer, ServerGone
 from kernelpair.call.memory import Arena
 from kernelpair.call.system import here, waited_for_processor
 from kernelpair.call.worker import Caller, CallRequest, Outcome, stderr_of, stderr_tail, work
@@ -159,7 +160,7 @@ class Isolated(Runner):
         """A worker; from a new server where the candidate has ended the one that it had."""
         try:
             if self._server is None or not self._server.serves():
-                self._server = fork_server(self._preload).for_workers()
+                self._server = server_of(self.candidate, self._preload)
             return self._server.fork(WORK, connection, self.arena.descriptor, self._log)
         except ServerGone:
             raise HarnessError("the server of the workers ended; what it wrote stands above") from None
@@ -190,9 +191,10 @@ class Isolated(Runner):
             self._process = None
 
     def close(self) -> None:
+        well = self._process is not None and not self.restarts
         self._stop()
         if self._server is not None:
-            self._server.close()
+            done_with(self._server, self.candidate, well)
             self._server = None
         if self._log >= 0:
             os.close(self._log)

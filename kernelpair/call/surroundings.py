@@ -163,8 +163,8 @@ class Surroundings:
         self._thread_locale = _libc.uselocale
         self._thread_locale.restype = ctypes.c_void_p
 
-    def read(self, deep: bool = False) -> tuple[Any, ...]:
-        """The state now."""
+    def read(self, deep: bool = False, pool: bool = True) -> tuple[Any, ...]:
+        """The state now. Without the `pool` no thread is started to look at it."""
         environment = os.environ._data  # type: ignore[attr-defined]  # as bytes: sixty times as fast
         if environment != self._environment:
             self._environment = dict(environment)
@@ -180,13 +180,18 @@ class Surroundings:
             _locale(locale.LC_ALL, None),
             self._environment,  # the same object while nothing changes, so that two states are compared at once
         )
-        return state if not deep else (*state, *self._deep())
+        return state if not deep else (*state, *self._deep(pool))
 
     def set_control_words(self, state: tuple[Any, ...]) -> None:
         """Compute as in this state again: a process in which exceptions are unmasked may not live to tell of it."""
         self._words.set(*state[:2])
 
-    def _deep(self) -> tuple[Any, ...]:
+    @staticmethod
+    def threads(state: tuple[Any, ...]) -> int:
+        """Of a deep state how many threads there were."""
+        return int(state[NAMES.index("threads")])
+
+    def _deep(self, pool: bool) -> tuple[Any, ...]:
         umask = os.umask(0o077)
         os.umask(umask)
         free = os.dup(2)
@@ -207,7 +212,7 @@ class Surroundings:
             _temporary_files(),
             _c_environment(),
             self._signal_handlers(),
-            control_words_of_pool(),
+            control_words_of_pool() if pool else "",
         )
 
     def _signal_handlers(self) -> tuple[bytes, ...]:

@@ -44,15 +44,25 @@ class Candidate:
     """Place of a function that makes the process see another CPU (`OtherCpu.tell`)."""
     slow: bool = False
     """Only the cases that the pair calls small are for it."""
+    common: str = ""
+    """Place of a function that loads what this candidate has in common with others, such as a library, and chooses nothing in
+    it. The server of their workers calls it once; it must start no thread and leave its process as it was."""
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules that it names, but for files."""
+        places = (self.entry, self.prepare, self.ran, self.paths, self.executed, self.left)
+        named = [place.partition(":")[0] for place in places if place]
+        return [name for name in dict.fromkeys(named) if not name.endswith(".py")]
 
     def load(self) -> Callable[..., Any]:
         """The callable itself."""
-        return _callable(self.entry)
+        return called(self.entry)
 
     def begin(self) -> None:
         """Make a process that has done nothing yet see the CPU that the candidate is to run on."""
         if self.tell:
-            _callable(self.tell)(True)
+            called(self.tell)(True)
 
     def enter_for_trial(self) -> None:
         """Make the process ready to put this candidate on trial."""
@@ -63,25 +73,25 @@ class Candidate:
     def enter(self) -> None:
         """Make the process ready for this candidate."""
         if self.prepare:
-            _callable(self.prepare)(self.name)
+            called(self.prepare)(self.name)
         if self.tell:
-            _callable(self.tell)(False)
+            called(self.tell)(False)
 
     def observer(self) -> Callable[[bool], str | None]:
         """Tells which tier ran."""
-        return _callable(self.ran) if self.ran else lambda before: None
+        return called(self.ran) if self.ran else lambda before: None
 
     def surveyor(self) -> Callable[[], Sequence[str]]:
         """Tells which ways were taken since the last time."""
-        return _callable(self.paths) if self.paths else lambda: ()
+        return called(self.paths) if self.paths else lambda: ()
 
     def counter(self) -> Callable[[], Mapping[str, int] | None]:
         """Tells which instructions were executed since the last time."""
-        return _callable(self.executed) if self.executed else lambda: None
+        return called(self.executed) if self.executed else lambda: None
 
     def inspector(self) -> Callable[[], str]:
         """Says what the last call left behind."""
-        return _callable(self.left) if self.left else lambda: ""
+        return called(self.left) if self.left else lambda: ""
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,7 @@ class Elsewhere(Candidate):
 def elsewhere(candidate: Candidate, root: Path, copy: Path) -> Elsewhere:
     """The candidate out of a copy of its repository."""
     said = {spec.name: getattr(candidate, spec.name) for spec in fields(Candidate)}
-    return Elsewhere(**said, root=os.path.realpath(root), copy=os.path.realpath(copy))
+    return Elsewhere(**said | {"common": ""}, root=os.path.realpath(root), copy=os.path.realpath(copy))
 
 
 MOVED: dict[str, str] = {}
@@ -123,7 +133,8 @@ def moved(path: str) -> str:
     return path
 
 
-def _callable(entry: str) -> Callable[..., Any]:
+def called(entry: str) -> Callable[..., Any]:
+    """The callable at a place."""
     place, _, attribute = entry.partition(":")
     module = module_of_file(Path(moved(place))) if place.endswith(".py") else importlib.import_module(place)
     found = reduce(getattr, attribute.split("."), module)
