@@ -34,6 +34,7 @@ ON_TRIAL = {
     "KERNELPAIR_POISON_SCRATCH": "1",  # the kernels' own scratch is NaN when they get it
     "KERNELPAIR_SPLIT_LOOPS": "1",  # their loops take several threads in small batches too
 }
+LOADS = "properties.suite:load_library"
 SPEED_PAGE = SpeedPage(
     title="# Speed",
     command="kernelpair bench --against torch,onednn,onnxruntime,vllm_cpu,zentorch --one-thread --series --errors "
@@ -264,12 +265,14 @@ def module_of(pair: "Pair") -> str:
 
 
 def candidate(pair: "Pair", tier: str) -> Candidate:
-    """The compiled kernel of `pair` in `tier`, or the one candidate of a pair that is not put on trial by tier."""
+    """The compiled kernel of `pair` in `tier`, or the one candidate of a pair that is not put on trial by tier. Its workers begin
+    with the library loaded, or with what the pair's room names as LOADS."""
+    module = module_of(pair)
     prepare = "" if tier == PYTHON else "properties.suite:set_tier"
     known = next((known for known in SUITE.tiers() if known.name == tier), None)
     plain = Candidate(
-        tier, f"{module_of(pair)}:PAIR.optimized", prepare, "properties.suite:observe", "properties.suite:taken", ON_TRIAL,
-        slow=known is not None and known.emulated, common="properties.suite:load_library",
+        tier, f"{module}:PAIR.optimized", prepare, "properties.suite:observe", "properties.suite:taken", ON_TRIAL,
+        slow=known is not None and known.emulated, common=getattr(sys.modules.get(module), "LOADS", LOADS),
     )
     if known is None or not known.run_as:
         return plain

@@ -7,6 +7,7 @@ from properties.scenarios.serving.judge import verdict
 from properties.scenarios.serving.plan import plan
 from properties.scenarios.serving.sides import EDGES, EMULATED_STEPS, inputs, serve_optimized, serve_reference
 
+LOADS = "properties.scenarios.serving.sides:load"
 PAIR = Pair(
     name="serving",
     reference=serve_reference,

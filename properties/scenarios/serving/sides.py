@@ -32,9 +32,18 @@ from properties.scenarios.serving.cases import (
 from properties.scenarios.serving.judge import REFERENCE
 from properties.scenarios.serving.plan import Planned, plan
 from properties.scenarios.serving.server import Server, Side
+from properties.suite import load_library
 
 OPTIMIZED = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, LatentAttention, RecordedDecode, PackedConvWeight)
 EMULATED_STEPS = 12
+
+
+def load() -> None:
+    """What its workers begin with: the library, and what torch imports at the first recording, which takes a second."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # itself most of that second, which nobody else is to wait for
+
+    load_library()
+    make_fx(lambda x: x + 1)(torch.ones(1))
 
 
 def serve_reference(case: ServingCase, table: Tensor, **memory: Tensor) -> dict[str, Any]:
