@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -163,6 +163,8 @@ class _Seat:
     running: Path
     """The file with the case that it tries."""
     job: Job | None = None
+    pair: str = ""
+    """Of its last job: it has loaded what this one needs."""
     cases: int = 0
     """That the job has tried, as far as it told."""
 
@@ -228,7 +230,9 @@ class Jobs:
         while not stopped() and (pending or any(seat.job for seat in self._seats)):
             for seat in self._seats:
                 if seat.job is None and pending:
-                    seat.job = pending.pop()
+                    others = {other.pair for other in self._seats if other is not seat}
+                    seat.job = pending.pop(next_job(pending, seat.pair, others))
+                    seat.pair = seat.job.pair
                     if until is not None:
                         left = until - time.monotonic()
                         share = left * min(len(self._seats) / (len(pending) + 1), 1)
@@ -302,6 +306,15 @@ class Jobs:
         if isinstance(message, Ended):
             on_end(message)
         return isinstance(message, Ended)
+
+
+def next_job(pending: Sequence[Job], own: str, others: Collection[str]) -> int:
+    """Which of the pending jobs, the last of which are due first, goes to a process that had the pair `own`: another of it, else
+    one that no other process has. To load a pair takes as long as dozens of cases."""
+    due = range(len(pending) - 1, -1, -1)
+    same = (place for place in due if pending[place].pair == own)
+    new = (place for place in due if pending[place].pair not in others)
+    return next(same, next(new, due[0]))
 
 
 def spread(jobs: Sequence[Job], seconds_per_case: Sequence[float], total: int) -> list[Job]:

@@ -24,6 +24,7 @@ from kernelpair.trial.session import Session
 
 ROUND = 2000  # cases that one Hypothesis run draws; a long run is many rounds, so that its memory stays small
 SHRINK_SECONDS = 20.0  # budget for making one run's failures small
+BRIEF_SECONDS = 1.0  # a run of less begins with one case of each opening, and not with the smallest, the first of any round
 LEAST_ATTEMPTS = 50  # cases drawn, if none of them is supported, before the time may end a run that has tried nothing
 PATIENCE_SECONDS = 180.0  # the same while the case has more of something than a shrunk one may (`Cases.sizes`)
 REUSE = (Phase.reuse, Phase.shrink)
@@ -85,7 +86,7 @@ class Search:
         self._failing: dict[str, Verdict] = {}
         self._trails: dict[str, Shrinking] = {}
         self._answers: dict[str, list[Failure]] = {}
-        self._attempts = self._drawn = 0
+        self._attempts = self._drawn = self._left_out = 0
         self._fault: HarnessError | None = None
         self._target: Class | None = None
         """In a search for several defects: what this round shrinks."""
@@ -124,13 +125,15 @@ class Search:
         self._deadline = None if seconds is None else self._started + seconds
         done = 0
         opens = bool(self.openings) and (examples is None or examples > OPENED_FROM)
-        if opens and store is not None and Phase.reuse in settings().phases:  # first what failed in an earlier run
+        if opens and self._has_failed(database, shared) and Phase.reuse in settings().phases:  # in an earlier run
             self._round(1, seed, store, self.strategy, REUSE)
             done, self._shrink_until, self._target = self._drawn, None, None
+        brief = seconds is not None and seconds < BRIEF_SECONDS
         for part, (count, strategy) in self.openings.items() if opens else ():
             if self._searching() and not self._over():
-                self._round(count, seed, self._store(database, shared, f"-{part}"), strategy)
-                done, self._shrink_until, self._target = self._drawn, None, None
+                self._left_out = int(brief and not self._has_failed(database, shared, f"-{part}"))
+                self._round(2 if brief else count, seed, self._store(database, shared, f"-{part}"), strategy)
+                done, self._shrink_until, self._target, self._left_out = self._drawn, None, None, 0
         begun = done
         while (examples is None or done < examples) and not self._over() and self._searching():
             size = ROUND if examples is None else min(ROUND, examples - done)
@@ -204,6 +207,10 @@ class Search:
             other = DirectoryBasedExampleDatabase(Path(shared) / folder)
         return MultiplexedDatabase(own, other)
 
+    def _has_failed(self, database: Path | None, shared: str, part: str = "") -> bool:
+        """Whether there may be failing examples of an earlier run."""
+        return database is not None and (bool(shared) or Path(database, f"{self._folder}{part}").is_dir())
+
     @property
     def _folder(self) -> str:
         return f"{self.pair.name}-{self.subject.candidate.name.replace('/', '_')}"
@@ -212,6 +219,9 @@ class Search:
         return self.tally.passed if self.groups is None else self.groups.room
 
     def _attempt(self, case: Case) -> None:
+        if self._left_out:
+            self._left_out -= 1
+            return
         self._attempts += 1
         limit = self.subject.unsupported(case)
         if limit:

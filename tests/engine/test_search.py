@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from kernelpair.call.memory import Arena
 from kernelpair.call.runner import HarnessError, InProcess
@@ -15,10 +16,10 @@ from kernelpair.contract.pair import Bound, Inputs, Outputs, Pair, Relation, Ste
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import KINDS, Failure, Judged, Tightness
 from kernelpair.search import search as searching
-from kernelpair.search.jobs import Job, carry_out
-from kernelpair.search.search import SHRINK_SECONDS, Search
+from kernelpair.search.jobs import Job, carry_out, next_job
+from kernelpair.search.search import BRIEF_SECONDS, SHRINK_SECONDS, Search
 from kernelpair.search.tally import Tally
-from kernelpair.trial.check import Journal
+from kernelpair.trial.check import Journal, read_case
 from tests.kernels import kernel
 from tests.selftest.toy import PAIR, ToyCase
 
@@ -128,6 +129,31 @@ def test_one_trial_alone(arena: Arena) -> None:
 
 def test_edges_are_counted(arena: Arena) -> None:
     assert driven(arena, "good").run(40, None, 1, None).edges["no rows"] > 0
+
+
+@pytest.mark.parametrize("name", ["good", "off_by_an_eighth"])
+def test_a_brief_run_begins_with_one_case_of_each_opening(arena: Arena, tmp_path: Path, name: str) -> None:
+    """Which is not the smallest; and what failed in an earlier run comes first all the same."""
+    large = with_cases(models=lambda slow: st.builds(ToyCase, rows=st.sampled_from([40, 41, 42]), width=st.just(9)))
+    for _ in range(2):
+        run = driven(arena, name, large, shrink_seconds=0.0)
+        run.run(None, BRIEF_SECONDS / 2, 1, tmp_path)
+        first = [read_case({large.name: large}, line)[1] for line in lines(run)[:2]]
+        if name == "good":
+            assert first[0].rows > 40 and first[1].trial == "series" and first[1] != ToyCase(trial="series")
+        else:
+            assert run.tally.failures and first[0].rows >= 40
+
+
+# --- whose turn it is ---
+
+
+def test_a_process_goes_on_with_its_pair_and_else_takes_one_that_no_other_has() -> None:
+    pending = [Job(pair, tier) for pair in "dcba" for tier in ("avx2", "scalar")]  # the last are due first
+    assert pending[next_job(pending, "", {""})] == Job("a", "scalar")
+    assert pending[next_job(pending, "c", {"a"})] == Job("c", "scalar")
+    assert pending[next_job(pending, "", {"a", "b"})] == Job("c", "scalar")
+    assert pending[next_job(pending[:2], "a", {"d"})] == Job("d", "scalar")
 
 
 # --- saved cases ---
