@@ -327,5 +327,6 @@ def undisturbed() -> Iterator[None]:
         by_name = dict(zip(STATE, before))
         torch.set_num_threads(by_name["torch_threads"])
         torch.set_default_dtype(by_name["default_dtype"])
-        torch.use_deterministic_algorithms(by_name["deterministic"])
+        if torch.are_deterministic_algorithms_enabled() != by_name["deterministic"]:  # to set it loads torch's compiler
+            torch.use_deterministic_algorithms(by_name["deterministic"])
         torch.set_grad_enabled(by_name["grad_mode"])

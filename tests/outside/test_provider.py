@@ -1,6 +1,7 @@
 """Providers: somebody else's kernels, found by file or name, judged within documented limits, one defect after another."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -245,3 +246,11 @@ def test_a_module_that_changes_how_numbers_are_computed_is_told_and_changes_noth
     assert "settings: default_dtype: default_dtype: when it was loaded: torch.float64 instead of torch.float32" in out
     assert torch.get_default_dtype() is torch.float32
     assert torch.tensor(1e-40).mul(1.0).item() > 0, "denormals are flushed to zero in the judging process"
+
+
+def test_to_load_one_loads_no_compiler() -> None:
+    """torch's own takes a second, and where it finds its tools it leaves a folder among the temporary files."""
+    loads = f"import sys; from kernelpair.providers.provider import provider; provider({written(GOOD)!r})"
+    says = "; print([name for name in sys.modules if name.startswith('torch._inductor')])"
+    ended = subprocess.run([sys.executable, "-c", loads + says], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
