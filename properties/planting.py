@@ -1,8 +1,6 @@
 """Other versions of our library, for mutants and for the base of a change: some sources compiled anew, every other object as
 the ordinary build left it."""
 
-import importlib
-import importlib.util
 import json
 import os
 import shlex
@@ -11,7 +9,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from kernelpair.sources import BuildError, run, unpack_revision
 from optimized import build
 from properties import ROOT
 
+PACKAGES = ("optimized", "properties", "reference", "serving")
 QUICK = ("-O1", "-w")  # the bug is not about speed
 
 
@@ -46,8 +49,7 @@ class PlantedCandidate(Candidate):
             raise ImportError("the ordinary library is loaded already: another version needs a process of its own")
         if self.planted.library:
             os.environ["KERNELPAIR_LIBRARY"] = self.planted.library
-        for name, path in self.planted.modules:
-            _replace_module(name, path)
+        _replace(dict(self.planted.modules))
         super().enter()
 
 
@@ -57,15 +59,23 @@ def planted(candidate: Candidate, version: Planted) -> PlantedCandidate:
     return PlantedCandidate(**said | {"common": ""}, planted=version)  # it has a library of its own
 
 
-def _replace_module(name: str, path: str) -> None:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot import {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    package, _, stem = name.rpartition(".")
-    setattr(importlib.import_module(package), stem, module)
+class _Patched(MetaPathFinder):
+    """Finds modules by name in the files of another version."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = files
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Where the module is, if it is one of them."""
+        return spec_from_file_location(fullname, self._files[fullname]) if fullname in self._files else None
+
+
+def _replace(files: Mapping[str, str]) -> None:
+    """Let modules come from other files, also for all of this repository that had loaded the ordinary ones."""
+    if files:
+        for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
+            del sys.modules[name]
+        sys.meta_path.insert(0, _Patched(files))
 
 
 def plant(mutant: Mutant, kernel: str, tier: str, folder: Path) -> Planted:
@@ -201,6 +211,6 @@ def _compilation(command: dict[str, Any], unit: str, folder: Path, output: str) 
 
 
 def _torch() -> str:
-    spec = importlib.util.find_spec("torch")
+    spec = find_spec("torch")
     assert spec is not None and spec.submodule_search_locations
     return str(Path(spec.submodule_search_locations[0]) / "lib" / "libtorch_cpu.so")
