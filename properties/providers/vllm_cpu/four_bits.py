@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelpair.call.layout import DENSE_LAST
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
 from properties.int4_linear.cases import Int4Case
 from reference.int4_codes import AWQ_ORDER
 from reference.pack_int4_weight import unpack_int4_weight
 
 OPS = torch.ops._C
-LAYOUTS = {"x": ("offset",), "data": ("offset",), "scales": ("offset",), "zeros": ("offset",)}
+LAYOUTS = {"x": DENSE_LAST, "data": ("offset",), "scales": ("offset",), "zeros": ("offset",)}
 AWQ = 0  # of the library's kinds of weights
 PACK_FACTOR = 8
 ISA = "vec"  # what the layer chooses on a CPU without tiles
@@ -51,7 +52,6 @@ def _fit(case: Int4Case) -> Int4Case:
     step = lcm(128 if group == -1 else group, 32)
     return replace(
         wanted,
-        outer=tuple(max(size, 1) for size in wanted.outer) or (1,),
         N=-(-case.N // 32) * 32,
         K=-(-case.K // step) * step,
         group=group,
@@ -73,8 +73,7 @@ def _fit(case: Int4Case) -> Int4Case:
             lambda case: not _takes_group(case),
         "bias in x's dtype, in int8 float32 (the layer converts it)":
             lambda case: case.bias not in ("", "float32" if _in_bytes(case) else case.dtype),
-        "at least one row": lambda case: 0 in case.outer,
-        "all tensors are contiguous (so does the layer hold them)": other_layouts(LAYOUTS),
+        "all tensors but x are contiguous (so does the layer hold them)": other_layouts(LAYOUTS),
     },
     fit=_fit,
     silent={"activations": "rows as they are and rows in int8 go to two operators with biases of two dtypes"},

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelpair.call.layout import DENSE_LAST
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
 from properties.fp8_linear.cases import Fp8LinearCase
 from properties.int8_linear.cases import Int8Case
@@ -19,7 +20,7 @@ from reference.pack_fp8_weight import unpack_fp8_weight
 from reference.pack_int8_weight import unpack_int8_weight
 
 OPS = torch.ops._C
-LAYOUTS = {"x": ("offset", "swapped"), "data": ("offset",)}
+LAYOUTS = {"x": DENSE_LAST, "data": ("offset",)}  # a layer hands on what it is given: a slice of a wider product too
 
 
 def _fused(case: Int8Case) -> bool:
@@ -28,12 +29,11 @@ def _fused(case: Int8Case) -> bool:
 
 
 def _fit_int8(case: Int8Case) -> Int8Case:
-    wanted: Int8Case = fitted(case, ["bfloat16"] if _fused(case) else ["bfloat16", "float32"], {"data": ("offset",)})
-    outer = tuple(max(size, 1) for size in wanted.outer) or (1,)
+    wanted: Int8Case = fitted(case, ["bfloat16"] if _fused(case) else ["bfloat16", "float32"], LAYOUTS)
     if _fused(case):
         N, K = -(-case.N // 32) * 32, -(-case.K // 32) * 32
-        return replace(wanted, outer=outer, N=N, K=K, symmetric=True, bias=case.bias and "float32")
-    return replace(wanted, outer=outer, bias=case.bias and wanted.dtype)
+        return replace(wanted, N=N, K=K, symmetric=True, bias=case.bias and "float32")
+    return replace(wanted, bias=case.bias and wanted.dtype)
 
 
 @adapts(
@@ -45,8 +45,7 @@ def _fit_int8(case: Int8Case) -> Int8Case:
             lambda case: _fused(case) and (not case.symmetric or bool(case.N % 32 or case.K % 32)),
         "rows of bytes: dtype bfloat16 or float32, bias of the same (float16 needs a primitive that is not there)":
             lambda case: not _fused(case) and (case.dtype == "float16" or case.bias not in ("", case.dtype)),
-        "at least one row": lambda case: 0 in case.outer,
-        "all tensors are contiguous (so does the layer hold them)": other_layouts({"data": ("offset",)}),
+        "all tensors but x are contiguous (so does the layer hold them)": other_layouts(LAYOUTS),
     },
     fit=_fit_int8,
     silent={"two_steps": "rows of floats and of bytes go to two operators; nothing says that their bits agree"},
@@ -108,10 +107,9 @@ BLOCK_K = 128
 
 def _fit_fp8(case: Fp8LinearCase) -> Fp8LinearCase:
     wanted: Fp8LinearCase = fitted(case, ["bfloat16"], LAYOUTS)
-    outer = tuple(max(size, 1) for size in wanted.outer) or (1,)
     N, K = -(-case.N // 32) * 32, -(-case.K // 32) * 32
     block = case.block if case.block in BLOCKS else tuple(BLOCKS)[case.seed % len(BLOCKS)]
-    return replace(wanted, outer=outer, N=N, K=K, block=block, bias=case.bias and "float32")
+    return replace(wanted, N=N, K=K, block=block, bias=case.bias and "float32")
 
 
 @adapts(
@@ -122,8 +120,7 @@ def _fit_fp8(case: Fp8LinearCase) -> Fp8LinearCase:
         "bias float32 (checked)": lambda case: case.bias not in ("", "float32"),
         "N and K multiples of 32 (checked by convert_weight_packed)": lambda case: bool(case.N % 32 or case.K % 32),
         "blocks of a multiple of 32 outputs and of 128 columns, or one scale (checked)": lambda case: case.block not in BLOCKS,
-        "at least one row": lambda case: 0 in case.outer,
-        "all tensors are contiguous (so does the layer hold them)": other_layouts(LAYOUTS),
+        "all tensors but x are contiguous (so does the layer hold them)": other_layouts(LAYOUTS),
     },
     fit=_fit_fp8,
     timed=lambda given: timed_fp8(given),
