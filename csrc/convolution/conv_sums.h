@@ -1,7 +1,7 @@
 // The sums of a causal convolution over one sequence and a chunk of channels:
 // - Channels dense (the usual case): tiles of 4 tokens x 16 channels; each row is loaded once and serves w
 //   outputs.
-// - A single token on a state with dense channels: the same sums, without a copy of the state.
+// - A single token, or a few drafts, on a state with dense channels: the same sums, without a copy of the state.
 // - Anything else: one channel after the other, vectors along its tokens, over a float copy of the row.
 // All add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit.
 #pragma once
@@ -91,24 +91,43 @@ void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, 
   if (state.data) write_state<T, W - 1>(state, channels, rows);
 }
 
-// One token on a state whose channels are dense: read, used and moved up one column in a single pass.
-// Elements move as bits. `next` is the state of the request that comes next: slots are in no order that the
-// hardware could foresee.
-template <class T, int W>
-void dense_step(const T* x, T* y, int64_t channels, const Scratch<T>& scratch, Matrix<T> state,
-                Matrix<T> next, bool silu_activation) {
+// R tokens on a state whose channels are dense, from its column `history` on: read, used and written to the
+// columns from the first on in a single pass. Elements move as bits. `next` is the state of the request that
+// comes next: slots are in no order that the hardware could foresee.
+template <class T, int W, int R>
+void dense_step(Matrix<T> x, Matrix<T> y, int64_t channels, const Scratch<T>& scratch, Matrix<T> state,
+                int64_t history, Matrix<T> next, bool silu_activation) {
+  const T* rows[W - 1 + R];
+  for (int j = 0; j < W - 1; ++j) rows[j] = state.at(0, history + j);
+  for (int r = 0; r < R; ++r) rows[W - 1 + r] = x.at(0, r);
   const auto step = [&](int64_t c, int lanes, int64_t nbytes) {
-    for (int j = 0; j < W - 1; ++j) __builtin_prefetch(next.at(c, j), 1, 3);
-    const T* rows[W];
-    for (int j = 0; j < W - 1; ++j) rows[j] = state.at(0, j);
-    rows[W - 1] = x;
-    convolve_block<T, W, 1>(rows, c, lanes, scratch, {y, 1, 0}, silu_activation);
+    for (int j = 0; j < W - 2 + R; ++j) __builtin_prefetch(next.at(c, j), 1, 3);
+    if (R == 1 || lanes == kLanes)
+      convolve_block<T, W, R>(rows, c, lanes, scratch, y, silu_activation);
+    else
+      for (int r = 0; r < R; ++r)
+        convolve_block<T, W, 1>(rows + r, c, lanes, scratch, {y.at(0, r), 1, 0}, silu_activation);
 #pragma GCC unroll 8
-    for (int j = 0; j < W - 1; ++j) __builtin_memcpy(state.at(c, j), rows[j + 1] + c, nbytes);
+    for (int j = 0; j < W - 2 + R; ++j) __builtin_memcpy(state.at(c, j), rows[j + 1] + c, nbytes);
   };
   int64_t c = 0;
   for (; c + kLanes <= channels; c += kLanes) step(c, kLanes, kLanes * sizeof(T));
   if (c < channels) step(c, lanes_left(channels - c), (channels - c) * sizeof(T));
+}
+
+// The same for a number of tokens that is known when it runs: 1 to kTile.
+template <class T, int W>
+void dense_steps(int64_t length, Matrix<T> x, Matrix<T> y, int64_t channels, const Scratch<T>& scratch,
+                 Matrix<T> state, int64_t history, Matrix<T> next, bool silu_activation) {
+  const auto step = [&](auto count) {
+    dense_step<T, W, decltype(count)::value>(x, y, channels, scratch, state, history, next, silu_activation);
+  };
+  switch (length) {
+    case 1: return step(std::integral_constant<int, 1>{});
+    case 2: return step(std::integral_constant<int, 2>{});
+    case 3: return step(std::integral_constant<int, 3>{});
+    default: return step(std::integral_constant<int, kTile>{});
+  }
 }
 
 // Up to kRow tokens of one channel as floats.

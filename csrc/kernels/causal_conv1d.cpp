@@ -149,9 +149,11 @@ void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scra
     mark(paths::conv_state_wide),
         shift_front(state_of<T>(call, sequence.slot, first, 0), x, front, columns, length, channels, warm);
   if (dense && length >= kTile) mark(paths::conv_token_tile);
-  if (dense && length == 1 && warm && state.channel_stride == 1 && !drafts)
-    return mark(paths::conv_token_step),
-           dense_step<T, W>(x.data, y.data, channels, scratch, state, next_state(), call.silu);
+  if (dense && warm && state.channel_stride == 1 && length <= (drafts ? kTile : 1)) {
+    mark(drafts ? paths::spec_conv_columns : paths::conv_token_step);
+    return dense_steps<T, W>(length, x, y, channels, scratch, state, call.history_column(b), next_state(),
+                             call.silu);
+  }
   if (warm)
     read_state<T, W - 1>({state.at(0, call.history_column(b)), state.channel_stride, state.column_stride},
                          channels, scratch.history);
