@@ -57,7 +57,7 @@ def gated_delta_rule_update(
     z = softplus_beta * x
     softplus = (z.clamp(min=0) + torch.log1p(torch.exp(-z.abs()))) / softplus_beta
     g = -torch.exp(A_log.to(compute)) * torch.where(z > softplus_threshold, x, softplus)  # [n, HV]
-    beta = torch.sigmoid(b[used].to(compute))[..., None]
+    beta = (1 / (1 + torch.exp(-b[used].to(compute))))[..., None]
 
     pool = state if state_layout == "kv" else state.transpose(2, 3)  # [slots, HV, K, V]
     S = torch.exp(g)[..., None, None] * pool[slots].to(compute)

@@ -36,7 +36,10 @@ def topk_gating(
     rows = rows.masked_fill(unknown[:, None], 0.0)
 
     empty = (rows == -torch.inf).all(-1, keepdim=True)  # every score of such a row is 0
-    scores = torch.sigmoid(rows) if scoring == "sigmoid" else rows.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+    if scoring == "sigmoid":
+        scores = 1 / (1 + torch.exp(-rows))  # torch.sigmoid's bits depend on where an element stands
+    else:
+        scores = rows.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
     choice = scores if bias is None else scores + bias
     if num_expert_group > 1:
         groups = choice.view(valid, num_expert_group, E // num_expert_group)

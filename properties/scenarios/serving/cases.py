@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from random import Random
 from typing import Any, Literal
 
 import torch
@@ -239,6 +240,14 @@ NUMBERS: dict[str, tuple[tuple[int, ...], ...]] = {
     "capture": ((1, 2, 4, 6), (0,), (0,)),
     "bad": (tuple(range(10)), (0, 1), (0,)),
 }
+SHORT_REQUESTS, SHORT_STEPS, SHORT_LIVES = 3, 8, 600
+SHORT_KINDS = ("extend", "extend", "decode", "decode", "verify")
+LONG: dict[str, tuple[tuple[int, ...], ...]] = {
+    "arrive": ((13, 16, 17, 24), (0, 1, 3, 5), (0,)),
+    "extend": ((16, 24), (0, 9, 24), (0, 15)),
+    "decode": ((15,), (0, 1, 2), (0,)),
+}
+"""Numbers by which a short life needs as much room as a long one."""
 ROUNDS = (1, 2, 3, 5)  # lists of steps, of up to twelve each
 LAYOUTS = {f"{name}{number}": DENSE_LAST for number in range(3) for name in ("k", "v")}
 LAYOUTS |= {"conv1": DENSE_LAST, "ssm1": DENSE_LAST}
@@ -280,7 +289,8 @@ def _page(options: dict[str, Any]) -> int:
 
 
 def simpler(case: ServingCase) -> Iterator[ServingCase]:
-    """The case without some of its steps, half of them first; with a field at its default; with a number of a step made plain."""
+    """The case without some of its steps, half of them first; with a field at its default; with a number of a step made plain.
+    Where it stays long, short ones that are drawn anew."""
     steps, length = case.steps, len(case.steps)
     size = length // 2
     while size:
@@ -296,3 +306,20 @@ def simpler(case: ServingCase) -> Iterator[ServingCase]:
             for other in options[: options.index(number)] if number in options else ():
                 changed = [*numbers[:j], other, *numbers[j + 1 :]]
                 yield replace(case, steps=(*steps[:i], (kind, changed[0], changed[1], changed[2]), *steps[i + 1 :]))
+    if sum(step[0] == "arrive" for step in steps) > SHORT_REQUESTS or length > SHORT_STEPS:
+        yield from (replace(case, steps=life) for life in _short_lives(case.seed))
+
+
+def _short_lives(seed: int) -> Iterator[tuple[Step, ...]]:
+    """What took many requests a few steps at a time, a few long ones may show at once; no smaller form of it leads there."""
+    draw = Random(seed)
+
+    def step(kind: str) -> Step:
+        first, second, third = (draw.choice(options) for options in (NUMBERS | LONG)[kind])
+        return kind, first, second, third
+
+    for _ in range(SHORT_LIVES):
+        *arrivals, last = (step("arrive") for _ in range(SHORT_REQUESTS))
+        others = [step(draw.choice(SHORT_KINDS)) for _ in range(SHORT_STEPS - SHORT_REQUESTS)]
+        late = draw.randrange(len(others) + 1)
+        yield (*arrivals, *others[:late], last, *others[late:])
