@@ -100,6 +100,7 @@ def _check(
     none = torch.zeros(B, dtype=torch.int64)
     spans = list(zip(*(t.tolist() for t in (req_pool_indices, seq_lens, extend_seq_lens, extend_start_loc,
                                              none if encoder_lens is None else encoder_lens))))
+    checks.is_integer("sliding_window", sliding_window)
     used = _columns_read(spans, T, C, sliding_window, is_cross_attn)
     segments = sorted((s, s + E, b) for b, (_, _, E, s, _) in enumerate(spans) if E)
     for (_, end, b), (start, _, other) in pairwise(segments):
@@ -117,7 +118,6 @@ def _check(
         checks.has_shape("k_cache", k_cache, [k_cache.shape[0], Hkv, D])
         checks.has_shape("v_cache", v_cache, [k_cache.shape[0], Hkv, Dv])
     check_core(H, Hkv, D, Dv, q.dtype, sm_scale, logit_cap, sinks)
-    checks.is_integer("sliding_window", sliding_window)
     for b, (start, end) in enumerate(used):
         _check_slots(b, start, req_to_token[spans[b][0], start:end], k_cache.shape[0])
     read = {**tensors, "k": k, "v": v, **lengths, "req_to_token": req_to_token, "sinks": sinks}
