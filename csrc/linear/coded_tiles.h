@@ -10,6 +10,7 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
+constexpr int kRowSums = 4;        // chains of products of one row, for each half of a panel
 constexpr int64_t kFewSteps = 16;  // of a panel and up to 16 rows of x: 48 KiB, half of it still in L1
 
 // On tiles of bf16, over a Base that says where rows come from and what becomes of sums.
@@ -80,11 +81,13 @@ struct CodedProduct : Base<Kind> {
       F32x16 totals[2] = {};
       for (int64_t step = 0, count; step < steps; step += count) {
         count = least(steps - step, codes.move_to(step * kBlockK) / kBlockK);
-        F32x16 chains[2][2] = {};
+        F32x16 chains[2][kRowSums] = {};
         for (int64_t s = step; s < step + count; ++s)
           add_step(x_tiles + s * kTileBytes, codes_at(p, s), codes, chains);
-        for (int half = 0; half < 2; ++half)
-          totals[half] = fma(chains[half][0] + chains[half][1], codes.half(half), totals[half]);
+        for (int half = 0; half < 2; ++half) {
+          const auto& chain = chains[half];
+          totals[half] = fma((chain[0] + chain[1]) + (chain[2] + chain[3]), codes.half(half), totals[half]);
+        }
       }
       store(sums, totals[0]);
       store(sums + kTileFloats, totals[1]);
@@ -92,21 +95,27 @@ struct CodedProduct : Base<Kind> {
     }
   }
 
-  // The first row of a tile of x, each pair of its k in all lanes, times a block of codes.
+  // The first row of a tile of x, each pair of its k in all lanes, times a block of codes, in the order of memory.
   KP_INLINE static void add_step(const char* x, const uint8_t* from, const Codes& codes,
-                                 F32x16 (&chains)[2][2]) {
-    for (int pair = 0; pair < kBlockK / 2; pair += 2, from += 2 * Codes::kPairBytes) {
-      int32_t x_pairs[2];
-      __builtin_memcpy(x_pairs, x + 4 * pair, sizeof x_pairs);
+                                 F32x16 (&chains)[2][kRowSums]) {
 #pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        const uint8_t* at = from + half * kCodedBytes<Codes> / 2;
-        prefetch_codes<Codes>(at, pair);
-        const TwoPairs numbers = codes.two_numbers(at, half);
-        chains[half][0] = dot_pairs(chains[half][0], splat_int(x_pairs[0]), numbers.first);
-        chains[half][1] = dot_pairs(chains[half][1], splat_int(x_pairs[1]), numbers.second);
-      }
-    }
+    for (int half = 0; half < 2; ++half)
+      for (int pair = 0; pair < kBlockK / 2; pair += kRowSums, from += kRowSums * Codes::kPairBytes)
+#pragma GCC unroll 2
+        for (int next = 0; next < kRowSums; next += 2) {
+          const uint8_t* at = from + next * Codes::kPairBytes;
+          prefetch_codes<Codes>(at, pair + next);
+          const TwoPairs numbers = codes.two_numbers(at, half);
+          const char* x_at = x + 4 * (pair + next);
+          chains[half][next] = dot_pairs(chains[half][next], numbers.first, splat_dword(x_at));
+          chains[half][next + 1] = dot_pairs(chains[half][next + 1], numbers.second, splat_dword(x_at + 4));
+        }
+  }
+
+  KP_INLINE static I32x16 splat_dword(const char* from) {
+    int32_t dword;
+    __builtin_memcpy(&dword, from, sizeof dword);
+    return splat_int(dword);
   }
 
   static void add_slice(float* sums, const float* slice, int64_t rows, F32x16 scale, bool fresh) {

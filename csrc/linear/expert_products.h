@@ -106,17 +106,16 @@ struct TileEngine {
   int64_t panels() const { return weights.data.sizes[1]; }
   int64_t grain() const { return expert_grain(steps * kBlockK, 8); }
 
-  // Rows past the end and the tail of k are 0.
+  // The tail of k is 0. Rows past the end stay as they are: nobody reads their sums.
   template <class Source>
   void pack(const Source& source, int64_t first, int64_t live, char* to) const {
     const int64_t K = source.columns();
-    for (int64_t r = 0; r < kRows; ++r) {
-      const auto row = source.row(r < live ? first + r : first);
+    for (int64_t r = 0; r < live; ++r) {
+      const auto row = source.row(first + r);
       for (int64_t s = 0; s < steps; ++s) {
         auto* line = reinterpret_cast<Bf16*>(to + s * kTileBytes + r * 64);
         const int64_t inside = K - s * kBlockK;
         __builtin_memset(line, 0, 64);
-        if (r >= live) continue;
         store(line, row(s * kBlockK, lanes_left(inside)));
         if (inside > kLanes) store(line + kLanes, row(s * kBlockK + kLanes, lanes_left(inside - kLanes)));
       }

@@ -26,15 +26,14 @@ struct TileInt8 : PanelTiles<TileInt8> {
     mark(few ? paths::int8_tiles_few : sliced ? paths::int8_tiles_slices : paths::int8_tiles_whole);
   }
 
-  // Rows past the end and the tail of k are 0.
+  // The tail of k is 0. Rows past the end stay as they are: nobody reads their sums.
   void pack_tile_rows(int64_t first, int64_t live, char* to) const {
     auto* room = static_cast<int8_t*>(thread_scratch(bytes.K));
-    for (int64_t r = 0; r < kTileRows; ++r) {
-      const int8_t* row =
-          r < live ? bytes.row(first + r, room, scales.of_row[(first + r) % kChunkRows]) : room;
+    for (int64_t r = 0; r < live; ++r) {
+      const int8_t* row = bytes.row(first + r, room, scales.of_row[(first + r) % kChunkRows]);
       for (int64_t s = 0; s < steps; ++s) {
         char* line = to + s * kTileBytes + r * kByteBlockWidth;
-        const int64_t inside = r < live ? least(bytes.K - s * kByteBlockWidth, kByteBlockWidth) : 0;
+        const int64_t inside = least(bytes.K - s * kByteBlockWidth, kByteBlockWidth);
         __builtin_memcpy(line, row + s * kByteBlockWidth, inside);
         __builtin_memset(line + inside, 0, kByteBlockWidth - inside);
       }

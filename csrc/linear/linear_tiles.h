@@ -175,15 +175,15 @@ struct Bf16Tiles : PanelTiles<Kind> {
   Bf16Tiles(const View& rows, const View& packed_weight, const View& panel_bias, const View& result)
       : PanelTiles<Kind>(packed_weight, result), x{rows}, bias(panel_bias) {}
 
-  // Rows past the end and the tail of k are 0.
+  // The tail of k is 0. Rows past the end stay as they are: nobody reads their sums.
   void pack_tile_rows(int64_t first, int64_t live, char* to) const {
     const int64_t K = x.columns(), stride = x.column_stride();
-    for (int64_t r = 0; r < kTileRows; ++r) {
-      const Bf16* row = x.row<Bf16>(r < live ? first + r : first);
+    for (int64_t r = 0; r < live; ++r) {
+      const Bf16* row = x.row<Bf16>(first + r);
       for (int64_t s = 0; s < steps; ++s) {
         auto* line = reinterpret_cast<Bf16*>(to + s * kTileBytes + r * 64);
-        const int64_t inside = r < live ? (K - s * kBlockK < kBlockK ? K - s * kBlockK : kBlockK) : 0;
-        if (stride == 1 && inside == kBlockK) {
+        const int64_t inside = K - s * kBlockK;
+        if (stride == 1 && inside >= kBlockK) {
           __builtin_memcpy(line, row + s * kBlockK, 64);
           continue;
         }

@@ -1,14 +1,14 @@
 // packed_linear on vectors, for every dtype and tier: x in fp32, row blocks against panels of 32 outputs.
 //
-// | number         | value      | why                                                                  |
-// |----------------|------------|----------------------------------------------------------------------|
-// | kRowBlock      | 12 / 3 / 1 | sums of two half panels fill registers: 24 of 32, 12 of 16, 8 of 16  |
-// | kWidenedBlocks | 6          | 192 k of a panel in fp32 (24 KiB), of a row block (9 KiB) stay in L1 |
-// | kGroupRows     | 96         | rows that share one widening of the weights (3% of their products)   |
-// | kDeepBlocks    | 32         | 1024 k of a group of rows (384 KiB) stay in L2; sums wait            |
-// | kRunPanels     | 64         | ... for as many panels at a time: waiting sums of 768 KiB a thread   |
-// | kStreamAhead   | 16 KiB     | one row block: how far the weight stream is prefetched               |
-// | kChunkRows     | 1024       | bounds the fp32 copy of x at 4 KiB of memory for each k              |
+// | number           | value       | why                                                                  |
+// |------------------|-------------|----------------------------------------------------------------------|
+// | kRowBlock        | 12 / 3 / 1  | sums of two half panels fill registers: 24 of 32, 12 of 16, 8 of 16  |
+// | kWidenedBlocks   | 6           | 192 k of a panel in fp32 (24 KiB), of a row block (9 KiB) stay in L1 |
+// | kFloatGroupRows  | 264         | rows that share one reading and widening of the weights              |
+// | kDeepBlocks      | 12          | 384 k of a group of rows (396 KiB) stay in L2; sums wait ...         |
+// | kFloatRunPanels  | 24          | ... for as many panels at a time: waiting sums of 792 KiB a thread   |
+// | kStreamAhead     | 16 KiB      | one row block: how far the weight stream is prefetched               |
+// | kChunkRows       | 1024        | bounds the fp32 copy of x at 4 KiB of memory for each k              |
 //
 // A single row block needs no widened copy: it reads the packed weights once, from memory to registers.
 // Several row blocks prefetch the weights of the next 192 k into L2 while they multiply.
@@ -25,7 +25,7 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int64_t kWidenedBlocks = 6, kDeepBlocks = 32;
+constexpr int64_t kWidenedBlocks = 6, kDeepBlocks = 12, kFloatGroupRows = 264, kFloatRunPanels = 24;
 
 KP_PATH(linear_vectors_few);
 KP_PATH(linear_vectors_many);
@@ -48,15 +48,17 @@ KP_INLINE void accumulate(const float* x, const T* weights, int64_t blocks, Ahea
   for (int64_t b = 0; b < blocks; ++b, weights += kBlockElements)
     for (int pair = 0; pair < kBlockK / 2; ++pair, x += 2 * kRows) {
       prefetch<kStream>(ahead);
-      F32x16 even[2], odd[2];
-      load_outputs(weights, pair, even[0], odd[0]);
-      load_outputs(weights + kBlockElements / 2, pair, even[1], odd[1]);
+      F32x16 columns[2][2];  // of each k, by halves
+      load_outputs(weights, pair, columns[0][0], columns[1][0]);
+      load_outputs(weights + kBlockElements / 2, pair, columns[0][1], columns[1][1]);
+#pragma GCC unroll 2
+      for (int k = 0; k < 2; ++k)
 #pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) {
-        const F32x16 first = splat(x[r]), second = splat(x[kRows + r]);
-        sums[r][0] = fma(second, odd[0], fma(first, even[0], sums[r][0]));
-        sums[r][1] = fma(second, odd[1], fma(first, even[1], sums[r][1]));
-      }
+        for (int r = 0; r < kRows; ++r) {
+          const F32x16 number = splat(x[k * kRows + r]);
+          sums[r][0] = fma(number, columns[k][0], sums[r][0]);
+          sums[r][1] = fma(number, columns[k][1], sums[r][1]);
+        }
     }
 }
 
@@ -166,17 +168,19 @@ struct VectorProduct {
     });
   }
 
-  // Blocks `from` to `end` of one panel, against up to kGroupRows rows. A slice of the panel is widened once
-  // for all of them; the sums of the group wait in `kept` until k is through.
+  // Blocks `from` to `end` of one panel, against up to kFloatGroupRows rows. A slice of the panel is widened once
+  // for all of them; the sums of the group wait in `kept` until k is through. Meanwhile the slice behind it is
+  // prefetched, or what lies at `next`.
   void multiply_group(const float* x_blocks, int64_t first, int64_t rows, int64_t p, int64_t from,
-                      int64_t end, float* widened, float* kept) const {
+                      int64_t end, const Element* next, float* widened, float* kept) const {
     for (; from < end; from += kWidenedBlocks) {
       const int64_t count = end - from < kWidenedBlocks ? end - from : kWidenedBlocks;
       const Element* packed_slice = panel(p) + from * Panels::kBlockUnits;
       const float* weights = kind.widened(packed_slice, p, from, count, widened);
+      const Element* behind = from + count < end ? packed_slice + count * Panels::kBlockUnits : next;
       const int64_t pair_bytes = 2 * Panels::kBlockUnits / kBlockK * sizeof(Element);
       const int64_t share = pair_bytes / divide_up(rows, kRowBlock) + 1;
-      Ahead ahead{reinterpret_cast<const char*>(packed_slice + count * Panels::kBlockUnits), share};
+      Ahead ahead{reinterpret_cast<const char*>(behind), share};
       for (int64_t r = 0; r < rows; r += kRowBlock) {
         multiply_slice(x_blocks + r * blocks * kBlockK, from, count, weights, ahead, kept + r * kPanelColumns,
                        first + r, rows - r, p);
@@ -211,14 +215,18 @@ struct VectorProduct {
       store_row(out_at(first + r, p), sums[r][0], sums[r][1], panel_bias, N - p * kPanelColumns);
   }
 
-  // A group of rows against up to kRunPanels panels, a deep slice of k after the other.
+  // A group of rows against up to kFloatRunPanels panels, a deep slice of k after the other.
   void multiply_run(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end,
                     float* widened, float* kept) const {
     for (int64_t from = 0; from < blocks; from += kDeepBlocks) {
       const int64_t until = blocks - from < kDeepBlocks ? blocks : from + kDeepBlocks;
-      for (int64_t p = begin; p < end; ++p)
-        multiply_group(x_blocks, first, rows, p, from, until, widened,
-                       kept + (p - begin) * kGroupRows * kPanelColumns);
+      for (int64_t p = begin; p < end; ++p) {
+        const Element* next = p + 1 < end      ? panel(p + 1) + from * Panels::kBlockUnits
+                              : until < blocks ? panel(begin) + until * Panels::kBlockUnits
+                                               : panel(end);
+        multiply_group(x_blocks, first, rows, p, from, until, next, widened,
+                       kept + (p - begin) * kFloatGroupRows * kPanelColumns);
+      }
     }
   }
 
@@ -229,12 +237,12 @@ struct VectorProduct {
         for (int64_t p = begin; p < end; ++p) multiply_one(x_blocks, first, rows, p);
         return;
       }
-    const int64_t run = few ? 1 : least(end - begin, kRunPanels);
+    const int64_t run = few ? 1 : least(end - begin, kFloatRunPanels);
     auto* widened = static_cast<float*>(
-        thread_scratch(4 * (kWidenedBlocks * kBlockElements + run * kGroupRows * kPanelColumns)));
+        thread_scratch(4 * (kWidenedBlocks * kBlockElements + run * kFloatGroupRows * kPanelColumns)));
     float* kept = widened + kWidenedBlocks * kBlockElements;
-    for (int64_t group = 0; group < rows; group += kGroupRows) {
-      const int64_t group_rows = rows - group < kGroupRows ? rows - group : kGroupRows;
+    for (int64_t group = 0; group < rows; group += kFloatGroupRows) {
+      const int64_t group_rows = rows - group < kFloatGroupRows ? rows - group : kFloatGroupRows;
       for (int64_t p = begin; p < end; p += run)
         multiply_run(x_blocks + group * blocks * kBlockK, first + group, group_rows, p,
                      p + run < end ? p + run : end, widened, kept);
