@@ -21,6 +21,14 @@ def check_tensor(name: str, value: object, rank: int, dtypes: Sequence[torch.dty
         raise ValueError(f"{name} must have shape {wanted}, got {list(value.shape)}")
 
 
+def check_integer(name: str, value: object) -> None:
+    """What an operator cannot say of a number in a list: TypeError unless it is an int, ValueError unless 64 bits hold it."""
+    if not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} = {value} does not fit 64 bits")
+
+
 def check_dense_last(name: str, value: Tensor) -> None:
     if value.numel() and value.shape[-1] > 1 and value.stride(-1) != 1:
         raise ValueError(f"{name} must be dense in its last dimension, got strides {list(value.stride())}")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import serving
+from optimized.checks import check_integer
 from optimized.fp8_linear import LAYOUT as FP8_LAYOUT
 from optimized.int8_linear import LAYOUT as INT8_LAYOUT
 from optimized.operators import operator
@@ -145,6 +146,8 @@ def _inner_of(x: Tensor, w13: Experts, w2: Experts) -> int:
             raise TypeError(f"{name} must be PackedExperts, PackedInt8Experts or PackedFp8Experts, got {type(packed).__name__}")
         if packed.layout not in KINDS[kind]:
             raise ValueError(f"{name} has the unknown layout {packed.layout!r}")
+        for side, size in zip("nk", packed.block_size if isinstance(packed, serving.PackedFp8Experts) else ()):
+            check_integer(f"{name}_block_{side}", size)
         kinds.append(kind)
     if kinds[0] is not kinds[1]:
         raise TypeError(f"w13 and w2 must be of one kind, got {type(w13).__name__} and {type(w2).__name__}")

@@ -42,7 +42,7 @@ class Tier:
 
 @cache
 def build() -> dict[str, Any]:
-    """How the library was built: compiler, build_type, build_directory, the tiers as plain data, and the best of this CPU."""
+    """How the library was built: compiler, build_type, build_directory, the tiers, which share objects, the best one here."""
     load()
     return dict(json.loads(torch.ops.kernelpair._tiers()))
 

@@ -45,11 +45,12 @@ def is_integer(name: str, value: object) -> None:
 
 
 def is_count(name: str, value: object, least: int = 0) -> None:
-    """TypeError unless `value` is an int, ValueError unless it is at least `least`."""
+    """TypeError unless `value` is an int, ValueError unless it is at least `least` and 64 bits hold it."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+    is_integer(name, value)
 
 
 def has_shape(name: str, value: Tensor, shape: Sequence[int]) -> None:

@@ -154,7 +154,8 @@ def _one_column_more(case: Any, session: Session) -> None:
     slots = _slots(given)
     for b, n in enumerate(case.lens):
         seen = seen_keys(case, b)
-        numbers[slots[b, seen.start : n]] = torch.arange(seen.start, n, dtype=torch.float64) if len(seen) else 0.0
+        if len(seen):  # else its pages may be any numbers
+            numbers[slots[b, seen.start : n]] = torch.arange(seen.start, n, dtype=torch.float64)
     scale = given["softmax_scale"] or (case.width + (case.width_v if case.latent else 0)) ** -0.5
     column = (exact["alibi_slopes"] / scale)[None, :, None].expand(len(given["q"]), -1, 1)
     exact["q"] = torch.cat([exact["q"], column], dim=-1)

@@ -161,10 +161,11 @@ SCALED_RELATIONS = {
 """Of a layer whose weight has scales of its own among the arguments."""
 
 
-def expect(session: Session, got: Tensor, expected: Tensor, part: Any, says: str) -> None:
-    """Equal numbers where the values are exact, else within twice the bound of `part`: each side is within one of the truth."""
+def expect(session: Session, got: Tensor, expected: Tensor, part: Any, says: str, theirs: Tensor | None = None) -> None:
+    """Equal numbers where the values are exact, else as far apart as both may be from the truth: the first call by its bound of
+    `part`, the other by `theirs` or by the same."""
     limit = session.first.bound["out"]
     if isinstance(limit, Tensor):
-        session.expect_close("out", got, expected, 2 * limit[part], says)
+        session.expect_close("out", got, expected, limit[part] + (limit[part] if theirs is None else theirs), says)
     else:
         session.expect_same("out", got + 0.0, expected + 0.0, says)  # -0 and 0 are one result
