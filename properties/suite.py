@@ -235,7 +235,7 @@ class KernelSuite(Suite):
             "amx_permission": "granted" if amx.runnable else f"not granted: {amx.reason}",
             "amx_for_providers": how_it_is_told(),
             "bf16_products": _dots_told(build()["dot_rate"]),
-            "library": {key: value for key, value in build().items() if key not in ("tiers", "best", "dot_rate")},
+            "library": {key: value for key, value in build().items() if key not in ("tiers", "shared", "best", "dot_rate")},
         }
 
     @cached_property
