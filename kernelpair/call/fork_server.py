@@ -186,10 +186,11 @@ def serve(descriptor: int) -> None:
     with suppress(OSError):  # a disk that is full: what is forked uses the folder that there is
         folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix=FOLDER)
         tempfile.tempdir = None
+    server = _Server(socket.socket(fileno=descriptor), folder)
     try:
-        _Server(socket.socket(fileno=descriptor), folder).serve()
+        server.serve()
     finally:
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(-1)  # while the server still holds what it is: a signal after its end would write to nothing
         kill_children()
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
