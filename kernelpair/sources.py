@@ -141,7 +141,9 @@ def unpack_revision(root: Path, revision: str, folder: Path, *paths: str) -> Non
     if done.returncode:
         raise BuildError(done.stderr.decode(errors="replace").strip() or f"git has no revision {revision}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
-        tar.extractall(folder, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)  # it is there from Python 3.11.4 on
+        for member in tar:
+            tar.extract(member, folder)
 
 
 def copy_sources(root: Path, folder: Path) -> None:

@@ -30,8 +30,8 @@ SA_SIGINFO, SA_ONSTACK, SA_RESETHAND = 0x4, 0x08000000, 0x80000000
 WRITES, FETCHES = 0x2, 0x10  # bits of the error code that the CPU gives a page fault
 SI_KERNEL = 0x80  # no page fault: an address that is none, or an operand that must be aligned and is not
 NULL = 1 << 16  # an address below this was a null pointer once
-FRAME = re.compile(r"^(?P<file>/[^()]*)\((?P<symbol>[^()+]*)\+(?P<offset>0x[0-9a-f]+)\) ?\[(?P<address>0x[0-9a-f]+)\]$")
-PRINTED_FRAME = re.compile(r"^(/[^()]*\([^()]*\) ?)?\[0x[0-9a-f]+\]$")
+FRAME = re.compile(r"^(?P<file>/[^()]*?)(\((?P<symbol>[^()+]*)\+(?P<offset>0x[0-9a-f]+)\))? ?\[(?P<address>0x[0-9a-f]+)\]$")
+PRINTED_FRAME = re.compile(r"^(/[^()]*(\([^()]*\))? ?)?\[0x[0-9a-f]+\]$")
 TOLD = 4  # frames in a message
 MACHINERY = ("libffi", "_ctypes", "libpython", "python", "libtorch", "libc10", "libgomp", "libc.so", "libc-", "ld-linux")
 """Beginnings of the names of files that only lead to a kernel, or are called by one."""
@@ -130,8 +130,8 @@ def noted(arena: Arena, log: str) -> Fault | None:
     if not note["signal"]:
         return None
     frames = [
-        Frame(found["file"], found["symbol"], int(found["offset"], 16), int(found["address"], 16))
-        for found in map(FRAME.match, log.splitlines())
+        Frame(found["file"], found["symbol"] or "", int(found["offset"] or found["address"], 16), int(found["address"], 16))
+        for found in map(FRAME.match, log.splitlines())  # without an offset: of a program that lies at the addresses in its file
         if found
     ]
     where = next((i for i, frame in enumerate(frames) if frame.address == note["instruction"]), len(frames))

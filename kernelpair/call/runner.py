@@ -22,6 +22,7 @@ from kernelpair.contract.candidate import Candidate
 HANG_SECONDS = 20.0  # a case has a budget of work far below this on every tier
 HANG_SECONDS_AGAIN = 2.0  # once a candidate has hung, shrinking tries many more hanging cases
 UNWATCHED = 0.1  # of these seconds; only then is it asked how long a worker waits for a processor, which few calls live to see
+AT_ONCE = 0.25  # seconds of one wait for an answer
 PATIENCE = 4.0  # times these seconds: so much longer may a call take that has waited for a processor as long
 START_SECONDS = 120.0  # for importing torch and the candidate on a loaded machine
 END_SECONDS = 5.0  # for a process whose connection has closed to be seen ended
@@ -116,15 +117,23 @@ class Isolated(Runner):
         """Whether the worker answers before it has had its seconds. Those that it spent waiting for a processor do not count: a
         machine with much else to do is no hang."""
         seconds = self._hang_seconds
-        if self._answers.poll(1000 * UNWATCHED * seconds):
+        if self._answers_within(UNWATCHED * seconds):
             return True
         waited, given, left = waited_for_processor(self._pid), 0.0, (1 - UNWATCHED) * seconds
-        while not self._answers.poll(1000 * left):
+        while not self._answers_within(left):
             lost = min(waited_for_processor(self._pid) - waited, PATIENCE * seconds)
             given, left = lost, lost - given
             if left < UNWATCHED * seconds:
                 return False
         return True
+
+    def _answers_within(self, seconds: float) -> bool:
+        """Nor do those count for which both were stopped: what is waited for at once is short, whatever the clock says after."""
+        while seconds > 0:
+            if self._answers.poll(1000 * min(seconds, AT_ONCE)):
+                return True
+            seconds -= AT_ONCE
+        return False
 
     def _once_more(self, request: CallRequest, again: bool) -> Outcome:
         """The call in a new worker, where an earlier one has spoiled the old. HarnessError where that is `again` no help."""

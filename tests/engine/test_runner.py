@@ -1,9 +1,11 @@
 """Running a candidate: whatever it does to its process is an outcome, and the next call has a new process."""
 
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,6 +110,23 @@ def test_a_call_that_waits_for_a_processor_is_no_hang(isolated: Make, monkeypatc
     told = iter(range(100))
     monkeypatch.setattr("kernelpair.call.runner.waited_for_processor", lambda pid: float(next(told)))
     assert call(isolated("sleeps_two_seconds", hang_seconds=1.0)).status == "ok"
+
+
+class StoppedWhileItWaits:
+    """What `select.poll` makes, in a process that is stopped for all but the first quarter of a second of each wait."""
+
+    def __init__(self) -> None:
+        self.real = select.poll()
+        self.register = self.real.register
+
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        return self.real.poll(min(milliseconds, 250))
+
+
+def test_a_stop_of_the_whole_machine_is_no_hang(isolated: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelpair.call.runner.select", SimpleNamespace(poll=StoppedWhileItWaits, POLLIN=select.POLLIN))
+    assert call(isolated("sleeps_two_seconds", hang_seconds=5.0)).status == "ok"
+    assert call(isolated("sleeps", hang_seconds=0.3)).status == "hang"
 
 
 def test_patience_with_a_call_that_waits_has_an_end(isolated: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tests.native.tile_corpus.assembly import Functions, Operand, vex
 from tests.native.tile_corpus.machine import SIZE, Bytes, Corpus, memory_at, words
 
 PAGE = mmap.PAGESIZE
-ADDRESS = 0x4000_0000
+ADDRESS = 0x7000_0000  # above the heap of a program that is loaded at a fixed place, and below 2^31
 AT_START = Operand("rsi", "rdx")
 GENERAL_PROTECTION, MAPPING_DENIED = 0x80, 2  # SI_KERNEL, SEGV_ACCERR
 
