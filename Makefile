@@ -25,7 +25,7 @@ types: build ## types of the Python sources
 bench: build ## time the tiers and torch on realistic sizes
 	$(BIN)/kernelpair bench
 
-screenshots: build ## the pictures of docs/11 and docs/13; needs Chromium, and Ray for that of a campaign
+screenshots: build ## the pictures of docs/12 and docs/13; needs Chromium, and Ray for that of a campaign
 	$(BIN)/python docs/screenshots.py gallery
 	$(BIN)/python docs/screenshots.py runs
 
