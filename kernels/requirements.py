@@ -16,7 +16,8 @@ def needed() -> list[str]:
         *KERNELS["build-system"]["requires"],
         *KERNELS["project"]["dependencies"],
     ]
-    return [requirement for requirement in listed if not requirement.startswith("kernelpair")]
+    others = [requirement for requirement in listed if not requirement.startswith("kernelpair")]
+    return sorted(others, key=lambda requirement: "==" not in requirement)  # pip fetches what the first line of a name allows
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ void run(const GdnGatingArguments& call) {
   const Softplus softplus{.beta = call.softplus_beta, .threshold = call.softplus_threshold};
   parallel_for(rows, kGrain / (heads + 1) + 1, [&](int64_t begin, int64_t end) {
     each_vector(0, heads, [&](int64_t h, auto... rest) {
-      const int lanes = (kLanes, ..., rest);
+      const int lanes = lanes_left(heads - h);
       const F32x16 log_rate = gather_parameter(call.A_log, h, lanes),
                    shift = gather_parameter(call.dt_bias, h, lanes);
       for (int64_t n = begin; n < end; ++n) {
