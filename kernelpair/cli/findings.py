@@ -10,7 +10,7 @@ from kernelpair.call.runner import Isolated
 from kernelpair.cli.main import EXIT_FAILED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.page import check_page
 from kernelpair.cli.pages import findings_page
-from kernelpair.cli.select import cpu_obstacle, select_provider, select_suite
+from kernelpair.cli.select import cpu_obstacle, provider_named, select_provider, select_suite
 from kernelpair.contract.verdict import Verdict
 from kernelpair.providers.findings import Finding, PageError, lines_of, read_page, untrue
 from kernelpair.providers.provider import candidate_name
@@ -32,9 +32,9 @@ def findings(options: argparse.Namespace) -> int:
         for finding in found:
             steps.begin(finding.id)
             _check_version(suite, finding)
-            unseen = cpu_obstacle(suite, finding.cpu)
-            if unseen:
-                head = f"{finding.id} {finding.title}: not run: --cpu {finding.cpu}: {unseen}"
+            why_not = unseen(suite, finding)
+            if why_not:
+                head = f"{finding.id} {finding.title}: not run: {why_not}"
                 console.print(head, style="yellow", soft_wrap=True, markup=False)
                 continue
             name = candidate_name(finding.provider, finding.cpu)
@@ -53,6 +53,17 @@ def findings(options: argparse.Namespace) -> int:
     if options.html:
         findings_page(console, options.html, told, suite, Subjects(place))
     return EXIT_FAILED if wrong else EXIT_OK if told else EXIT_NOTHING
+
+
+def unseen(suite: Suite, finding: Finding) -> str:
+    """Why the finding cannot show on this machine; empty where it can."""
+    if obstacle := cpu_obstacle(suite, finding.cpu):
+        return f"--cpu {finding.cpu}: {obstacle}"
+    found = provider_named(suite, finding.provider)
+    if finding.build and finding.build != found.variant():
+        return f"it is of {finding.build}, and this CPU gets {found.variant()}"
+    pairs = (read_case(suite.pairs(), case)[0].name for case, _ in finding.cases)
+    return next(filter(None, map(found.lacks, pairs)), "")
 
 
 def run(place: Place, line: str, candidate: str) -> Verdict:

@@ -66,6 +66,8 @@ def _cover(options: argparse.Namespace, suite: Suite) -> int:
         console.print(f"  cannot be used here: {reason}", style="yellow", soft_wrap=True, markup=False)
     for name, entry in covered.items():
         console.print(Text.assemble((name, "bold"), f"  {entry['operator']}"), soft_wrap=True, markup=False)
+        if not reason and (absent := found.lacks(name)):
+            console.print(f"  not here     {absent}", style="yellow", soft_wrap=True, markup=False)
         for limit in entry["limits"]:
             console.print(f"  unsupported  {limit}", soft_wrap=True, markup=False)
         for relation, says in entry["silent"].items():

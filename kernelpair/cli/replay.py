@@ -12,9 +12,9 @@ from rich.text import Text
 
 from kernelpair.call.runner import InProcess, Isolated
 from kernelpair.cli.case_lines import lines_of, read
+from kernelpair.cli.findings import unseen
 from kernelpair.cli.main import EXIT_FAILED, EXIT_OK, UsageError
 from kernelpair.cli.select import (
-    cpu_obstacle,
     provided,
     select_candidates,
     select_cpu,
@@ -96,8 +96,8 @@ def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[str, str
                 yield line, options.provider, ""
                 continue
             provider = options.provider or ("" if options.tier else finding.provider)
-            if provider and cpu_obstacle(suite, finding.cpu):
-                raise UsageError(f"{finding.id} shows on --cpu {finding.cpu} only: {cpu_obstacle(suite, finding.cpu)}")
+            if provider and (why_not := unseen(suite, finding)):
+                raise UsageError(f"{finding.id} does not show here: {why_not}")
             yield line, provider, finding.cpu if provider else ""
 
 

@@ -143,4 +143,4 @@ def provided(found: "Provider", pair: "Pair", cpu: str = "") -> list[tuple[str, 
     """The provider's candidate for a pair and, where it has none, the reason."""
     from kernelpair.providers.provider import candidate_name
 
-    return [(candidate_name(found.spec, cpu), "" if pair.name in found.adapters else f"{found.name} has no such kernel")]
+    return [(candidate_name(found.spec, cpu), found.lacks(pair.name))]

@@ -15,7 +15,8 @@
     ```
 
 A finding with several faces has a pair of such blocks for each of them. One that only shows on another CPU has a row
-`| cpu | amx |` in its table: it is then run as with `--cpu amx`.
+`| cpu | amx |` in its table: it is then run as with `--cpu amx`. One of a build that not every CPU gets has a row
+`| build | NAME |`, and is run where the provider's module says that name (`variant()`).
 """
 
 import re
@@ -30,6 +31,7 @@ SECTION = re.compile(r"^## (\S+) (.+?)\s*$", re.MULTILINE)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 SEVERITIES = ("crash or memory corruption", "silent wrong result", "NaN", "contract gap")
 CPU = re.compile(r"^\| cpu \| (\w+)", re.MULTILINE)
+BUILD = re.compile(r"^\| build \| `?([^`|]+?)`? \|", re.MULTILINE)
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 
 
@@ -49,6 +51,8 @@ class Finding:
     """Each case with the lines of its verdict, as the page gives them."""
     cpu: str = ""
     """The CPU that the library has to be told of, where it fails on no other."""
+    build: str = ""
+    """The build that fails, where others do not or otherwise."""
 
 
 def read_page(path: Path) -> list[Finding]:
@@ -80,9 +84,8 @@ def _finding(path: Path, provider: str, version: str, head: re.Match[str], body:
     for line in (line for lines in verdicts for line in lines):
         if line.partition(":")[0] not in KINDS:
             raise PageError(f"{path}: {head.group(1)}: {line!r} is no line of a verdict")
-    cpu = CPU.search(body)
-    told = cpu.group(1) if cpu else ""
-    return Finding(head.group(1), head.group(2), provider, version, tuple(zip(cases, map(tuple, verdicts))), told)
+    cpu, build = (found.group(1) if found else "" for found in (CPU.search(body), BUILD.search(body)))
+    return Finding(head.group(1), head.group(2), provider, version, tuple(zip(cases, map(tuple, verdicts))), cpu, build)
 
 
 def lines_of(verdict: Verdict) -> list[str]:

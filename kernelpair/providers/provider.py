@@ -32,6 +32,7 @@ from kernelpair.trial.modes import BUILT_IN, SIDE_EFFECTS
 
 GROUP = "kernelpair.providers"
 PREFIX = "provider:"  # of a candidate's name: what follows is what `--provider` was given
+NO_KERNEL = "has no such kernel"
 ON = " on "  # in a candidate's name: what follows is what `--cpu` was given
 SKIPPED_TRIALS = ("concurrent", "fuzz", WRONG_CALLS)
 Limits = Mapping[str, Callable[[Any], bool]]
@@ -70,6 +71,8 @@ class Adapter:
     """The cases in which it takes that path."""
     side_effects: Mapping[str, str] = field(default_factory=dict)
     """What its calls are known to leave changed, by the name that a failure says, such as mxcsr -> the reason. Not judged."""
+    absent: Callable[[], str] = lambda: ""
+    """Why the kernel is not there on this machine, empty where it is. Asked before its library is loaded."""
     timed: Callable[[Mapping[str, Any]], Calls] | None = None
     """Arguments of a bench row -> each way to do its work, by name: calls with everything prepared that an engine prepares once
     (packed weights, the cache in the kernel's own format); it raises Unsupported for a row that it does not do. None: the adapter
@@ -89,13 +92,14 @@ def adapts(
     claims: str = "",
     claimed: Callable[[Any], bool] = lambda case: True,
     side_effects: Mapping[str, str] | None = None,
+    absent: Callable[[], str] = lambda: "",
     timed: Callable[[Mapping[str, Any]], Calls] | None = None,
 ) -> Callable[[Callable[..., Any]], Adapter]:
     """Mark a function as the adapter of `pair` (a name from `kernelpair list`)."""
 
     def mark(call: Callable[..., Any]) -> Adapter:
         effects = side_effects or {}
-        return Adapter(pair, call, limits or {}, fit, silent or {}, rounding, claims, claimed, effects, timed)
+        return Adapter(pair, call, limits or {}, fit, silent or {}, rounding, claims, claimed, effects, absent, timed)
 
     return mark
 
@@ -137,11 +141,20 @@ class Provider:
         found: Adapter = getattr(self.module, self.adapters[pair])
         return found
 
+    def variant(self) -> str:
+        """The name of the build that this CPU gets, of a provider whose module says it (`variant()`); else empty."""
+        says = getattr(self.module, "variant", None)
+        return str(says()) if callable(says) else ""
+
+    def lacks(self, pair: str) -> str:
+        """Why there is no kernel for this pair here, empty where there is one."""
+        return self.adapter(pair).absent() if pair in self.adapters else f"{self.name} {NO_KERNEL}"
+
     def calls(self, pair: Pair, row: BenchRow, given: Mapping[str, Any]) -> Calls:
         """What `kernelpair bench --against` times for a row: what the adapter prepares for the pair's rows; where it prepares
         nothing, or the row is a case from elsewhere, the adapter itself. Raises Unsupported, also outside of its limits."""
         if pair.name not in self.adapters:
-            raise Unsupported("has no such kernel")
+            raise Unsupported(NO_KERNEL)
         adapter = self.adapter(pair.name)
         if adapter.timed is not None and any(row.name == declared.name for declared in pair.bench.rows):
             return adapter.timed(given)

@@ -12,7 +12,7 @@ from kernelpair.call.runner import Isolated
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.pair import BenchRow, Inputs, Pair
 from kernelpair.environment import environment
-from kernelpair.providers.provider import PREFIX, Provider
+from kernelpair.providers.provider import NO_KERNEL, PREFIX, Provider
 from kernelpair.providers.subjects import Subjects
 from kernelpair.suite import Place, Suite
 from kernelpair.timing.attended import said
@@ -136,6 +136,8 @@ class Contest:
                         reason = "has no equivalent"
                 except Exception as error:  # noqa: BLE001 - whatever torch raises is its answer
                     reason = said(error)
+            elif pair.name not in self.peers.providers[name].adapters:  # it makes no arguments for nothing
+                reason = NO_KERNEL
             else:
                 calls, reason = self.away[name].calls(pair, row)
                 for call in calls.values():
@@ -204,10 +206,12 @@ class Contest:
         result = Errors(pair.name, pair.line(pair.bench.case))
         named = [(name, name) for name, reason in candidates if not reason]
         for name, provider in self.peers.providers.items():
-            if pair.name in provider.adapters:
-                named.append((provider.name, PREFIX + name))
+            if pair.name not in provider.adapters:
+                result.unsupported[provider.name] = NO_KERNEL
+            elif reason := provider.lacks(pair.name):
+                result.unsupported[provider.name] = reason
             else:
-                result.unsupported[provider.name] = "has no such kernel"
+                named.append((provider.name, PREFIX + name))
         for name, candidate in named:
             subject = Subjects(self.place)(pair.name, candidate)
             with Isolated(subject.candidate, preload=self.suite.preload) as runner:

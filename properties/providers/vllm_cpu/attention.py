@@ -14,8 +14,8 @@ from properties.extend_attention.cases import ExtendAttentionCase
 from properties.mla_decode.cases import MlaDecodeCase
 from properties.paged_attention.cases import PagedAttentionCase
 from properties.providers.vllm_cpu import timed as _vllm_timed
+from properties.providers.vllm_cpu.library import OPS, left_out
 
-OPS = torch.ops._C
 MOST_WINDOW = 2**31 - 1
 EQUAL = "the mean under equal scores is exact in our own kernels alone, which divide last"
 HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # CPUAttentionBackend.get_supported_head_sizes
@@ -60,6 +60,7 @@ def _fit_extend(case: ExtendAttentionCase) -> ExtendAttentionCase:
 
 @adapts(
     "extend_attention",
+    absent=left_out("extend_attention_cpu"),
     limits={
         "dtype bfloat16 (AMXMLABackend.supported_dtypes)": lambda case: case.dtype != "bfloat16",
         "what the table names is finite, behind a window too": lambda case: case.window > 0 and case.poison == "nan",
@@ -117,6 +118,7 @@ def _fit_decode(case: DecodeAttentionCase) -> DecodeAttentionCase:
 
 @adapts(
     "decode_attention",
+    absent=left_out("decode_attention_cpu"),
     limits={
         "dtype bfloat16 or float16 (the operator's dispatch)": lambda case: case.dtype == "float32",
         "MLA with bfloat16 (AMXMLABackend.supported_dtypes)": lambda case: is_mla(case) and case.dtype != "bfloat16",

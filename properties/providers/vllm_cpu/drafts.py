@@ -10,10 +10,10 @@ from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, ot
 from properties.causal_conv1d_update_spec.cases import ConvSpecCase
 from properties.gated_delta_rule_update_spec.cases import DeltaSpecCase
 from properties.providers.vllm_cpu.layers import DELTA_LAYOUTS
+from properties.providers.vllm_cpu.library import OPS, left_out
 from properties.providers.vllm_cpu.timed import Given
 from reference.causal_conv1d import causal_conv1d_unpack_weight
 
-OPS = torch.ops._C
 CONV_LAYOUT = {"conv_states": "turned"}
 CONV_INDICES = ("query_start_loc", "cache_indices", "num_accepted_tokens")
 DELTA_INDICES = ("state_indices", "num_accepted_tokens", "query_start_loc")
@@ -48,6 +48,7 @@ def _timed_conv(given: Given) -> Calls:
 
 @adapts(
     "causal_conv1d_update_spec",
+    absent=left_out("causal_conv1d_update_cpu"),
     limits={
         "dtype bfloat16 (its kernel)": lambda case: case.dtype != "bfloat16",
         "width 4 and channels a multiple of 32 (checked)": lambda case: case.width != 4 or case.dim % 32,

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
 from properties.fused_moe.cases import MoeCase
+from properties.providers.vllm_cpu.library import OPS
 from properties.providers.vllm_cpu.timed import Given
 from reference.fused_moe import PackedExperts
 
-OPS = torch.ops._C
 LAYOUTS = {"x": ("offset",), "w13": ("offset",), "w2": ("offset",), "topk_weights": ("offset",), "topk_ids": ("offset",)}
 BLOCK = 32  # what D and I are multiples of ("output_alignment")
 

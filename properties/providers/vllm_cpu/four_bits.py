@@ -15,10 +15,10 @@ from torch import Tensor
 from kernelpair.call.layout import DENSE_LAST
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
 from properties.int4_linear.cases import Int4Case
+from properties.providers.vllm_cpu.library import OPS, whole
 from reference.int4_codes import AWQ_ORDER
 from reference.pack_int4_weight import unpack_int4_weight
 
-OPS = torch.ops._C
 LAYOUTS = {"x": DENSE_LAST, "data": ("offset",), "scales": ("offset",), "zeros": ("offset",)}
 AWQ = 0  # of the library's kinds of weights
 PACK_FACTOR = 8
@@ -46,6 +46,8 @@ def _takes_group(case: Int4Case) -> bool:
 
 
 def _fit(case: Int4Case) -> Int4Case:
+    if _in_bytes(case) and not whole():
+        return _fit(replace(case, activation="x"))
     wanted: Int4Case = fitted(case, _dtypes(case), LAYOUTS)
     sizes = EXACT_GROUPS if _in_bytes(case) else (*EXACT_GROUPS, 2, 48)
     group = case.group if case.group in (*sizes, -1) else sizes[case.seed % len(sizes)]
@@ -64,6 +66,7 @@ def _fit(case: Int4Case) -> Int4Case:
 @adapts(
     "int4_linear",
     limits={
+        "rows in int8: with the library for CPUs with AVX512_BF16": lambda case: _in_bytes(case) and not whole(),
         "dtype bfloat16 or float16 (checked), in int8 bfloat16 (the layer takes it for no other)":
             lambda case: case.dtype not in _dtypes(case),
         "scales in x's dtype (so does the layer load them)": lambda case: case.scale != case.dtype,

@@ -17,11 +17,11 @@ from properties.gated_delta_rule_update.cases import DeltaCase
 from properties.gdn_gating.cases import GatingCase
 from properties.packed_linear.cases import LinearCase
 from properties.providers.vllm_cpu import timed as _vllm_timed
+from properties.providers.vllm_cpu.library import OPS, left_out, whole
 from properties.store_cache.cases import StoreCacheCase
 from reference.causal_conv1d import causal_conv1d_unpack_weight
 from reference.pack_linear_weight import unpack_linear_weight
 
-OPS = torch.ops._C
 MOST_BYTES = 1 << 20  # _CPU_SGL_GEMM_MAX_WEIGHT_BYTES: larger weights go to oneDNN
 X_LAYOUTS = {"x": ("offset", "padded", "sliced", "swapped"), "packed_weight": ("offset",)}
 
@@ -31,7 +31,7 @@ X_LAYOUTS = {"x": ("offset", "padded", "sliced", "swapped"), "packed_weight": ("
 
 def _small(N: int, K: int, dtype: torch.dtype) -> bool:
     """The rule of `check_cpu_sgl_kernel`, apart from the CPU: the operator itself has paths with and without AMX."""
-    if dtype != torch.bfloat16 or 2 * N * K > MOST_BYTES:
+    if not whole() or dtype != torch.bfloat16 or 2 * N * K > MOST_BYTES:
         return False
     return N < 16 or (K % 32 == 0 and N % 16 == 0)
 
@@ -104,6 +104,7 @@ def _fit_conv(case: ConvCase) -> ConvCase:
 
 @adapts(
     "causal_conv1d",
+    absent=left_out("causal_conv1d_fwd_cpu"),
     limits={
         "packing is the operator's own": lambda case: case.form == "pack",
         "dtype bfloat16 (its kernel)": lambda case: case.dtype != "bfloat16",
@@ -274,6 +275,7 @@ def _fit_store(case: StoreCacheCase) -> StoreCacheCase:
 
 @adapts(
     "store_cache",
+    absent=left_out("concat_and_cache_mla_cpu"),
     limits={
         "dtype bfloat16 (AMXMLABackend.supported_dtypes)": lambda case: case.dtype != "bfloat16",
         "rows of 512 and 64 columns, one head (the latent and the rope part)":

@@ -12,11 +12,11 @@ from torch import Tensor
 from kernelpair.providers.provider import Unsupported, adapts, fitted, other_layouts
 from properties.act_and_mul.cases import ActCase
 from properties.providers.vllm_cpu import timed as _vllm_timed
+from properties.providers.vllm_cpu.library import OPS
 from properties.rms_norm.bound import TWO_SUMS
 from properties.rms_norm.cases import NormCase
 from properties.rotary_embedding.cases import RotaryCase
 
-OPS = torch.ops._C
 NORM_LAYOUTS = {name: ("offset",) for name in ("x", "residual", "weight")}
 NOT_OFFERED = "no gate, no groups, not Gemma's form (not arguments of it)"
 APART = "rows of a norm follow one another (a limit of the operator)"

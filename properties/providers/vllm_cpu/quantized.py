@@ -16,10 +16,10 @@ from kernelpair.call.layout import DENSE_LAST
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
 from properties.fp8_linear.cases import Fp8LinearCase
 from properties.int8_linear.cases import Int8Case
+from properties.providers.vllm_cpu.library import OPS, left_out, whole
 from reference.pack_fp8_weight import unpack_fp8_weight
 from reference.pack_int8_weight import unpack_int8_weight
 
-OPS = torch.ops._C
 LAYOUTS = {"x": DENSE_LAST, "data": ("offset",)}  # a layer hands on what it is given: a slice of a wider product too
 
 
@@ -30,6 +30,8 @@ def _fused(case: Int8Case) -> bool:
 
 def _fit_int8(case: Int8Case) -> Int8Case:
     wanted: Int8Case = fitted(case, ["bfloat16"] if _fused(case) else ["bfloat16", "float32"], LAYOUTS)
+    if _fused(case) and not whole():
+        return _fit_int8(replace(case, form="matmul"))
     if _fused(case):
         N, K = -(-case.N // 32) * 32, -(-case.K // 32) * 32
         return replace(wanted, N=N, K=K, symmetric=True, bias=case.bias and "float32")
@@ -39,6 +41,7 @@ def _fit_int8(case: Int8Case) -> Int8Case:
 @adapts(
     "int8_linear",
     limits={
+        "rows of floats: with the library for CPUs with AVX512_BF16": lambda case: _fused(case) and not whole(),
         "rows of floats: dtype bfloat16, bias float32 (checked)":
             lambda case: _fused(case) and (case.dtype != "bfloat16" or case.bias not in ("", "float32")),
         "rows of floats: symmetric, N and K multiples of 32 (not an argument of it; checked)":
@@ -83,7 +86,6 @@ def timed(given: Mapping[str, Any]) -> Calls:
     """Rows quantized and multiplied: by one operator, and by the quantizer and oneDNN's product in turn."""
     x, N, w_scale = given["x"], given["N"], given["w_scale"]
     weight = unpack_int8_weight(given["data"], N, given["K"])
-    packed = OPS.convert_weight_packed(weight)
     handler = OPS.create_onednn_scaled_mm_handler(weight.t(), w_scale, x.dtype, True, False, 32)
     number = torch.tensor(handler, dtype=torch.int64)
 
@@ -94,10 +96,10 @@ def timed(given: Mapping[str, Any]) -> Calls:
         return out
 
     weakref.finalize(onednn, OPS.release_dnnl_matmul_handler, handler)
-    calls: dict[str, Callable[[], object]] = {
-        "onednn_scaled_mm": onednn,
-        "int8_scaled_mm_with_quant": lambda: OPS.int8_scaled_mm_with_quant(x, packed, w_scale, None, x.dtype, True),
-    }
+    calls: dict[str, Callable[[], object]] = {"onednn_scaled_mm": onednn}
+    if whole():
+        packed = OPS.convert_weight_packed(weight)
+        calls["int8_scaled_mm_with_quant"] = lambda: OPS.int8_scaled_mm_with_quant(x, packed, w_scale, None, x.dtype, True)
     return calls
 
 
@@ -114,6 +116,7 @@ def _fit_fp8(case: Fp8LinearCase) -> Fp8LinearCase:
 
 @adapts(
     "fp8_linear",
+    absent=left_out("fp8_scaled_mm_cpu"),
     limits={
         "dtype bfloat16 (the layer allows float32 too; either of the others ends the process of a CPU without AMX)":
             lambda case: case.dtype != "bfloat16",

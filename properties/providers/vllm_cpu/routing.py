@@ -3,15 +3,14 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
+from properties.providers.vllm_cpu.library import OPS, left_out
 from properties.providers.vllm_cpu.timed import Given
 from properties.topk_gating.bound import ANY_ORDER
 from properties.topk_gating.cases import TopkCase
 
-OPS = torch.ops._C
 EXPERTS, CHOSEN = (64, 128, 256, 384), (6, 8)  # "unsupported num_experts", "unsupported routed_topk"
 LAYOUTS = {"logits": ("offset",), "correction_bias": ("offset",)}
 
@@ -41,6 +40,7 @@ def _timed(given: Given) -> Calls:
 
 @adapts(
     "topk_gating",
+    absent=left_out("biased_topk_cpu"),
     limits={
         "scoring sigmoid (its other one is none of ours)": lambda case: case.scoring != "sigmoid",
         "with a bias (no optional argument)": lambda case: case.bias == "none",

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from kernelpair.providers.provider import Calls, Unsupported
+from properties.providers.vllm_cpu.library import OPS, whole
 from reference.causal_conv1d import causal_conv1d_unpack_weight
 from reference.pack_linear_weight import unpack_linear_weight
 
-OPS = torch.ops._C
 Given = Mapping[str, Any]
 PAGE = 128  # of keys that lie in a row
 
@@ -46,7 +46,7 @@ def linear(given: Given) -> Calls:
 
     weakref.finalize(onednn, OPS.release_dnnl_matmul_handler, handler)
     calls: dict[str, Callable[[], object]] = {"onednn_mm": onednn}
-    if x.dtype == torch.bfloat16 and K % 32 == 0 and N % 16 == 0:
+    if whole() and x.dtype == torch.bfloat16 and K % 32 == 0 and N % 16 == 0:
         packed = OPS.convert_weight_packed(weight)
 
         def packed_linear() -> Tensor:
@@ -73,7 +73,7 @@ def extend(given: Given) -> Calls:
         return out
 
     batch, new, keys = len(lengths), int(lengths[0]), int(given["seq_lens"][0])
-    calls: dict[str, Callable[[], object]] = {"extend_attention_cpu": run}
+    calls: dict[str, Callable[[], object]] = {"extend_attention_cpu": run} if whole() else {}
     if given["q"].shape[2] == given["v"].shape[2]:
         slots = given["req_to_token"][:, : keys - new].long()
 
@@ -144,7 +144,7 @@ def decode(given: Given) -> Calls:
     latent = k_cache.data_ptr() == v_cache.data_ptr()
     _only((torch.bfloat16,) if latent else (torch.bfloat16, torch.float16), "q", given)
     table = given["req_to_token"].to(torch.int32)
-    calls = {"decode_attention_cpu": _decode(q, k_cache, v_cache, table, lengths, given["sm_scale"])}
+    calls = {"decode_attention_cpu": _decode(q, k_cache, v_cache, table, lengths, given["sm_scale"])} if whole() else {}
     in_row = torch.equal(table.flatten(), torch.arange(table.numel(), dtype=torch.int32)) and table.shape[1] % PAGE == 0
     if in_row and latent:
         pages = k_cache.view(-1, 16, k_cache.shape[2])
@@ -173,10 +173,10 @@ def mla(given: Given) -> Calls:
     parts = (table[:, :, None] * (page // 16) + torch.arange(page // 16)).flatten(1).to(torch.int32)
     slots = (table[:, :, None] * page + torch.arange(page)).flatten(1).to(torch.int32)
     cache = pages.view(-1, 1, width)
-    return {
-        "mla_decode_kvcache": _mla(q, pages.view(-1, 16, width), parts, given["seq_lens"], given["sm_scale"]),
-        "decode_attention_cpu": _decode(q, cache, cache[..., :512], slots, given["seq_lens"], given["sm_scale"]),
-    }
+    calls = {"mla_decode_kvcache": _mla(q, pages.view(-1, 16, width), parts, given["seq_lens"], given["sm_scale"])}
+    if whole():
+        calls["decode_attention_cpu"] = _decode(q, cache, cache[..., :512], slots, given["seq_lens"], given["sm_scale"])
+    return calls
 
 
 def paged(given: Given) -> Calls:
