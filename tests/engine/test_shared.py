@@ -1,5 +1,6 @@
 """What failing cases share: kernels with a planted fault, and the sentence that names it."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,7 +37,9 @@ def _wrong(fails: Callable[[Tensor], bool]) -> Callable[..., Tensor]:
 
 FAULTS: dict[str, tuple[Callable[[Tensor], bool], Sequence[str]]] = {
     "dropped_tail": (lambda x: x.shape[-1] % 16 > 0, ["a partial vector"]),
-    "short_rows_of_two_bytes": (lambda x: x.shape[-1] < 32 and x.itemsize == 2, ["width of 1 to 31", "elements of 2 bytes"]),
+    "short_rows_of_two_bytes": (
+        lambda x: x.shape[-1] < 32 and x.itemsize == 2, ["width of (1 to|at most) 31", "elements of 2 bytes"]
+    ),
     "one_dtype": (lambda x: x.dtype == torch.float16, ["dtype float16"]),
     "a_layout": (lambda x: not x.is_contiguous(), ["x not dense"]),
     "always": (lambda x: True, ["elements of at least 1"]),
@@ -56,7 +59,7 @@ def _searched(name: str, *, explain: bool = True, several: bool = False) -> Tall
 def test_the_sentence_names_the_planted_fault(name: str) -> None:
     tally = _searched(name)
     (says,) = tally.shared.values()
-    assert all(part in says for part in FAULTS[name][1]), says
+    assert all(re.search(part, says) for part in FAULTS[name][1]), says
     assert says.startswith("fails ") and "passes for all others" in says, says
     (verdict,) = tally.failures.values()
     assert {report.shared for report in failures_of(verdict, "wrong", shared=says)} == {says}
