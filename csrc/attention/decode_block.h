@@ -20,6 +20,8 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 constexpr int64_t kMostBlockKeys = 128;
+// Of the keys of a block of tiles or pairs: with its values, and the next block fetched, a third of the L2.
+constexpr int64_t kWideBlockBytes = 144 << 10;
 constexpr int64_t kTileKeys = 16;
 constexpr int64_t kPairTileKeys = 32;  // keys of a tile of weights whose values are interleaved in pairs
 

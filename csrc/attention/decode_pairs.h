@@ -23,6 +23,7 @@ template <class T>
 struct DecodePairs {
   using Element = T;
   static constexpr bool kPrefetchInOrder = true;
+  static constexpr int64_t kBlockBytes = kWideBlockBytes;
 
   DecodeShape shape;
   int64_t columns;

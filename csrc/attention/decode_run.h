@@ -23,8 +23,6 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-// Keys of a block: with its values, and the next block fetched, a third of the L2.
-constexpr int64_t kBlockBytes = 144 << 10;
 // 60 us of reading, about the price of waking a thread that sleeps.
 constexpr int64_t kSerialBytes = 1 << 20;
 // avx512_bf16: query heads a kv head, below which tiles are mostly padding.
@@ -53,7 +51,7 @@ void run_item_with(const DecodeShape& shape, const Scaling& scaling, int64_t fir
   using Element = typename Products::Element;
   const int64_t key_bytes = shape.heads * shape.D * static_cast<int64_t>(sizeof(Element));
   const int64_t step =
-      most(kTileKeys, least(kBlockBytes / key_bytes, kMostBlockKeys) / kTileKeys * kTileKeys);
+      most(kTileKeys, least(Products::kBlockBytes / key_bytes, kMostBlockKeys) / kTileKeys * kTileKeys);
   struct Pieces {
     Products products;
     OnlineSoftmax softmax;

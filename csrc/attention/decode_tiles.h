@@ -46,6 +46,7 @@ KP_INLINE void with_count(int64_t n, const Body& body) {
 struct DecodeTiles {
   using Element = Bf16;
   static constexpr bool kPrefetchInOrder = false;  // the hardware does better with rows in order
+  static constexpr int64_t kBlockBytes = kWideBlockBytes;
 
   DecodeShape shape;
   int64_t depths, value_depths;  // tiles across a key and a value

@@ -73,7 +73,7 @@ def test_a_case_of_a_models_size_shrinks_to_what_it_needs(name: str) -> None:
 
 def test_sizes_are_read_from_the_sources() -> None:
     found = {size.name: (size.value, size.counts) for size in sizes(("decode_attention",))}
-    assert found["kBlockBytes"] == (144 << 10, "bytes")
+    assert found["kWideBlockBytes"] == (144 << 10, "bytes")
     assert found["kMostBlockKeys"][1] == found["kLeastSplit"][1] == "keys"
     assert "kLanes" not in found and "kSums" not in found
     assert {size.name for size in sizes(("mla_decode",))} >= {"kSplitKeys", "kMostSplits"}, "of the operator"
