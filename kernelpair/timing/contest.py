@@ -118,7 +118,7 @@ class Contest:
             result.others = [replace(times[f"{kin} [{name}]"], name=kin) for kin in row.kin if kin not in lost_kin]
             result.others += [times[other] for other in row.peers if other in times and other not in found]
             result.alone = [alone[other] for other in (name, *found) if other in alone]
-            self._limit(result, given)
+            self._limit(result, times[name].milliseconds / 1e3, given)
             results.append(result)
         return results
 
@@ -166,12 +166,12 @@ class Contest:
         finally:
             torch.set_num_threads(self.threads)
 
-    def _limit(self, result: SpeedRow, given: Inputs) -> None:
+    def _limit(self, result: SpeedRow, taken: float, given: Inputs) -> None:
         """What the roofline allows; peaks are measured when they are first needed."""
         peak = self.suite.machine.peak(result.tier, given)
         rates = {}
         if result.flops:
-            rates["products"] = result.flops, self._product_rate(peak)
+            rates["products"] = result.flops, self._product_rate(peak, result.flops / taken)
         if result.bytes:
             rates["reading"] = result.bytes, self._read_rate(peak.tier, result.bytes)
         seconds = {by: work / rate for by, (work, rate) in rates.items() if rate}
@@ -179,14 +179,8 @@ class Contest:
             result.limited_by = max(seconds, key=lambda by: seconds[by])
             result.limit = seconds[result.limited_by] * 1e3
 
-    def _product_rate(self, peak: Peak) -> float:
-        rates = self.speeds.product_rates
-        if str(peak) not in rates:
-            rate = self.suite.machine.product_rate(peak)
-            if not rate:
-                return 0.0
-            rates[str(peak)] = rate
-        return rates[str(peak)]
+    def _product_rate(self, peak: Peak, reached: float) -> float:
+        return highest(self.speeds.product_rates, str(peak), lambda: self.suite.machine.product_rate(peak), reached)
 
     def _read_rate(self, tier: str, nbytes: float) -> float:
         """With a buffer of the power of two next to `nbytes`."""
@@ -231,6 +225,13 @@ class Contest:
     def write(self, path: str | None) -> None:
         if path:
             write(self.speeds, Path(path))
+
+
+def highest(rates: dict[str, float], name: str, measure: Callable[[], float], reached: float) -> float:
+    """A peak, measured once, and again when a row has reached more: the machine was busy then. 0 where none can be measured."""
+    if rates.get(name, 0.0) < reached and (rate := measure()):
+        rates[name] = max(rate, rates.get(name, 0.0))
+    return rates.get(name, 0.0)
 
 
 def _called(call: Callable[[], object]) -> Callable[[], object]:

@@ -10,6 +10,7 @@ import torch
 
 import properties
 from kernelpair.providers.provider import Unsupported, provider
+from kernelpair.timing.contest import highest
 from kernelpair.timing.machine import Peak
 from kernelpair.timing.peers import arguments_of
 from kernelpair.timing.speeds import read
@@ -275,6 +276,14 @@ def test_peaks_are_measured_on_each_tier() -> None:
     for tier in ("scalar", RUNNABLE[-1]):
         with use_tier(tier):
             assert 0 < product_rate() < 1e15 and 0 < product_rate(torch.int8) < 1e15 and 0 < read_rate(1 << 20) < 1e15
+
+
+def test_a_peak_that_a_row_surpasses_is_measured_again() -> None:
+    """It was measured while the machine did something else: a fraction of 178% says nothing."""
+    rates, measured = dict[str, float](), iter((1.0, 4.0, 3.0, 0.0))
+    found = [highest(rates, "avx512", lambda: next(measured), reached) for reached in (0.5, 0.9, 2.0, 3.9, 5.0)]
+    assert found == [1.0, 1.0, 4.0, 4.0, 4.0] and rates == {"avx512": 4.0}
+    assert highest({}, "none", lambda: next(measured), 1.0) == 0.0
 
 
 def test_bytes_have_a_peak_of_their_own() -> None:
