@@ -1,7 +1,6 @@
 // fp8_linear: x [..., K] times a packed weight of float8 codes with a scale for each of its blocks, plus bias,
 // with fp32 sums and one rounding. The products are those of packed_linear: bf16 takes tiles where the tier has
-// them, everything else vectors. A slice of a panel is decoded before it is multiplied, once for up to 128 rows
-// on tiles and 96 on vectors.
+// them, everything else vectors. A slice of a panel is decoded before it is multiplied, once for a group of rows.
 #include "kernels/fp8_linear.h"
 
 #include "linear/coded_tiles.h"

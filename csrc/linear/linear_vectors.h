@@ -41,10 +41,16 @@ KP_INLINE void load_outputs(const T* tile, int pair, F32x16& even, F32x16& odd) 
     load_pair(tile + kPair * pair, even, odd);
 }
 
-// sums += x w over `blocks` blocks of 32 k; x holds kRows values for each k.
+// sums += x w over `blocks` blocks of 32 k; x holds kRows values for each k. The sums of row r lie at 32 r of `kept`.
 template <int kRows, bool kStream, class T>
-KP_INLINE void accumulate(const float* x, const T* weights, int64_t blocks, Ahead ahead,
-                          F32x16 (&sums)[kRows][2]) {
+KP_NOINLINE void multiply_blocks(const float* x, const T* weights, int64_t blocks, Ahead ahead, bool fresh,
+                                 float* kept) {
+  F32x16 sums[kRows][2] = {};
+#pragma GCC unroll 12
+  for (int r = 0; !fresh && r < kRows; ++r) {
+    sums[r][0] = load(kept + r * kPanelColumns);
+    sums[r][1] = load(kept + r * kPanelColumns + kLanes);
+  }
   for (int64_t b = 0; b < blocks; ++b, weights += kBlockElements)
     for (int pair = 0; pair < kBlockK / 2; ++pair, x += 2 * kRows) {
       prefetch<kStream>(ahead);
@@ -60,6 +66,11 @@ KP_INLINE void accumulate(const float* x, const T* weights, int64_t blocks, Ahea
           sums[r][1] = fma(number, columns[k][1], sums[r][1]);
         }
     }
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r) {
+    store(kept + r * kPanelColumns, sums[r][0]);
+    store(kept + r * kPanelColumns + kLanes, sums[r][1]);
+  }
 }
 
 // One row in fp32: elements k .. k + lanes of it.
@@ -156,16 +167,15 @@ struct VectorProduct {
     return static_cast<Out*>(out.data) + row * N + p * kPanelColumns;
   }
 
-  // One row block: products over the whole of k stay in registers.
+  // One row block: the weights pass once, from memory to registers.
   void multiply_one(const float* x_block, int64_t first, int64_t live, int64_t p) const {
+    alignas(64) float kept[kRowBlock * kPanelColumns];
+    const Ahead stream{reinterpret_cast<const char*>(panel(p)) + kStreamAhead,
+                       2 * kPanelColumns * (int64_t)sizeof(Element)};
     with_row_block(live, [&](auto count) {
-      constexpr int kRows = decltype(count)::value;
-      F32x16 sums[kRows][2] = {};
-      const Ahead stream{reinterpret_cast<const char*>(panel(p)) + kStreamAhead,
-                         2 * kPanelColumns * (int64_t)sizeof(Element)};
-      accumulate<kRows, true>(x_block, panel(p), blocks, stream, sums);
-      finish<kRows>(sums, first, live, p);
+      multiply_blocks<decltype(count)::value, true>(x_block, panel(p), blocks, stream, true, kept);
     });
+    finish(kept, first, live, p);
   }
 
   // Blocks `from` to `end` of one panel, against up to kFloatGroupRows rows. A slice of the panel is widened once
@@ -182,37 +192,24 @@ struct VectorProduct {
       const int64_t share = pair_bytes / divide_up(rows, kRowBlock) + 1;
       Ahead ahead{reinterpret_cast<const char*>(behind), share};
       for (int64_t r = 0; r < rows; r += kRowBlock) {
-        multiply_slice(x_blocks + r * blocks * kBlockK, from, count, weights, ahead, kept + r * kPanelColumns,
-                       first + r, rows - r, p);
+        const int64_t live = least(rows - r, kRowBlock);
+        float* sums = kept + r * kPanelColumns;
+        with_row_block(live, [&](auto block_rows) {
+          constexpr int kRows = decltype(block_rows)::value;
+          const float* x = x_blocks + r * blocks * kBlockK + from * kBlockK * kRows;
+          multiply_blocks<kRows, false>(x, weights, count, ahead, from == 0, sums);
+        });
+        if (from + count == blocks) finish(sums, first + r, live, p);
         ahead.at += share * count * kBlockK / 2;
       }
     }
   }
 
-  void multiply_slice(const float* x_block, int64_t from, int64_t count, const float* weights, Ahead ahead,
-                      float* kept, int64_t first, int64_t rows_left, int64_t p) const {
-    const int64_t live = rows_left < kRowBlock ? rows_left : kRowBlock;
-    with_row_block(live, [&](auto rows) {
-      constexpr int kRows = decltype(rows)::value;
-      F32x16 sums[kRows][2] = {};
-      for (int r = 0; from > 0 && r < kRows; ++r) {
-        sums[r][0] = load(kept + r * kPanelColumns);
-        sums[r][1] = load(kept + r * kPanelColumns + kLanes);
-      }
-      accumulate<kRows, false>(x_block + from * kBlockK * kRows, weights, count, ahead, sums);
-      if (from + count == blocks) return finish<kRows>(sums, first, live, p);
-      for (int r = 0; r < kRows; ++r) {
-        store(kept + r * kPanelColumns, sums[r][0]);
-        store(kept + r * kPanelColumns + kLanes, sums[r][1]);
-      }
-    });
-  }
-
-  template <int kRows>
-  KP_INLINE void finish(const F32x16 (&sums)[kRows][2], int64_t first, int64_t live, int64_t p) const {
+  // The first `live` of rows of sums as results.
+  void finish(const float* sums, int64_t first, int64_t live, int64_t p) const {
     const PanelBias panel_bias(bias, p * kPanelColumns, N);
-    for (int r = 0; r < live; ++r)
-      store_row(out_at(first + r, p), sums[r][0], sums[r][1], panel_bias, N - p * kPanelColumns);
+    for (int64_t r = 0; r < live; ++r, sums += kPanelColumns)
+      store_row(out_at(first + r, p), load(sums), load(sums + kLanes), panel_bias, N - p * kPanelColumns);
   }
 
   // A group of rows against up to kFloatRunPanels panels, a deep slice of k after the other.
