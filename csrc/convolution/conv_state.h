@@ -64,8 +64,8 @@ void write_state(Matrix<T> state, int64_t channels, const T* const* rows) {
 // The columns in front of the history, which a wider state has: what stands `length` columns further on takes
 // their place, behind the state the tokens. The history itself is still the old one.
 template <class T>
-void shift_front(Matrix<T> state, Matrix<T> x, int64_t front, int64_t columns, int64_t length,
-                 int64_t channels, bool warm) {
+KP_NOINLINE void shift_front(Matrix<T> state, Matrix<T> x, int64_t front, int64_t columns, int64_t length,
+                             int64_t channels, bool warm) {
   for (int64_t j = 0; j < front; ++j)
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t from = j + length;
@@ -76,7 +76,8 @@ void shift_front(Matrix<T> state, Matrix<T> x, int64_t front, int64_t columns, i
 // After drafts: the history but for its oldest column, then every token, so that whatever is accepted of them
 // the next call finds the columns before it.
 template <class T, int W>
-void write_drafts(Matrix<T> state, Matrix<T> x, int64_t length, int64_t channels, const Scratch<T>& scratch) {
+KP_NOINLINE void write_drafts(Matrix<T> state, Matrix<T> x, int64_t length, int64_t channels,
+                              const Scratch<T>& scratch) {
   const bool dense = state.channel_stride == 1 && x.channel_stride == 1;
   mark(dense ? paths::spec_conv_columns : paths::spec_conv_elements);
   for (int64_t column = 0; column < W - 2 + length; ++column) {

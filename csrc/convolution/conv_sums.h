@@ -3,7 +3,8 @@
 //   outputs.
 // - A single token, or a few drafts, on a state with dense channels: the same sums, without a copy of the state.
 // - Anything else: one channel after the other, vectors along its tokens, over a float copy of the row.
-// All add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit.
+// All add bias, then the taps from the oldest to the newest, so that layouts agree bit for bit. What is called once
+// for a unit is a function of its own: inlined into one another they cost the compiler half as much again.
 #pragma once
 
 #include <type_traits>
@@ -47,32 +48,37 @@ KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const 
   }
 }
 
-// R tokens; the channels past the last whole vector are left to a call for each token.
+// The channels of R tokens past the last whole vector: rare, and most of the code if it were in every loop.
+template <class T, int W>
+KP_NOINLINE void convolve_tail(const T* const* rows, int R, int64_t c, int lanes, const Scratch<T>& scratch,
+                               Matrix<T> y, bool silu_activation) {
+  for (int r = 0; r < R; ++r)
+    convolve_block<T, W, 1>(rows + r, c, lanes, scratch, {y.at(0, r), 1, 0}, silu_activation);
+}
+
+// R tokens of all channels.
 template <class T, int W, int R>
 void convolve_tile(const T* const* rows, int64_t row_stride, int64_t channels, const Scratch<T>& scratch,
                    Matrix<T> y, bool silu_activation) {
+  const T* last = rows[R + W - 2];
   int64_t c = 0;
-  if constexpr (R > 1) {
-    const T* last = rows[R + W - 2];
-    // The rows are too far apart for the hardware to see the next ones coming.
-    for (; c + kLanes <= channels; c += kLanes) {
+  for (; c + kLanes <= channels; c += kLanes) {
+    if constexpr (R > 1) {
+      // The rows are too far apart for the hardware to see the next ones coming.
 #pragma GCC unroll 8
       for (int r = 1; r <= R; ++r) {
         __builtin_prefetch(last + r * row_stride + c, 0, 3);
         __builtin_prefetch(y.at(c, R - 1 + r), 1, 3);
       }
-      convolve_block<T, W, R>(rows, c, kLanes, scratch, y, silu_activation);
     }
+    convolve_block<T, W, R>(rows, c, kLanes, scratch, y, silu_activation);
   }
-  for (int r = 0; r < R; ++r)
-    for (int64_t i = c; i < channels; i += kLanes)
-      convolve_block<T, W, 1>(rows + r, i, lanes_left(channels - i), scratch,
-                              {y.at(0, r), y.channel_stride, y.column_stride}, silu_activation);
+  if (c < channels) convolve_tail<T, W>(rows, R, c, lanes_left(channels - c), scratch, y, silu_activation);
 }
 
 template <class T, int W>
-void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, Scratch<T>& scratch,
-                    Matrix<T> state, bool silu_activation) {
+KP_NOINLINE void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels,
+                                Scratch<T>& scratch, Matrix<T> state, bool silu_activation) {
   const auto row = [&](int64_t t) -> const T* { return t < 0 ? scratch.history[t + W - 1] : x.at(0, t); };
   const T* rows[kTile + W - 1];
   int64_t t = 0;
@@ -95,24 +101,24 @@ void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, 
 // columns from the first on in a single pass. Elements move as bits. `next` is the state of the request that
 // comes next: slots are in no order that the hardware could foresee.
 template <class T, int W, int R>
-void dense_step(Matrix<T> x, Matrix<T> y, int64_t channels, const Scratch<T>& scratch, Matrix<T> state,
-                int64_t history, Matrix<T> next, bool silu_activation) {
+KP_NOINLINE void dense_step(Matrix<T> x, Matrix<T> y, int64_t channels, const Scratch<T>& scratch,
+                            Matrix<T> state, int64_t history, Matrix<T> next, bool silu_activation) {
   const T* rows[W - 1 + R];
   for (int j = 0; j < W - 1; ++j) rows[j] = state.at(0, history + j);
   for (int r = 0; r < R; ++r) rows[W - 1 + r] = x.at(0, r);
-  const auto step = [&](int64_t c, int lanes, int64_t nbytes) {
-    for (int j = 0; j < W - 2 + R; ++j) __builtin_prefetch(next.at(c, j), 1, 3);
-    if (R == 1 || lanes == kLanes)
-      convolve_block<T, W, R>(rows, c, lanes, scratch, y, silu_activation);
-    else
-      for (int r = 0; r < R; ++r)
-        convolve_block<T, W, 1>(rows + r, c, lanes, scratch, {y.at(0, r), 1, 0}, silu_activation);
+  const auto move = [&](int64_t c, int64_t nbytes) {
 #pragma GCC unroll 8
     for (int j = 0; j < W - 2 + R; ++j) __builtin_memcpy(state.at(c, j), rows[j + 1] + c, nbytes);
   };
   int64_t c = 0;
-  for (; c + kLanes <= channels; c += kLanes) step(c, kLanes, kLanes * sizeof(T));
-  if (c < channels) step(c, lanes_left(channels - c), (channels - c) * sizeof(T));
+  for (; c + kLanes <= channels; c += kLanes) {
+    for (int j = 0; j < W - 2 + R; ++j) __builtin_prefetch(next.at(c, j), 1, 3);
+    convolve_block<T, W, R>(rows, c, kLanes, scratch, y, silu_activation);
+    move(c, kLanes * sizeof(T));
+  }
+  if (c == channels) return;
+  convolve_tail<T, W>(rows, R, c, lanes_left(channels - c), scratch, y, silu_activation);
+  move(c, (channels - c) * sizeof(T));
 }
 
 // The same for a number of tokens that is known when it runs: 1 to kTile.
@@ -146,8 +152,8 @@ void widen(const T* from, int64_t stride, int64_t count, float* to) {
 }
 
 template <class T>
-void one_channel(const T* x, int64_t stride, T* y, int64_t length, int64_t c, int W, Scratch<T>& scratch,
-                 bool silu_activation) {
+KP_NOINLINE void one_channel(const T* x, int64_t stride, T* y, int64_t length, int64_t c, int W,
+                             Scratch<T>& scratch, bool silu_activation) {
   float* row = scratch.row;
   for (int j = 0; j < W - 1; ++j) row[j] = load_one(&scratch.history[j][c]);
   for (int64_t t = 0; t < length; t += kRow) {
@@ -165,8 +171,8 @@ void one_channel(const T* x, int64_t stride, T* y, int64_t length, int64_t c, in
 }
 
 template <class T>
-void any_strides(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, int W, Scratch<T>& scratch,
-                 Matrix<T> state, bool silu_activation) {
+KP_NOINLINE void any_strides(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels, int W,
+                             Scratch<T>& scratch, Matrix<T> state, bool silu_activation) {
   for (int64_t c = 0; c < channels; ++c)
     one_channel(x.at(c, 0), x.column_stride, y.at(c, 0), length, c, W, scratch, silu_activation);
   if (!state.data) return;

@@ -91,7 +91,7 @@ Matrix<T> state_of(const Call& call, int64_t slot, int64_t channel, int64_t colu
 
 // packed[block][pair][32][2] to one float vector a tap, and the bias; first is a multiple of 16.
 template <class T, int W>
-void unpack_taps(const Call& call, int64_t first, int64_t channels, Scratch<T>& scratch) {
+KP_NOINLINE void unpack_taps(const Call& call, int64_t first, int64_t channels, Scratch<T>& scratch) {
   constexpr int kPairs = (W + 1) / 2;
   const T* packed = static_cast<const T*>(call.packed.data);
   for (int64_t c = 0; c < channels; c += kLanes) {
@@ -121,7 +121,7 @@ void unpack_taps(const Call& call, int64_t first, int64_t channels, Scratch<T>& 
 }
 
 template <class T>
-void clear(Matrix<T> y, int64_t length, int64_t channels) {
+KP_NOINLINE void clear(Matrix<T> y, int64_t length, int64_t channels) {
   for (int64_t t = 0; t < length; ++t)
     for (int64_t c = 0; c < channels; ++c) *y.at(c, t) = T{};
 }
