@@ -18,7 +18,7 @@ from kernelpair.suite import Place, Suite
 from kernelpair.timing.attended import said
 from kernelpair.timing.compare import prepared
 from kernelpair.timing.first_calls import FirstCalls
-from kernelpair.timing.interleaved import Competing, interleave
+from kernelpair.timing.interleaved import Competing, far_behind, interleave
 from kernelpair.timing.machine import Peak
 from kernelpair.timing.peers import Peer, PeerCall, arguments_of
 from kernelpair.timing.show import show_row
@@ -105,7 +105,8 @@ class Contest:
                 competitors[f"{name} {ONE_THREAD}"] = replace(competitors[name], threads=1)
         times = self._interleaved(competitors)
         alone: dict[str, Timed] = {}
-        for name in (*names, *found) if row.alone else ():
+        hopeless = far_behind({name: time.milliseconds / 1e3 for name, time in times.items()})
+        for name in [name for name in (*names, *found) if name not in hopeless] if row.alone else ():
             alone |= self._interleaved({name: competitors[name]}) if name in times else {}
         for name, peer in self.away.items():
             lost = [call.lost for call in found.values() if isinstance(call, PeerCall) and call.peer is peer and call.lost]

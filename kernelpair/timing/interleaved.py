@@ -12,6 +12,8 @@ LONG_ENOUGH = 2e-3  # seconds of calls in one sample: shorter ones are repeated 
 ROUNDS = (5, 200)  # samples of each competitor, at least and at most
 LONG = 10  # times the seconds that were asked for, after which ...
 LONG_ROUNDS = 3  # ... that many samples are enough
+FAR_BEHIND = 10  # times as long as the fastest: one sample of a competitor so far behind is enough ...
+FAR_SECONDS = 0.1  # ... where it takes that long
 SETTLE_SECONDS = 0.02  # until the threads of a process that has run an OpenMP loop wait asleep instead of spinning
 WAKE_SECONDS = 0.02  # of untimed calls after that: a processor that has slept takes milliseconds to be back at its speed
 TURN_SECONDS = 0.01  # of samples, at least one, in a turn for which another process had to fall silent
@@ -68,7 +70,8 @@ def interleave(
     seconds: float,
     before: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Timing]:
-    """Time each competitor for about `seconds`, in turns; each is called twice beforehand. One that is lost is left out.
+    """Time each competitor for about `seconds`, in turns; each is called twice beforehand. One that is lost is left out, and one
+    that is far behind has one sample: those of a second each would be most of what a contest takes, and decide nothing.
 
     `before` is called with a competitor's name at the start of each of its turns, untimed. A turn is one sample, or some of them
     where competitors are in several processes.
@@ -84,11 +87,11 @@ def interleave(
         except Lost:
             del left[name]
     samples: dict[str, list[float]] = {name: [] for name in left}
-    start, budget = time.perf_counter(), seconds * len(competitors)
+    spent = dict.fromkeys(left, 0.0)
     least, most = ROUNDS
     turn_seconds = TURN_SECONDS if any(isinstance(call, Away) for call in left.values()) else 0.0
     for turn in range(most):
-        taken = time.perf_counter() - start - turns.paused
+        taken, budget = sum(spent[name] for name in left), seconds * len(left)
         if (turn >= least and taken > budget) or (turn >= LONG_ROUNDS and taken > LONG * budget):
             break
         for name, call in list(left.items()):
@@ -96,17 +99,31 @@ def interleave(
             try:
                 if switched:
                     turns.wake(call, repeats[name])
+                start = time.perf_counter()
                 samples[name] += _samples(call, repeats[name], turn_seconds)
+                spent[name] += time.perf_counter() - start
             except Lost:
-                del left[name]
-    return {name: _summary(samples[name]) for name in left}
+                del left[name], samples[name]
+        for name in far_behind({name: min(samples[name]) for name in left}):
+            del left[name]
+    return {name: _summary(of) for name, of in samples.items()}
+
+
+def far_behind(seconds: Mapping[str, float]) -> set[str]:
+    """Those of competitors that are so much slower than the fastest that their time decides nothing.
+
+    >>> far_behind({"a": 0.01, "b": 0.09, "c": 0.2})
+    {'c'}
+    """
+    fastest = min(seconds.values(), default=0.0)
+    return {name for name, taken in seconds.items() if taken > max(FAR_SECONDS, FAR_BEHIND * fastest)}
 
 
 class _Turns:
-    """Whose turn it is, and how long nobody's was."""
+    """Whose turn it is."""
 
     def __init__(self, before: Callable[[str], object]) -> None:
-        self._before, self.paused = before, 0.0
+        self._before = before
         self._process: object = None
 
     def begin(self, name: str, call: Competing) -> bool:
@@ -115,15 +132,12 @@ class _Turns:
         switched, self._process = process is not self._process, process
         if switched:
             time.sleep(SETTLE_SECONDS)
-            self.paused += SETTLE_SECONDS
         self._before(name)
         return switched
 
     def wake(self, call: Competing, repeats: int) -> None:
         """Untimed calls."""
-        start = time.perf_counter()
         _samples(call, repeats, WAKE_SECONDS)
-        self.paused += time.perf_counter() - start
 
 
 def _samples(call: Competing, repeats: int, seconds: float) -> list[float]:

@@ -33,7 +33,8 @@ def show_row(console: Console, row: SpeedRow, floors: Floors) -> None:
     for timed in filter(None, (row.ours, row.one_thread, *row.peers, *row.others)):
         rate = f"{work / timed.milliseconds:.3g}" if work else "-"
         ratio = f"{timed.milliseconds / row.ours.milliseconds:.2f}"
-        table.add_row(timed.name, f"{timed.milliseconds:.4g}", f"{timed.spread:.0%}", rate, ratio)
+        spread = f"{timed.spread:.0%}" if timed.samples > 1 else "once"
+        table.add_row(timed.name, f"{timed.milliseconds:.4g}", spread, rate, ratio)
     console.print(table)
     for name, reason in row.unsupported.items():
         console.print(Text(f"  {name}: not timed: {reason}", style="dim"), soft_wrap=True)

@@ -197,6 +197,14 @@ def test_long_calls_are_sampled_less() -> None:
     assert interleave({"a": lambda: time.sleep(0.02)}, 0.05)["a"].samples == 5
 
 
+def test_one_that_is_far_behind_has_one_sample() -> None:
+    timings = interleave({"slow": lambda: time.sleep(0.15), "fast": lambda: time.sleep(0.004)}, 0.02)
+    assert timings["slow"].samples == 1 and timings["fast"].samples >= 5
+    assert interleave({"alone": lambda: time.sleep(0.15)}, 0.001)["alone"].samples == 3  # behind nobody
+    both = interleave({"slow": lambda: time.sleep(0.12), "half": lambda: time.sleep(0.06)}, 0.001)
+    assert both["slow"].samples == both["half"].samples == 3
+
+
 # --- the page ---
 
 
