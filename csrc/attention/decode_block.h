@@ -41,13 +41,22 @@ struct KeyBlock {
   const char* k[kMostBlockKeys];
   const char* v[kMostBlockKeys];
   const KeyBlock* ahead;  // the next block, to be prefetched meanwhile, or null
+
+  // What is left of the last tile of keys has the rows of the last key, so that groups of keys are read whole.
+  void repeat_last_key() {
+    for (int64_t j = keys; j < round_up(keys, kTileKeys); ++j) {
+      k[j] = k[keys - 1];
+      v[j] = v[keys - 1];
+    }
+  }
 };
 
-// Fetches rows [first, last) of the next block towards the second-level cache.
+// Fetches rows [first, last), at this offset: to the second-level cache (2) or the first (3).
+template <int kLevel = 2>
 KP_INLINE void prefetch_rows(const char* const* rows, int64_t first, int64_t last, int64_t offset,
                              int64_t bytes) {
   for (int64_t j = first; j < last; ++j)
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows[j] + offset + i, 0, 2);
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows[j] + offset + i, 0, kLevel);
 }
 
 // How scores become exponents of 2: z = score * scale, or cap * tanh(score * scale / cap), and slope * (key -

@@ -90,12 +90,14 @@ void run_item_with(const DecodeShape& shape, const Scaling& scaling, int64_t fir
   KeyBlock blocks[2];
   blocks[0].keys = least(step, last - first);
   source.rows(first, blocks[0]);
+  blocks[0].repeat_last_key();
   for (int64_t j = first, turn = 0; j < last; j += step, turn ^= 1) {
     KeyBlock &block = blocks[turn], &next = blocks[turn ^ 1];
     block.ahead = nullptr;
     if (j + step < last) {
       next.keys = least(step, last - j - step);
       source.rows(j + step, next);
+      next.repeat_last_key();
       if (Products::kPrefetchInOrder || !in_order(next, slot_stride)) block.ahead = &next;
     }
     p.products.scores(block, p.scores, softmax.columns);

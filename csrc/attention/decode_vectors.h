@@ -49,10 +49,21 @@ struct DecodeVectors {
     }
   }
 
+  // Fetches the rows that follow those of head h, of the next head or of the first one in the next block: so few that
+  // they are still in the first-level cache when their turn comes. A block ahead, to the second level, took 1.2
+  // times as long on an Intel Xeon (Ice Lake).
+  template <const char* (KeyBlock::*kRows)[kMostBlockKeys]>
+  KP_INLINE void fetch_next(const KeyBlock& block, int64_t h, int64_t head_stride, int64_t bytes) const {
+    if (h + 1 < shape.heads)
+      prefetch_rows<3>(block.*kRows, 0, block.keys, (h + 1) * head_stride, bytes);
+    else if (block.ahead)
+      prefetch_rows<3>(block.ahead->*kRows, 0, block.ahead->keys, 0, bytes);
+  }
+
   KP_NOINLINE void scores(const KeyBlock& block, float* to, int64_t score_stride) {
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.k_head_stride;
-      if (block.ahead) prefetch_rows(block.ahead->k, 0, block.ahead->keys, offset, shape.D * sizeof(T));
+      fetch_next<&KeyBlock::k>(block, h, shape.k_head_stride, shape.D * sizeof(T));
       const float* q = queries + h * shape.group * query_width();
       float* corner = to + h * columns;
       int64_t g = 0;
@@ -74,8 +85,7 @@ struct DecodeVectors {
     const int64_t whole = shape.D / kPair * kPair;
     for (int64_t j = 0; j < block.keys; j += kKeys) {
       const T* rows[kKeys];
-      for (int i = 0; i < kKeys; ++i)  // past the last key the last one again, not stored
-        rows[i] = reinterpret_cast<const T*>(block.k[least(j + i, block.keys - 1)] + offset);
+      for (int i = 0; i < kKeys; ++i) rows[i] = reinterpret_cast<const T*>(block.k[j + i] + offset);
       F32x16 sum[kSums] = {};
       for (int64_t d = 0; d < whole; d += kPair) {
 #pragma GCC unroll 16
@@ -92,10 +102,12 @@ struct DecodeVectors {
       }
       float lanes[kSums];
       store_sums(lanes, sum);
-      for (int64_t i = 0; i < least(kKeys, block.keys - j); ++i) {
-        __builtin_memcpy(to + (j + i) * score_stride, lanes + i * kHeads, kHeads * sizeof(float));
-        if (whole < shape.D) add_tail(rows[i] + whole, q + whole, kHeads, to + (j + i) * score_stride);
-      }
+      float* corner = to + j * score_stride;
+      const int64_t live = least(kKeys, block.keys - j);
+      for (int64_t i = 0; i < live; ++i)
+        __builtin_memcpy(corner + i * score_stride, lanes + i * kHeads, kHeads * sizeof(float));
+      for (int64_t i = 0; whole < shape.D && i < live; ++i)
+        add_tail(rows[i] + whole, q + whole, kHeads, corner + i * score_stride);
     }
   }
 
@@ -111,8 +123,7 @@ struct DecodeVectors {
     if (first) __builtin_memset(sums, 0, shape.heads * shape.group * sum_width() * sizeof(float));
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.v_head_stride;
-      if (block.ahead && !shape.shared)
-        prefetch_rows(block.ahead->v, 0, block.ahead->keys, offset, shape.Dv * sizeof(T));
+      if (!shape.shared) fetch_next<&KeyBlock::v>(block, h, shape.v_head_stride, shape.Dv * sizeof(T));
       const float* weight = weights + h * columns;
       float* sum = sums + h * shape.group * sum_width();
       int64_t g = 0;
