@@ -5,8 +5,8 @@
 #include "core/parallel.h"
 #include "core/path.h"
 #include "simd/dtypes.h"
-#include "simd/each_vector.h"
 #include "simd/vec_math.h"
+#include "simd/wide.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -46,8 +46,9 @@ struct GeluTanh {
 
 template <class F, class T>
 void activate_row(const T* x, int64_t d, T* to) {
-  each_vector(0, d, [&](int64_t j, auto... lanes) {
-    store(to + j, F::of(load(x + j, lanes...)) * load(x + d + j, lanes...), lanes...);
+  const auto activated = [](F32x16 gate) KP_LAMBDA_INLINE { return F::of(gate); };
+  each_wide<true>(0, d, [&](int64_t j, auto... lanes) {
+    store(to + j, each_half(load(x + j, lanes...), activated) * load(x + d + j, lanes...), lanes...);
   });
 }
 

@@ -6,8 +6,8 @@
 #include "core/parallel.h"
 #include "core/path.h"
 #include "simd/dtypes.h"
-#include "simd/each_vector.h"
 #include "simd/vec_math.h"
+#include "simd/wide.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -24,9 +24,10 @@ KP_INLINE float sum_of_squares(int64_t n, const Load& load_at) {
   F32x16 sums[kSums] = {};
   int64_t d = 0;
   for (; d + kSums * kLanes <= n; d += kSums * kLanes)
-    for (int k = 0; k < kSums; ++k) {
-      const F32x16 s = load_at(d + k * kLanes);
-      sums[k] = fma(s, s, sums[k]);
+    for (int k = 0; k < kSums; k += 2) {
+      const F32x32 s = load_at(d + k * kLanes, Wide{});
+      sums[k] = fma(s.first, s.first, sums[k]);
+      sums[k + 1] = fma(s.second, s.second, sums[k + 1]);
     }
   each_vector(d, n, [&](int64_t at, auto... lanes) {
     const F32x16 s = load_at(at, lanes...);
@@ -35,28 +36,31 @@ KP_INLINE float sum_of_squares(int64_t n, const Load& load_at) {
   return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-// What a normalised value is multiplied by, at column d of its row.
+// What normalised values are multiplied by, at column d of their row: of dtype Element, if any.
+template <class T>
 struct NoFactor {
-  template <class... Lanes>
-  KP_INLINE F32x16 times(F32x16 s, int64_t, Lanes...) const {
+  using Element = T;
+  template <class Vector, class... Lanes>
+  KP_INLINE Vector times(Vector s, int64_t, Lanes...) const {
     return s;
   }
 };
 template <class W>
 struct Weight {
+  using Element = W;
   const W* from;
   F32x16 added;  // 1 with gemma, else 0
-  template <class... Lanes>
-  KP_INLINE F32x16 times(F32x16 s, int64_t d, Lanes... lanes) const {
+  template <class Vector, class... Lanes>
+  KP_INLINE Vector times(Vector s, int64_t d, Lanes... lanes) const {
     return s * (load(from + d, lanes...) + added);
   }
 };
 template <class T>
 struct Gate {
   const T* from;
-  template <class... Lanes>
-  KP_INLINE F32x16 times(F32x16 s, int64_t d, Lanes... lanes) const {
-    return s * silu(load(from + d, lanes...));
+  template <class Vector, class... Lanes>
+  KP_INLINE Vector times(Vector s, int64_t d, Lanes... lanes) const {
+    return s * each_half(load(from + d, lanes...), [](F32x16 gate) KP_LAMBDA_INLINE { return silu(gate); });
   }
 };
 
@@ -64,7 +68,7 @@ template <class T, class Body>
 KP_INLINE void with_weight(const View& weight, bool gemma, const Body& body) {
   const F32x16 added = splat(gemma ? 1.0f : 0.0f);
   if (!weight.defined)
-    body(NoFactor{});
+    body(NoFactor<T>{});
   else if (weight.dtype == Dtype::f32)
     body(Weight<float>{static_cast<const float*>(weight.data), added});
   else
@@ -76,8 +80,9 @@ template <class T, class W, class G>
 KP_INLINE void scale_group(const RmsNormArguments& call, const T* s, float sum, int64_t first,
                            const W& weight, const G& gate, T* to) {
   const F32x16 r = splat(1.0f / __builtin_sqrtf(sum / static_cast<float>(call.group) + call.eps));
-  each_vector(first, first + call.group, [&](int64_t d, auto... lanes) {
-    const F32x16 normal = load(s + d, lanes...) * r;
+  constexpr bool kOneOrder = std::is_same_v<typename W::Element, T>;
+  each_wide<kOneOrder>(first, first + call.group, [&](int64_t d, auto... lanes) {
+    const auto normal = load(s + d, lanes...) * r;
     store(to + d, gate.times(weight.times(normal, d, lanes...), d, lanes...), lanes...);
   });
 }
@@ -93,10 +98,9 @@ void normalise_row(const RmsNormArguments& call, int64_t i, const W& weight) {
       T* stored = row_at<T>(call.residual, i);
       T* into = stored + first;
       const float sum = sum_of_squares(call.group, [&](int64_t d, auto... lanes) {
-        store(into + d, load(from + d, lanes...) + load(into + d, lanes...), lanes...);
-        return load(into + d, lanes...);
+        return store_and_load(into + d, load(from + d, lanes...) + load(into + d, lanes...), lanes...);
       });
-      scale_group(call, stored, sum, first, weight, NoFactor{}, to);
+      scale_group(call, stored, sum, first, weight, NoFactor<T>{}, to);
       continue;
     }
     const float sum =
@@ -104,7 +108,7 @@ void normalise_row(const RmsNormArguments& call, int64_t i, const W& weight) {
     if (call.gate.defined)
       scale_group(call, x, sum, first, weight, Gate<T>{row_at<T>(call.gate, i)}, to);
     else
-      scale_group(call, x, sum, first, weight, NoFactor{}, to);
+      scale_group(call, x, sum, first, weight, NoFactor<T>{}, to);
   }
 }
 

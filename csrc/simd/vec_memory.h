@@ -63,11 +63,15 @@ KP_INLINE void store_u16(void* to, I32x16 a) {
 
 KP_INLINE F32x16 load(const Bf16* from) { return as_float(shift_left<16>(load_u16(from))); }
 
-KP_SHORT_INLINE I32x16 bf16_bits(F32x16 a) {  // round to nearest even; the upper half of each lane is 0
-  const I32x16 bits = as_int(a), upper = shift_right<16>(bits);
-  const I32x16 rounded = shift_right<16>(bits + splat_int(0x7fff) + (upper & splat_int(1)));
-  return select(unordered(a, a), upper | splat_int(0x40), rounded);
+// Rounded to nearest even: bf16 in the upper half of each lane, anything in the lower.
+KP_SHORT_INLINE I32x16 bf16_upper(F32x16 a) {
+  const I32x16 bits = as_int(a);
+  const I32x16 rounded = bits + splat_int(0x7fff) + (shift_right<16>(bits) & splat_int(1));
+  return select(unordered(a, a), bits | splat_int(0x400000), rounded);
 }
+KP_INLINE I32x16 bf16_bits(F32x16 a) {
+  return shift_right<16>(bf16_upper(a));
+}  // the upper half of each lane is 0
 
 KP_INLINE void store(Bf16* to, F32x16 a) {
 #if defined(__AVX512BF16__)

@@ -1,0 +1,92 @@
+// Rows thirty-two elements at a time, where each element keeps to itself. Without an instruction that converts to
+// bf16 most of a row's work is converting and rounding; of two neighbours in a dword it costs half as much as of elements
+// in order.
+//
+//   each_wide<true>(0, n, [&](int64_t d, auto... lanes) {     // lanes: Wide, or as each_vector() gives them
+//     store(to + d, load(from + d, lanes...) * factor, lanes...);
+//   });
+#pragma once
+
+#include <type_traits>
+
+#include "simd/each_vector.h"
+#include "simd/pairs.h"
+
+namespace kernelpair::KP_TIER {
+namespace {
+
+struct Wide {};
+
+// In the order of load(from, Wide), the same for all elements of a dtype.
+struct F32x32 {
+  F32x16 first, second;
+};
+
+KP_INLINE F32x32 operator+(F32x32 a, F32x32 b) { return {a.first + b.first, a.second + b.second}; }
+KP_INLINE F32x32 operator+(F32x32 a, F32x16 b) { return {a.first + b, a.second + b}; }
+KP_INLINE F32x32 operator*(F32x32 a, F32x32 b) { return {a.first * b.first, a.second * b.second}; }
+KP_INLINE F32x32 operator*(F32x32 a, F32x16 b) { return {a.first * b, a.second * b}; }
+
+// f of each vector.
+template <class F>
+KP_INLINE F32x16 each_half(F32x16 a, const F& f) {
+  return f(a);
+}
+template <class F>
+KP_INLINE F32x32 each_half(F32x32 a, const F& f) {
+  return {f(a.first), f(a.second)};
+}
+
+#if defined(__AVX512BF16__)
+
+KP_INLINE F32x32 load(const Bf16* from, Wide) { return {load(from), load(from + kLanes)}; }
+KP_INLINE void store(Bf16* to, F32x32 a, Wide) {
+  const __m512bh bits = _mm512_cvtne2ps_pbh((__m512)a.second.p[0], (__m512)a.first.p[0]);
+  __builtin_memcpy(to, &bits, sizeof bits);
+}
+
+#else
+
+KP_INLINE F32x32 load(const Bf16* from, Wide) {
+  F32x32 r;
+  load_split(from, r.first, r.second);
+  return r;
+}
+KP_INLINE void store(Bf16* to, F32x32 a, Wide) {
+  store_dwords(to, shift_right<16>(bf16_upper(a.first)) | as_int(high_half(bf16_upper(a.second))));
+}
+KP_INLINE F32x32 store_and_load(Bf16* to, F32x32 a, Wide) {
+  const F32x32 r = {high_half(bf16_upper(a.first)), high_half(bf16_upper(a.second))};
+  store_dwords(to, shift_right<16>(as_int(r.first)) | as_int(r.second));
+  return r;
+}
+
+#endif
+
+template <class T>
+KP_INLINE F32x32 load(const T* from, Wide) {
+  return {load(from), load(from + kLanes)};
+}
+template <class T>
+KP_INLINE void store(T* to, F32x32 a, Wide) {
+  store(to, a.first);
+  store(to + kLanes, a.second);
+}
+
+// Stores, and returns what was stored.
+template <class T, class Vector, class... Lanes>
+KP_INLINE Vector store_and_load(T* to, Vector a, Lanes... lanes) {
+  store(to, a, lanes...);
+  return load(to, lanes...);
+}
+
+// step(d, Wide{}) for each 32 elements of [d, end) if kWide, each_vector() for the others.
+template <bool kWide, class Step>
+KP_INLINE void each_wide(int64_t d, int64_t end, const Step& step) {
+  if constexpr (kWide)
+    for (; d + kPair <= end; d += kPair) step(d, Wide{});
+  each_vector(d, end, step);
+}
+
+}  // namespace
+}  // namespace kernelpair::KP_TIER
