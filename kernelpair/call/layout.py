@@ -98,6 +98,14 @@ def _exchanged(layout: Callable[[Sequence[int]], "Layout"]) -> Callable[[Sequenc
     return exchanged
 
 
+def _apart(shape: Sequence[int]) -> Layout:
+    """Entries of the first dimension a few elements apart, each dense: heads of one part of a fused projection."""
+    if len(shape) < 2:
+        return _dense(shape)
+    strides = [prod(shape[1:]) + PAD, *_contiguous(shape[1:])]
+    return Layout(_odd_ones(shape, strides), 0, reach(shape, strides))
+
+
 def _far(shape: Sequence[int]) -> Layout:
     """Rows of the first dimension so far apart that the last one lies beyond 2^31 elements: a pool as large as a machine's
     memory. What lies between them is never touched and takes no memory."""
@@ -121,6 +129,7 @@ LAYOUTS: dict[str, Callable[[Sequence[int]], Layout]] = {
     "dense": _dense,
     "offset": _offset,
     "padded": _padded,
+    "apart": _apart,
     "sliced": _sliced,
     "swapped": _swapped,
     "strided": _strided,
@@ -131,7 +140,7 @@ LAYOUTS: dict[str, Callable[[Sequence[int]], Layout]] = {
     "turned_padded": _exchanged(_padded),
     "turned_sliced": _exchanged(_sliced),
 }
-DENSE_LAST = ("offset", "padded", "sliced", "swapped")
+DENSE_LAST = ("offset", "padded", "apart", "sliced", "swapped")
 """Layouts that keep the last dimension dense: for float tensors that a kernel writes or reads."""
 READ_ONLY = (*DENSE_LAST, "expanded")
 """The same with stride 0, for tensors that are only read."""

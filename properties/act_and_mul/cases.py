@@ -99,7 +99,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "no columns": lambda case: case.width == 0,
     "a partial vector": lambda case: case.width % 16 > 0,
     "one row, of one dimension": lambda case: case.outer == () and case.width > 16,
-    "rows apart": lambda case: case.layout.get("x") in ("padded", "sliced") and prod(case.outer) > 1,
+    "rows apart": lambda case: case.layout.get("x") in ("padded", "apart", "sliced") and prod(case.outer) > 1,
     "one row for all": lambda case: case.layout.get("x") == EXPANDED and prod(case.outer) > 1,
     **{f"special numbers through {name}": lambda case, name=name: case.special and case.activation == name  # type: ignore[misc]
        for name in ACTIVATIONS},

@@ -132,7 +132,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "no columns": lambda case: case.width == 0,
     "a partial vector": lambda case: case.width % 16 > 0,
     "one row for all": lambda case: case.layout.get("x") == "expanded" and case.rows > 1,
-    "rows apart": lambda case: case.layout.get("x") in ("padded", "sliced") and case.rows > 1,
+    "rows apart": lambda case: case.layout.get("x") in ("padded", "apart", "sliced") and case.rows > 1,
     "ties, symmetric": lambda case: case.values == "ties" and case.symmetric and case.rows * case.width > 8,
     "ties, asymmetric": lambda case: case.values == "ties" and not case.symmetric and case.rows * case.width > 8,
     "one sign, asymmetric": lambda case: case.values == "one_sign" and not case.symmetric and case.rows > 1,

@@ -76,6 +76,11 @@ def test_the_last_dimension_stays_dense(name: str) -> None:
         assert shape[-1] < 2 or LAYOUTS[name](shape).strides[-1] == 1
 
 
+def test_heads_side_by_side_have_tokens_apart() -> None:
+    token, *within = LAYOUTS["apart"]((3, 2, 4)).strides
+    assert within == [4, 1] and token > 8
+
+
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "dense"])
 def test_a_layout_differs_from_dense(name: str) -> None:
     shape = (2, 3, 4)

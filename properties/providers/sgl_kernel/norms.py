@@ -13,7 +13,7 @@ from properties.providers.sgl_kernel.calling import call
 from properties.rms_norm.cases import NormCase
 from properties.rotary_embedding.cases import RotaryCase
 
-NORM_LAYOUTS = {"x": ("offset", "padded", "expanded"), "residual": ("offset",), "gate": ("offset",), "weight": ("offset",)}
+NORM_LAYOUTS = {"x": ("offset", "padded", "apart", "expanded"), "residual": ("offset",), "gate": ("offset",), "weight": ("offset",)}
 
 
 def _fit_norm(case: NormCase) -> NormCase:
@@ -79,7 +79,7 @@ def act_and_mul(x: Tensor, activation: str = "silu") -> Any:
     return call(f"{activation}_and_mul_cpu", input=x)
 
 
-HEAD_LAYOUTS = {name: ("offset",) for name in ("query", "key", "cos_sin_cache", "positions")}
+HEAD_LAYOUTS = {"query": ("offset", "apart"), "key": ("offset", "apart"), "cos_sin_cache": ("offset",), "positions": ("offset",)}
 
 
 def _fit_rotary(case: RotaryCase) -> RotaryCase:
@@ -98,7 +98,7 @@ def _fit_rotary(case: RotaryCase) -> RotaryCase:
     },
     fit=_fit_rotary,
     silent={
-        "apart": "heads side by side",
+        "apart": "heads side by side: q as [T, H D] (so do its layers call it)",
         "wide": "the table in query's dtype (checked)",
         "heads": "key is no option",
         "pairings": "each pairing is a loop of its own; nothing says that their bits agree",

@@ -17,7 +17,7 @@ from properties.quantize_rows_int8.cases import QuantizeCase
 from reference.pack_fp8_weight import unpack_fp8_weight
 from reference.pack_int8_weight import unpack_int8_weight
 
-APART = ("offset", "padded", "sliced")  # rows: the last dimension is dense (checked), the others are anywhere
+APART = ("offset", "padded", "apart", "sliced")  # rows: the last dimension is dense (checked), the others are anywhere
 PANEL = 32  # outputs that are multiplied at a time ("Unexpected block size"), and columns ("invalid weight input features")
 SIZES = "N and K are multiples of 32 (checked)"
 SYMMETRIC = "symmetric (no zero points among its results and arguments)"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import READ_ONLY
+from kernelpair.call.layout import DENSE_LAST, READ_ONLY
 from kernelpair.providers.provider import Unsupported, adapts, fitted, other_layouts
 from properties.decode_attention.cases import DecodeAttentionCase
 from properties.extend_attention.cases import ExtendAttentionCase
@@ -91,7 +91,7 @@ def extend_attention(
 # --- decode ---
 
 DECODE_LAYOUTS = {**{name: (*READ_ONLY, "fused") for name in ("q", "key", "value")},
-                  **{name: ("offset", "padded", "sliced", "swapped", "fused") for name in ("k_cache", "v_cache")}}
+                  **{name: (*DENSE_LAST, "fused") for name in ("k_cache", "v_cache")}}
 
 
 def _wide(case: DecodeAttentionCase) -> bool:

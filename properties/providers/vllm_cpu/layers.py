@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import READ_ONLY
+from kernelpair.call.layout import DENSE_LAST, READ_ONLY
 from kernelpair.providers.provider import Unsupported, adapts, fitted, other_layouts
 from properties.causal_conv1d.cases import ConvCase
 from properties.chunk_gated_delta_rule.cases import ChunkCase
@@ -23,7 +23,7 @@ from reference.causal_conv1d import causal_conv1d_unpack_weight
 from reference.pack_linear_weight import unpack_linear_weight
 
 MOST_BYTES = 1 << 20  # _CPU_SGL_GEMM_MAX_WEIGHT_BYTES: larger weights go to oneDNN
-X_LAYOUTS = {"x": ("offset", "padded", "sliced", "swapped"), "packed_weight": ("offset",)}
+X_LAYOUTS = {"x": DENSE_LAST, "packed_weight": ("offset",)}
 
 
 # --- linear ---
@@ -175,7 +175,7 @@ def gdn_gating(
     return g[0], beta[0]
 
 
-DELTA_LAYOUTS = {name: ("offset", "padded", "sliced", "swapped", "fused") for name in ("q", "k", "v")}
+DELTA_LAYOUTS = {name: (*DENSE_LAST, "fused") for name in ("q", "k", "v")}
 
 
 def _fit_delta(case: DeltaCase) -> DeltaCase:

@@ -97,7 +97,7 @@ def act_and_mul(x: Tensor, activation: str = "silu") -> Tensor:
     return out
 
 
-HEAD_LAYOUTS = {name: ("offset",) for name in ("query", "key", "cos_sin_cache", "positions")}
+HEAD_LAYOUTS = {"query": ("offset", "apart"), "key": ("offset", "apart"), "cos_sin_cache": ("offset",), "positions": ("offset",)}
 SIDE_BY_SIDE = "heads side by side: q as [T, H D] (so do its layers call it)"
 
 
