@@ -175,7 +175,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "neighbours, a partial vector": lambda case: not case.is_neox and case.rotary % 16 > 0 and case.rotary > 16,
     "key apart where query is not": lambda case: bool(case.kv_heads)
     and case.layout.get("key") in ("padded", "sliced") and "query" not in case.layout,
-    "heads side by side, tokens apart": lambda case: "apart" in (case.layout.get("query"), case.layout.get("key")) and case.tokens > 1,
+    "heads side by side, tokens apart": lambda case: case.tokens > 1
+    and "apart" in (case.layout.get("query"), case.layout.get("key")),
     "query and key in one buffer": lambda case: case.layout.get("query") == "fused" and case.kv_heads == case.heads > 0,
     "three axes in blocks": lambda case: bool(case.section) and not case.interleaved and case.rotary > 6,
     "three axes in turn": lambda case: bool(case.section) and case.interleaved and case.rotary > 6,

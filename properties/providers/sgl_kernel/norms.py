@@ -13,7 +13,7 @@ from properties.providers.sgl_kernel.calling import call
 from properties.rms_norm.cases import NormCase
 from properties.rotary_embedding.cases import RotaryCase
 
-NORM_LAYOUTS = {"x": ("offset", "padded", "apart", "expanded"), "residual": ("offset",), "gate": ("offset",), "weight": ("offset",)}
+NORM_LAYOUTS = {"x": ("offset", "padded", "apart", "expanded"), **{name: ("offset",) for name in ("residual", "gate", "weight")}}
 
 
 def _fit_norm(case: NormCase) -> NormCase:
