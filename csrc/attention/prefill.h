@@ -269,8 +269,10 @@ struct Prefill {
       store(to + d, seen ? load(sums) * factor : zero(), lanes_left(call.value_width - d));
   }
 
-  KP_INLINE static float exp_one(float x) { return load_one_lane(exp(splat(x))); }
-  KP_INLINE static float load_one_lane(F32x16 x) { return x.p[0][0]; }
+  // Most rows have no sink, or one that is no larger than their scores.
+  KP_INLINE static float exp_one(float x) {
+    return x == 0 ? 1 : x == -__builtin_inff() ? 0 : exp(splat(x)).p[0][0];
+  }
 };
 
 // Tasks of a call in one sequence: request by request, group by group, the kv heads of a group side by side.

@@ -62,16 +62,14 @@ struct VectorProducts {
 
   void pack_queries(int64_t unit, const char* const* rows, Dtype dtype, int64_t first, int64_t width) {
     with_float(dtype, [&](auto element) {
-      for (int64_t r = 0; r < kUnitRows; ++r) {
-        const auto* row = reinterpret_cast<const decltype(element)*>(rows[r]);
-        float* to = query_block(unit, r) + first * kBlockRows + r % kBlockRows;
-        for (int64_t d = 0; d < width; d += kLanes) {
-          const int lanes = lanes_left(width - d);
+      for (int64_t r = 0; r < kUnitRows; r += kLanes)
+        each_column<decltype(element)>(rows + r, width, [&](int64_t d, F32x16 column) {
           float numbers[kLanes];
-          store(numbers, row ? load(row + d, lanes) : zero());
-          for (int i = 0; i < lanes; ++i) to[(d + i) * kBlockRows] = numbers[i];
-        }
-      }
+          store(numbers, column);
+          for (int i = 0; i < kLanes; i += kBlockRows)
+            __builtin_memcpy(query_block(unit, r + i) + (first + d) * kBlockRows, numbers + i,
+                             kBlockRows * sizeof(float));
+        });
     });
   }
 
@@ -138,13 +136,20 @@ struct VectorProducts {
   template <class E>
   void transpose_keys(const char* const* rows, int64_t j, int64_t first, int64_t width) {
     float* panel = keys + j / kColumns * kColumns * blocking.score_width + j % kColumns;
+    each_column<E>(rows, width,
+                   [&](int64_t d, F32x16 column) { store(panel + (first + d) * kColumns, column); });
+  }
+
+  // body(d, column) for each column of sixteen rows; those that are null are zeros.
+  template <class E, class Body>
+  KP_INLINE static void each_column(const char* const* rows, int64_t width, const Body& body) {
     for (int64_t d = 0; d < width; d += kLanes) {
       const int lanes = lanes_left(width - d);
       I32x16 block[16];
       for (int r = 0; r < 16; ++r)
         block[r] = rows[r] ? as_int(load(reinterpret_cast<const E*>(rows[r]) + d, lanes)) : I32x16{};
       transpose(block);
-      for (int i = 0; i < lanes; ++i) store(panel + (first + d + i) * kColumns, as_float(block[i]));
+      for (int i = 0; i < lanes; ++i) body(d + i, as_float(block[i]));
     }
   }
 };

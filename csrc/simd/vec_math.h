@@ -36,7 +36,9 @@ KP_INLINE F32x16 exp2_fraction(F32x16 f) {
 // a * 2^n for whole n <= 128 and a in [1, 2]; n below -126 gives 0.
 KP_INLINE F32x16 times_power(F32x16 a, F32x16 n) {
 #if defined(__AVX512F__)
-  return {{(FloatPiece)_mm512_scalef_ps(a.p[0], n.p[0])}};
+  // Subnormal results would cost a hundred cycles; NaN stays NaN.
+  const __mmask16 normal = _mm512_cmp_ps_mask(n.p[0], _mm512_set1_ps(-126), _CMP_NLT_UQ);
+  return {{(FloatPiece)_mm512_maskz_scalef_ps(normal, a.p[0], n.p[0])}};
 #else
   const F32x16 biased = max(n + splat(127), zero());
   return a * as_float(shift_left<23>(truncate(biased)));
