@@ -235,8 +235,11 @@ def _add_speed(commands: Commands) -> None:
         description="Writes a page (Markdown) and its plots (SVG) from what `kernelpair bench --against ... --json F` measured: "
         "into a folder of the machine's own in PLACE, beside those of other machines, and a page PLACE/README.md that compares "
         "all of them. Nothing is timed.",
+        epilog="example: kernelpair speed all.json decode.json docs/speed",
     )
-    speed.add_argument("json", metavar="F", help="what bench --against wrote")
+    speed.add_argument(
+        "json", metavar="F", nargs="+", help="what bench --against wrote; rows of a later file take the place of those before"
+    )
     speed.add_argument("page", metavar="PLACE", help="the folder of all machines, such as docs/speed, or one page (.md)")
 
 

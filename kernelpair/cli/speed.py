@@ -1,7 +1,7 @@
 """`kernelpair speed`: pages of speeds, made from what `kernelpair bench --against` wrote."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernelpair.cli.main import EXIT_OK, UsageError
@@ -22,12 +22,23 @@ def speed(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.page} must be a folder that exists, or a file .md in one")
     _, suite = select_suite(options)
     try:
-        speeds = read(Path(options.json))
+        speeds = _joined(options.json)
         written = _page(speeds, suite, place, place.parent / "speed") if is_page else _machine(speeds, suite, place)
     except SpeedError as error:
         raise UsageError(str(error)) from None
     print(f"wrote {', '.join(str(path) for path in written)}")
     return EXIT_OK
+
+
+def _joined(files: Sequence[str]) -> Speeds:
+    """What the files hold, each over those before it. Raises SpeedError."""
+    speeds = read(Path(files[0]))
+    for later in files[1:]:
+        try:
+            speeds.replace_rows(read(Path(later)))
+        except SpeedError as error:
+            raise SpeedError(f"{later} cannot take the place of rows of {files[0]}: {error}") from None
+    return speeds
 
 
 def _machine(speeds: Speeds, suite: Suite, folder: Path) -> list[Path]:

@@ -24,7 +24,7 @@ def folder_of(environment: Mapping[str, Any]) -> str:
     """The name of a machine's folder: its CPU, by family and model where the system tells, and its cores."""
     kind = environment.get("cpu_kind", "")
     words = f"{environment.get('cpu', 'unknown')} {kind} {environment.get('cores', 'unknown')} cores"
-    return "-".join(re.findall(r"[a-z0-9]+", words.lower()))
+    return "-".join(re.findall(r"[a-z0-9]+", re.sub(r"\((r|tm)\)", "", words.lower())))
 
 
 def machines_in(folder: Path) -> dict[str, Speeds]:

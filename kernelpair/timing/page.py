@@ -74,6 +74,8 @@ def _introduction(speeds: Speeds, page: SpeedPage, floors: Floors) -> str:
         says.append(f"\n**Other processes ran beside it** ({busy[0].says.removeprefix('busy machine: ')}).")
     if speeds.interrupted:
         says.append("\n**The run was interrupted**: the rows after that are missing.")
+    if speeds.again:
+        says.append(f"\nThe rows of {', '.join(speeds.again)} are of a later run than the others.")
     says += [f"\n**{row.pair}: {row.row} ({row.tier}) was not timed**: {row.failed}." for row in speeds.rows if row.failed]
     says += [f"\nThe {tier} tier was not measured: {reason}." for tier, reason in speeds.skipped_tiers.items()]
     claimed = any(row.goal and row.goal.claimed for row in speeds.rows)

@@ -131,6 +131,8 @@ class Speeds:
     """What else the machine did, before the first row and after the last."""
     interrupted: bool = False
     """Rows are missing, for somebody ended the run."""
+    again: list[str] = field(default_factory=list)
+    """Pairs whose rows are of a later run than the others (`replace_rows`)."""
     format: int = FORMAT
 
     @property
@@ -139,6 +141,22 @@ class Speeds:
         cores, found = self.environment.get("cores", "?"), self.environment.get("torch", "")
         cpu = self.environment.get("cpu", "unknown CPU")
         return f"{cpu}, {self.threads} threads on {cores} cores" + (f", torch {found}" if found else "")
+
+    def replace_rows(self, later: "Speeds") -> None:
+        """Take the rows and errors of a later run of some pairs in place of those that are here. Raises SpeedError unless it
+        was of the same machine, threads and peers."""
+        for name, here, there in (
+            ("machine", self.machine, later.machine),
+            ("peers", self.against, later.against),
+            ("versions of the peers", self.versions, self.versions | later.versions),
+        ):
+            if here != there:
+                raise SpeedError(f"not the same {name}: {here} and {there}")
+        rows = {(row.pair, row.row, row.tier): row for row in (*self.rows, *later.rows)}
+        errors = {one.pair: one for one in (*self.errors, *later.errors)}
+        self.rows, self.errors = list(rows.values()), list(errors.values())
+        self.again = sorted({*self.again, *(row.pair for row in later.rows)})
+        self.load += later.load
 
     def mean(self, tier: str) -> tuple[float, int, int] | None:
         """Geometric mean of the ratios of a tier's counted rows, how many have one, and how many are counted."""

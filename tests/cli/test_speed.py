@@ -267,25 +267,45 @@ def test_machines_stand_side_by_side_and_none_overwrites_another(capsys: Capture
         write(speeds, Path("f.json"))
         assert kernelpair("speed", "f.json", "speed") == 0
     assert sorted(path.name for path in Path("speed").iterdir()) == [
-        "README.md", "another-r-cpu-64-cores", "some-cpu-family-26-model-2-2-cores"
+        "README.md", "another-cpu-64-cores", "some-cpu-family-26-model-2-2-cores"
     ]  # fmt: skip
     for own in Path("speed").glob("*-cores"):
         assert {path.name for path in own.iterdir()} == {"README.md", "decode.svg", "speeds.json"}
         assert "](decode.svg)" in (own / "README.md").read_text()
     page = Path("speed/README.md").read_text()
     for says in (
-        "| [another-r-cpu-64-cores](another-r-cpu-64-cores/README.md) | Another (R) CPU | 64 | avx512 |",
-        "| store_cache | another-r-cpu-64-cores | some-cpu-family-26-model-2-2-cores |",
+        "| [another-cpu-64-cores](another-cpu-64-cores/README.md) | Another (R) CPU | 64 | avx512 |",
+        "| store_cache | another-cpu-64-cores | some-cpu-family-26-model-2-2-cores |",
         "| a row | **0.38** avx512 | 1.50 avx512 |", "| 0.98 | 1 of 3 |", "| 3.93 | 0 of 3 |",
     ):
         assert says in page, (says, page)
     capsys.readouterr()
-    (Path("speed") / "another-r-cpu-64-cores" / "speeds.json").write_text("{}")
+    (Path("speed") / "another-cpu-64-cores" / "speeds.json").write_text("{}")
     assert kernelpair("speed", "f.json", "speed") == 2
-    assert "another-r-cpu-64-cores/speeds.json has format none" in capsys.readouterr().err
+    assert "another-cpu-64-cores/speeds.json has format none" in capsys.readouterr().err
     assert Path("speed/README.md").read_text() == page, "a figure that cannot be read changes nothing"
     assert kernelpair("speed", "f.json", "nowhere") == 2
     assert "nowhere must be a folder that exists, or a file .md in one" in capsys.readouterr().err
+
+
+def test_rows_of_a_later_run_take_the_place_of_those_before(capsys: Capture) -> None:
+    first, later = small_speeds(), small_speeds()
+    first.rows = [first.rows[0], replace(first.rows[0], row="another", ratio=0.5)]
+    later.rows = [replace(later.rows[0], ratio=7.5)]
+    later.errors = [Errors("topk_gating", "{}", {"avx512": 0.25})]
+    write(first, Path("all.json"))
+    write(later, Path("some.json"))
+    assert kernelpair("speed", "all.json", "some.json", "page.md") == 0
+    page = Path("page.md").read_text()
+    assert "The rows of store_cache are of a later run than the others." in page
+    assert "| 7.50 |" in page and "| 0.50 |" in page and "| 1.50 |" not in page
+    assert "gdn_gating" in page and "topk_gating" in page
+    capsys.readouterr()
+    later.against = ["torch"]
+    write(later, Path("some.json"))
+    assert kernelpair("speed", "all.json", "some.json", "other.md") == 2
+    assert "some.json cannot take the place of rows of all.json: not the same peers" in capsys.readouterr().err
+    assert not Path("other.md").exists()
 
 
 def test_a_plot_has_ours_in_front_in_bands_and_its_legend_beside_the_lines() -> None:
