@@ -71,7 +71,7 @@ def _introduction(speeds: Speeds, page: SpeedPage, floors: Floors) -> str:
         )
     busy = [load for load in speeds.load if load.busy]
     if busy:
-        says.append(f"\n**Other processes ran beside it** ({busy[0].says.removeprefix('busy machine: ')}).")
+        says.append(f"\n**The machine was not quiet** ({busy[0].says.removeprefix('busy machine: ')}).")
     if speeds.interrupted:
         says.append("\n**The run was interrupted**: the rows after that are missing.")
     if speeds.again:
