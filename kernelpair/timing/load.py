@@ -36,7 +36,12 @@ class Load:
     @property
     def busy(self) -> bool:
         """Whether times that use every core are disturbed by more than is taken for noise."""
-        return self.others > WAITING or self.share < LEAST_SHARE or self.spread > MOST_SPREAD
+        return self.shared or self.spread > MOST_SPREAD
+
+    @property
+    def shared(self) -> bool:
+        """Whether something took the cores away, unlike a speed that varies by itself."""
+        return self.others > WAITING or self.share < LEAST_SHARE
 
     @property
     def says(self) -> str:

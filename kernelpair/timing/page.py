@@ -71,7 +71,8 @@ def _introduction(speeds: Speeds, page: SpeedPage, floors: Floors) -> str:
         )
     busy = [load for load in speeds.load if load.busy]
     if busy:
-        says.append(f"\n**The machine was not quiet** ({busy[0].says.removeprefix('busy machine: ')}).")
+        cause = "Other processes ran beside it" if busy[0].shared else "The processor's speed varied"
+        says.append(f"\n**{cause}** ({busy[0].says.removeprefix('busy machine: ')}).")
     if speeds.interrupted:
         says.append("\n**The run was interrupted**: the rows after that are missing.")
     if speeds.again:

@@ -27,17 +27,18 @@ pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 @pytest.mark.parametrize(
-    ("figures", "busy"),
+    ("figures", "busy", "shared"),
     [
-        ({}, False),
-        ({"others": WAITING, "share": LEAST_SHARE, "spread": MOST_SPREAD}, False),
-        ({"others": WAITING + 0.01}, True),
-        ({"share": LEAST_SHARE - 0.01}, True),
-        ({"spread": MOST_SPREAD + 0.01}, True),
+        ({}, False, False),
+        ({"others": WAITING, "share": LEAST_SHARE, "spread": MOST_SPREAD}, False, False),
+        ({"others": WAITING + 0.01}, True, True),
+        ({"share": LEAST_SHARE - 0.01}, True, True),
+        ({"spread": MOST_SPREAD + 0.01}, True, False),
     ],
 )
-def test_any_of_the_figures_makes_it_busy(figures: dict[str, float], busy: bool) -> None:
-    assert replace(QUIET, **figures).busy is busy
+def test_any_of_the_figures_makes_it_busy(figures: dict[str, float], busy: bool, shared: bool) -> None:
+    load = replace(QUIET, **figures)
+    assert (load.busy, load.shared) == (busy, shared)
 
 
 def test_the_only_core_is_no_plural() -> None:
@@ -89,6 +90,13 @@ def test_bench_says_it_once(
         assert ("**Other processes ran beside it** (3.4 other processes" in Path("page.md").read_text()) == bool(said)
     else:
         assert [each["share"] for each in json.loads(Path("f.json").read_text())["load"]] == [each.share for each in looks]
+
+
+def test_the_page_tells_a_processor_that_varies_from_one_that_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelpair.cli.bench.look", lambda: replace(QUIET, spread=0.6))
+    assert kernelpair("bench", *BENCH, "--against", "torch") == 0
+    assert kernelpair("speed", "f.json", "page.md") == 0
+    assert "**The processor's speed varied** (0.0 other processes" in Path("page.md").read_text()
 
 
 def test_premerge_says_it() -> None:
