@@ -120,13 +120,22 @@ def _table(rows: Sequence[SpeedRow], floors: Floors) -> str:
             _floor(row, floors),
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    reasons: dict[tuple[str, str], list[str]] = {}
+    return "\n".join(lines) + "".join(f"\n\nNot timed: {says}." for says in _not_timed(rows))
+
+
+def _not_timed(rows: Sequence[SpeedRow]) -> list[str]:
+    """A sentence for each reason and the rows it holds for, with all peers that have both in common."""
+    rows_of: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for peer, reason in row.unsupported.items():
-            reasons.setdefault((peer, reason), []).append(row.row)
-    return "\n".join(lines) + "".join(
-        f"\n\nNot timed: {peer} ({reason}): {'; '.join(names)}." for (peer, reason), names in reasons.items()
-    )
+            rows_of.setdefault((peer, reason), []).append(row.row)
+    peers_of: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (peer, reason), names in rows_of.items():
+        peers_of.setdefault((reason, tuple(names)), []).append(peer)
+    return [
+        f"{', '.join(peers)} ({reason}): {'every row' if 1 < len(rows) == len(names) else '; '.join(names)}"
+        for (reason, names), peers in peers_of.items()
+    ]
 
 
 def _spread(ours: Timed) -> str:

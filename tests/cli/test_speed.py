@@ -215,7 +215,7 @@ def small_speeds() -> Speeds:
         read_rates={"avx512": {1 << 25: 3e10}},
     )
     plain = row_of(2.0, tier="avx512", limit=1.0, torch=3.0)
-    plain.unsupported = {"vllm_cpu": "has no such kernel"}
+    plain.unsupported = {"vllm_cpu": "has no such kernel", "sgl_kernel": "has no such kernel"}
     plain.one_thread = Timed("avx512 one thread", 1.0, (1.0, 1.1), 5)
     plain.flops = 4e9
     points = []
@@ -239,7 +239,7 @@ def test_the_page_says_what_was_measured_and_what_was_not(capsys: Capture) -> No
         "Some CPU; avx2", "| cores | 2 |", "The amx tier was not measured: this CPU lacks AMX.",
         "**None of them was measured here.**",
         "| a row * | 2 | 0% | 2 TFLOP/s | 50% products | torch | 3 | 1.50 | 2 |",
-        "Not timed: vllm_cpu (has no such kernel): a row.",
+        "Not timed: vllm_cpu, sgl_kernel (has no such kernel): a row.",
         "![decode_attention over the length", "(speed/decode.svg)", "| 512 | 2 | 0% | 50% | 4.50 |",
         "| store_cache: a row (avx512) | 1 | 2 | 0.50 |", "Slower on 2 threads than on one", "| avx512 | 0.2 | 32 MiB: 30 |",
         "| gdn_gating | 0.5 | 1.25, fails |", "| store_cache | none |", "Geometric mean of the ratio: **1.50** over 1 of the 1",
@@ -332,6 +332,18 @@ def test_the_page_marks_what_was_measured_on_a_busy_machine() -> None:
     page = Path("page.md").read_text()
     assert "**The machine was busy**: 1 of 3 rows have a spread above 50% (marked ~)." in page
     assert "| a row * | 2 | 80% ~ |" in page and "interrupted" not in page
+
+
+def test_what_no_row_has_is_said_once_and_not_row_by_row() -> None:
+    speeds = small_speeds()
+    another = replace(speeds.rows[0], row="another row")
+    another.unsupported = another.unsupported | {"zentorch": "bias"}
+    speeds.rows.append(another)
+    write(speeds, Path("f.json"))
+    assert kernelpair("speed", "f.json", "page.md") == 0
+    page = Path("page.md").read_text()
+    assert "Not timed: vllm_cpu, sgl_kernel (has no such kernel): every row." in page
+    assert "Not timed: zentorch (bias): another row." in page
 
 
 def test_an_interrupted_run_keeps_its_rows_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
