@@ -2,7 +2,7 @@
 
 import json
 import re
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,44 +164,70 @@ def test_competitors_take_turns() -> None:
     assert turns == ["a", "b"] * (len(turns) // 2)
 
 
+class Clock:
+    """Time that passes when something sleeps, and not otherwise."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def takes(self, seconds: float) -> Callable[[], None]:
+        return lambda: self.sleep(seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(interleaved, "time", clock)
+    return clock
+
+
 class AnotherProcess(Away):
-    """As one in another process; it counts how often it is asked for a sample."""
+    """As one in another process, of calls of a millisecond; it counts how often it is asked for a sample."""
 
     process = "another"
-    asked = 0
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.asked = 0
 
     def repeats(self) -> int:
         return 1
 
     def sample(self, repeats: int) -> float:
         self.asked += 1
+        self.clock.sleep(1e-3)
         return 1e-3
 
 
-def test_a_turn_of_another_process_begins_untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_of_another_process_begins_untimed(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     monkeypatch.setattr(interleaved, "WAKE_SECONDS", 0.0)
     monkeypatch.setattr(interleaved, "TURN_SECONDS", 0.0)
     turns: list[str] = []
-    away, alone = AnotherProcess(), AnotherProcess()
-    timings = interleave({"here": lambda: None, "away": away}, 0.001, turns.append)
+    away, alone = AnotherProcess(clock), AnotherProcess(clock)
+    timings = interleave({"here": clock.takes(2e-3), "away": away}, 0.001, turns.append)
     timed = timings["away"].samples
     assert away.asked == 2 * timed and timings["here"].samples == timed == len(turns) // 2 - 1
     assert interleave({"away": alone}, 0.001)["away"].samples == alone.asked  # nobody had a turn between
     monkeypatch.setattr(interleaved, "TURN_SECONDS", 0.01)
-    timings = interleave({"here": lambda: None, "away": AnotherProcess()}, 0.001)
+    timings = interleave({"here": clock.takes(2e-3), "away": AnotherProcess(clock)}, 0.001)
     assert timings["away"].samples > timings["here"].samples > timed  # some samples a turn, as many as there is time for
 
 
-def test_long_calls_are_sampled_less() -> None:
-    assert interleave({"a": lambda: time.sleep(0.02)}, 0.001)["a"].samples == 3
-    assert interleave({"a": lambda: time.sleep(0.02)}, 0.05)["a"].samples == 5
+def test_long_calls_are_sampled_less(clock: Clock) -> None:
+    assert interleave({"a": clock.takes(0.02)}, 0.001)["a"].samples == 3
+    assert interleave({"a": clock.takes(0.02)}, 0.05)["a"].samples == 5
 
 
-def test_one_that_is_far_behind_has_one_sample() -> None:
-    timings = interleave({"slow": lambda: time.sleep(0.15), "fast": lambda: time.sleep(0.004)}, 0.02)
-    assert timings["slow"].samples == 1 and timings["fast"].samples >= 5
-    assert interleave({"alone": lambda: time.sleep(0.15)}, 0.001)["alone"].samples == 3  # behind nobody
-    both = interleave({"slow": lambda: time.sleep(0.12), "half": lambda: time.sleep(0.06)}, 0.001)
+def test_one_that_is_far_behind_has_one_sample(clock: Clock) -> None:
+    timings = interleave({"slow": clock.takes(0.15), "fast": clock.takes(0.014)}, 0.02)
+    assert timings["slow"].samples == 1 and timings["fast"].samples == 5
+    assert interleave({"alone": clock.takes(0.15)}, 0.001)["alone"].samples == 3  # behind nobody
+    both = interleave({"slow": clock.takes(0.12), "half": clock.takes(0.06)}, 0.001)
     assert both["slow"].samples == both["half"].samples == 3
 
 
