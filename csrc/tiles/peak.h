@@ -57,8 +57,10 @@ int64_t peak_products(const void* operands, int64_t rounds) {
   __m512 sums[kPeakSums] = {};
   for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kPeakSums; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], a, a);
-    asm volatile("");
+    for (int i = 0; i < kPeakSums; ++i) {
+      sums[i] = _mm512_dpbf16_ps(sums[i], a, a);
+      asm volatile("" : "+v"(sums[i]));  // sums that are all the same would be one
+    }
   }
   asm volatile("" ::"m"(sums));
   return rounds * kPeakSums * 2 * kLanes;

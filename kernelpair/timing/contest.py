@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, log2
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from rich.console import Console
@@ -28,6 +29,7 @@ from kernelpair.trial.check import check
 TORCH = "torch"
 MOST_READ = 1 << 28  # bytes of the largest buffer that is read for the roofline: far beyond any cache
 ONE_THREAD = "one thread"
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class Contest:
         if result.flops:
             rates["products"] = result.flops, self._product_rate(peak, result.flops / taken)
         if result.bytes:
-            rates["reading"] = result.bytes, self._read_rate(peak.tier, result.bytes)
+            rates["reading"] = result.bytes, self._read_rate(peak.tier, result.bytes, result.bytes / taken)
         seconds = {by: work / rate for by, (work, rate) in rates.items() if rate}
         if seconds:
             result.limited_by = max(seconds, key=lambda by: seconds[by])
@@ -183,17 +185,14 @@ class Contest:
     def _product_rate(self, peak: Peak, reached: float) -> float:
         return highest(self.speeds.product_rates, str(peak), lambda: self.suite.machine.product_rate(peak), reached)
 
-    def _read_rate(self, tier: str, nbytes: float) -> float:
+    def _read_rate(self, tier: str, nbytes: float, reached: float) -> float:
         """With a buffer of the power of two next to `nbytes`."""
-        rates = self.speeds.read_rates.get(tier, {})
         size = min(2 ** round(log2(max(nbytes, 1))), MOST_READ)
-        if size not in rates:
-            rate = self.suite.machine.read_rate(tier, size)
-            if not rate:
-                return 0.0
-            rates = self.speeds.read_rates.setdefault(tier, {})
-            rates[size] = rate
-        return rates[size]
+        rates = self.speeds.read_rates.get(tier, {})
+        rate = highest(rates, size, lambda: self.suite.machine.read_rate(tier, size), reached)
+        if rate:
+            self.speeds.read_rates[tier] = rates
+        return rate
 
     def compare_errors(self, pair: Pair, candidates: Sequence[tuple[str, str]]) -> Errors:
         """Judge the pair's `Bench.case`, which it has, on each tier and with each provider: the same data, the same bound."""
@@ -228,7 +227,7 @@ class Contest:
             write(self.speeds, Path(path))
 
 
-def highest(rates: dict[str, float], name: str, measure: Callable[[], float], reached: float) -> float:
+def highest(rates: dict[Name, float], name: Name, measure: Callable[[], float], reached: float) -> float:
     """A peak, measured once, and again when a row has reached more: the machine was busy then. 0 where none can be measured."""
     if rates.get(name, 0.0) < reached and (rate := measure()):
         rates[name] = max(rate, rates.get(name, 0.0))
