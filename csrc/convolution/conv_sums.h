@@ -1,5 +1,5 @@
 // The sums of a causal convolution over one sequence and a chunk of channels:
-// - Channels dense (the usual case): tiles of 4 tokens x 16 channels; each row is loaded once and serves w
+// - Channels dense (the usual case): tiles of 4 tokens x a block of channels; each row is loaded once and serves w
 //   outputs.
 // - A single token, or a few drafts, on a state with dense channels: the same sums, without a copy of the state.
 // - Anything else: one channel after the other, vectors along its tokens, over a float copy of the row.
@@ -11,24 +11,31 @@
 
 #include "convolution/conv_state.h"
 #include "simd/vec_math.h"
+#include "simd/wide.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-// Tokens: 7 rows in and 4 out, which a 12-way L1 holds at any row stride.
+// Tokens: 7 rows in and 4 out.
 constexpr int kTile = 4;
+// Channels of a block: a whole cache line, which is then touched once. Rows are often a multiple of 4 KiB
+// apart, so all lines of a tile, and those fetched for the next, want the same few places of a cache.
+template <class T>
+constexpr bool kWholeLines = kPieces == 1 && sizeof(T) == 2 && kWideInOrder<T>;
+template <class T>
+constexpr int kBlockChannels = kWholeLines<T> ? kPair : kLanes;
 
-// Sixteen channels of R tokens, or the first `lanes` of one; rows[r] is w-1 tokens before output r.
-template <class T, int W, int R>
-KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const Scratch<T>& scratch,
-                              Matrix<T> y, bool silu_activation) {
-  constexpr bool kWhole = R > 1;
-  F32x16 x[R + W - 1], taps[W], sum[R];
+// A vector of channels of R tokens; rows[r] is w-1 tokens before output r. `lanes` as for load().
+template <class T, int W, int R, class... Lanes>
+KP_INLINE void convolve_vector(const T* const* rows, int64_t c, const Scratch<T>& scratch, Matrix<T> y,
+                               bool silu_activation, Lanes... lanes) {
+  using Vector = decltype(load(rows[0], lanes...));
+  Vector x[R + W - 1], taps[W], sum[R];
 #pragma GCC unroll 8
-  for (int r = 0; r < R + W - 1; ++r) x[r] = kWhole ? load(rows[r] + c) : load(rows[r] + c, lanes);
+  for (int r = 0; r < R + W - 1; ++r) x[r] = load(rows[r] + c, lanes...);
 #pragma GCC unroll 8
-  for (int j = 0; j < W; ++j) taps[j] = load(scratch.taps[j] + c);
-  const F32x16 bias = load(scratch.taps[W] + c);
+  for (int j = 0; j < W; ++j) taps[j] = load(scratch.taps[j] + c, lanes...);
+  const Vector bias = load(scratch.taps[W] + c, lanes...);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     sum[r] = bias;
@@ -37,23 +44,30 @@ KP_INLINE void convolve_block(const T* const* rows, int64_t c, int lanes, const 
   }
   if (silu_activation) {
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) sum[r] = silu(sum[r]);
+    for (int r = 0; r < R; ++r) sum[r] = each_half(sum[r], [](F32x16 a) { return silu(a); });
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-    if (kWhole || lanes == kLanes)  // a masked store is slow on some CPUs
-      store(y.at(c, r), sum[r]);
-    else
-      store(y.at(c, r), sum[r], lanes);
-  }
+  for (int r = 0; r < R; ++r) store(y.at(c, r), sum[r], lanes...);
 }
 
-// The channels of R tokens past the last whole vector: rare, and most of the code if it were in every loop.
+// A block of channels of R tokens.
+template <class T, int W, int R>
+KP_INLINE void convolve_block(const T* const* rows, int64_t c, const Scratch<T>& scratch, Matrix<T> y,
+                              bool silu_activation) {
+  if constexpr (kWholeLines<T>)
+    convolve_vector<T, W, R>(rows, c, scratch, y, silu_activation, Wide{});
+  else
+    convolve_vector<T, W, R>(rows, c, scratch, y, silu_activation);
+}
+
+// The channels of R tokens past the last whole block: rare, and most of the code if it were in every loop.
 template <class T, int W>
-KP_NOINLINE void convolve_tail(const T* const* rows, int R, int64_t c, int lanes, const Scratch<T>& scratch,
-                               Matrix<T> y, bool silu_activation) {
+KP_NOINLINE void convolve_tail(const T* const* rows, int R, int64_t c, int64_t channels,
+                               const Scratch<T>& scratch, Matrix<T> y, bool silu_activation) {
   for (int r = 0; r < R; ++r)
-    convolve_block<T, W, 1>(rows + r, c, lanes, scratch, {y.at(0, r), 1, 0}, silu_activation);
+    for (int64_t i = c; i < channels; i += kLanes)
+      convolve_vector<T, W, 1>(rows + r, i, scratch, {y.at(0, r), 1, 0}, silu_activation,
+                               lanes_left(channels - i));
 }
 
 // R tokens of all channels.
@@ -62,7 +76,7 @@ void convolve_tile(const T* const* rows, int64_t row_stride, int64_t channels, c
                    Matrix<T> y, bool silu_activation) {
   const T* last = rows[R + W - 2];
   int64_t c = 0;
-  for (; c + kLanes <= channels; c += kLanes) {
+  for (; c + kBlockChannels<T> <= channels; c += kBlockChannels<T>) {
     if constexpr (R > 1) {
       // The rows are too far apart for the hardware to see the next ones coming.
 #pragma GCC unroll 8
@@ -71,9 +85,9 @@ void convolve_tile(const T* const* rows, int64_t row_stride, int64_t channels, c
         __builtin_prefetch(y.at(c, R - 1 + r), 1, 3);
       }
     }
-    convolve_block<T, W, R>(rows, c, kLanes, scratch, y, silu_activation);
+    convolve_block<T, W, R>(rows, c, scratch, y, silu_activation);
   }
-  if (c < channels) convolve_tail<T, W>(rows, R, c, lanes_left(channels - c), scratch, y, silu_activation);
+  if (c < channels) convolve_tail<T, W>(rows, R, c, channels, scratch, y, silu_activation);
 }
 
 template <class T, int W>
@@ -111,13 +125,13 @@ KP_NOINLINE void dense_step(Matrix<T> x, Matrix<T> y, int64_t channels, const Sc
     for (int j = 0; j < W - 2 + R; ++j) __builtin_memcpy(state.at(c, j), rows[j + 1] + c, nbytes);
   };
   int64_t c = 0;
-  for (; c + kLanes <= channels; c += kLanes) {
+  for (; c + kBlockChannels<T> <= channels; c += kBlockChannels<T>) {
     for (int j = 0; j < W - 2 + R; ++j) __builtin_prefetch(next.at(c, j), 1, 3);
-    convolve_block<T, W, R>(rows, c, kLanes, scratch, y, silu_activation);
-    move(c, kLanes * sizeof(T));
+    convolve_block<T, W, R>(rows, c, scratch, y, silu_activation);
+    move(c, kBlockChannels<T> * sizeof(T));
   }
   if (c == channels) return;
-  convolve_tail<T, W>(rows, R, c, lanes_left(channels - c), scratch, y, silu_activation);
+  convolve_tail<T, W>(rows, R, c, channels, scratch, y, silu_activation);
   move(c, (channels - c) * sizeof(T));
 }
 

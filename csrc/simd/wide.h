@@ -26,6 +26,9 @@ KP_INLINE F32x32 operator+(F32x32 a, F32x32 b) { return {a.first + b.first, a.se
 KP_INLINE F32x32 operator+(F32x32 a, F32x16 b) { return {a.first + b, a.second + b}; }
 KP_INLINE F32x32 operator*(F32x32 a, F32x32 b) { return {a.first * b.first, a.second * b.second}; }
 KP_INLINE F32x32 operator*(F32x32 a, F32x16 b) { return {a.first * b, a.second * b}; }
+KP_INLINE F32x32 fma(F32x32 a, F32x32 b, F32x32 c) {
+  return {fma(a.first, b.first, c.first), fma(a.second, b.second, c.second)};
+}
 
 // f of each vector.
 template <class F>
@@ -37,6 +40,10 @@ KP_INLINE F32x32 each_half(F32x32 a, const F& f) {
   return {f(a.first), f(a.second)};
 }
 
+// Whether load(from, Wide) takes the elements in order, as it does floats, so that the two can be multiplied.
+template <class T>
+constexpr bool kWideInOrder = true;
+
 #if defined(__AVX512BF16__)
 
 KP_INLINE F32x32 load(const Bf16* from, Wide) { return {load(from), load(from + kLanes)}; }
@@ -46,6 +53,9 @@ KP_INLINE void store(Bf16* to, F32x32 a, Wide) {
 }
 
 #else
+
+template <>
+constexpr bool kWideInOrder<Bf16> = false;
 
 KP_INLINE F32x32 load(const Bf16* from, Wide) {
   F32x32 r;
