@@ -10,7 +10,8 @@
 // | kSliceSteps   | 64            | ... of 4 KiB: 512 KiB; spilled once a slice (75 ns for 1 us of products) |
 // | kTilePanels   | 8             | panels that are read from memory once, 2 MiB at K = 4096, ...            |
 // | kNearRows     | 256           | ... for as many rows: x, of the same size, comes from L3 for each run    |
-// | kStreamAhead  | 16 KiB        | few rows: prefetch the stream into L1, 1.5x when the weight lies in L3  |
+// | kStreamAhead  | 16 KiB        | few rows: prefetch the stream, 1.5x when the weight lies in L3; two lines |
+// |               |               | at a time where vectors multiply: 32 at once stop them, 2x for 4 to 16 rows |
 // | kLinesAStep   | 8             | many rows: prefetch the next panel into L2 meanwhile                    |
 // | kChunkRows    | 1024          | bounds the copy of x at 2 KiB of memory for each k                      |
 #pragma once
@@ -31,6 +32,15 @@ constexpr int64_t kTileBytes = 1024, kPairRows = 32;
 constexpr int64_t kPassRows = 128, kDotRows = 64, kSliceSteps = 64, kWholeRows = 64;
 constexpr int64_t kNearRows = 256, kTilePanels = 8, kLinesAStep = 8;
 constexpr int64_t kBlockFloats = 1024;  // a 2 x 2 block of sums
+
+// A line of the weights that `rows` rows wait for, into L1. While vectors multiply several rows it would be
+// gone from there before its turn: L2.
+KP_INLINE void prefetch_few(const char* line, int64_t rows) {
+  if (kBlockParts == 1 || rows == 1)
+    __builtin_prefetch(line, 0, 3);
+  else
+    __builtin_prefetch(line, 0, 2);
+}
 
 KP_PATH(linear_tiles_few);
 KP_PATH(linear_tiles_whole);
@@ -77,15 +87,16 @@ struct PanelTiles {
   // Up to sixteen rows against panels: bound by the weight stream.
   void multiply_few(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
     using Product = typename Kind::Product;
-    const TileShape shape{static_cast<int>(rows), kTileRows};
+    const TileShape shape{rows_of_fewest_passes(static_cast<int>(rows)), kTileRows};
     TileScope scope(shape);
     alignas(64) float sums[512];
     for (int64_t p = begin; p < end; ++p) {
       const char* ahead = panel(p, 0) + kStreamAhead;
+      constexpr int64_t kPartBytes = 2 * kTileBytes / kBlockParts;
       block_product<1, 2, Product>(shape, DenseTiles{x_tiles, 0, kTileBytes}, panel_tiles(p, 0, steps), steps,
-                                   nullptr, {sums}, [&](int64_t step, int pass) KP_LAMBDA_INLINE {
-        for (int64_t line = 0; pass == 0 && line < 2 * kTileBytes; line += 64)
-          __builtin_prefetch(ahead + step * 2 * kTileBytes + line, 0, 3);
+                                   nullptr, {sums}, [&](int64_t step, int pass, int part) KP_LAMBDA_INLINE {
+        for (int64_t line = 0; pass == 0 && line < kPartBytes; line += 64)
+          prefetch_few(ahead + step * 2 * kTileBytes + part * kPartBytes + line, rows);
       });
       kind().finish(sums, first, rows, p);
     }
@@ -115,7 +126,8 @@ struct PanelTiles {
           const DenseTiles a{x_tiles + (r / kTileRows * steps + step) * kTileBytes, steps * kTileBytes,
                              kTileBytes};
           block_product<2, 2, Product>({}, a, b, count, step ? &kept : nullptr, last ? BlockSums{sums} : kept,
-                                       [&](int64_t, int) KP_LAMBDA_INLINE {
+                                       [&](int64_t, int, int part) KP_LAMBDA_INLINE {
+            if (part > 0) return;
             for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
             ahead += 64 * lines;
           });

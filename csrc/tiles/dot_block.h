@@ -18,7 +18,15 @@ struct TileScope {  // no state: registers hold what tiles would
 };
 
 constexpr int kSumRegisters = 16;  // half of all; enough chains for the latency of two products a cycle
-constexpr int kBlockPasses = 4;
+constexpr int kBlockPasses = 4, kBlockParts = 16;
+
+// Rows of A that take no more passes over B than `rows` of them have to: 5 rows alone take two, of 4 and of 1. For
+// callers whose tiles have room for them.
+KP_INLINE int rows_of_fewest_passes(int rows) {
+  int whole = 1;
+  while (whole < rows) whole *= 2;
+  return whole;
+}
 
 // kRows rows from row `row` of tile i of A times kColumns tiles of B, from tile j on.
 template <int kRows, int kColumns, class A, class B, class Between>
@@ -36,13 +44,13 @@ KP_NOINLINE void multiply_rows(int i, int row, int j, __mmask16 columns, const A
     for (int c = 0; c < kColumns; ++c)
       sums[r][c] = from ? _mm512_maskz_loadu_ps(columns, place(*from, r, c)) : _mm512_setzero_ps();
   for (int64_t s = 0; s < steps; ++s) {
-    between(s, pass);
     const TilePlace left = a(i, s);
     TilePlace right[kColumns];
 #pragma GCC unroll 2
     for (int c = 0; c < kColumns; ++c) right[c] = b(j + c, s);
     const char* pairs = static_cast<const char*>(left.data) + row * left.stride;
-    for (int k = 0; k < 16; ++k) {
+    for (int k = 0; k < kBlockParts; ++k) {
+      between(s, pass, k);
       __m512bh column[kColumns];
 #pragma GCC unroll 2
       for (int c = 0; c < kColumns; ++c)

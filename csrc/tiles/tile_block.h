@@ -10,8 +10,9 @@
 // x 2 two loads feed two products, so that operands in L1 reach 0.8-0.9 of the tiles' peak; every shape with
 // fewer products a load costs a quarter more.
 //
-// `between(step, pass)` runs before each step: a place for prefetches. Tiles take one pass over the operands
-// of a block; the dot products of the avx512_bf16 tier (dot_block.h) take kBlockPasses over those of 2 x 2.
+// `between(step, pass, part)` runs before each of the kBlockParts of a step: a place for prefetches. Tiles take
+// one pass over the operands of a block, and a step in one part; the dot products of the avx512_bf16 tier
+// (dot_block.h) take kBlockPasses over those of 2 x 2, and a row of B at a time.
 #pragma once
 
 #include <utility>
@@ -113,7 +114,8 @@ KP_INLINE void tile_load(TilePlace place) {
   tile_load<kTile>(place.data, place.stride);
 }
 
-constexpr int kBlockPasses = 1;
+constexpr int kBlockPasses = 1, kBlockParts = 1;
+KP_INLINE int rows_of_fewest_passes(int rows) { return rows; }
 
 // Sums in tiles 0-3, tiles of A pass through 4 and 5, those of B through 6 and 7.
 template <int kDown, int kAcross, class Product = Bf16Product, class A, class B, class Between>
@@ -127,7 +129,7 @@ KP_INLINE void block_product(TileShape, const A& a, const B& b, int64_t steps, c
       tile_zero<t>();
   });
   for (int64_t s = 0; s < steps; ++s) {
-    between(s, 0);
+    between(s, 0, 0);
     for_each_tile<kDown>([&](auto i) KP_LAMBDA_INLINE {
       constexpr int kA = 4 + i % 2;
       if constexpr (i > 0) tile_load<kA>(a(i, s));
@@ -154,7 +156,7 @@ namespace {
 template <int kDown, int kAcross, class A, class B>
 KP_INLINE void block_product(TileShape shape, const A& a, const B& b, int64_t steps, const BlockSums* from,
                              const BlockSums& to) {
-  block_product<kDown, kAcross>(shape, a, b, steps, from, to, [](int64_t, int) {});
+  block_product<kDown, kAcross>(shape, a, b, steps, from, to, [](int64_t, int, int) {});
 }
 
 }  // namespace
