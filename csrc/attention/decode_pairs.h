@@ -5,7 +5,8 @@
 //            of scores.
 //   values   rows of two keys are interleaved as they are read, and meet the two weights in one dword.
 //
-// Rows are read with masks, so that nothing past them is touched and any width will do.
+// Rows are read with masks, so that nothing past them is touched and any width will do. Those of the next block are
+// fetched to the second-level cache meanwhile.
 #pragma once
 
 #include "attention/decode_vectors.h"
@@ -48,28 +49,29 @@ struct DecodePairs {
   KP_NOINLINE void scores(const KeyBlock& block, float* to, int64_t score_stride) {
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.k_head_stride;
-      if (block.ahead) prefetch_rows(block.ahead->k, 0, block.ahead->keys, offset, shape.D * 2);
+      Following next = block.in_next_block<&KeyBlock::k>(offset);
       const T* q = queries + h * shape.group * query_width();
       float* corner = to + h * columns;
       int64_t g = 0;
-      for (; g + 8 <= shape.group; g += 8)
-        score_heads<8>(block, offset, q + g * query_width(), corner + g, score_stride);
-      for (; g + 4 <= shape.group; g += 4)
-        score_heads<4>(block, offset, q + g * query_width(), corner + g, score_stride);
-      for (; g < shape.group; ++g)
-        score_heads<1>(block, offset, q + g * query_width(), corner + g, score_stride);
+      for (; g + 8 <= shape.group; g += 8, next.keys = 0)
+        score_heads<8>(block, offset, next, q + g * query_width(), corner + g, score_stride);
+      for (; g + 4 <= shape.group; g += 4, next.keys = 0)
+        score_heads<4>(block, offset, next, q + g * query_width(), corner + g, score_stride);
+      for (; g < shape.group; ++g, next.keys = 0)
+        score_heads<1>(block, offset, next, q + g * query_width(), corner + g, score_stride);
     }
   }
 
   // kSums sums at a time: kSums / kHeads keys by kHeads heads.
   template <int kHeads>
-  KP_NOINLINE void score_heads(const KeyBlock& block, int64_t offset, const T* q, float* to,
-                               int64_t score_stride) {
+  KP_NOINLINE void score_heads(const KeyBlock& block, int64_t offset, const Following& next, const T* q,
+                               float* to, int64_t score_stride) {
     constexpr int kKeys = kSums / kHeads;
     for (int64_t j = 0; j < block.keys; j += kKeys) {
       const char* rows[kKeys];
       // The last again, not stored.
       for (int i = 0; i < kKeys; ++i) rows[i] = block.k[least(j + i, block.keys - 1)] + offset;
+      for (int i = 0; i < kKeys; ++i) next.fetch<2>(j + i, 0, shape.D * 2);
       F32x16 sum[kSums] = {};
       int64_t d = 0;
       for (; d + kPair <= shape.D; d += kPair) add_scores<kHeads>(sum, rows, q, d, kPair);
@@ -103,42 +105,44 @@ struct DecodePairs {
                      pack_pairs(load(from + j * score_stride + c), load(from + (j + 1) * score_stride + c)));
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.v_head_stride;
-      if (block.ahead && !shape.shared)
-        prefetch_rows(block.ahead->v, 0, block.ahead->keys, offset, shape.Dv * 2);
+      Following next = block.in_next_block<&KeyBlock::v>(offset);
+      if (shape.shared) next.keys = 0;
       const int32_t* weight = weights + h * columns;
       float* sum = sums + h * shape.group * sum_width();
       int64_t g = 0;
-      for (; g + 8 <= shape.group; g += 8)
-        value_heads<8, 2>(block, offset, weight + g, score_stride, sum + g * sum_width());
-      for (; g + 4 <= shape.group; g += 4)
-        value_heads<4, 4>(block, offset, weight + g, score_stride, sum + g * sum_width());
-      for (; g < shape.group; ++g)
-        value_heads<1, 8>(block, offset, weight + g, score_stride, sum + g * sum_width());
+      for (; g + 8 <= shape.group; g += 8, next.keys = 0)
+        value_heads<8, 2>(block, offset, next, weight + g, score_stride, sum + g * sum_width());
+      for (; g + 4 <= shape.group; g += 4, next.keys = 0)
+        value_heads<4, 4>(block, offset, next, weight + g, score_stride, sum + g * sum_width());
+      for (; g < shape.group; ++g, next.keys = 0)
+        value_heads<1, 8>(block, offset, next, weight + g, score_stride, sum + g * sum_width());
     }
   }
 
   template <int kHeads, int kVectors>
-  KP_NOINLINE void value_heads(const KeyBlock& block, int64_t offset, const int32_t* weight,
-                               int64_t score_stride, float* sum) {
+  KP_NOINLINE void value_heads(const KeyBlock& block, int64_t offset, const Following& next,
+                               const int32_t* weight, int64_t score_stride, float* sum) {
     int64_t d = 0;
     for (; d + kVectors * kLanes <= shape.Dv; d += kVectors * kLanes)
-      value_columns<kHeads, kVectors>(block, offset + d * 2, kPair, weight, score_stride, sum + d);
+      value_columns<kHeads, kVectors>(block, offset, next, d, kPair, weight, score_stride, sum + d);
     for (; d < shape.Dv; d += kPair)
-      value_columns<kHeads, 2>(block, offset + d * 2, least(kPair, shape.Dv - d), weight, score_stride,
+      value_columns<kHeads, 2>(block, offset, next, d, least(kPair, shape.Dv - d), weight, score_stride,
                                sum + d);
   }
 
-  // kVectors sums of kHeads heads; `live` columns of every 32 exist.
+  // kVectors sums of kHeads heads, from column d on; `live` columns of every 32 exist.
   template <int kHeads, int kVectors>
-  KP_NOINLINE void value_columns(const KeyBlock& block, int64_t offset, int64_t live, const int32_t* weight,
-                                 int64_t score_stride, float* to) const {
+  KP_NOINLINE void value_columns(const KeyBlock& block, int64_t offset, const Following& next, int64_t d,
+                                 int64_t live, const int32_t* weight, int64_t score_stride, float* to) const {
     F32x16 sum[kHeads][kVectors];
 #pragma GCC unroll 8
     for (int g = 0; g < kHeads; ++g)
 #pragma GCC unroll 8
       for (int n = 0; n < kVectors; ++n) sum[g][n] = load(to + g * sum_width() + n * kLanes);
     for (int64_t j = 0; j < block.keys; j += 2, weight += score_stride) {
-      const char *even = block.v[j] + offset, *odd = j + 1 < block.keys ? block.v[j + 1] + offset : nullptr;
+      const char* even = block.v[j] + offset + d * 2;
+      const char* odd = j + 1 < block.keys ? block.v[j + 1] + offset + d * 2 : nullptr;
+      for (int64_t i = j; i < j + 2; ++i) next.fetch<2>(i, d * 2, (d + kVectors * kLanes) * 2);
       I32x16 pairs[kVectors];
 #pragma GCC unroll 4
       for (int n = 0; n < kVectors; n += 2) {

@@ -216,8 +216,8 @@ struct DecodeTiles {
       if (!kPairsAhead || d == 0)
         for (int64_t s = 0; s < steps; ++s) pair_values(keys, s, d);
       for (int64_t g = 0; g < row_groups; g += 2) {
-        const auto between = [&](int64_t s, int) KP_LAMBDA_INLINE {
-          if (kPairsAhead && g == 0 && s < steps) pair_values(keys, s, d + pair_width);
+        const auto between = [&](int64_t s, int, int part) KP_LAMBDA_INLINE {
+          if (kPairsAhead && part == 0 && g == 0 && s < steps) pair_values(keys, s, d + pair_width);
         };
         pair_product(tile, p + g * rows * kDepth, least(row_groups - g, 2), d, steps,
                      c + g * value_depths * sum_tile(), first, between);

@@ -1,7 +1,8 @@
 // The two products of a decode step on vectors of floats, for every dtype and tier. Rows of the cache are
 // converted as they are read, 32 elements at a time; a register block holds sixteen sums, so that one row
 // serves several query heads and chains of fma overlap. Converting costs bf16 one instruction for each
-// vector: even and odd elements apart, in queries and sums alike.
+// vector: even and odd elements apart, in queries and sums alike. Meanwhile the next head's rows are fetched
+// to the first-level cache: a block ahead, to the second level, took 1.2 times as long on an Intel Xeon (Ice Lake).
 #pragma once
 
 #include "attention/decode_block.h"
@@ -49,28 +50,10 @@ struct DecodeVectors {
     }
   }
 
-  // The rows that follow those of head h, of the next head or of the first one in the next block: while a head is
-  // multiplied they are fetched to the first-level cache, a few lines at a time. A block ahead, to the second level, took
-  // 1.2 times as long on an Intel Xeon (Ice Lake).
-  struct Following {
-    const char* const* rows;
-    int64_t keys, offset;
-
-    KP_INLINE void fetch(int64_t j, int64_t from, int64_t until) const {
-      if (j >= keys) return;
-      for (int64_t i = from; i < until; i += 64) __builtin_prefetch(rows[j] + offset + i, 0, 3);
-    }
-  };
-  template <const char* (KeyBlock::*kRows)[kMostBlockKeys]>
-  KP_INLINE Following following(const KeyBlock& block, int64_t h, int64_t head_stride) const {
-    if (h + 1 < shape.heads) return {block.*kRows, block.keys, (h + 1) * head_stride};
-    return block.ahead ? Following{block.ahead->*kRows, block.ahead->keys, 0} : Following{nullptr, 0, 0};
-  }
-
   KP_NOINLINE void scores(const KeyBlock& block, float* to, int64_t score_stride) {
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.k_head_stride;
-      Following next = following<&KeyBlock::k>(block, h, shape.k_head_stride);
+      Following next = block.behind_head<&KeyBlock::k>(h, shape.heads, shape.k_head_stride);
       const float* q = queries + h * shape.group * query_width();
       float* corner = to + h * columns;
       int64_t g = 0;
@@ -93,7 +76,7 @@ struct DecodeVectors {
     for (int64_t j = 0; j < block.keys; j += kKeys) {
       const T* rows[kKeys];
       for (int i = 0; i < kKeys; ++i) rows[i] = reinterpret_cast<const T*>(block.k[j + i] + offset);
-      for (int i = 0; i < kKeys; ++i) next.fetch(j + i, 0, shape.D * sizeof(T));
+      for (int i = 0; i < kKeys; ++i) next.fetch<3>(j + i, 0, shape.D * sizeof(T));
       F32x16 sum[kSums] = {};
       for (int64_t d = 0; d < whole; d += kPair) {
 #pragma GCC unroll 16
@@ -131,7 +114,7 @@ struct DecodeVectors {
     if (first) __builtin_memset(sums, 0, shape.heads * shape.group * sum_width() * sizeof(float));
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.v_head_stride;
-      Following next = following<&KeyBlock::v>(block, h, shape.v_head_stride);
+      Following next = block.behind_head<&KeyBlock::v>(h, shape.heads, shape.v_head_stride);
       if (shape.shared) next.keys = 0;
       const float* weight = weights + h * columns;
       float* sum = sums + h * shape.group * sum_width();
@@ -166,7 +149,7 @@ struct DecodeVectors {
       for (int n = 0; n < kVectors; ++n) sum[g][n] = load(to + g * sum_width() + n * kLanes);
     for (int64_t j = 0; j < block.keys; ++j) {
       const T* value = reinterpret_cast<const T*>(block.v[j] + offset) + d;
-      next.fetch(j, d * sizeof(T), (d + kVectors * kLanes) * sizeof(T));
+      next.fetch<3>(j, d * sizeof(T), (d + kVectors * kLanes) * sizeof(T));
       F32x16 column[kVectors];
       for (int n = 0; n < kVectors; n += 2) load_pair(value + n * kLanes, column[n], column[n + 1]);
       for (int g = 0; g < kHeads; ++g) {
