@@ -63,7 +63,7 @@ def _provider(parser: argparse.ArgumentParser) -> None:
 
 
 def _cpu(parser: argparse.ArgumentParser) -> None:
-    says = "with --provider: tell the kernels' process that its CPU is this one, such as amx; an error where that cannot be done"
+    says = "with --provider: show the kernels' process this CPU, such as amx; an error where that is not possible"
     parser.add_argument("--cpu", metavar="C", help=says)
 
 
@@ -88,12 +88,12 @@ def _add_listing(commands: Commands) -> None:
 def _add_new_pair(commands: Commands) -> None:
     new = commands.add_parser(
         "new-pair",
-        help="write the files of a pair that is to be filled in",
-        description="Writes a pair into the suite one stands in: its room (cases, bound, relations, wrong calls, bench), "
-        "a reference and a kernel in Python. It is found and put on trial at once, and fails until its three functions are "
-        "filled in. Without a suite a kernelpair_suite.py is written too.",
+        help="write the files of a new pair, for you to fill in",
+        description="Writes a pair into the suite of the current folder: its room (cases, bound, relations, wrong calls, bench), "
+        "a reference and a kernel in Python. The pair is found and put on trial at once, and fails until its three functions "
+        "are filled in. Where there is no suite, a kernelpair_suite.py is written too.",
     )
-    new.add_argument("name", metavar="NAME", help="of the kernel: a Python name in lower case, such as row_scale")
+    new.add_argument("name", metavar="NAME", help="the kernel's name: a Python name in lower case, such as row_scale")
 
 
 def _add_check(commands: Commands) -> None:
@@ -107,24 +107,27 @@ def _add_check(commands: Commands) -> None:
     _tiers(check)
     _provider(check)
     _cpu(check)
-    check.add_argument("--known", metavar="F", help="ledger of known failures (TOML): they are told, and do not fail the run")
+    check.add_argument("--known", metavar="F", help="ledger of known failures (TOML): they are reported, and do not fail the run")
     check.add_argument(
         "--examples", type=_positive, metavar="N",
         help="cases for each pair and tier (default: 200, or what fits into 45 s for all)",
     )
-    check.add_argument("--total", type=_positive, metavar="N", help="in all, spread so that each pair and tier takes as long")
-    check.add_argument("--seconds", type=_seconds, metavar="S", help="how long in all, instead of a number of cases")
-    check.add_argument("--seed", type=int, metavar="N", help="of the drawing of cases (default: a new one, which is printed)")
+    says = "cases in all, shared out so that each pair and tier takes as long"
+    check.add_argument("--total", type=_positive, metavar="N", help=says)
+    check.add_argument("--seconds", type=_seconds, metavar="S", help="time in all, instead of a number of cases")
+    check.add_argument("--seed", type=int, metavar="N", help="seed for drawing cases (default: a new one, which is printed)")
     check.add_argument(
         "--trial", metavar="NAME",
-        help="only this trial: value, repeat, threads, concurrent, poison, fuzz, a relation, or wrong_call:NAME",
+        help="only this trial: value, repeat, threads, concurrent, poison, aftermath, series, fuzz, a relation, "
+        "or wrong_call:NAME",
     )
     check.add_argument("--relation", dest="trial", metavar="NAME", help=argparse.SUPPRESS)  # its name before
     check.add_argument("--in-process", action="store_true", help="run kernels in this process, for a debugger; a crash ends it")
     check.add_argument("--json", metavar="F", help="write results to this file as JSON")
     check.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
     _html(check)
-    check.add_argument("-v", "--verbose", action="store_true", help="also bounds' tightness, trials and edges never hit")
+    says = "also how tight the bounds are, and which trials and edges no case hit"
+    check.add_argument("-v", "--verbose", action="store_true", help=says)
 
 
 def _add_replay(commands: Commands) -> None:
@@ -139,9 +142,9 @@ def _add_replay(commands: Commands) -> None:
     )
     says = "write the (first) case as a script that needs only torch and the kernel's library"
     replay.add_argument("--script", metavar="F", help=says)
-    says = "add it to the pair's corpus.jsonl, which every check tries first, if a candidate fails on it"
+    says = "add the case to the pair's corpus.jsonl, which every check tries first, if a candidate fails on it"
     replay.add_argument("--save", action="store_true", help=says)
-    replay.add_argument("--save-passing", action="store_true", help="the same, whether it fails or not")
+    replay.add_argument("--save-passing", action="store_true", help="as --save, whether a candidate fails or not")
     _tiers(replay)
     _provider(replay)
     _cpu(replay)
@@ -155,15 +158,15 @@ def _add_mutate(commands: Commands) -> None:
         "mutate",
         help="plant known bugs and see that they are noticed",
         description="Plants one bug at a time in a copy of the kernels' sources, compiles it and puts it on trial until "
-        "something notices it; then the kernels as they are, on as many cases. Status 0 if every mutant is noticed and no kernel "
-        "is blamed.",
+        "something notices it. Then tries the kernels as they are, on as many cases. Status 0 if every mutant is noticed and no "
+        "unchanged kernel is blamed.",
     )
     _pairs(mutate)
-    one = "of its pair only this one: PAIR/NAME (may be repeated)"
+    one = "only this mutant of its pair: PAIR/NAME (may be repeated)"
     mutate.add_argument("--mutant", action="append", default=[], metavar="ID", help=one)
     mutate.add_argument("--tier", metavar="OLD=NEW", help="only mutants that name the tier OLD, planted in NEW")
-    mutate.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="for each mutant at most (default 60)")
-    mutate.add_argument("--seed", type=int, default=1, metavar="N", help="of the drawing of cases (default 1)")
+    mutate.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="time for each mutant at most (default 60)")
+    mutate.add_argument("--seed", type=int, default=1, metavar="N", help="seed for drawing cases (default 1)")
     mutate.add_argument("--json", metavar="F", help="write all results to this file as JSON")
     _html(mutate)
     mutate.add_argument("--markdown", metavar="F", help="write the table to this file, as the documentation shows it")
@@ -174,24 +177,24 @@ def _add_findings(commands: Commands) -> None:
     findings = commands.add_parser(
         "findings",
         help="run the findings of docs/findings again",
-        description="Each finding of a page is run again: it must fail as the page says, and our own kernels must pass it.",
+        description="Runs each finding of a page again: it must fail as the page says, and our own kernels must pass it.",
     )
     findings.add_argument("pages", nargs="*", metavar="PAGE", help="pages of findings; all of docs/findings if none is given")
     _html(findings)
-    findings.add_argument("-v", "--verbose", action="store_true", help="what each case shows")
+    findings.add_argument("-v", "--verbose", action="store_true", help="also what each case shows")
 
 
 def _add_premerge(commands: Commands) -> None:
     premerge = commands.add_parser(
         "premerge",
-        help="is this change fit to be merged",
+        help="say whether a change is fit to be merged",
         description="Finds what changed against the base, tries the pairs that it touches (saved cases first), gives the rest of "
-        "the time to the others, and compares the speed of changed kernels with the base's build. A slowdown is told, and no "
-        "failure unless asked for.",
+        "the time to the others, and compares the speed of changed kernels with the base's build. A slowdown is reported; it is "
+        "a failure only with --fail-on-slowdown.",
     )
     premerge.add_argument("--base", metavar="REV", help="compare with this commit (default: where the branch left main)")
-    premerge.add_argument("--seconds", type=_seconds, default=40.0, metavar="S", help="for the trials in all (default 40)")
-    premerge.add_argument("--seed", type=int, metavar="N", help="of the drawing of cases (default: a new one, which is printed)")
+    premerge.add_argument("--seconds", type=_seconds, default=40.0, metavar="S", help="time for all trials together (default 40)")
+    premerge.add_argument("--seed", type=int, metavar="N", help="seed for drawing cases (default: a new one, which is printed)")
     premerge.add_argument("--markdown", metavar="F", help="write a comment for the pull request to this file")
     _html(premerge)
     premerge.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
@@ -212,7 +215,7 @@ def _add_bench(commands: Commands) -> None:
     _pairs(bench)
     _tiers(bench)
     bench.add_argument(
-        "--against", metavar="P[,P]", help="contest with these: torch, an installed provider's name (make peers), or its file .py"
+        "--against", metavar="P[,P]", help="compete with these: torch, an installed provider's name (make peers), or its file .py"
     )
     bench.add_argument("--row", metavar="TEXT", help="only rows whose name holds this text")
     says = "time this case instead: a line as check prints it, a file of cases, or the id of a finding (may be repeated)"
@@ -238,7 +241,7 @@ def _add_speed(commands: Commands) -> None:
         epilog="example: kernelpair speed all.json decode.json docs/speed",
     )
     speed.add_argument(
-        "json", metavar="F", nargs="+", help="what bench --against wrote; rows of a later file take the place of those before"
+        "json", metavar="F", nargs="+", help="files of bench --against; rows of a later file replace those of earlier ones"
     )
     speed.add_argument("page", metavar="PLACE", help="the folder of all machines, such as docs/speed, or one page (.md)")
 
@@ -246,13 +249,13 @@ def _add_speed(commands: Commands) -> None:
 def _add_watch(commands: Commands) -> None:
     watch = commands.add_parser(
         "watch",
-        help="build and try again after every saved source",
-        description="Builds, tries the failures of before and then new cases, and waits for the next saved file. The first "
-        "failure ends it; with --keep-going only Ctrl-C does.",
+        help="build and try again after every change of a source",
+        description="Builds, tries the failures of earlier runs and then new cases, and waits for the next saved file. The first "
+        "failure ends the command; with --keep-going only Ctrl-C does.",
     )
     _pairs(watch)
     _tiers(watch)
-    watch.add_argument("--seconds", type=_seconds, metavar="S", help="of trials after each change (default 20)")
+    watch.add_argument("--seconds", type=_seconds, metavar="S", help="time for trials after each change (default 20)")
     watch.add_argument("--keep-going", action="store_true", help="wait for the next change after a failure too")
 
 
@@ -267,20 +270,20 @@ def _add_campaign(commands: Commands) -> None:
     campaign = commands.add_parser(
         "campaign",
         help="many cases on many machines",
-        description="Shares blocks of cases out to the nodes of a Ray cluster, by the labels of what their CPUs can run; without "
-        "--address to the cores of this machine. Each block's result is a file; what is there is not run again.",
+        description="Shares out blocks of cases to the nodes of a Ray cluster, by labels that say what their CPUs can run; "
+        "without --address to the cores of this machine. Each block's result is a file; blocks that have one are not run again.",
         epilog="on each machine: ray start --address=HEAD:6379 --labels \"$(kernelpair campaign --labels)\"",
     )
     _pairs(campaign)
     _tiers(campaign)
-    campaign.add_argument("--cases", type=_count, metavar="N", help="in all, such as 1e8")
-    campaign.add_argument("--hours", type=_seconds, metavar="H", help="how long, instead of a number of cases or beside it")
-    campaign.add_argument("--address", metavar="A", help="of the cluster: auto, or HOST:PORT (default: this machine alone)")
+    campaign.add_argument("--cases", type=_count, metavar="N", help="cases in all, such as 1e8")
+    campaign.add_argument("--hours", type=_seconds, metavar="H", help="stop after this long, instead of --cases or as well")
+    campaign.add_argument("--address", metavar="A", help="the cluster: auto, or HOST:PORT (default: this machine alone)")
     campaign.add_argument("--folder", default="campaign", metavar="DIR", help="where results are kept (default: campaign)")
-    campaign.add_argument("--block", type=_positive, metavar="N", help="cases of a task (default 2000)")
-    campaign.add_argument("--shared", metavar="DB", help="failing examples of all nodes: a shared folder, or redis://host:port")
-    campaign.add_argument("--seed", type=int, metavar="N", help="of the first block (default: a new one, kept in the folder)")
-    campaign.add_argument("--labels", action="store_true", help="print the labels of a node that is this machine, and do nothing")
+    campaign.add_argument("--block", type=_positive, metavar="N", help="cases of a block (default 2000)")
+    campaign.add_argument("--shared", metavar="DB", help="where nodes share failing examples: a folder, or redis://host:port")
+    campaign.add_argument("--seed", type=int, metavar="N", help="seed of the first block (default: a new one)")
+    campaign.add_argument("--labels", action="store_true", help="print the labels of this machine as a node, and run nothing")
     campaign.add_argument("--json", metavar="F", help="write results to this file as JSON")
     _html(campaign)
 
@@ -288,7 +291,7 @@ def _add_campaign(commands: Commands) -> None:
 def _add_completion(commands: Commands) -> None:
     completion = commands.add_parser(
         "completion",
-        help="completion of this command line for a shell",
+        help="print a shell's completion script for this command",
         description="Prints a script for the shell (needs the extra `completion`).",
         epilog='bash: eval "$(kernelpair completion bash)"   zsh: kernelpair completion zsh > "${fpath[1]}/_kernelpair"',
     )
@@ -300,7 +303,7 @@ def _add_history(commands: Commands) -> None:
         "history",
         help="speeds, cases, tightness and mutants over commits",
         description="Each check, mutate, premerge and campaign adds its figures to .kernelpair/history.sqlite, in CI only where "
-        "KERNELPAIR_HISTORY=1 asks for it. KERNELPAIR_HISTORY=0 keeps nothing; a path there is the file.",
+        "KERNELPAIR_HISTORY=1 asks for it. KERNELPAIR_HISTORY=0 keeps nothing; KERNELPAIR_HISTORY=PATH names another file.",
     )
     _pairs(history)
     history.add_argument("--what", choices=("rate", "cases", "tightness", "mutants", "bench"), help="only figures of this kind")
@@ -340,5 +343,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _suite(parser: argparse.ArgumentParser, default: str | None) -> None:
-    says = "the pairs to work on (default: those of the folder one stands in, else those that are installed)"
+    says = "the suite to work on (default: that of the current folder, else an installed one)"
     parser.add_argument("--suite", metavar="MODULE[:ATTRIBUTE]", default=default, help=says)

@@ -43,7 +43,7 @@ def bench(options: argparse.Namespace) -> int:
         raise UsageError(f"--json: the folder of {options.json} does not exist")
     for name in () if options.tiles else ONLY_AGAINST:
         if getattr(options, name) and options.against is None:
-            raise UsageError(f"--{name.replace('_', '-')} goes with --against")
+            raise UsageError(f"--{name.replace('_', '-')} needs --against")
     for name in WITHOUT_CASE if options.case else ():
         if getattr(options, name):
             raise UsageError(f"--case names what is timed: {'PAIR' if name == 'pairs' else f'--{name}'} does not go with it")

@@ -146,7 +146,7 @@ def _trials(run: Premerge, options: argparse.Namespace, place: Place, console: C
     for_rest = options.seconds * processes - for_first
     fit = rest[: max(1, int(for_rest / LEAST_SECONDS))]
     if len(fit) < len(rest):
-        run.notes.append(f"{len(rest) - len(fit)} trials that no file of their own affects left out, chosen by the seed")
+        run.notes.append(f"{len(rest) - len(fit)} trials left out, chosen by the seed: the change touches no file of their own")
     jobs = [replace(job, seconds=for_first / len(first)) for job in first]
     jobs += [replace(job, seconds=for_rest / len(fit) - START_SECONDS) for job in fit]
     leader = Jobs(Subjects(place), suite.preload, processes)

@@ -41,7 +41,7 @@ from kernelpair.trial.check import check
 def replay(options: argparse.Namespace) -> int:
     """Replay each case on each tier, or with the provider, that is asked for; 1 if any fails."""
     if options.guards and not options.in_process:
-        raise UsageError("--guards goes with --in-process: in a worker the pages around buffers always fault")
+        raise UsageError("--guards needs --in-process: in a worker the pages around buffers always fault")
     console = Console(highlight=False)
     torch.set_num_threads(1)
     place, suite = select_suite(options, built=True)
@@ -63,7 +63,7 @@ def replay(options: argparse.Namespace) -> int:
                 subject = Subjects(place)(pair.name, name)
                 verdict, planes = _once(subject, case, options, suite.preload)
                 unsupported = verdict.unsupported and not verdict.calls
-                reason = f"outside of what is documented: {verdict.unsupported}" if unsupported else ""
+                reason = f"outside of the documented limits: {verdict.unsupported}" if unsupported else ""
             if verdict is None or reason:
                 says = f"{pair.name}[{shown(name)}] skipped: {reason}"
                 console.print(says, style="yellow", soft_wrap=True, markup=False)

@@ -32,7 +32,7 @@ def print_line(console: Console, result: PairResult, undrawn: Sequence[str], *, 
             console.print(f"    {says}", style="dim", soft_wrap=True, markup=False)
         for what, names in (
             ("trials never drawn", undrawn),
-            ("ways through the kernel never taken", result.untaken),
+            ("paths through the kernel never taken", result.untaken),
             ("cells never hit", result.unhit),
             ("edges never hit", result.uncovered),
         ):

@@ -122,7 +122,7 @@ def select_cpu(suite: Suite, options: argparse.Namespace) -> str:
         return ""
     reason = cpu_obstacle(suite, name)
     if not options.provider:
-        raise UsageError("--cpu goes with --provider: our own kernels are tried on a tier, trapped where the CPU lacks it")
+        raise UsageError("--cpu needs --provider: our own kernels are tried on a tier, trapped where the CPU lacks it")
     if options.in_process:
         raise UsageError("--cpu changes what a whole process sees of its CPU: it does not go with --in-process")
     if reason:

@@ -230,7 +230,7 @@ def _elsewhere(name: str, reason: str, pair: str, case: Case, again: Again) -> O
         return OtherCandidate(shown(name), "skip", reason)
     subject = again.resolve(pair, name)
     if subject.unsupported(case):
-        return OtherCandidate(shown(name), "skip", f"outside of what is documented: {subject.unsupported(case)}")
+        return OtherCandidate(shown(name), "skip", f"outside of the documented limits: {subject.unsupported(case)}")
     if subject.candidate.slow and not subject.pair.cases.small(case):
         return OtherCandidate(shown(name), "skip", SLOW)
     try:

@@ -302,7 +302,7 @@ def test_save_keeps_a_case_that_fails(monkeypatch: pytest.MonkeyPatch, capsys: C
 
 def test_guards_are_for_this_process_only(capsys: Capture) -> None:
     assert kernelpair("replay", PLAIN, "--tier", BEST, "--guards") == 2
-    assert "--guards goes with --in-process" in capsys.readouterr().err
+    assert "--guards needs --in-process" in capsys.readouterr().err
     assert kernelpair("replay", PLAIN, "--tier", BEST, "--in-process", "--guards") == 0
 
 

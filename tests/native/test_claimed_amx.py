@@ -256,7 +256,7 @@ def test_a_crash_says_what_was_read(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--cpu", "amx"), "--cpu goes with --provider"),
+        (("--cpu", "amx"), "--cpu needs --provider"),
         (("--cpu", "amy", "--provider", "linear.py"), "unknown CPU 'amy'"),
         (("--cpu", "amx", "--provider", "linear.py", "--in-process"), "it does not go with --in-process"),
     ],

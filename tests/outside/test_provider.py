@@ -149,7 +149,7 @@ def test_a_relation_outside_of_the_limits_ends_there(capsys: Capture) -> None:
 def test_replay_skips_what_is_not_supported(capsys: Capture) -> None:
     case = to_line("store_cache", 1, StoreCacheCase(rows=2, pads=(0,)))
     assert kernelpair("replay", case, "--provider", written(GOOD), "--in-process") == 2
-    assert "skipped: outside of what is documented: no pads" in capsys.readouterr().out
+    assert "skipped: outside of the documented limits: no pads" in capsys.readouterr().out
 
 
 def test_fitted_keeps_what_fits() -> None:
