@@ -36,7 +36,7 @@ class Affected:
     everything: list[str] = field(default_factory=list)
     """Files that touch all pairs alike."""
     own: set[str] = field(default_factory=set)
-    """Pairs that a file touches which does not touch all of them alike."""
+    """Pairs that are touched by a file which does not touch all pairs alike."""
 
 
 def base_revision(root: Path, wanted: str | None) -> str:
@@ -110,7 +110,7 @@ class Needs:
         return cls(suite, needs)
 
     def is_alike(self, file: str) -> bool:
-        """Does the file touch all pairs alike: it is said to, or counts and is not known to be needed by any."""
+        """Whether the file touches all pairs alike: the suite says so, or it is `counted` and no pair is known to need it."""
         sources = self.suite.sources
         if _is_within(file, sources.everything):
             return True

@@ -15,8 +15,8 @@ AGAIN_SECONDS = 0.02  # after which an interrupt that went nowhere is raised aga
 
 
 def take_over(handler: Handler) -> dict[int, Any]:
-    """Give SIGNALS to the handler, and return what handled them before. One that whoever started this process has ignored
-    (`nohup`) stays ignored; outside of the main thread none can be taken."""
+    """Give SIGNALS to the handler, and return what handled them before. A signal that this process was started to ignore
+    (`nohup`) stays ignored. Outside of the main thread no signal can be taken over."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     before = {number: signal.getsignal(number) for number in SIGNALS}
@@ -38,7 +38,7 @@ def handled_by(handler: Handler) -> Iterator[None]:
 def until_interrupted(patience: float | None = None) -> Iterator[Callable[[], bool]]:
     """Tells whether such a signal came, instead of interrupting what runs in this process.
 
-    With `patience` what still runs so many seconds later is interrupted.
+    With `patience`, whatever still runs so many seconds later is interrupted.
     """
     came = False
 
@@ -74,7 +74,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 def raise_until_caught(handler: Handler) -> NoReturn:
     """Raise KeyboardInterrupt; where Python drops it, as in a callback of the garbage collector, have the handler called again.
 
-    Hypothesis has such a callback: one interrupt in twelve would be lost in it, with a traceback for all that is left of it.
+    Hypothesis has such a callback: one interrupt in twelve would be lost in it, and only a traceback would show it.
     """
     sys.unraisablehook = partial(_again, handler)
     raise KeyboardInterrupt

@@ -1,6 +1,6 @@
 """pytest: options --tier and --examples, profiles dev, ci and nightly, the seed, and in every failure what repeats it.
 
-Hypothesis's own options say of pairs what they say of any other test: --hypothesis-profile, -seed, -verbosity, -show-statistics.
+Hypothesis's own options work for pairs as for any other test: --hypothesis-profile, -seed, -verbosity, -show-statistics.
 
 A test that takes the fixture `kernelpair_trial` runs once for each pair and candidate of the suite, and for each reference. The
 suite is found from pytest's root folder as the command line finds it:

@@ -43,7 +43,7 @@ class Sources:
     everything: Sequence[str] = ("pyproject.toml", "CMakeLists.txt", "meson.build", "setup.py", "Cargo.toml")
     """Files, and folders with a slash at the end, that touch every pair alike."""
     counted: Sequence[str] = ()
-    """Files and such folders of which none is without effect: one that no pair is known to need touches all of them."""
+    """Files and such folders that always have an effect: a file that no pair is known to need touches all pairs."""
     registers: str = r"\b(?:def|impl)\s*\(\s*\"(?:\w+::)?{name}\b"
     """A regular expression for the place in a source that registers the operator `name`."""
     include_folders: Sequence[str] = (".", "include", "src")

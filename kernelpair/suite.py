@@ -10,7 +10,7 @@ A suite is an object with four things; everything else has a default in the clas
 It is found, in this order:
 
     1. by `--suite module[:attribute]`, or the environment variable KERNELPAIR_SUITE;
-    2. in the folder one stands in, or the nearest one above it, that has a `pyproject.toml` with
+    2. in the current folder, or the nearest one above it, that has a `pyproject.toml` with
        `[tool.kernelpair] suite = "module[:attribute]"`, or a file `kernelpair_suite.py`;
     3. among what is installed, by the entry point group `kernelpair.suites`.
 
@@ -49,7 +49,7 @@ REQUIRED = ("root", "pairs", "tiers", "candidates")
 
 
 class SuiteError(ValueError):
-    """No suite was found, or what was found is none; the message says what to do."""
+    """No suite was found, or what was found is no suite; the message says what to do."""
 
 
 class Tier(Protocol):
@@ -96,11 +96,12 @@ class Suite:
     preload: Sequence[str] = ()
     """Modules that are imported once for all workers, so that a new worker is quick. They must not load a kernel's library."""
     on_trial: Mapping[str, str] = MappingProxyType({})
-    """Environment variables of a process in which kernels are tried, set before a pair is imported; candidates have their own."""
+    """Environment variables of a process in which kernels are tried, set before a pair is imported; candidates have their
+    own."""
     executed: str = ""
     """Place of a function that counts instructions by path (`Candidate.executed`), for providers that claim one."""
     cpus: Sequence[OtherCpu] = ()
-    """CPUs that this machine need not be, and that a provider's kernels are tried on with `check --cpu`."""
+    """Other CPUs than this machine's that `check --cpu` can show to a provider's kernels."""
     test: str = ""
     """The pytest id of a trial, such as "tests/test_pairs.py::test_pair[{pair}-{candidate}]"; reports print it."""
     places: Places | None = None
@@ -122,7 +123,8 @@ class Suite:
         return [Candidate("optimized", f"{function.__module__}:{function.__qualname__}")]
 
     def files(self, pair: "Pair") -> Mapping[str, str]:
-        """Role -> file of a pair, relative to the root: what `list` shows and `premerge` follows. `properties` is one of them."""
+        """Role -> file of a pair, relative to the root: what `list` shows and `premerge` follows. `properties` is one of
+        them."""
         functions = {"properties": pair.cases.inputs, "reference": pair.reference, "optimized": pair.optimized}
         return {role: _file_of(self.root, function) for role, function in functions.items()} | dict(pair.files)
 
@@ -231,7 +233,7 @@ def _load(place: Place) -> Suite:
 
 
 def find(spec: str | None = None, start: Path | None = None) -> Place:
-    """Where the suite is that is meant. Raises SuiteError where there is none, or more than one to choose from."""
+    """Where the suite is that the user means. Raises SuiteError if there is none, or several to choose from."""
     start = (start or Path.cwd()).resolve()
     spec = spec or os.environ.get(VARIABLE)
     if spec:

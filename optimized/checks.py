@@ -22,7 +22,8 @@ def check_tensor(name: str, value: object, rank: int, dtypes: Sequence[torch.dty
 
 
 def check_integer(name: str, value: object) -> None:
-    """What an operator cannot say of a number in a list: TypeError unless it is an int, ValueError unless 64 bits hold it."""
+    """TypeError unless `value` is an int, ValueError unless 64 bits hold it: an operator cannot say this of a number in a
+    list."""
     if not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     if not -(2**63) <= value < 2**63:

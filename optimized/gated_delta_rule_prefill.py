@@ -1,4 +1,4 @@
-"""The operator chunk_gated_delta_rule with the two arguments that engines' calls have beside it. Nothing is copied for them."""
+"""The operator chunk_gated_delta_rule with two more arguments, as engines' calls have them. Nothing is copied for them."""
 
 from typing import Any
 

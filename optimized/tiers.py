@@ -49,7 +49,8 @@ def build() -> dict[str, Any]:
 
 @cache
 def tiers() -> tuple[Tier, ...]:
-    """All tiers, compiled or not, as CMakeLists.txt lists them: from what any CPU has to what few have, the emulated one last."""
+    """All tiers, compiled or not, as CMakeLists.txt lists them: from what any CPU has to what few have, the emulated one
+    last."""
     return tuple(Tier(**tier) for tier in build()["tiers"])
 
 
@@ -93,13 +94,13 @@ def tiled_tiers() -> tuple[str, ...]:
 
 
 def paths(tier: str) -> list[str]:
-    """The ways that kernels may take in a tier (csrc/core/path.h)."""
+    """The paths that kernels may take in a tier (csrc/core/path.h)."""
     load()
     return _names(torch.ops.kernelpair._paths(tier))
 
 
 def taken_paths() -> list[str]:
-    """The ways that kernels took, in whichever tier, since this was last asked."""
+    """The paths that kernels took, in any tier, since this was last asked."""
     load()
     return _names(torch.ops.kernelpair._taken_paths())
 

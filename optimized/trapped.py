@@ -1,5 +1,5 @@
-"""Tile instructions on a CPU that has none: this process carries them out in software (csrc/trap/trap.h). To try the machine
-code of the amx tier, a thousand times slower than hardware; nothing here is ever chosen unasked."""
+"""Tile instructions on a CPU that has none: this process carries them out in software (csrc/trap/trap.h). It serves to try the
+machine code of the amx tier, a thousand times slower than hardware; the library never chooses it by itself."""
 
 import ctypes
 import os
@@ -48,8 +48,9 @@ def cpuid_faults() -> bool:
 
 
 def claim(faulting: bool, half: bool) -> None:
-    """Answer CPUID and the kernel's questions about extended states as where there is AMX, from now on and for good; CPUID where
-    it faults, or where it is replaced. With `half` AVX512-FP16 is said to be there too. OSError where the system refuses."""
+    """From now on, answer CPUID and system calls about extended states as on a CPU with AMX; this cannot be undone. CPUID is
+    answered where it faults, or where it is replaced. With `half` AVX512-FP16 is said to be there too. OSError where the
+    system refuses."""
     failed = library().kernelpair_trap_claim(int(faulting), int(half))
     if failed:
         raise OSError(failed, f"this process cannot be told that it has AMX: {os.strerror(failed)}")

@@ -1,6 +1,6 @@
 """Does steering find bugs sooner? `python -m properties.steering [PAIR…] [--seconds S] [--seeds N]`
 
-`kernelpair check -v` and test_kernel_paths.py name the cells and the ways through a kernel that no case hits. Where there
+`kernelpair check -v` and test_kernel_paths.py name the cells and the paths through a kernel that no case hits. Where there
 were some, the pair's strategy draws on purpose, by the number that it calls `rare`, the batches that hit them. This puts each
 mutant of such a pair on trial with that number drawn and with it held at 0, several times each, and prints how many cases it
 took to notice it.

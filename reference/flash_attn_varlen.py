@@ -1,4 +1,4 @@
-"""flash_attn_varlen: attention of requests whose rows and keys lie one after the other, as many keys as they like."""
+"""flash_attn_varlen: attention of requests whose rows and keys lie one after the other, with any number of keys."""
 
 from itertools import pairwise
 
@@ -19,10 +19,10 @@ def flash_attn_varlen(
 ) -> Tensor:
     """Return [Tq, H, Dv]: rows cu_seqlens_q[b]..cu_seqlens_q[b+1] over keys cu_seqlens_k[b]..cu_seqlens_k[b+1], for each b.
 
-    q [Tq, H, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv] of one float dtype; offsets [B + 1]; causal_requests [B] bool in the place of
-    `causal`. Row i of lq over lk keys stands at position i (top_left) or i + lk - lq (bottom_right); windows and causality count
-    from there as in `paged_attention`. Rows that belong to no request, or see no key, are 0.
-    Raises TypeError (types), ValueError (shapes, scalars, offsets).
+    q [Tq, H, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv] of one float dtype; offsets [B + 1]; causal_requests [B] bool in the place
+    of `causal`. Row i of lq over lk keys stands at position i (top_left) or i + lk - lq (bottom_right); windows and causality
+    count from there as in `paged_attention`. Rows that belong to no request, or see no key, are 0. Raises TypeError (types),
+    ValueError (shapes, scalars, offsets).
     """
     if softmax_scale is None and isinstance(q, Tensor) and q.dim() == 3:
         softmax_scale = max(1, q.shape[2]) ** -0.5

@@ -1,4 +1,5 @@
-"""gated_delta_rule_prefill: chunk_gated_delta_rule with the two arguments that engines' calls have more. It computes nothing."""
+"""gated_delta_rule_prefill: chunk_gated_delta_rule with two more arguments, as engines' calls have them. It computes nothing
+itself."""
 
 from typing import Any
 

@@ -31,7 +31,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """A server's flags. The phase's own flag, where it is given, goes before `attention_backend`."""
+    """A server's flags. A phase's own flag, where it is given, overrides `attention_backend`."""
 
     attention_backend: str = "slot"
     prefill_backend: str | None = None

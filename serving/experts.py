@@ -1,4 +1,4 @@
-"""What a layer of experts is told of its router, and checks of what it loads."""
+"""What a layer of experts knows of its router, and checks of what it loads."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,8 @@ class Routing:
 
 
 def check_router(router: Tensor, correction_bias: Tensor | None, w13: AnyExperts) -> None:
-    """ValueError unless a router [E, D], and a bias [E] of its choice, belong to these experts; TypeError for one of integers."""
+    """ValueError unless a router [E, D], and a bias [E] of its choice, belong to these experts; TypeError for one of
+    integers."""
     if list(router.shape) != [w13.E, w13.K]:
         raise ValueError(f"router must have shape {[w13.E, w13.K]}, got {list(router.shape)}")
     if not router.dtype.is_floating_point:

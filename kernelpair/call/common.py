@@ -1,9 +1,9 @@
 """What the workers of several candidates have in common, loaded once: in the server that forks them.
 
 To load a library and a pair's modules takes several times as long as to fork a worker. So a candidate may name what it shares
-with others (`Candidate.common`). A server that has loaded it serves one candidate after another, as long as nothing speaks
-against that: loading must leave the process as it was and start no thread, and no worker may have died or spoiled its process.
-Otherwise the next candidate has a server of its own, and what loading does is seen where it is judged, in the worker.
+with others (`Candidate.common`). A server that has loaded it serves one candidate after another on these
+conditions: loading must leave the process as it was and start no thread, and no worker may have died or spoiled its process.
+Otherwise the next candidate has a server of its own. What loading changes is then seen in the worker, where it is judged.
 """
 
 import gc
@@ -48,7 +48,8 @@ _idle: dict[_Key, ForkServer] = {}
 
 
 def server_of(candidate: Candidate, preload: Sequence[str]) -> ForkServer:
-    """A server for the workers of a candidate, with what it has in common with others where that can be. Raises ServerGone."""
+    """A server for the workers of a candidate, which has loaded what the candidate has in common with others, if it can.
+    Raises ServerGone."""
     if not candidate.common:
         return fork_server(preload).for_workers()
     server = _idle.pop(_key(candidate), None)
@@ -62,7 +63,7 @@ def server_of(candidate: Candidate, preload: Sequence[str]) -> ForkServer:
 
 
 def done_with(server: ForkServer, candidate: Candidate, well: bool) -> None:
-    """Keep the server for the next candidate where this one has behaved `well`; else end it."""
+    """Keep the server for the next candidate if this one has behaved `well`; else end it."""
     if well and server.common and server.serves() and _key(candidate) not in _idle:
         with suppress(ServerGone):
             server.tidy()

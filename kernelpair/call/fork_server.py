@@ -1,8 +1,9 @@
-"""A process that has torch loaded and forks the others, and that ends them when whoever asked for them is gone.
+"""A process that has torch loaded and forks the others, and that ends them when the process that asked for them is gone.
 
-The leader of a run starts one server. Judging processes are forked from it, and for each candidate on trial a server of its own,
-from which its workers are forked: a candidate that kills its parent ends nobody else's. A server is asked through channels. When
-the channel of an owner closes, which it does however the owner ends, all that it asked for is killed.
+The leader of a run starts one server. Judging processes are forked from it, and for each candidate on trial a server of its
+own, from which its workers are forked: a candidate that kills its parent ends nobody else's. A server is asked through
+channels. When the channel of an owner closes, which happens however the owner ends, the server kills all processes that the
+owner asked for.
 """
 
 import atexit
@@ -39,8 +40,8 @@ WORKERS = {
 }
 """Environment of worker and judging processes, where the user has not set these."""
 LOADED = ("torch", "kernelpair.call.worker", "hypothesis.strategies", "kernelpair.trial.session")
-"""In every server, beside what a suite preloads. The last two are what modules of pairs ask for: each worker would load them
-anew, which was a third of a second of a worker's start."""
+"""Modules that every server loads, beside those that a suite preloads. Modules of pairs need the last two: otherwise each
+worker would load them, which takes a third of a second."""
 COMMON = "kernelpair.call.common"  # what it loads at a candidate's request is known there
 MESSAGE = 4096  # bytes of the longest message
 DESCRIPTORS = 8  # the most that go with one
@@ -243,7 +244,8 @@ class ForkServer:
         """What it has loaded for those that it forks (`Candidate.common`)."""
 
     def fork(self, entry: str, *descriptors: int) -> Forked:
-        """A process that calls `module:function` with copies of these descriptors, and ends with it. Raises ServerGone."""
+        """A process that calls `module:function` with copies of these descriptors, and ends when the function returns. Raises
+        ServerGone."""
         key = next(self._keys)
         self.ask({"fork": key, "entry": entry}, descriptors)
         return Forked(self, key)
@@ -263,11 +265,11 @@ class ForkServer:
         return ForkServer(ours)
 
     def load(self, descriptor: int) -> None:
-        """Let it load what it is told over the connection with this descriptor (`common.load`). Raises ServerGone."""
+        """Let the server load what it is told over the connection with this descriptor (`common.load`). Raises ServerGone."""
         self.ask({"load": 1}, [descriptor])
 
     def tidy(self) -> None:
-        """Let it empty the temporary folder of those that it forks. Raises ServerGone."""
+        """Let the server empty the temporary folder of the processes that it forks. Raises ServerGone."""
         self.ask({"tidy": 1})
 
     def ask(self, message: dict[str, int | str], descriptors: Sequence[int] = ()) -> None:
@@ -329,7 +331,7 @@ _current: list[ForkServer] = []  # of this process, none or one
 
 
 def fork_server(preload: Sequence[str] = ()) -> ForkServer:
-    """The server of this process, started if there is none. One that runs has loaded what the first caller asked for."""
+    """The server of this process, started if there is none. It has loaded what its first caller asked for."""
     if not _current or not _current[0].serves():
         _current[:] = [_start(tuple(preload))]
     return _current[0]

@@ -22,7 +22,7 @@ class Shape(NamedTuple):
     storage: int
 
     def reformed(self, now: "Shape") -> str:
-        """What is no longer so of dtype, requires_grad and storage; empty if all are."""
+        """Which of dtype, requires_grad and storage have changed, in words; empty if none has."""
         return "; ".join(f"{name} is {new}, was {was}" for name, was, new in zip(FORM, self[1:], now[1:]) if was != new)
 
 

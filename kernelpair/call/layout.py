@@ -108,7 +108,7 @@ def _apart(shape: Sequence[int]) -> Layout:
 
 def _far(shape: Sequence[int]) -> Layout:
     """Rows of the first dimension so far apart that the last one lies beyond 2^31 elements: a pool as large as a machine's
-    memory. What lies between them is never touched and takes no memory."""
+    memory. The memory between the rows is never touched, so it takes no pages."""
     if len(shape) < 2 or shape[0] < 2 or 0 in shape:
         return _dense(shape)
     inner = _contiguous(shape[1:])

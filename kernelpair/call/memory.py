@@ -48,7 +48,7 @@ class Placed:
 
 
 class Arena:
-    """A stretch of anonymous shared memory, mapped in the judging process and in the worker alike.
+    """A region of anonymous shared memory, which the judging process and the worker both map.
 
     >>> arena = Arena.create()
     >>> block = arena.allocate(10, guard="end")

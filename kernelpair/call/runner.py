@@ -30,7 +30,7 @@ WORK = f"{work.__module__}:{work.__name__}"
 
 
 class HarnessError(RuntimeError):
-    """The harness itself failed; says nothing about the candidate."""
+    """The harness itself failed; this says nothing about the candidate."""
 
 
 class Runner:
@@ -114,8 +114,8 @@ class Isolated(Runner):
         return outcome if outcome.status != "spoiled" else self._once_more(request, again)
 
     def _answers_in_time(self) -> bool:
-        """Whether the worker answers before it has had its seconds. Those that it spent waiting for a processor do not count: a
-        machine with much else to do is no hang."""
+        """Whether the worker answers before its time is over. Time that it waits for a processor does not count: a busy
+        machine is no hang."""
         seconds = self._hang_seconds
         if self._answers_within(UNWATCHED * seconds):
             return True
@@ -128,7 +128,8 @@ class Isolated(Runner):
         return True
 
     def _answers_within(self, seconds: float) -> bool:
-        """Nor do those count for which both were stopped: what is waited for at once is short, whatever the clock says after."""
+        """Whether the worker answers within this time. Time for which both processes were stopped does not count either: each
+        wait is short, whatever the clock says afterwards."""
         while seconds > 0:
             if self._answers.poll(1000 * min(seconds, AT_ONCE)):
                 return True
@@ -136,7 +137,8 @@ class Isolated(Runner):
         return False
 
     def _once_more(self, request: CallRequest, again: bool) -> Outcome:
-        """The call in a new worker, where an earlier one has spoiled the old. HarnessError where that is `again` no help."""
+        """The call in a new worker, because an earlier call has spoiled the old one. HarnessError if this is the second try
+        (`again`)."""
         self._stop()
         if again:
             raise HarnessError(f"a new worker of {self.candidate.name} does not find its process as it was when it began")

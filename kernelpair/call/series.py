@@ -23,7 +23,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Repeats:
-    """How often a call is made again: so many times, or, of a slow one, as often as the time allows, but once at least."""
+    """How often a call is made again: so many times, or for a slow call as often as the time allows, but at least once."""
 
     calls: int
     seconds: float
@@ -34,7 +34,7 @@ class Repeats:
 
 @dataclass(frozen=True)
 class Repeated:
-    """How many calls were made, the first among them; where the last one differed from the first, and how."""
+    """How many calls were made, including the first; where the last one differed from the first, and how."""
 
     calls: int
     where: str = ""
@@ -49,7 +49,8 @@ class Repetition:
         self._before = [arena.read(stretch.first, stretch.last) for stretch in again.stretches]
 
     def run(self, call: Callable[[], Any], first: Any, named: Callable[[Any], dict[str, Any]]) -> Repeated:
-        """Make the further calls, up to one that differs from `first`, the first one's results. `named` gives results by name."""
+        """Make the further calls, up to one that differs from `first`, the first one's results. `named` gives results by
+        name."""
         memory, results = self._memory(), self._image(named(first))
         until, made = time.monotonic() + self._again.seconds, 1
         while made <= self._again.calls and (made == 1 or time.monotonic() < until):

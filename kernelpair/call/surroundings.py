@@ -70,7 +70,8 @@ def _mallinfo() -> Callable[[], _Heap] | None:
 def held_bytes() -> tuple[int, int]:
     """What this process holds: bytes that are allocated and not freed, and those mapped beside what the allocator has mapped.
 
-    It keeps what was freed, and may take more for some equal calls before it finds room. Zeros where the C library does not tell.
+    It keeps what was freed, and may take more for some equal calls before it finds room. Zeros where the C library does not
+    tell.
     """
     pages = int(told("/proc/self/statm").split()[0])
     heap = _mallinfo()
@@ -224,7 +225,7 @@ class Surroundings:
 
 
 def changes(before: tuple[Any, ...], after: tuple[Any, ...], imported: bool) -> list[SideEffect]:
-    """What differs. With `imported`, of what loading a module does not change."""
+    """What differs. With `imported`, what loading a module may change is left out."""
     found = []
     for name, was, now in zip(NAMES, before, after):
         if was != now and not (imported and name in BY_IMPORT) and not (name in GROWING and now < was):
@@ -234,12 +235,12 @@ def changes(before: tuple[Any, ...], after: tuple[Any, ...], imported: bool) -> 
 
 
 def lasting(state: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Of a deep state what a call changes once and for all: when it has, nobody sees which call it was."""
+    """The part of a deep state that a call changes once and for all: afterwards nobody sees which call changed it."""
     return state[NAMES.index("working_directory") :]
 
 
 def on_loading(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[SideEffect, ...]:
-    """What loading a candidate changed of what no library may change for the whole process."""
+    """What loading a candidate changed that no library may change for the whole process."""
     found = [effect for effect in changes(before, after, True) if effect.name not in NOT_ON_LOADING]
     return tuple(SideEffect(effect.kind, effect.name, f"when it was loaded: {effect.says}") for effect in found)
 
@@ -274,7 +275,7 @@ def _c_environment() -> tuple[bytes, ...]:
 
 
 def control_words_of_pool() -> str:
-    """How the other threads compute that torch computes with, as far as they are OpenMP's."""
+    """The control words of the other threads that torch computes with, if they are OpenMP's."""
     parallel = getattr(_libc, "GOMP_parallel", None)  # GNU's; LLVM's and Intel's libraries have it too
     own, found = threading.get_ident(), set()
 
@@ -317,7 +318,7 @@ def _others_are_runnable() -> bool:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Whatever the block loads, this process computes afterwards as it did before."""
+    """After the block this process computes as it did before, whatever the block loads."""
     surroundings = Surroundings()
     before = surroundings.read()
     try:

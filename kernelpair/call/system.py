@@ -56,7 +56,7 @@ def _control(option: int, value: int | ctypes.c_char_p) -> None:
 
 
 def told(path: str) -> bytes:
-    """A file that the system makes up; in a process that just woke it takes a third of the time that `Path` does."""
+    """The content of a file of /proc; in a process that has just woken this takes a third of the time that `Path` takes."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, 4096)
@@ -65,7 +65,8 @@ def told(path: str) -> bytes:
 
 
 def waited_for_processor(pid: int) -> float:
-    """Seconds that a process could have run in and had no processor: of its thread that waited longest. 0 where nobody tells."""
+    """Seconds in which a process could have run but had no processor: those of its thread that waited longest. 0 where the
+    system does not tell."""
     waited = [0]
     with suppress(OSError, IndexError):  # it has ended, or the system keeps no account
         for task in os.listdir(f"/proc/{pid}/task"):

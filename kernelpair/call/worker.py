@@ -1,4 +1,5 @@
-"""The process that runs a candidate: it maps the judge's arena, arms the guard pages, makes the call and says what came back."""
+"""The process that runs a candidate: it maps the judge's arena, arms the guard pages, makes the call and says what came
+back."""
 
 import gc
 import os
@@ -56,7 +57,7 @@ class CallRequest:
     deep: bool = False
     """Look at everything that the call may have changed, also at what takes long to read."""
     weigh: bool = False
-    """Say how much memory the process holds after the call."""
+    """Report how much memory the process holds after the call."""
     collect: bool = False
     """Free what only cycles of Python objects still hold before the heap is measured, which takes long."""
     again: Repeats | None = None
@@ -72,15 +73,15 @@ class Returned:
     aliases: str = ""
     """The argument whose memory it shares, which no contract allows."""
     form: str = ""
-    """What it has that a plain tensor of its size has not."""
+    """What it has that a plain tensor of its size does not have."""
 
 
 @dataclass
 class Outcome:
     """What came back from a call.
 
-    `status` is ok, exception, crash, hang, kills_parent, harness (the worker itself failed) or spoiled (an earlier call has left
-    its process in a state in which none is made); `error` and `message` describe the others.
+    `status` is ok, exception, crash, hang, kills_parent, harness (the worker itself failed) or spoiled (an earlier call has
+    left its process in a state in which none is made); `error` and `message` describe the others.
     """
 
     status: str
@@ -96,26 +97,26 @@ class Outcome:
     """Arguments whose dtype, requires_grad or storage it changed, and how."""
     ran: str | None = None
     paths: tuple[str, ...] = ()
-    """The ways through the candidate's code that the call took, as far as it tells."""
+    """The paths through the candidate's code that the call took, if the candidate tells them."""
     executed: Mapping[str, int] | None = None
-    """The instructions that the candidate's counter saw; None where none can be seen."""
+    """The instructions that the candidate's counter saw; None where instructions cannot be seen."""
     left: str = ""
     """What the call left behind in the process or its CPU."""
     others: list["Outcome"] = field(default_factory=list)
-    """Of the calls in `CallRequest.also`."""
+    """The outcomes of the calls in `CallRequest.also`."""
     fault: Fault | None = None
-    """Of a crash, where its signal could be looked at."""
+    """What is known of a crash, if its signal could be looked at."""
     side_effects: tuple[SideEffect, ...] = ()
     growth: tuple[SideEffect, ...] = ()
-    """Side effects unless they come but once."""
+    """Changes that are side effects unless they come only once."""
     spoiled: bool = False
-    """The call has left something in its process that a later one would be blamed for."""
+    """The call has left something in its process that a later call would be blamed for."""
     overwritten: tuple[str, ...] = ()
     """Results of the call with `keep` whose bits changed since."""
     held: tuple[int, int] = (0, 0)
     """Bytes that the process holds after a call with `weigh`: allocated, mapped."""
     series: Repeated | None = None
-    """Of a call that was made again and again."""
+    """The result of a call that was made again and again."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from kernelpair.trial.modes import BUILT_IN
 
 
 def described(suite: Suite, wanted: Sequence[str]) -> dict[str, Any]:
-    """Each of these pairs, all if there is none, and of each that is broken what is wrong with it."""
+    """Each of these pairs, or all if none is given; and for each broken pair what is wrong with it."""
     pairs, broken = select_loaded(suite, wanted)
     return {"pairs": [_describe(suite, pair) for pair in pairs], "broken": broken}
 
@@ -48,7 +48,7 @@ def _candidate(name: str, reason: str, tier: Tier | None) -> dict[str, Any]:
 
 
 def _lacks(pair: Pair) -> str:
-    """What a pair must have and has not; empty where it is complete."""
+    """What a pair must have and does not have; empty if it is complete."""
     if pair.wrong_calls:
         return ""
     why = f"; no random ones either: {pair.fuzz.why}" if isinstance(pair.fuzz, NotFuzzed) else ""

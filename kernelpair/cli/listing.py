@@ -39,7 +39,8 @@ def _described(suite: Suite, wanted: Sequence[str]) -> dict[str, Any]:
 
 
 def _whole(answer: dict[str, Any]) -> bool:
-    """A broken pair may be mended where nobody looks."""
+    """Whether the answer may be remembered: not with a broken pair, since what repairs it may lie in a file that is not
+    looked at."""
     return not answer["broken"]
 
 

@@ -30,7 +30,7 @@ def check_page(options: argparse.Namespace) -> None:
 
 
 def histories(console: Console, history: History | None, results: Sequence[PairResult]) -> list[Series]:
-    """The plots of what earlier runs came to. A file that is no history is told, and a page goes without."""
+    """The plots of the figures of earlier runs. If the file is no history, this is said, and the page has no plots."""
     try:
         return history.series([result.pair for result in results]) if history is not None else []
     except ValueError as error:

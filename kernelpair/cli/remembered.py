@@ -25,7 +25,7 @@ def remembered(
     place: Place, suite: Suite, question: str, ask: Callable[[], dict[str, Any]], keep: Callable[[dict[str, Any]], bool] = bool
 ) -> dict[str, Any]:
     """What `ask` answers, or answered when this question was last asked in the same surroundings. An answer for which `keep` is
-    false is forgotten. Only a suite that lies in a folder, where its sources can be looked at, has its answers remembered."""
+    false is forgotten. Answers are remembered only for a suite in a folder, where its sources can be looked at."""
     if not place.folder:
         return ask()
     path = suite.root / FILE

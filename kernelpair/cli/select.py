@@ -18,7 +18,8 @@ ENVIRONMENT_TIER = "KERNELPAIR_TIER"
 
 
 def select_suite(options: argparse.Namespace, *, built: bool = False) -> tuple[Place, Suite]:
-    """The suite that is meant, its kernels brought up to date with `built`. UsageError if there is none, or it does not build."""
+    """The suite that is meant; with `built` its kernels are brought up to date. UsageError if there is none, or if it does
+    not build."""
     try:
         place = find(options.suite)
         suite = place.load()
@@ -34,7 +35,7 @@ def select_suite(options: argparse.Namespace, *, built: bool = False) -> tuple[P
 
 
 def select_pairs(suite: Suite, wanted: Sequence[str]) -> "list[Pair]":
-    """The pairs of these names, all if there is none. UsageError lists the known ones, and names one that is broken."""
+    """The pairs of these names, or all if none is given. UsageError lists the known ones, and names one that is broken."""
     found, broken = select_loaded(suite, wanted)
     if broken:
         raise UsageError("; ".join(f"pair {name} is broken: {says}" for name, says in broken.items()))
@@ -42,7 +43,7 @@ def select_pairs(suite: Suite, wanted: Sequence[str]) -> "list[Pair]":
 
 
 def select_loaded(suite: Suite, wanted: Sequence[str]) -> "tuple[list[Pair], dict[str, str]]":
-    """The same, and of each pair that is broken what is wrong with it: the others can do without it."""
+    """The same, and for each broken pair what is wrong with it: the others can be tried without it."""
     known = suite.pairs()
     for name in wanted:
         if name not in known:

@@ -1,4 +1,4 @@
-"""`kernelpair watch`: after each saved source the kernels are built and tried again, the failures of before first."""
+"""`kernelpair watch`: after each change of a source the kernels are built and tried again, the earlier failures first."""
 
 import argparse
 import os

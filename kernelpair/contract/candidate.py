@@ -20,7 +20,7 @@ class Candidate:
     `entry` is `package.module:attribute` or `path/to/file.py:attribute`; `prepare`, of the same form, is called once with
     the candidate's name in the process that runs it (to select a tier); `ran` is called before each call with True and
     after it with False and then returns the name of what really ran, or None where the candidate cannot tell; `paths` returns
-    the names of the ways through its code that were taken since it was last called. All of it can be pickled.
+    the names of the paths through its code that were taken since it was last called. All of it can be pickled.
     """
 
     name: str
@@ -29,9 +29,9 @@ class Candidate:
     ran: str = ""
     paths: str = ""
     on_trial: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of a process that puts it on trial; where it is timed they are not set."""
+    """Environment variables of a process that puts the candidate on trial; they are not set where it is timed."""
     run_as: str = ""
-    """How it is run where the machine lacks what it needs, such as "trapped"; every report says it, and nothing is timed."""
+    """How the candidate runs where the machine lacks what it needs, such as "trapped". Reports say so, and it is not timed."""
     executed: str = ""
     """Place of a function that returns what was executed since it was last called: "amx loads" -> how many, the first word
     being the path; or None where that cannot be seen here."""
@@ -39,11 +39,11 @@ class Candidate:
     """Place of a function that says after a call what it left behind in the process or its CPU, such as a mode; empty for
     nothing. That is the failure `left_behind`."""
     claims: str = ""
-    """A path, such as "amx", that its calls take: to fall back silently is the failure `wrong_path`."""
+    """A path, such as "amx", that its calls take. A call that silently takes another one is the failure `wrong_path`."""
     tell: str = ""
     """Place of a function that makes the process see another CPU (`OtherCpu.tell`)."""
     slow: bool = False
-    """Only the cases that the pair calls small are for it."""
+    """Whether it gets only the cases that the pair calls small (`Cases.small`)."""
     common: str = ""
     """Place of a function that loads what this candidate has in common with others, such as a library, and chooses nothing in
     it. The server of their workers calls it once; it must start no thread and leave its process as it was."""
@@ -82,7 +82,7 @@ class Candidate:
         return called(self.ran) if self.ran else lambda before: None
 
     def surveyor(self) -> Callable[[], Sequence[str]]:
-        """Tells which ways were taken since the last time."""
+        """Tells which paths were taken since the last time."""
         return called(self.paths) if self.paths else lambda: ()
 
     def counter(self) -> Callable[[], Mapping[str, int] | None]:
@@ -96,7 +96,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Elsewhere(Candidate):
-    """A candidate out of a copy of its repository: with a planted bug, or as it was at another revision.
+    """A candidate from a copy of its repository: with a planted bug, or as it was at another revision.
 
     Modules that this process already has from `root` and that the copy has too are forgotten, so that they come from the copy.
     """
@@ -116,7 +116,7 @@ class Elsewhere(Candidate):
 
 
 def elsewhere(candidate: Candidate, root: Path, copy: Path) -> Elsewhere:
-    """The candidate out of a copy of its repository."""
+    """The candidate from a copy of its repository."""
     said = {spec.name: getattr(candidate, spec.name) for spec in fields(Candidate)}
     return Elsewhere(**said | {"common": ""}, root=os.path.realpath(root), copy=os.path.realpath(copy))
 

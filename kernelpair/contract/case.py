@@ -25,7 +25,7 @@ class Case:
     seed: int = 0
     dtype: str = "float32"
     layout: Mapping[str, str] = field(default_factory=dict)
-    """Argument -> layout (`kernelpair.call.layout.LAYOUTS`); the others are dense."""
+    """Argument -> layout (`kernelpair.call.layout.LAYOUTS`); arguments that are not named are dense."""
     int32: tuple[str, ...] = ()
     """The index arguments given as int32; the others are int64."""
     poison: Literal["nan", "outlier"] = "nan"
@@ -33,7 +33,7 @@ class Case:
     guard: Literal["end", "start"] = "end"
     """Which end of each buffer touches a page that faults when it is touched."""
     trial: str = "value"
-    """`value`, a relation of the pair, `repeat`, `threads`, or `wrong_call:<name>`."""
+    """The trial's name: `value`, another built-in one such as `repeat`, a relation of the pair, or `wrong_call:<name>`."""
 
 
 def at_least(least: int) -> Any:

@@ -1,4 +1,4 @@
-"""A CPU that this machine is not, and that a worker can be told it has: a library then takes the paths that it keeps for it."""
+"""Another CPU than this machine's, which a worker can show to a library: the library then takes its paths for that CPU."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,9 +14,10 @@ class OtherCpu:
 
     name: str
     obstacle: Callable[[], str]
-    """Why workers cannot be told so here, and what can be done instead; empty where they can."""
+    """Why workers cannot show this CPU here, and what can be done instead; empty where they can."""
     tell: str
-    """Place of a function that tells a worker: called with True before the candidate's library is loaded, with False after it."""
+    """Place of a function that tells a worker: called with True before the candidate's library is loaded, with False after
+    it."""
     run_as: str = ""
     """How it runs in a word, such as "trapped"; empty where the CPU is this one."""
     limits: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)

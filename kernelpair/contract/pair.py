@@ -46,7 +46,7 @@ class Relation:
 
     holds: Callable[[Any, "Session"], None]
     says: str
-    """One sentence for `kernelpair list`."""
+    """What it says, in one sentence for `kernelpair list`."""
     applies: Callable[[Any], bool] = lambda case: True
     """Cases for which it says anything; others are judged by value alone."""
 
@@ -61,10 +61,10 @@ class WrongCall:
     """One way to call the kernel wrongly: `make` edits valid inputs; both sides must raise `error` naming `argument`."""
 
     make: Callable[[Any, Inputs], Inputs | None]
-    """(case, inputs) -> wrong inputs, or None where the case offers no room for the error."""
+    """(case, inputs) -> wrong inputs, or None where this error is not possible in the case."""
     error: type[Exception]
     argument: str | tuple[str, ...]
-    """The argument that the message names; of a disagreement between two, either."""
+    """The argument that the message names; where two arguments disagree, either of them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,11 +79,11 @@ PEERS = "peers"
 
 @dataclass(frozen=True)
 class Floor:
-    """The speed that a row is to reach on the amx tier with two threads: another's time over ours, or a time itself."""
+    """The speed that a row must reach on the amx tier with two threads: a ratio (another's time over ours), or a time."""
 
     ratio: float = 0.0
     over: str = PEERS
-    """`peers`: the fastest of those that `--against` names; else one of the row's own `peers` or `kin`."""
+    """Whose time: `peers`, the fastest of those that `--against` names, or one of the row's own `peers` or `kin`."""
     microseconds: float = 0.0
 
     def __str__(self) -> str:
@@ -101,26 +101,27 @@ class BenchRow:
     flops: float = 0.0
     """Floating-point operations of a call (0: the row is bound by bandwidth)."""
     blocked: float = 0.0
-    """Those of the same work in a form that multiplies blocks, where it needs more; 0: no more. Counts are held against it."""
+    """Operations of the same work in a form that multiplies blocks, where that form needs more (else 0): counts are compared
+    with it."""
     bytes: float = 0.0
     """Bytes that a call must move at least."""
     peers: Mapping[str, Callable[[Inputs], Callable[[], object]]] = field(default_factory=dict)
     """Name -> a function that prepares the same work and returns what is timed; `torch` is the equivalent torch call."""
     kin: Mapping[str, Callable[[Inputs], Callable[[], object]]] = field(default_factory=dict)
-    """The same of our other kernels that do this work, timed on the row's tier where a floor is measured by them."""
+    """As `peers`, for our other kernels that do this work: timed on the row's tier where a floor is measured by them."""
     prepare: Callable[[Inputs], Callable[[], object]] | None = None
-    """Of this row, instead of `Bench.prepare`."""
+    """As `Bench.prepare`, for this row alone."""
     case: Case | None = None
     """The case whose arguments are like these: a provider's limits are asked about it."""
     floor: Floor | None = None
     counts: bool = False
-    """It is one of the rows whose mean ratio is claimed."""
+    """Whether it is one of the rows whose mean ratio is claimed."""
     alone: bool = False
     """Its weights are so large that competitors push each other's out of the cache: `--against` also times each by itself."""
     series: str = ""
-    """Timed with `--series` only, as one point of this plot."""
+    """The plot that the row is one point of; such a row is timed with `--series` only."""
     size: int = 0
-    """Where the point lies."""
+    """Where the point lies in that plot."""
 
 
 def everything(case: Any, inputs: Inputs) -> bool:
@@ -154,16 +155,17 @@ class Cases:
 
     type: type[Case]
     version: int
-    """Of the case's schema; a saved case of another version is refused."""
+    """The version of the case's schema; a saved case of another version is refused."""
     strategy: Any
     """A Hypothesis strategy of cases (value trials; the engine draws the trial itself)."""
     inputs: Callable[[Any], Inputs]
     """Case -> logical arguments. Raises ValueError for a case that cannot be built."""
     constant: Collection[str] = ()
-    """Fields that the strategy leaves at their defaults, inherited from another pair's case."""
+    """Fields that are inherited from another pair's case and that the strategy leaves at their defaults."""
     models: Callable[[bool], Any] | None = None
-    """Is the candidate slow -> a strategy of cases with the sizes that users have, which shrink to small ones (`shrinking` of
-    `kernelpair.search.strategies`): some of a run's cases are drawn from it. Of a slow candidate it keeps to what that can do."""
+    """(is the candidate slow) -> a strategy of cases with the sizes that users have, which shrink to small ones (`shrinking` of
+    `kernelpair.search.strategies`). Some of a run's cases are drawn from it. For a slow candidate the cases must be small
+    enough."""
     sweeps: Any = None
     """A strategy of cases with every value of a 16-bit dtype among their inputs; every run begins with the simplest of them."""
     small: Callable[[Any], bool] = _always
@@ -171,10 +173,11 @@ class Cases:
     idle: Callable[[Any], bool] = _never
     """Cases in which a call has nothing to do and need not run any kernel."""
     simpler: Callable[[Any], Iterable[Any]] = lambda case: ()
-    """Cases a little smaller than this one, the boldest first: tried on a failure after Hypothesis has had its time."""
+    """Case -> cases a little smaller, those that leave out most first. They are tried on a failure after Hypothesis has
+    shrunk it."""
     sizes: Mapping[str, tuple[int, Callable[[Any], int]]] = field(default_factory=dict)
-    """What a case is measured by -> the most of it that a shrunk failure may have, and how much of it a case has. `kernelpair
-    mutate` fails where a planted bug's case stays larger."""
+    """What a case is measured by -> (the most that a shrunk failure may have, case -> how much it has). `kernelpair mutate`
+    fails if the case of a planted bug stays larger."""
     picture: Callable[[Any], str] | None = None
     """The batch of a case drawn in text, for `kernelpair replay -v`."""
 
@@ -190,7 +193,7 @@ class Signature:
     results: Sequence[str] = ("out",)
     """Names of the tensors of a tuple result."""
     result_dtype: Callable[[Any, str], torch.dtype] | None = None
-    """(case, result) -> its dtype; None: the case's dtype for float results."""
+    """(case, result) -> the result's dtype; None: the case's dtype for float results."""
     result_layout: Callable[[Any, str, tuple[int, ...], tuple[int, ...]], bool] | None = None
     """(case, result, sizes, strides) -> is this legal; None: results are contiguous."""
     dtypes: Sequence[str] = ("bfloat16", "float16", "float32")
@@ -200,7 +203,7 @@ class Signature:
     layouts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Argument -> the layouts beyond dense that the contract allows."""
     fused: Sequence[tuple[str, str]] = ()
-    """Pairs of arguments that may be halves of one buffer."""
+    """Pairs of arguments that may be the halves of one buffer."""
 
 
 @dataclass(frozen=True)
@@ -211,18 +214,18 @@ class Within:
     """(case, inputs in float64, truth) -> error bound of each element of each judged output; an output that the returned
     mapping leaves out compares bit for bit."""
     aggregate: Callable[[Any, Inputs, Outputs, Outputs], Sequence[tuple[str, str, float]]] | None = None
-    """(case, inputs in float64, truth, outputs) -> (output, what is wrong with it, error over what is allowed): checks over many
-    elements at once, where roundings average out, beside the bound of each element."""
+    """(case, inputs in float64, truth, outputs) -> (output, what is wrong with it, error over what is allowed): checks over
+    many elements at once, where roundings average out, beside the bound of each element."""
     sharp: Callable[[Any], bool] = _never
     """Cases judged by a second check with power (exact modes, fp32), for a bound that is loose elsewhere."""
     settle: Callable[[Any, Inputs, Outputs, Outputs], Outputs] | None = None
-    """Of a contract that leaves a call a choice: (case, inputs in float64, truth, outputs) -> the truth that judges the call.
-    Where the call chose something that the contract allows, that is its own choice and what follows from it; elsewhere it stays
-    the reference's, so that a wrong choice differs. A NaN of a float result says that the contract leaves the element open.
+    """For a contract that leaves a call a choice: (case, inputs in float64, truth, outputs) -> the truth that judges the call.
+    If the call's choice is allowed, this truth has that choice and what follows from it. If it is not, the truth stays the
+    reference's, so that the wrong choice differs. A NaN in a float result says that the contract leaves the element open.
     The outputs have the shapes of the truth; `bound` gets what is returned."""
     roundings: Mapping[str, "Within"] = field(default_factory=dict)
-    """A rounding that the contract forbids and a kernel of a provider may do, in the contract's words -> the truth derived anew
-    with it. Judged by that, such a kernel has no excuse for anything else; the gap itself is reported, once."""
+    """A rounding that the contract forbids and that a provider's kernel may declare, in the contract's words -> the truth
+    derived with it. The kernel is then judged by this truth; that it misses the contract's own bound is reported once."""
 
 
 @dataclass(frozen=True)
@@ -235,11 +238,12 @@ class Stepwise:
     """A call is a whole run, judged step by step instead of against one call of the reference."""
 
     judge: Callable[[Any, Inputs, Outputs], Judged]
-    """(case, inputs, outputs) -> failures, tightness, and a table of places. Memory around the arguments is judged as ever."""
+    """(case, inputs, outputs) -> failures, tightness, and a table of places. Memory around the arguments is judged as for
+    other pairs."""
     sharp: Callable[[Any], bool] = _never
     """As in `Within`."""
     remark: str = ""
-    """`package.module:function` of (case) -> a line for the foot of its table, which says something that is not judged. It is
+    """`package.module:function`, (case) -> a line for the foot of the case's table, about something that is not judged. It is
     called in a process of its own in which the candidate was made ready."""
 
 
@@ -248,16 +252,17 @@ Truth = Within | Exact | Stepwise
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """What a run is to have met; what it left out is reported."""
+    """What the cases of a run should reach; what they did not reach is reported."""
 
     edges: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
-    """Named corners of the contract -> does this case lie in it."""
+    """Name of a corner of the contract -> (case) -> does the case lie in it."""
     paths: Callable[[str], Sequence[str]] = lambda candidate: ()
-    """Candidate's name -> the ways through its code that some case is to take, as far as it tells (`Candidate.paths`)."""
+    """Candidate's name -> the paths through its code that some case should take, if the candidate tells them
+    (`Candidate.paths`)."""
     measures: Mapping[str, Callable[[Any], int]] = field(default_factory=dict)
-    """What sizes count (keys, rows, bytes) -> how much of it a case has."""
+    """What is counted (keys, rows, bytes) -> (case) -> how many it has."""
     branches: Callable[[], Mapping[str, int]] = dict
-    """Measure -> the largest size that the code of any candidate branches on; some case is to have more."""
+    """Measure -> the largest size that the code of any candidate branches on; some case should have more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +271,7 @@ class Bench:
 
     rows: Sequence[BenchRow] = ()
     case: Case | None = None
-    """A case like the rows that can be judged, and which providers support: errors on the same data are compared by it."""
+    """A case like the rows that can be judged and that providers support; `bench --errors` compares errors on it."""
     prepare: Callable[[Inputs], Callable[[], object]] | None = None
     """Row arguments -> what is timed, where the optimized side prepares something once (packing a weight, say); None: the
     call of `optimized` itself."""
@@ -291,12 +296,12 @@ class Pair:
     relations: Mapping[str, Relation] = field(default_factory=dict)
     wrong_calls: Mapping[str, WrongCall] = field(default_factory=dict)
     fuzz: Callable[[Any, Inputs], Collection[str]] | NotFuzzed = every_argument
-    """(case, inputs) -> the arguments that the `fuzz` trial may make wrong in any way: all but those of the pair's own making,
-    such as the steps of a program. Or why that trial says nothing here."""
+    """(case, inputs) -> the arguments that the `fuzz` trial may make wrong in any way: all but those that the pair itself
+    makes, such as the steps of a program. Or `NotFuzzed`: why this trial says nothing here."""
     coverage: Coverage = Coverage()
     bench: Bench = Bench()
     tiers: Literal["each", "python"] = "each"
-    """`each`: put on trial on every tier; `python`: one candidate, whatever tier its operators take."""
+    """`each`: the pair is put on trial on every tier. `python`: it has one candidate, whatever tier its operators use."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Role -> path, filled in by the suite."""
 
@@ -309,7 +314,7 @@ class Pair:
         return isinstance(self.truth, Exact)
 
     def sharp(self, case: Any) -> bool:
-        """Whether a second check with power stands beside the bound of this case."""
+        """Whether a second check with power judges this case beside the bound."""
         return not isinstance(self.truth, Exact) and self.truth.sharp(case)
 
     def line(self, case: Case) -> str:

@@ -16,13 +16,14 @@ class Subject:
     pair: Pair
     candidate: Candidate
     limits: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
-    """A documented limit -> does this case lie outside of it. Such cases are counted, not judged."""
+    """A documented limit -> (case) -> does it lie outside of the limit. Such cases are counted, not judged."""
     fit: Callable[[Any], Any] = lambda case: case
     """A case outside of the limits -> one like it within them, which is tried in its place."""
     skipped_trials: Collection[str] = ()
-    """Trials that it is not asked for: relations, built-in ones, `WRONG_CALLS`."""
+    """Trials that the candidate is not put to: relations, built-in ones, `WRONG_CALLS`."""
     rounding: str = ""
-    """One of the truth's `roundings`, which the candidate is known to do: it is judged by the bound derived with it."""
+    """One of the truth's `roundings`, which the candidate is known to do: the bound that judges it is derived with this
+    rounding."""
     claimed: Callable[[Any], bool] = lambda case: True
     """The cases in which the candidate takes the path that it claims (`Candidate.claims`)."""
     side_effects: Mapping[str, str] = field(default_factory=dict)

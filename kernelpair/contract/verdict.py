@@ -1,4 +1,4 @@
-"""What a trial ends with: nothing to say, or failures, each of one kind."""
+"""What a trial ends with: no failure, or failures, each of one kind."""
 
 import math
 from collections import Counter
@@ -140,13 +140,13 @@ class Verdict:
     """Output -> how many times the contract's own bound it is off, where a wider one judges for a rounding that is declared."""
     calls: int = 0
     paths: set[str] = field(default_factory=set)
-    """The ways through the candidate's code that its calls took."""
+    """The paths through the candidate's code that its calls took."""
     executed: Counter[str] = field(default_factory=Counter)
     """Instructions that its calls executed, as far as they can be seen."""
     unsupported: str = ""
     """The documented limit that kept a call from being made; the trial ended there."""
     noticed_by: str = "value"
-    """The trial that saw the first failure; `value` where the judgement of its first call did."""
+    """The trial that saw the first failure; `value` if the judgement of the first call saw it."""
 
     @property
     def passed(self) -> bool:

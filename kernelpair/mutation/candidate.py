@@ -42,12 +42,12 @@ def planted(suite: Suite, mutant: Mutant, folder: Path) -> Candidate:
 
 @dataclass(frozen=True)
 class MutantSubjects:
-    """Mutants by name, built in a folder of their own each; everything else as `Subjects` finds it."""
+    """Mutants by name, each built in a folder of its own; everything else as `Subjects` finds it."""
 
     place: Place
     folder: str
     instead: tuple[str, str] | None = None
-    """A tier that mutants name, and the one that they are planted in."""
+    """A tier that mutants name, and the tier that they are planted in instead."""
 
     def __call__(self, pair: str, name: str) -> Subject:
         suite = self.place.load()

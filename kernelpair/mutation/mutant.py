@@ -2,7 +2,7 @@
 
 A file of them, which the suite names (by default `mutants.toml` in its root), holds `[[mutant]]` tables:
 
-    pair        the pair that it is about, where the file is not one pair's alone and the suite has several
+    pair        the pair that it is about; needed where the file belongs to no single pair and the suite has several
     id          a word or two, unique for its pair; the mutant's name is <pair>/<id>
     says        one sentence: what the planted bug does
     class       the class of bugs that it stands for, such as "tail" or "stride"
@@ -55,7 +55,7 @@ class Mutant:
     relation: str | None = None
     equivalent: str = ""
     elsewhere: bool = False
-    """Planted in another tier than the one that it was written for, where what is equivalent may be noticed."""
+    """It is planted in another tier than the one that it was written for; an equivalent mutant may be noticed there."""
 
     @property
     def name(self) -> str:

@@ -1,8 +1,8 @@
 """Which bug each relation notices by itself: `python -m kernelpair.mutation.power [PAIR…] [--seconds S] [--markdown F]`.
 
-In an ordinary trial the comparison with the reference speaks first, nearly always. Here nothing is compared with it: a relation
-only sees what a mutant answers to its several calls. For each relation the first mutant that it notices is printed, and after how
-many cases; a relation that notices none has no power, and the exit status is 1.
+In an ordinary trial the comparison with the reference nearly always fails first. Here nothing is compared with the reference:
+a relation sees only what a mutant answers to its several calls. For each relation the first mutant that it notices is
+printed, and after how many cases; a relation that notices none has no power, and the exit status is 1.
 """
 
 import argparse

@@ -33,13 +33,13 @@ class MutantResult:
     kind: str = ""
     cases: int = 0
     seconds: float = 0.0
-    """Until it was noticed, or in all; the time for building it and for shrinking aside."""
+    """Time until it was noticed, or in all, without the time for building it and for shrinking."""
     case: str = ""
     """The smallest case that was found."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """How much of what that case has (`Pair.sizes`)."""
+    """What the case is measured by -> how much it has (`Cases.sizes`)."""
     large: str = ""
-    """Of what it has more than a shrunk case may have."""
+    """What it has too much of for a shrunk case, in words; empty if nothing."""
 
     @property
     def pair(self) -> str:
@@ -96,7 +96,8 @@ def score(results: Sequence[MutantResult]) -> str:
 
 
 def shrunk(killed: Sequence[MutantResult]) -> str:
-    """How large the largest of the smallest cases is, where the pair measures them, such as "; shrunk to at most 2 requests"."""
+    """How large the largest of the smallest cases is, where the pair measures them, such as "; shrunk to at most 2
+    requests"."""
     names = dict.fromkeys(name for result in killed for name in result.sizes)
     most = [f"{max(result.sizes.get(name, 0) for result in killed)} {name}" for name in names]
     return f"; shrunk to at most {' and '.join(most)}" if most else ""

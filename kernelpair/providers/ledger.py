@@ -1,4 +1,5 @@
-"""The ledger of known failures: a TOML file that keeps CI quiet about what is known, and says when it is known no longer.
+"""The ledger of known failures: a TOML file with which CI passes while only known failures occur, and says when one no longer
+occurs.
 
     [[known]]
     group = "value out: window cuts"       # as `kernelpair check` prints it

@@ -44,8 +44,8 @@ class ProviderError(ValueError):
 
 
 class Unsupported(Exception):
-    """Raised by an adapter for a call outside of documented limits that only the arguments show, not the case. It is counted as
-    unsupported; a relation may hand over arguments of its own."""
+    """An adapter raises it for a call outside of documented limits, where only the arguments show that, not the case. The
+    call is counted as unsupported. (A relation may pass arguments of its own.)"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Adapter:
     pair: str
     call: Callable[..., Any]
     limits: Limits = field(default_factory=dict)
-    """What is documented about the kernel -> does this case lie outside of it. Such cases are counted, not judged."""
+    """A documented limit of the kernel -> (case) -> does it lie outside of the limit. Such cases are counted, not judged."""
     fit: Callable[[Any], Any] = lambda case: case
     """A case outside of the limits -> one like it within them."""
     silent: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Adapter:
     rounding: str = ""
     """A rounding that the contract forbids and this kernel is known to do, in the contract's own words (`Within.roundings`)."""
     claims: str = ""
-    """A path, such as "amx", that the kernel takes; to fall back silently is then the failure `wrong_path`."""
+    """A path, such as "amx", that the kernel takes. A call that silently takes another one is the failure `wrong_path`."""
     claimed: Callable[[Any], bool] = lambda case: True
     """The cases in which it takes that path."""
     side_effects: Mapping[str, str] = field(default_factory=dict)
@@ -74,9 +74,9 @@ class Adapter:
     absent: Callable[[], str] = lambda: ""
     """Why the kernel is not there on this machine, empty where it is. Asked before its library is loaded."""
     timed: Callable[[Mapping[str, Any]], Calls] | None = None
-    """Arguments of a bench row -> each way to do its work, by name: calls with everything prepared that an engine prepares once
-    (packed weights, the cache in the kernel's own format); it raises Unsupported for a row that it does not do. None: the adapter
-    itself is timed, within its limits, as it is for any case that is no row."""
+    """Arguments of a bench row -> each way to do its work, by name: calls with everything prepared that an engine prepares
+    once (packed weights, the cache in the kernel's own format); it raises Unsupported for a row that it does not do. None:
+    the adapter itself is timed, within its limits, as it is for any case that is no row."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.call(*arguments, **named)
@@ -106,7 +106,8 @@ def adapts(
 
 def fitted(case: Any, dtypes: Iterable[str] = (), layouts: Mapping[str, Iterable[str]] | None = None,
            int32: Iterable[str] | None = None, **fields: Any) -> Any:
-    """The case with other fields: a dtype out of `dtypes`, of its layouts those that `layouts` lists, index dtypes as `int32`."""
+    """The case with other fields: a dtype out of `dtypes`, of its layouts those that `layouts` lists, index dtypes as
+    `int32`."""
     dtypes = tuple(dtypes)
     if dtypes and case.dtype not in dtypes:
         fields["dtype"] = dtypes[case.seed % len(dtypes)]
@@ -174,8 +175,8 @@ class Provider:
     def subject(self, pair: Pair) -> Subject:
         """This provider's kernel as it is put on trial under the pair's contract.
 
-        It is not asked for wrong calls: a contract names the error that each must raise, and a foreign kernel has promised no
-        such error. Nor for calls from several Python threads at once: engines run one forward pass at a time.
+        The kernel gets no wrong calls: a contract names the error of each, and a foreign kernel has promised none. It gets no
+        calls from several Python threads at once either: engines run one forward pass at a time.
         """
         adapter = self.adapter(pair.name)
         unknown = set(adapter.silent) - set(pair.relations) - set(BUILT_IN)

@@ -1,4 +1,4 @@
-"""What runs came to, commit after commit, in a small SQLite file: a slow drift is seen in it that no single run shows."""
+"""The figures of runs, commit after commit, in a small SQLite file: it shows a slow drift that no single run shows."""
 
 import math
 import os

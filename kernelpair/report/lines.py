@@ -37,7 +37,7 @@ class FailureReport:
     shrunk: int = 0
     """Failing cases on the way from there to the smallest."""
     shared: str = ""
-    """What the cases that fail like it have and those that pass have not, in a sentence."""
+    """One sentence: what cases that fail like this one have and cases that pass do not have."""
 
 
 @dataclass
@@ -56,8 +56,8 @@ class PairResult:
     rounding: str = ""
     """That rounding."""
     groups: dict[str, tuple[int, float | None]] = field(default_factory=dict)
-    """Group of failures, also one that a ledger knows -> its cases, and the worst ratio of error and bound among them; None where
-    nothing is measured, such as after a crash."""
+    """Group of failures, also one that a ledger knows -> its cases, and the worst ratio of error and bound among them; None
+    where nothing is measured, such as after a crash."""
     tightness: dict[str, float] = field(default_factory=dict)
     """Output -> largest error / bound over the run."""
     ratios: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class PairResult:
     unhit: list[str] = field(default_factory=list)
     """Cells of the case space (`kernelpair.search.coverage`) that no case hit."""
     untaken: list[str] = field(default_factory=list)
-    """Ways through the candidate's code (`Coverage.paths`) that no case took."""
+    """Paths through the candidate's code (`Coverage.paths`) that no case took."""
     trials: dict[str, int] = field(default_factory=dict)
     unsupported: dict[str, int] = field(default_factory=dict)
     """Documented limit -> cases drawn outside of it; none of them was judged."""

@@ -1,4 +1,4 @@
-"""What a run comes to, in sentences: what was proven, what was not tried, and what to do next."""
+"""The outcome of a run in sentences: what was proven, what was not tried, and what to do next."""
 
 from collections.abc import Sequence
 

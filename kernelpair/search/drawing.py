@@ -60,7 +60,7 @@ def _trial_names(subject: Subject) -> list[str]:
 
 
 def openings(subject: Subject, trial: str | None) -> dict[str, tuple[int, Any]]:
-    """What a run begins with, as it would be drawn too seldom: its name -> how many cases of which strategy."""
+    """Cases that a run begins with, because they would be drawn too seldom: name -> how many, and from which strategy."""
     cases = subject.pair.cases
     rounds: dict[str, tuple[int, Any]] = {}
     if cases.models is not None:
@@ -73,7 +73,7 @@ def openings(subject: Subject, trial: str | None) -> dict[str, tuple[int, Any]]:
 
 
 def drawn_cases(strategy: Any, count: int, seed: int) -> list[Case]:
-    """So many cases, which nobody tries."""
+    """So many cases, which are drawn but not tried."""
     found: list[Case] = []
 
     @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])

@@ -49,7 +49,7 @@ class Job:
     several: bool = False
     """After a failure the search goes on to other defects of the same kernel."""
     known: tuple[tuple[str, str, float | None], ...] = ()
-    """Of a ledger: the group's label, the line of its case, and the ratio of error and bound up to which it is known."""
+    """Groups of a ledger: the label, the line of the case, and the ratio of error and bound up to which it is known."""
     remember: bool = True
     """Keep failing examples in Hypothesis's database, and try those that are there first."""
     shared: str = ""
@@ -65,7 +65,7 @@ class Job:
 
 @dataclass
 class Ended:
-    """A job and what it found; `error` where the harness itself failed."""
+    """A job and what it found; `error` if the harness itself failed."""
 
     job: Job
     tally: Tally = field(default_factory=Tally)
@@ -73,7 +73,7 @@ class Ended:
     candidate: Candidate | None = None
     """What was on trial, so that it can be run again."""
     rounding: str = ""
-    """That the candidate is known to do and the contract forbids."""
+    """A rounding that the candidate is known to do and that the contract forbids."""
 
 
 def carry_out(
@@ -86,8 +86,8 @@ def carry_out(
     ended: Ended | None = None,
     running: Path | None = None,
 ) -> Ended:
-    """Run one job in this process. KeyboardInterrupt ends it with what is known, which is in `ended` at any time.
-    The line of the case that is tried is in the file `running`."""
+    """Run one job in this process. KeyboardInterrupt ends it; `ended` holds at any time what is known. The file `running`
+    holds the line of the case that is being tried."""
     ended = ended or Ended(job)
     journal = Journal(running or STATE / f"running-{os.getpid()}.json")
     try:
@@ -116,7 +116,7 @@ def carry_out(
 
 
 def judge(descriptor: int, channel: int) -> None:
-    """The judging process: jobs come in, progress and results go out. SIGINT is the leader's word that a job takes too long."""
+    """The judging process: jobs come in, progress and results go out. By SIGINT the leader says that a job takes too long."""
     running = False
 
     def interrupt(number: int, frame: object) -> None:
@@ -309,8 +309,8 @@ class Jobs:
 
 
 def next_job(pending: Sequence[Job], own: str, others: Collection[str]) -> int:
-    """Which of the pending jobs, the last of which are due first, goes to a process that had the pair `own`: another of it, else
-    one that no other process has. To load a pair takes as long as dozens of cases."""
+    """Which of the pending jobs, the last of which are due first, goes to a process that had the pair `own`: another of it,
+    else one that no other process has. To load a pair takes as long as dozens of cases."""
     due = range(len(pending) - 1, -1, -1)
     same = (place for place in due if pending[place].pair == own)
     new = (place for place in due if pending[place].pair not in others)

@@ -40,7 +40,8 @@ class Caught(Exception):
 
 
 class _Stop(KeyboardInterrupt):
-    """Time is up. Hypothesis lets an interrupt pass at once, without taking the case for a failing one."""
+    """Time is up. It is an interrupt because Hypothesis lets interrupts pass at once, and does not take the case for a
+    failing one."""
 
 
 _caught: dict[str, type[Caught]] = {}
@@ -70,8 +71,8 @@ class Search:
         shrink_seconds: float = SHRINK_SECONDS,
         session_type: type[Session] = Session,
     ) -> None:
-        """With `several` the search goes on after a failure, to other defects of the same kernel; with `explain` it tries further
-        cases at its end, to say what the failing ones share."""
+        """With `several` the search goes on after a failure, to other defects of the same kernel; with `explain` it tries
+        further cases at its end, to say what the failing ones share."""
         self.subject, self.pair, self.runner = subject, subject.pair, runner
         self.groups = Groups(self.pair) if several else None
         self.tally = Tally()
@@ -99,8 +100,8 @@ class Search:
                 self._take_up(verdict)
 
     def recall(self, known: Mapping[str, tuple[Case, float | None]]) -> None:
-        """Try the cases of a ledger: their groups are known failures, as long as they fail, up to a ratio of error and bound
-        where it says one. What else fails in them is as new as anywhere."""
+        """Try the cases of a ledger. While a case fails, its group is a known failure, up to the ratio of error and bound
+        that the ledger may give. Whatever else fails in these cases is new."""
         assert self.groups is not None, "a ledger needs a search for several defects"
         for label, (case, most) in known.items():
             verdict = self._verdict(case)

@@ -1,4 +1,4 @@
-"""What the failing cases of a kernel share that the passing ones have not: other cases are drawn, and told apart."""
+"""What the failing cases of a kernel share and the passing ones do not: other cases are drawn, tried and compared."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ def survey(
     pair: Pair, verdict: Verdict, strategy: Any, attempt: Try, fails: Callable[[Verdict], bool], seed: int,
     stopped: Callable[[], bool],
 ) -> str:
-    """Try other cases, and say in a sentence what those share that fail; empty where too few do."""
+    """Try other cases, and say in one sentence what the failing ones share; empty if too few fail."""
     until = time.monotonic() + SECONDS
     failing, passing = [verdict.case], list[Case]()
     drawn = [replace(case, trial=verdict.case.trial) for case in drawn_cases(strategy, SAMPLE, seed)]

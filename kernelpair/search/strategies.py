@@ -34,7 +34,8 @@ def between(low: int, high: int) -> st.SearchStrategy[int]:
 
 @cache
 def shrinking(size: int, low: int = 1) -> st.SearchStrategy[int]:
-    """The size itself, and for one code in 64 a number between `low` and it: so that a failure shrinks to any smaller one."""
+    """The size itself, or for one code in 64 a number between `low` and the size, so that a failure can shrink to any smaller
+    size."""
     return st.integers(0, 64 * SHRUNK - 1).map(lambda code: size if code >= SHRUNK else min(low + code, size))
 
 

@@ -52,7 +52,7 @@ class Tally:
     shrinking: dict[str, Shrinking] = field(default_factory=dict)
     """Of failures that were drawn, by the same names."""
     shared: dict[str, str] = field(default_factory=dict)
-    """What the cases share that fail like it, by the same names."""
+    """What cases that fail like it share, by the same names."""
     first: First | None = None
     unsupported: Counter[str] = field(default_factory=Counter)
     """Documented limit -> cases drawn outside of it."""
@@ -74,7 +74,7 @@ class Tally:
     measures: dict[str, int] = field(default_factory=dict)
     """Measure (`Coverage.measures`) -> the largest of all cases."""
     paths: Counter[str] = field(default_factory=Counter)
-    """Way through the candidate's code -> cases that took it."""
+    """Path through the candidate's code -> cases that took it."""
     executed: Counter[str] = field(default_factory=Counter)
     """Instructions that all calls executed, as far as they can be seen."""
     largest: dict[str, float] = field(default_factory=dict)

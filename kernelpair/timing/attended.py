@@ -1,7 +1,7 @@
-"""A process that does what it is asked for a bench: what crashes or hangs in it ends nothing but itself.
+"""A process that does single tasks for a bench: a crash or hang in it ends only this process.
 
-It is stopped whenever it is not asked, its threads too: those of some libraries spin for a fifth of a second after a call, and
-would take the processors from whoever has the next turn.
+It is stopped while it has no task, with all its threads: threads of some libraries spin for a fifth of a second after a call,
+and would take the processors from the competitor that has the next turn.
 """
 
 import os
@@ -43,8 +43,8 @@ class Attended:
         theirs.close()
 
     def ask(self, what: Callable[..., Any], *arguments: Any, forever: bool = False) -> Any:
-        """What a method of the attendant answers. Raises Lost where the process has ended, the method raises, or, unless that may
-        take `forever`, does not answer in time."""
+        """What a method of the attendant answers. Raises Lost where the process has ended, the method raises, or, unless that
+        may take `forever`, does not answer in time."""
         if self._process is None:
             raise Lost(self._why_gone)
         try:

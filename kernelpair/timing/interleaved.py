@@ -20,15 +20,17 @@ TURN_SECONDS = 0.01  # of samples, at least one, in a turn for which another pro
 
 
 def keep_freed_memory() -> None:
-    """Let malloc keep what is freed, as the allocators do that engines are started with. Otherwise results of some megabytes are
-    new pages at each call, or not, as the competitors before left the heap, and page faults are most of what is timed."""
+    """Let malloc keep freed memory, as the allocators of engines do. Otherwise a result of some megabytes may get new pages
+    at each call, depending on how earlier competitors left the heap, and page faults are most of the time that is
+    measured."""
     if hasattr(LIBC, "mallopt"):  # of glibc; another libc times as it is
         LIBC.mallopt(M_MMAP_MAX, 0)
         LIBC.mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def give_back_freed_memory() -> None:
-    """What is kept, to the system: before a row, for the weights of all that went before it come to many gigabytes."""
+    """Give freed memory back to the system. It is called before a row, because the weights of all earlier rows add up to many
+    gigabytes."""
     if hasattr(LIBC, "malloc_trim"):
         LIBC.malloc_trim(0)
 
@@ -70,11 +72,12 @@ def interleave(
     seconds: float,
     before: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Timing]:
-    """Time each competitor for about `seconds`, in turns; each is called twice beforehand. One that is lost is left out, and one
-    that is far behind has one sample: those of a second each would be most of what a contest takes, and decide nothing.
+    """Time each competitor for about `seconds`, in turns; each is called twice beforehand. A competitor that is lost is left
+    out. One that is far behind has a single sample: samples of a second each would take most of the time of a contest, and
+    decide nothing.
 
-    `before` is called with a competitor's name at the start of each of its turns, untimed. A turn is one sample, or some of them
-    where competitors are in several processes.
+    `before` is called with a competitor's name at the start of each of its turns, untimed. A turn is one sample, or some of
+    them where competitors are in several processes.
 
     >>> sorted(interleave({"a": lambda: None, "b": lambda: sum(range(99))}, 0.01))
     ['a', 'b']
@@ -110,7 +113,7 @@ def interleave(
 
 
 def far_behind(seconds: Mapping[str, float]) -> set[str]:
-    """Those of competitors that are so much slower than the fastest that their time decides nothing.
+    """The competitors that are so much slower than the fastest that their time decides nothing.
 
     >>> far_behind({"a": 0.01, "b": 0.09, "c": 0.2})
     {'c'}

@@ -14,10 +14,10 @@ class Floors:
     """What the floors of bench rows are claims about."""
 
     tier: str = ""
-    """Of every row that is measured on it; empty: no row claims anything."""
+    """The tier on which rows have floors; empty: no row claims anything."""
     threads: int = 0
     mean: float = 0.0
-    """That the geometric mean of the counted rows is to reach; 0 where nothing is claimed."""
+    """What the geometric mean of the counted rows must reach; 0 if nothing is claimed."""
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,8 @@ def _own_fields(case: Case) -> str:
 
 @contextmanager
 def _limited_memory(nbytes: int) -> Iterator[None]:
-    """Let the block allocate no more than about `nbytes`: a size out of all proportion is an error, not the machine's end."""
+    """Let the block allocate no more than about `nbytes`: a size that is far too large is then an error, and does not exhaust
+    the machine's memory."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
     ceiling = min(limit for limit in (used + nbytes, soft, hard) if limit != resource.RLIM_INFINITY)

@@ -28,7 +28,7 @@ Change = Callable[[Rng, Tensor], Any]
 def made_wrong(seed: int, inputs: Inputs, names: Sequence[str]) -> tuple[Inputs, str]:
     """A copy of valid logical inputs with one of `names`, at times two, made wrong, and what was done to it in words.
 
-    What comes back may by chance still be valid: a window of 7 instead of 3. Whoever calls asks the reference.
+    The result may by chance still be valid, such as a window of 7 instead of 3. The caller asks the reference.
     """
     rng = generator(seed, "fuzz")
     wrong, says = dict(inputs), []

@@ -22,14 +22,14 @@ STEPS = 4  # of the dtype's grid: so near to the truth, too
 
 @dataclass(frozen=True)
 class Compared:
-    """What is compared: an output, the truth (float64) and the bound. `mask` limits it to the elements that the contract writes;
-    `before` is what the tensor held, so that an element which was not written is told from one that is wrong."""
+    """What is compared: an output, the truth (float64) and the bound. `mask` limits it to the elements that the contract
+    writes; `before` is what the tensor held, so that an element which was not written is told from one that is wrong."""
 
     name: str
     got: Tensor
     truth: Tensor
     bound: Tensor | RoundedOnce | None
-    """None: compared as bits; RoundedOnce: as values (the sign of a zero sum is nobody's contract)."""
+    """None: compared as bits; RoundedOnce: compared as values (no contract says the sign of a zero sum)."""
     mask: Tensor | None = None
     before: Tensor | None = None
     note: str = ""
@@ -73,8 +73,8 @@ class Compared:
     def _stale(self, bad: Tensor) -> Tensor:
         """Of the elements that are not good those that were not written.
 
-        On the grid of a narrow dtype a value that is a little wrong may be the old one. So an element that holds what it held has
-        been written too where others are much further off, and all have where none of them is many steps of the grid off.
+        On the grid of a narrow dtype a value that is a little wrong may be the old one. So an element that holds what it held
+        has been written too where others are much further off, and all have where none of them is many steps of the grid off.
         """
         if self.before is None:
             return torch.zeros_like(bad)

@@ -1,4 +1,5 @@
-"""The trials: what is done with a case, and what must hold. Those that every pair has are here; relations are the pairs' own."""
+"""The trials: what is done with a case, and what must hold. Those that every pair has are here; relations are the pairs'
+own."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +46,8 @@ BUILT_IN = {
 
 
 def thread_counts(cores: int, seed: int) -> list[int]:
-    """Of 1 .. 2 cores, but for the THREADS that every call has: all if they are few, else the ends, the middle, one by chance."""
+    """Of 1 .. 2 cores, but for the THREADS that every call has: all if they are few, else the ends, the middle, one by
+    chance."""
     most = max(2 * cores, 3)
     few = range(1, most + 1) if most <= 4 else {1, 3, cores, most, 1 + seed % most}
     return sorted(set(few) - {THREADS})
@@ -167,15 +169,16 @@ def _concurrent(session: Session) -> None:
 
 
 def enough_wrong_calls(pair: Pair) -> int:
-    """How many one trial makes."""
+    """How many wrong calls one trial makes."""
     return max(WRONG_CALLS, len(pair.wrong_calls) // SHARE)
 
 
 def _make_wrong_calls(session: Session, name: str) -> None:
     """Make several wrong calls: first `name`, then others of the pair in an order that the case's seed gives.
 
-    One trial makes several, because a pair has dozens of them and many need a case of a certain kind: with one a trial, some
-    would not be made in thousands of cases. The first that fails becomes the trial of the verdict's case and ends this one.
+    One trial makes several, because a pair has dozens of them and many need a case of a certain kind. If a trial made one,
+    some would not be made in thousands of cases. The first that fails becomes the trial of the verdict's case and ends this
+    one.
     """
     others = [other for other in session.pair.wrong_calls if other != name]
     order = permutation(session.case.seed, "wrong calls", len(others)).tolist()

@@ -1,4 +1,4 @@
-"""Nothing that judges may change what it is given: a bound that scales its keys in place makes the next one wrong.
+"""Code that judges may not change its arguments: a bound that scales its keys in place makes the next bound wrong.
 
 The check copies every tensor before a call and compares the bits after it, so it is behind a switch: KERNELPAIR_CHECK_PURITY=1.
 """

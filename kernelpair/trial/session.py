@@ -192,7 +192,7 @@ class Session:
             self.verdict.failures.append(Failure(kind, name, f"{says}: {count} of {got.numel()} elements differ in their bits"))
 
     def expect(self, holds: bool, name: str, says: str) -> None:
-        """Record a failed relation unless `holds`."""
+        """Record a failed relation unless `holds` is true."""
         if not holds:
             self.verdict.failures.append(Failure("relation", name, says))
 
@@ -378,7 +378,7 @@ class Session:
         self.verdict.line = self.pair.line(case)
 
     def record(self, failures: list[Failure], note: str = "") -> None:
-        """Add failures to the verdict, each with the note in front, but for kinds that the candidate is known for."""
+        """Add failures to the verdict, each with the note in front, except kinds that are known of the candidate."""
         for failure in failures:
             if failure.kind not in self.subject.side_effects:
                 self.verdict.failures.append(replace(failure, detail=f"{note}: {failure.detail}") if note else failure)

@@ -1,4 +1,4 @@
-"""Every value of a 16-bit dtype, one after another: what an elementwise kernel may be wrong for, one in 65,536."""
+"""Every value of a 16-bit dtype, one after another: an elementwise kernel may be wrong for a single one of the 65,536."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Hypothesis strategies that every pair uses: those of the engine, and the ways through our kernels' code."""
+"""Hypothesis strategies that every pair uses: those of the engine, and the paths through our kernels' code."""
 
 from collections.abc import Callable, Sequence
 
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def kernel_paths(*prefixes: str, but: Sequence[str] = ()) -> Callable[[str], list[str]]:
-    """For `Coverage.paths`: the ways of csrc/core/path.h that begin with one of these, as far as the tier has them."""
+    """For `Coverage.paths`: the paths (csrc/core/path.h) whose names begin with one of these, as far as the tier has them."""
 
     def of(candidate: str) -> list[str]:
         return [name for name in paths(candidate) if name.startswith(prefixes) and name not in but]

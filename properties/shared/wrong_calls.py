@@ -1,7 +1,7 @@
-"""Ways to call a kernel wrongly that several pairs share. Each returns a `WrongCall` whose inputs are a valid case's but for one
-thing; where a case has no such argument, or `when` does not hold of it, it offers no room for the error.
+"""Ways to call a kernel wrongly that several pairs share. Each returns a `WrongCall` whose inputs are those of a valid case
+except for one thing. A case is left out if it has no such argument, or if `when` is false for it.
 
-A message may name any of `against` instead: a disagreement between two arguments is either's.
+A message may also name any of `against`: where two arguments disagree, either may be named.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def always(case: Any) -> bool:
-    """The error fits every case."""
+    """The error is possible in every case."""
     return True
 
 

@@ -1,4 +1,4 @@
-"""A layer of experts: a router chooses, each token's experts speak, and what all tokens share is added."""
+"""A layer of experts: a router chooses, the outputs of each token's experts are summed, and the shared expert's is added."""
 
 from dataclasses import asdict
 
