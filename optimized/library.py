@@ -43,7 +43,7 @@ def _load_once() -> Mapping[str, str]:
 
 
 def load_untried() -> Mapping[str, str]:
-    """The same, whatever tier KERNELPAIR_TIER names: it is looked at when a kernel runs."""
+    """As `load`, but KERNELPAIR_TIER is not looked at before a kernel runs."""
     return _load_once()
 
 

@@ -1,6 +1,6 @@
 """What a serving engine hands to its attention backends: plain data, and the bookkeeping of slots. No kernel is called here.
 
-Both `reference.backends` and `optimized.backends` take these, so that they differ in what they compute only.
+Both `reference.backends` and `optimized.backends` take these, so that they differ only in how they compute.
 """
 
 from serving.backend import DecodesOnly

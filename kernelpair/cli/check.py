@@ -279,7 +279,7 @@ class CheckRun:
         return EXIT_OK
 
     def _write_files(self, seconds: float, interrupted: bool, steps: list[str]) -> bool:
-        """Every file that was asked for, and the history. Says which cannot be written; whether there is one."""
+        """Write every file that was asked for, and the history. Says which cannot be written; returns whether there is one."""
         history = History.usual(self.suite.root)
         if history is not None and any(result.cases for result in self.results):
             history.append("check", self.results)

@@ -1,4 +1,4 @@
-"""`kernelpair history`: what runs came to, commit after commit."""
+"""`kernelpair history`: the figures of runs, commit after commit."""
 
 import argparse
 import json

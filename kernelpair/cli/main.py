@@ -44,9 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave(options: argparse.Namespace) -> None:
-    """End before a run has begun: what loads cannot always be interrupted. The files that were asked for tell of no result.
+    """End before a run has begun, since loading cannot always be interrupted. The files that were asked for say that there is
+    no result.
 
-    After the run they tell of all, and only the end of the process is left.
+    After the run these files are complete, and only the end of the process is left.
     """
     if getattr(options, "begun", False):
         return
@@ -66,7 +67,8 @@ def _leave(options: argparse.Namespace) -> None:
 
 
 def _open_streams() -> None:
-    """Give a process that was started without standard streams ones that lead nowhere, before its own files get their numbers."""
+    """Give a process that was started without standard streams ones that lead nowhere, before its own files get their
+    numbers."""
     for number, stream in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

@@ -1,4 +1,4 @@
-"""A command whose kernels run in its own process: another one stands by, to say so if they end it."""
+"""A command whose kernels run in its own process: a second process waits for it, and says so if a kernel ends it."""
 
 import os
 import signal

@@ -21,7 +21,7 @@ def block_file(pair: str, candidate: str, number: str) -> str:
 def results_on_disk(
     folder: Path, trials: Iterable[tuple[str, str]], reasons: Mapping[tuple[str, str], str]
 ) -> list[PairResult]:
-    """What the blocks in a folder come to, one result a trial; where there is no block, why."""
+    """The results of the blocks in a folder, one for each trial; and for a trial without a block the reason."""
     found = []
     for pair, candidate in trials:
         files = sorted(folder.glob(block_file(pair, candidate, "[0-9]" * 6)))

@@ -126,8 +126,8 @@ def lead(failures: Sequence[Failure]) -> Failure:
 
 
 def _limits(first: Failure, verdicts: Sequence[Verdict], most: float | None) -> dict[tuple[str, str], float]:
-    """Up to where failures are those of a group: ten times what was seen, or what is said. A failure beside the first belongs to
-    it where it is about as far off; one that is much further off, or much less, is another's."""
+    """Up to where failures are those of a group: ten times what was seen, or what is said. A failure beside the first belongs
+    to it where it is about as far off; one that is much further off, or much less, is another's."""
     limits: dict[tuple[str, str], float] = {}
     about = min(first.worst, GROSS)
     for failure in (failure for verdict in verdicts for failure in verdict.failures):
@@ -142,8 +142,8 @@ def group_of(
     pair: Pair, verdict: Verdict, attempt: Try, observed: Mapping[str, set[str]], first: Failure | None = None,
     most: float | None = None,
 ) -> Group:
-    """What the failure hangs on: each field is set to its default, and kept there where the case fails as before; then each is
-    changed, and belongs to the cause where that ends the failure. `most` is the ratio up to which it is known."""
+    """The group of a failure, by its cause: each field is set to its default, and kept there if the case fails as before. Then
+    each field is changed, and belongs to the cause if that ends the failure. `most` is the ratio up to which it is known."""
     first = first or lead(verdict.failures)
     wanted = Class.of(first)
     drawn, again = verdict, True
@@ -230,8 +230,8 @@ class Groups:
     def news(self, verdict: Verdict, attempt: Try) -> list[Failure]:
         """The failures of a verdict that no known group explains.
 
-        One does where the case has all of the group's cause and passes without it, and is about as far off. A cause in sizes
-        cannot be taken away from another case; there the kind and the tensor decide.
+        A group explains a failure if the case has all of the group's cause, passes without it, and is about as far off. A
+        cause in sizes cannot be taken away from another case; there the kind and the tensor decide.
         """
         here = features(self.pair, verdict.case)
         left = list(verdict.failures)
@@ -246,8 +246,8 @@ class Groups:
         return left
 
     def _is_within(self, group: Group, failure: Failure) -> bool:
-        """No further off than the group is known to go. One of another kind or tensor may go with the same cause, if there is one
-        and it is about as far off."""
+        """No further off than the group is known to go. One of another kind or tensor may go with the same cause, if there is
+        one and it is about as far off."""
         known = group.limits.get((failure.kind, failure.tensor))
         if known is not None:
             return failure.worst <= known

@@ -43,7 +43,7 @@ class Competitor:
 
 @dataclass
 class Peers:
-    """The others of `--against`, by the names that were given."""
+    """The peers of `--against`, by the names that were given."""
 
     names: list[str]
     providers: dict[str, Provider] = field(default_factory=dict)

@@ -29,7 +29,7 @@ class FirstCalls(Attended):
         self._machine = place.load().machine
 
     def lost(self, pair: Pair, row: BenchRow, names: Sequence[str]) -> dict[str, str]:
-        """Of these candidates those that do not come back from the row's calls -> why. Their own exceptions count too."""
+        """The candidates that do not come back from the row's calls -> why. Their own exceptions count too."""
         found = {name: self._lost(pair, row, name, "") for name in names}
         return {name: reason for name, reason in found.items() if reason}
 

@@ -1,4 +1,4 @@
-"""The others of `bench --against`: providers in processes of their own, so that one that crashes ends nothing but itself."""
+"""The peers of `bench --against`: providers in processes of their own, so that a crash ends only that process."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

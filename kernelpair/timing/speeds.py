@@ -51,7 +51,7 @@ class Goal:
 
     says: str
     now: float
-    """The ratio that it is about, or microseconds."""
+    """The ratio that the floor is about, or microseconds."""
     reached: bool
     claimed: bool
     """Whether this is the tier and the number of threads that the floor is about; elsewhere it is no claim."""
@@ -90,7 +90,7 @@ class SpeedRow:
     """The best peer's time over ours."""
     ratio_alone: float | None = None
     fraction: float | None = None
-    """Of the roofline: its time over ours."""
+    """The fraction of the roofline: its time over ours."""
     floor: str = ""
     goal: Goal | None = None
     failed: str = ""
@@ -119,7 +119,7 @@ class Speeds:
     seconds: float
     against: list[str]
     versions: dict[str, str] = field(default_factory=dict)
-    """Of the peers, where they tell."""
+    """The versions of the peers, where they tell."""
     skipped_tiers: dict[str, str] = field(default_factory=dict)
     product_rates: dict[str, float] = field(default_factory=dict)
     """Tier -> operations a second from registers."""
@@ -130,7 +130,7 @@ class Speeds:
     load: list[Load] = field(default_factory=list)
     """What else the machine did, before the first row and after the last."""
     interrupted: bool = False
-    """Rows are missing, for somebody ended the run."""
+    """Whether the run was interrupted, so that rows are missing."""
     again: list[str] = field(default_factory=list)
     """Pairs whose rows are of a later run than the others (`replace_rows`)."""
     format: int = FORMAT
@@ -143,7 +143,7 @@ class Speeds:
         return f"{cpu}, {self.threads} threads on {cores} cores" + (f", torch {found}" if found else "")
 
     def replace_rows(self, later: "Speeds") -> None:
-        """Take the rows and errors of a later run of some pairs in place of those that are here. Raises SpeedError unless it
+        """Replace the rows and errors of some pairs by those of a later run. Raises SpeedError unless it
         was of the same machine, threads and peers."""
         for name, here, there in (
             ("machine", self.machine, later.machine),
@@ -211,7 +211,8 @@ def started(row: BenchRow, pair: str, tier: str, skipped: str = "") -> SpeedRow:
 
 
 def write(speeds: Speeds, path: Path) -> None:
-    """As JSON: a line for each field that is not at its default, and for each row, so that a new run shows as what it changed."""
+    """As JSON: a line for each field that is not at its default, and for each row, so that a new run shows as what it
+    changed."""
     kept = {"format": FORMAT, **_ADAPTER.dump_python(speeds, mode="json", exclude_defaults=True)}
     lines = ",\n".join(f"{json.dumps(name)}: {_lines(_rounded(value))}" for name, value in kept.items())
     write_whole(path, f"{{\n{lines}\n}}\n")

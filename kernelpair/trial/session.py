@@ -237,7 +237,7 @@ class Session:
         return outcome
 
     def _note_effects(self, outcome: Outcome) -> None:
-        """What the call changed in its process: each once, behind whatever else is wrong."""
+        """What the call changed in its process: each change once, after everything else that is wrong."""
         for effect in outcome.side_effects:
             failure = Failure(effect.kind, effect.name, f"{effect.name}: {effect.says}")
             if effect.name not in self.subject.side_effects and failure.tensor not in {known.tensor for known in self.effects}:

@@ -20,14 +20,14 @@ Key = tuple[str, int, tuple[tuple[int, tuple[bool, ...]], ...]]
 
 
 class RecordedDecode:
-    """All layers of a decode, over the static buffers of backends: a graph is recorded when a size first comes, from a batch in
-    which every request is a pad, so that recording stores nothing. A replay refreshes the buffers and runs the graph; nothing of
-    the backends' Python runs, and what it found out while it was recorded must hold for every batch of that size.
+    """All layers of a decode, over the static buffers of backends: a graph is recorded when a size first comes, from a batch
+    in which every request is a pad, so that recording stores nothing. A replay refreshes the buffers and runs the graph;
+    nothing of the backends' Python runs, and what it found out while it was recorded must hold for every batch of that size.
 
         recorded = RecordedDecode({0: backend, 1: backend}, {0: layer_0, 1: layer_1})
         outs = recorded.decode({0: (q, k, v), 1: (q, k, v)}, batch)  # the batch has a padded_size
 
-    `compiler`, torch.compile for example, makes of the graph what is run.
+    `compiler`, such as torch.compile, compiles the graph that is run.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class RecordedDecode:
         self._inputs: dict[Key, list[Tensor]] = {}
 
     def decode(self, activations: Mapping[int, Activations], batch: ForwardBatch) -> dict[int, Tensor]:
-        """Outputs of the layers that have activations, in their order; rows of padded requests are 0. ValueError for a mode or a
-        batch without static buffers, or for activations of another shape than those that were recorded."""
+        """Outputs of the layers that have activations, in their order; rows of padded requests are 0. ValueError for a mode
+        or a batch without static buffers, or for activations of another shape than those that were recorded."""
         if batch.padded_size is None or batch.mode not in DECODE_MODES:
             raise ValueError(f"mode {batch.mode!r}, padded_size {batch.padded_size}: only decodes of a padded size are recorded")
         given = tuple((n, tuple(value is not None for value in values)) for n, values in activations.items())
@@ -80,7 +80,7 @@ class RecordedDecode:
 
 
 def _forget_source(name: str) -> None:
-    """Of a graph that is gone: torch.fx would keep it, for tracebacks, as long as the process lives."""
+    """Forget the source of a graph that is gone: torch.fx would keep it, for tracebacks, as long as the process lives."""
     linecache.cache.pop(name, None)
     graph_module._loader.eval_cache.pop(name, None)
 

@@ -89,7 +89,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
 
 
 def measures(block: int) -> dict[str, Callable[[Any], int]]:
-    """What branches of the kernels ask for, of a weight packed in blocks of so many k."""
+    """What the kernels' branches depend on, for a weight that is packed in blocks of so many k."""
     return {
         "rows": lambda case: prod(case.outer),
         "columns": lambda case: case.N,
