@@ -12,8 +12,9 @@ LONG_ENOUGH = 2e-3  # seconds of calls in one sample: shorter ones are repeated 
 ROUNDS = (5, 200)  # samples of each competitor, at least and at most
 LONG = 10  # times the seconds that were asked for, after which ...
 LONG_ROUNDS = 3  # ... that many samples are enough
-FAR_BEHIND = 10  # times as long as the fastest: one sample of a competitor so far behind is enough ...
+FAR_BEHIND = 10  # times as long as the fastest: few samples of a competitor so far behind are enough ...
 FAR_SECONDS = 0.1  # ... where it takes that long
+FAR_ROUNDS = 2  # that many: the machine may have paused in the first
 SETTLE_SECONDS = 0.02  # until the threads of a process that has run an OpenMP loop wait asleep instead of spinning
 WAKE_SECONDS = 0.02  # of untimed calls after that: a processor that has slept takes milliseconds to be back at its speed
 TURN_SECONDS = 0.01  # of samples, at least one, in a turn for which another process had to fall silent
@@ -73,7 +74,7 @@ def interleave(
     before: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Timing]:
     """Time each competitor for about `seconds`, in turns; each is called twice beforehand. A competitor that is lost is left
-    out. One that is far behind has a single sample: samples of a second each would take most of the time of a contest, and
+    out. One that is far behind has two samples: samples of a second each would take most of the time of a contest, and
     decide nothing.
 
     `before` is called with a competitor's name at the start of each of its turns, untimed. A turn is one sample, or some of
@@ -107,7 +108,7 @@ def interleave(
                 spent[name] += time.perf_counter() - start
             except Lost:
                 del left[name], samples[name]
-        for name in far_behind({name: min(samples[name]) for name in left}):
+        for name in far_behind({name: min(samples[name]) for name in left}) if turn + 1 >= FAR_ROUNDS else ():
             del left[name]
     return {name: _summary(of) for name, of in samples.items()}
 

@@ -223,12 +223,22 @@ def test_long_calls_are_sampled_less(clock: Clock) -> None:
     assert interleave({"a": clock.takes(0.02)}, 0.05)["a"].samples == 5
 
 
-def test_one_that_is_far_behind_has_one_sample(clock: Clock) -> None:
+def test_one_that_is_far_behind_has_two_samples(clock: Clock) -> None:
     timings = interleave({"slow": clock.takes(0.15), "fast": clock.takes(0.014)}, 0.02)
-    assert timings["slow"].samples == 1 and timings["fast"].samples == 5
+    assert timings["slow"].samples == 2 and timings["fast"].samples == 5
     assert interleave({"alone": clock.takes(0.15)}, 0.001)["alone"].samples == 3  # behind nobody
     both = interleave({"slow": clock.takes(0.12), "half": clock.takes(0.06)}, 0.001)
     assert both["slow"].samples == both["half"].samples == 3
+
+
+def test_a_pause_of_the_machine_leaves_nobody_behind(clock: Clock) -> None:
+    calls = iter([0.05, 0.05, 5.0])  # two untimed ones, then the first sample
+
+    def paused() -> None:
+        clock.sleep(next(calls, 0.05))
+
+    timings = interleave({"paused": paused, "steady": clock.takes(0.05)}, 1.0)
+    assert timings["paused"].samples >= 5 and timings["paused"].median == pytest.approx(0.05)
 
 
 # --- the page ---
