@@ -112,3 +112,4 @@ def test_openmp_s_threads_are_not_waited_for(tmp_path: Path) -> None:
         write_script(tmp_path / "bug.py", PAIR, bad, verdict, "")
     finally:
         torch.set_num_threads(threads)
+    assert "wrong: out[" in run(tmp_path / "bug.py").stdout
