@@ -70,6 +70,14 @@ void check_dense_last_dim(Arg arg) {
                  " must be dense in its last dimension, got strides ", listed(view.strides, view.dim));
 }
 
+void check_dense(int rank, std::initializer_list<Arg> args) {
+  for (Arg arg : args) {
+    if (!arg.view.defined) continue;
+    check_rank(arg, rank);
+    check_dense_last_dim(arg);
+  }
+}
+
 void check_dtype(Arg arg, std::initializer_list<Dtype> dtypes) {
   KP_CHECK_TYPE(std::find(dtypes.begin(), dtypes.end(), arg.view.dtype) != dtypes.end(), arg.name,
                 " has dtype ", name_of(arg.view.dtype), ", expected one of ", names_of(dtypes));

@@ -29,10 +29,7 @@ Inputs check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
                .eps = eps,
                .scale = 0,
                .accurate = accurate};
-  for (Arg arg : {Arg{"q", in.q}, Arg{"k", in.k}, Arg{"v", in.v}}) {
-    check_rank(arg, 3);
-    check_dense_last_dim(arg);
-  }
+  check_dense(3, {{"q", in.q}, {"k", in.k}, {"v", in.v}});
   check_float({"q", in.q});
   check_same_dtype({"q", in.q}, {{"k", in.k}, {"v", in.v}});
   const int64_t T = in.q.sizes[0], HK = in.q.sizes[1], K = in.q.sizes[2], HV = in.v.sizes[1],

@@ -79,12 +79,10 @@ void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor
   const View req_pool_indices = view_of("req_pool_indices", req_pool_indices_in);
   const View encoder_lens = view_of("encoder_lens", encoder_lens_in);
 
-  for (Arg arg : {Arg{"q", q}, Arg{"k_cache", k_cache}, Arg{"v_cache", v_cache}, Arg{"out", out},
-                  Arg{"key", key}, Arg{"value", value}, Arg{"attn_logits", attn_logits}}) {
-    if (!arg.view.defined) continue;
-    check_rank(arg, &arg.view == &attn_logits ? 4 : 3);
-    check_dense_last_dim(arg);
-  }
+  check_dense(
+      3,
+      {{"q", q}, {"k_cache", k_cache}, {"v_cache", v_cache}, {"out", out}, {"key", key}, {"value", value}});
+  check_dense(4, {{"attn_logits", attn_logits}});
   check_float({"q", q});
   check_same_dtype(
       {"q", q}, {{"k_cache", k_cache}, {"v_cache", v_cache}, {"out", out}, {"key", key}, {"value", value}});

@@ -90,12 +90,7 @@ void extend_attention(const Tensor& q_in, const std::optional<Tensor>& k_in,
                  "v is None, but only a cross-attention call works without new keys");
   KP_CHECK_VALUE(!is_cross_attn || encoders.defined,
                  "encoder_lens is None, but cross attention needs the encoder's lengths");
-  for (Arg arg : {Arg{"q", q}, Arg{"out", out}, Arg{"k", k}, Arg{"v", v}, Arg{"k_cache", k_cache},
-                  Arg{"v_cache", v_cache}}) {
-    if (!arg.view.defined) continue;
-    check_rank(arg, 3);
-    check_dense_last_dim(arg);
-  }
+  check_dense(3, {{"q", q}, {"out", out}, {"k", k}, {"v", v}, {"k_cache", k_cache}, {"v_cache", v_cache}});
   check_float({"q", q});
   check_same_dtype({"q", q}, {{"out", out}, {"k", k}, {"v", v}, {"k_cache", k_cache}, {"v_cache", v_cache}});
   check_rank({"req_pool_indices", pools}, 1);

@@ -29,10 +29,7 @@ Tensor flash_attn_varlen(const Tensor& q_in, const Tensor& k_in, const Tensor& v
   const View q = view_of("q", q_in), k = view_of("k", k_in), v = view_of("v", v_in);
   const View rows = view_of("cu_seqlens_q", cu_seqlens_q_in), keys = view_of("cu_seqlens_k", cu_seqlens_k_in);
   const View sinks = view_of("sinks", sinks_in), flags = view_of("causal_requests", causal_requests_in);
-  for (Arg arg : {Arg{"q", q}, Arg{"k", k}, Arg{"v", v}}) {
-    check_rank(arg, 3);
-    check_dense_last_dim(arg);
-  }
+  check_dense(3, {{"q", q}, {"k", k}, {"v", v}});
   check_float({"q", q});
   check_same_dtype({"q", q}, {{"k", k}, {"v", v}});
   const int64_t H = q.sizes[1], D = q.sizes[2], Hkv = k.sizes[1], Dv = v.sizes[2];

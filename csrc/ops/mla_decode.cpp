@@ -94,10 +94,7 @@ Tensor mla_decode(const Tensor& q_nope_in, const Tensor& q_pe_in, const Tensor& 
   const View q_nope = view_of("q_nope", q_nope_in), q_pe = view_of("q_pe", q_pe_in);
   const View kv_cache = view_of("kv_cache", kv_cache_in), workspace = view_of("workspace", workspace_in);
   const View seq_lens = view_of("seq_lens", seq_lens_in), page_table = view_of("page_table", page_table_in);
-  for (Arg arg : {Arg{"q_nope", q_nope}, Arg{"q_pe", q_pe}, Arg{"kv_cache", kv_cache}}) {
-    check_rank(arg, 3);
-    check_dense_last_dim(arg);
-  }
+  check_dense(3, {{"q_nope", q_nope}, {"q_pe", q_pe}, {"kv_cache", kv_cache}});
   check_float({"q_nope", q_nope});
   check_same_dtype({"q_nope", q_nope}, {{"q_pe", q_pe}, {"kv_cache", kv_cache}});
   const int64_t batch = q_nope.sizes[0], heads = q_nope.sizes[1], Dl = q_nope.sizes[2], Dr = q_pe.sizes[2];

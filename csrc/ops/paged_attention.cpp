@@ -63,11 +63,9 @@ Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tenso
              sinks = view_of("sinks", sinks_in);
   const View k_descale = view_of("k_descale", k_descale_in), v_descale = view_of("v_descale", v_descale_in);
 
-  for (Arg arg : {Arg{"q", q}, Arg{"k_cache", k_cache}, Arg{"v_cache", v_cache}, Arg{"qv", qv}}) {
-    if (!arg.view.defined) continue;
-    check_rank(arg, &arg.view == &k_cache || &arg.view == &v_cache ? 4 : 3);
-    check_dense_last_dim(arg);
-  }
+  check_dense(3, {{"q", q}});
+  check_dense(4, {{"k_cache", k_cache}, {"v_cache", v_cache}});
+  check_dense(3, {{"qv", qv}});
   check_float({"q", q});
   check_dtype({"k_cache", k_cache}, {q.dtype, Dtype::f8e4m3, Dtype::f8e5m2});
   check_same_dtype({"k_cache", k_cache}, {{"v_cache", v_cache}});

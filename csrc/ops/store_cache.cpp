@@ -9,10 +9,7 @@ void store_cache(const Tensor& k_in, const Tensor& v_in, const Tensor& k_cache_i
                  const Tensor& indices_in, std::optional<int64_t> pad_slot) {
   const View k = view_of("k", k_in), v = view_of("v", v_in), indices = view_of("indices", indices_in);
   const View k_cache = view_of("k_cache", k_cache_in), v_cache = view_of("v_cache", v_cache_in);
-  for (Arg arg : {Arg{"k", k}, Arg{"v", v}, Arg{"k_cache", k_cache}, Arg{"v_cache", v_cache}}) {
-    check_rank(arg, 3);
-    check_dense_last_dim(arg);
-  }
+  check_dense(3, {{"k", k}, {"v", v}, {"k_cache", k_cache}, {"v_cache", v_cache}});
   check_dtype({"k", k}, {Dtype::bf16, Dtype::f16, Dtype::f32, Dtype::u8, Dtype::f8e4m3, Dtype::f8e5m2});
   check_same_dtype({"k", k}, {{"v", v}, {"k_cache", k_cache}, {"v_cache", v_cache}});
   const int64_t tokens = k.sizes[0], heads = k.sizes[1], slots = v_cache.sizes[0];
