@@ -23,6 +23,7 @@ from properties.decode_attention.edges import EDGES
 from properties.decode_attention.models import MEASURES, models
 from properties.decode_attention.relations import RELATIONS
 from properties.decode_attention.wrong_calls import WRONG_CALLS
+from properties.shared.attention_values import sharp
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 from reference.decode_attention import decode_attention
@@ -47,7 +48,7 @@ PAIR = Pair(
         layouts=LAYOUTS,
         fused=FUSED,
     ),
-    truth=Within(bound, sharp=lambda case: case.values != "random" or case.dtype == "float32"),
+    truth=Within(bound, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(

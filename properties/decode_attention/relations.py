@@ -10,6 +10,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Alias, Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.decode_attention.cases import keys_of, live_of
+from properties.shared.renaming import new_names, renamed
 from reference.extend_attention import extend_attention
 
 OTHER_SPLITS = {1: 3, 2: 7, 3: 1, 7: 2, 8: 1, 16: 5}
@@ -156,20 +157,14 @@ def _reordered(case: Any, session: Session) -> None:
 def _relabelled(case: Any, session: Session) -> None:
     """Slots renamed: the caches permuted, table and loc with them."""
     given = _given(case, session)
-    slots = given["k_cache"].shape[0]
-    order = permutation(case.seed, "rename", slots)
-    name_of = torch.empty_like(order)
-    name_of[order] = torch.arange(slots)
-    table = given["req_to_token"].long()
-    real = (table >= 0) & (table < slots)
-    renamed: Inputs = {"req_to_token": torch.where(real, name_of[table.clamp(0, slots - 1)], table)}
-    renamed |= {name: given[name][order] for name in ("k_cache", "v_cache") if isinstance(given[name], Tensor)}
+    order, names = new_names(case.seed, len(given["k_cache"]))
+    moved: Inputs = {name: given[name][order] for name in ("k_cache", "v_cache") if isinstance(given[name], Tensor)}
+    moved["req_to_token"] = renamed(given["req_to_token"], names)
     if case.write or case.pads:
-        loc = given["loc"].long()
-        renamed["loc"] = torch.where((loc >= 0) & (loc < slots), name_of[loc.clamp(0, slots - 1)], loc)
+        moved["loc"] = renamed(given["loc"], names)
     if case.pad == "zero":
-        renamed["pad_slot"] = int(name_of[0])
-    other = session.run(_plain(case), given | renamed, judged=False)
+        moved["pad_slot"] = int(names[0])
+    other = session.run(_plain(case), given | moved, judged=False)
     _close(case, session, other.outputs["out"], session.first.outputs["out"], "slots renamed")
 
 

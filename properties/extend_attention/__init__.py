@@ -22,6 +22,7 @@ from properties.extend_attention.cases import (
 from properties.extend_attention.models import MEASURES, models
 from properties.extend_attention.relations import RELATIONS
 from properties.extend_attention.wrong_calls import WRONG_CALLS
+from properties.shared.attention_values import sharp
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 from reference.extend_attention import extend_attention
@@ -45,7 +46,7 @@ PAIR = Pair(
         layouts=LAYOUTS,
         fused=FUSED,
     ),
-    truth=Within(bound, sharp=lambda case: case.values != "random" or case.dtype == "float32"),
+    truth=Within(bound, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(

@@ -9,6 +9,7 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
+from properties.shared.renaming import new_names, renamed
 from reference.decode_attention import decode_attention
 
 REQUEST_ARGUMENTS = ("req_pool_indices", "seq_lens", "extend_seq_lens", "extend_start_loc", "encoder_lens")
@@ -152,15 +153,10 @@ def _reordered(case: Any, session: Session) -> None:
 def _relabelled(case: Any, session: Session) -> None:
     """Slots renamed: the caches permuted, the table with them."""
     given = session.inputs()
-    slots = given["k_cache"].shape[0]
-    order = permutation(case.seed, "rename", slots)
-    name_of = torch.empty_like(order)
-    name_of[order] = torch.arange(slots)
-    table = given["req_to_token"].long()
-    real = (table >= 0) & (table < slots)
-    renamed = {"req_to_token": torch.where(real, name_of[table.clamp(0, slots - 1)], table)}
-    renamed |= {name: given[name][order] for name in ("k_cache", "v_cache")}
-    other = session.run(_plain(case), given | renamed, judged=False)
+    order, names = new_names(case.seed, len(given["k_cache"]))
+    moved = {name: given[name][order] for name in ("k_cache", "v_cache")}
+    moved["req_to_token"] = renamed(given["req_to_token"], names)
+    other = session.run(_plain(case), given | moved, judged=False)
     _close(session, other.outputs["out"], _rows(given), "slots renamed")
 
 

@@ -20,6 +20,7 @@ from properties.flash_attn_varlen.cases import (
 from properties.flash_attn_varlen.models import MEASURES, models
 from properties.flash_attn_varlen.relations import RELATIONS
 from properties.flash_attn_varlen.wrong_calls import WRONG_CALLS
+from properties.shared.attention_values import sharp
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 from reference.flash_attn_varlen import flash_attn_varlen
@@ -37,7 +38,7 @@ PAIR = Pair(
         small=lambda case: padded_work(case) <= EMULATED_WORK,
     ),
     signature=Signature(indices=INDICES, layouts=LAYOUTS, fused=FUSED),
-    truth=Within(bound, sharp=lambda case: case.values != "random" or case.dtype == "float32"),
+    truth=Within(bound, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(

@@ -10,6 +10,7 @@ from properties.mla_decode.cases import EDGES, EMULATED_WORK, INDICES, LAYOUTS, 
 from properties.mla_decode.models import MEASURES, models
 from properties.mla_decode.relations import RELATIONS
 from properties.mla_decode.wrong_calls import WRONG_CALLS
+from properties.shared.attention_values import sharp
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 from reference.mla_decode import mla_decode
@@ -31,7 +32,7 @@ PAIR = Pair(
         indices=INDICES,
         layouts=LAYOUTS,
     ),
-    truth=Within(bound, sharp=lambda case: case.values != "random" or case.dtype == "float32"),
+    truth=Within(bound, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(

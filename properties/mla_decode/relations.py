@@ -11,6 +11,7 @@ from kernelpair.trial.session import Session
 from optimized.mla_decode import mla_decode_workspace_size
 from properties.mla_decode.bound import bound, keys_of
 from properties.mla_decode.cases import INDICES, MlaDecodeCase
+from properties.shared.renaming import new_names, renamed
 from reference.decode_attention import decode_attention
 from reference.paged_attention import paged_attention
 
@@ -105,13 +106,8 @@ def _alone(case: MlaDecodeCase, session: Session) -> None:
 
 def _renamed(case: MlaDecodeCase, session: Session) -> None:
     given = session.inputs()
-    pages = len(given["kv_cache"])
-    order = permutation(case.seed, "rename", pages)
-    name_of = torch.empty_like(order)
-    name_of[order] = torch.arange(pages)
-    table = given["page_table"].long()
-    real = (table >= 0) & (table < pages)
-    table = torch.where(real, name_of[table.clamp(0, pages - 1)], table)
+    order, names = new_names(case.seed, len(given["kv_cache"]))
+    table = renamed(given["page_table"], names)
     _again(case, session, "pages renamed", kv_cache=given["kv_cache"][order], page_table=table)
 
 

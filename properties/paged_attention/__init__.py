@@ -21,6 +21,7 @@ from properties.paged_attention.cases import (
 from properties.paged_attention.models import MEASURES, models
 from properties.paged_attention.relations import RELATIONS
 from properties.paged_attention.wrong_calls import WRONG_CALLS
+from properties.shared.attention_values import sharp
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 from reference.paged_attention import paged_attention
@@ -43,7 +44,7 @@ PAIR = Pair(
         layouts=LAYOUTS,
         fused=FUSED,
     ),
-    truth=Within(bound, sharp=lambda case: case.values != "random" or case.dtype == "float32"),
+    truth=Within(bound, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(

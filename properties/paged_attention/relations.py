@@ -11,6 +11,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.paged_attention.cases import seen_keys
+from properties.shared.renaming import new_names, renamed
 from reference.extend_attention import extend_attention
 from reference.paged_attention import paged_attention
 
@@ -65,15 +66,10 @@ def _paged_anew(case: Any, session: Session) -> None:
 
 def _renamed(case: Any, session: Session) -> None:
     given = session.inputs()
-    pages = len(given["k_cache"])
-    order = permutation(case.seed, "rename", pages)
-    name_of = torch.empty_like(order)
-    name_of[order] = torch.arange(pages)
-    table = given["page_table"].long()
-    real = (table >= 0) & (table < pages)
-    renamed = {"page_table": torch.where(real, name_of[table.clamp(0, pages - 1)], table)}
-    renamed |= {name: given[name][order] for name in ("k_cache", "v_cache")}
-    other = session.run(_plain(case), given | renamed, judged=False)
+    order, names = new_names(case.seed, len(given["k_cache"]))
+    moved = {name: given[name][order] for name in ("k_cache", "v_cache")}
+    moved["page_table"] = renamed(given["page_table"], names)
+    other = session.run(_plain(case), given | moved, judged=False)
     _close(session, other.outputs["out"], slice(None), "pages renamed")
 
 

@@ -74,6 +74,11 @@ def mark(case: Any, name: str, k: Tensor, v: Tensor, edges: Iterable[int], count
         k[j, :, 0] = HOT * (rank + 1)
 
 
+def sharp(case: Any) -> bool:
+    """For `Within.sharp`: the result is exact, or nothing is rounded to 16 bits."""
+    return bool(case.values != "random" or case.dtype == "float32")
+
+
 def exact_bound(dtype: torch.dtype, truth: Tensor) -> Tensor:
     """Of an exact case: a quotient of whole numbers. It may be computed in float32 as a product with the rounded reciprocal, two
     roundings, and is then rounded to a 16-bit dtype."""
