@@ -10,39 +10,29 @@ from kernelpair.call.layout import ANY_STRIDES
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Signature, WrongCall
 from optimized import operator
-from properties.shared.packed_weights import (
-    MEASURES,
-    WEIGHT_LAYOUTS,
-    WeightCase,
-    edges,
-    of_models,
-    of_sizes,
-    relations,
-    wrong_calls,
-)
+from properties.shared import packed_weights
 from properties.shared.strategies import any_of, around, common, together
 from properties.shared.wrong_calls import INF, NAN, cast, changed, grown, replaced
 from properties.thresholds import branches
 from reference import pack_fp8_weight as reference
 
 RESULTS = ("data", "scales", "unpacked")
-OUTPUTS = (1, 7, *around(16, 32, 64), 96, 416)  # N
 DEPTHS = (1, 2, 3, *around(32, 64, 128), 1023)  # K
 SHAPES = ((18_432, 24), (70, 7168), (1, 65_536), (2048, 320))
 BLOCKS = ((128, 128), (64, 128), (32, 64), (3, 5), (1, 1), (1, 65_536), (65_536, 65_536))
-LAYOUTS = {"weight": WEIGHT_LAYOUTS, "scales": ANY_STRIDES}
+LAYOUTS = {"weight": packed_weights.WEIGHT_LAYOUTS, "scales": ANY_STRIDES}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackFp8Case(WeightCase):
+class PackFp8Case(packed_weights.WeightCase):
     """A weight [N, K] of any codes, with a scale for each block."""
 
     block: tuple[int, int] = (128, 128)
 
 
 FIELDS = together({**common(LAYOUTS, []), "block": any_of(*BLOCKS)})
-STRATEGY = of_sizes(PackFp8Case, FIELDS, OUTPUTS, DEPTHS)
-MODELS = of_models(PackFp8Case, FIELDS, SHAPES)
+STRATEGY = packed_weights.of_sizes(PackFp8Case, FIELDS, packed_weights.OUTPUTS, DEPTHS)
+MODELS = packed_weights.of_models(PackFp8Case, FIELDS, SHAPES)
 
 
 def inputs(case: PackFp8Case) -> Inputs:
@@ -96,9 +86,9 @@ PAIR = Pair(
     cases=Cases(type=PackFp8Case, version=1, strategy=STRATEGY, inputs=inputs, models=MODELS),
     signature=Signature(results=RESULTS, dtypes=(), layouts=LAYOUTS),
     truth=Exact(),
-    relations=relations({"unpacked": "weight"}, RESULTS, _part, {"data": 32}),
+    relations=packed_weights.relations({"unpacked": "weight"}, RESULTS, _part, {"data": 32}),
     wrong_calls={
-        **wrong_calls(),
+        **packed_weights.wrong_calls(),
         "floats": cast("weight", torch.float32),
         "bytes": cast("weight", torch.uint8),
         "other_fp8": cast("weight", torch.float8_e5m2),
@@ -115,12 +105,12 @@ PAIR = Pair(
     },
     coverage=Coverage(
         edges={
-            **edges(),
+            **packed_weights.edges(),
             "one scale": lambda case: case.block == (65_536, 65_536),
             "a scale for each output": lambda case: case.block == (1, 65_536) and case.N > 1,
             "partial scale blocks": lambda case: case.N % case.block[0] > 0 and case.K % case.block[1] > 0,
         },
-        measures=MEASURES,
+        measures=packed_weights.MEASURES,
         branches=partial(branches, "pack_fp8_weight"),
     ),
 )

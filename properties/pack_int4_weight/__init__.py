@@ -12,31 +12,21 @@ from kernelpair.call.values import generator, uniform
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Relation, Signature
 from kernelpair.trial.session import Session
 from optimized import operator
-from properties.shared.packed_weights import (
-    MEASURES,
-    WEIGHT_LAYOUTS,
-    WeightCase,
-    edges,
-    of_models,
-    of_sizes,
-    relations,
-    wrong_calls,
-)
+from properties.shared import packed_weights
 from properties.shared.strategies import any_of, around, common, either, float_dtypes, together
 from properties.shared.wrong_calls import INF, NAN, cast, entry, grown, made, replaced, setting
 from properties.thresholds import branches
 from reference import pack_int4_weight as reference
 
 RESULTS = ("data", "packed_scales", "packed_zeros", "unpacked", "unpacked_scales", "unpacked_zeros")
-OUTPUTS = (1, 7, *around(16, 32, 64), 96, 416)  # N
 DEPTHS = (1, 2, 3, *around(32, 64, 128), 1023)  # K
 SHAPES = ((28_672, 24), (70, 14_336), (1, 65_536), (4096, 256))
 GROUPS = (128, 32, 64, 2, 48, 5, 1, -1)
-LAYOUTS = {"codes": WEIGHT_LAYOUTS, "scales": ANY_STRIDES, "zeros": ANY_STRIDES}
+LAYOUTS = {"codes": packed_weights.WEIGHT_LAYOUTS, "scales": ANY_STRIDES, "zeros": ANY_STRIDES}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackInt4Case(WeightCase):
+class PackInt4Case(packed_weights.WeightCase):
     """Codes [N, K] with a scale, and perhaps a zero point, for each group of columns."""
 
     group: int = 128
@@ -101,14 +91,14 @@ PAIR = Pair(
     cases=Cases(
         type=PackInt4Case,
         version=1,
-        strategy=of_sizes(PackInt4Case, FIELDS, OUTPUTS, DEPTHS),
+        strategy=packed_weights.of_sizes(PackInt4Case, FIELDS, packed_weights.OUTPUTS, DEPTHS),
         inputs=inputs,
-        models=of_models(PackInt4Case, FIELDS, SHAPES),
+        models=packed_weights.of_models(PackInt4Case, FIELDS, SHAPES),
     ),
     signature=Signature(results=RESULTS, result_dtype=_dtype, layouts=LAYOUTS),
     truth=Exact(),
     relations={
-        **relations(
+        **packed_weights.relations(
             {"unpacked": "codes", "unpacked_scales": "scales", "unpacked_zeros": "zeros"},
             RESULTS,
             _part,
@@ -117,7 +107,7 @@ PAIR = Pair(
         "eights": Relation(_eights, "no zero points are 8"),
     },
     wrong_calls={
-        **wrong_calls("codes"),
+        **packed_weights.wrong_calls("codes"),
         "signed": cast("codes", torch.int8),
         "code_above": _last("codes", 16),
         "scales_outputs": grown("scales", 0),
@@ -134,14 +124,14 @@ PAIR = Pair(
     },
     coverage=Coverage(
         edges={
-            **edges("codes"),
+            **packed_weights.edges("codes"),
             "several groups": lambda case: 0 < case.group < case.K,
             "short last group": lambda case: case.group > 0 and case.K % case.group > 0,
             "no zero points": lambda case: not case.points,
             "zero points": lambda case: case.points,
             "one group": lambda case: case.group == -1 and case.K > 1,
         },
-        measures=MEASURES,
+        measures=packed_weights.MEASURES,
         branches=partial(branches, "pack_int4_weight"),
     ),
 )

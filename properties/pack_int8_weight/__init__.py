@@ -9,31 +9,21 @@ from torch import Tensor
 from kernelpair.call.values import generator
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Signature
 from optimized import operator
-from properties.shared.packed_weights import (
-    MEASURES,
-    WEIGHT_LAYOUTS,
-    WeightCase,
-    edges,
-    of_models,
-    of_sizes,
-    relations,
-    wrong_calls,
-)
+from properties.shared import packed_weights
 from properties.shared.strategies import any_of, around, common, together
 from properties.shared.wrong_calls import cast, changed
 from properties.thresholds import branches
 from reference import pack_int8_weight as reference
 
 RESULTS = ("data", "sums", "unpacked")
-OUTPUTS = (1, 7, *around(16, 32, 64), 96, 416)  # N
 DEPTHS = (1, 2, 3, 4, 5, *around(32, 64, 128), 1023)  # K
 SHAPES = ((28_672, 24), (70, 14_336), (1, 65_536), (5120, 320))
 VALUES = ("any", "any", "ends", "lowest")
-LAYOUTS = {"weight": WEIGHT_LAYOUTS}
+LAYOUTS = {"weight": packed_weights.WEIGHT_LAYOUTS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackInt8Case(WeightCase):
+class PackInt8Case(packed_weights.WeightCase):
     """A weight [N, K] of bytes."""
 
     values: str = "any"
@@ -41,8 +31,8 @@ class PackInt8Case(WeightCase):
 
 
 FIELDS = together({**common(LAYOUTS, []), "values": any_of(*VALUES)})
-STRATEGY = of_sizes(PackInt8Case, FIELDS, OUTPUTS, DEPTHS)
-MODELS = of_models(PackInt8Case, FIELDS, SHAPES)
+STRATEGY = packed_weights.of_sizes(PackInt8Case, FIELDS, packed_weights.OUTPUTS, DEPTHS)
+MODELS = packed_weights.of_models(PackInt8Case, FIELDS, SHAPES)
 
 
 def inputs(case: PackInt8Case) -> Inputs:
@@ -76,20 +66,20 @@ PAIR = Pair(
     cases=Cases(type=PackInt8Case, version=1, strategy=STRATEGY, inputs=inputs, models=MODELS),
     signature=Signature(results=RESULTS, dtypes=(), layouts=LAYOUTS),
     truth=Exact(),
-    relations=relations({"unpacked": "weight"}, RESULTS, _part, {"data": 32, "sums": 1}),
+    relations=packed_weights.relations({"unpacked": "weight"}, RESULTS, _part, {"data": 32, "sums": 1}),
     wrong_calls={
-        **wrong_calls(block=64),
+        **packed_weights.wrong_calls(block=64),
         "too_long": changed("weight", lambda weight: weight.new_zeros(1, 65_537), ValueError),
         "floats": cast("weight", torch.float32),
         "unsigned": cast("weight", torch.uint8),
     },
     coverage=Coverage(
         edges={
-            **edges(block=64),
+            **packed_weights.edges(block=64),
             "K that cuts a quad": lambda case: case.K % 4 > 0,
             "lowest sums": lambda case: case.values == "lowest" and case.K > 512,
         },
-        measures=MEASURES,
+        measures=packed_weights.MEASURES,
         branches=partial(branches, "pack_int8_weight"),
     ),
 )

@@ -8,16 +8,7 @@ from torch import Tensor
 from kernelpair.call.values import generator
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Signature
 from optimized import operator
-from properties.shared.packed_weights import (
-    MEASURES,
-    WEIGHT_LAYOUTS,
-    WeightCase,
-    edges,
-    of_models,
-    of_sizes,
-    relations,
-    wrong_calls,
-)
+from properties.shared import packed_weights
 from properties.shared.strategies import any_of, around, common, together
 from properties.shared.wrong_calls import cast
 from properties.thresholds import branches
@@ -26,15 +17,15 @@ from reference import pack_linear_weight as reference
 OUTPUTS = (1, 7, 12, *around(16), 24, *around(32, 48, 64), 416)  # N
 DEPTHS = (1, 2, 3, *around(32, 64), 96, 512)  # K
 SHAPES = ((152_064, 24), (70, 14_336), (2304, 900), (5120, 320))
-LAYOUTS = {"weight": WEIGHT_LAYOUTS}
+LAYOUTS = {"weight": packed_weights.WEIGHT_LAYOUTS}
 
 
 FIELDS = together({**common(LAYOUTS, []), "dtype": any_of("float32", "bfloat16", "float16")})
-STRATEGY = of_sizes(WeightCase, FIELDS, OUTPUTS, DEPTHS)
-MODELS = of_models(WeightCase, FIELDS, SHAPES)
+STRATEGY = packed_weights.of_sizes(packed_weights.WeightCase, FIELDS, OUTPUTS, DEPTHS)
+MODELS = packed_weights.of_models(packed_weights.WeightCase, FIELDS, SHAPES)
 
 
-def inputs(case: WeightCase) -> Inputs:
+def inputs(case: packed_weights.WeightCase) -> Inputs:
     """Every bit pattern of the dtype."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     drawn = generator(case.seed, "weight").integers(0, 256, size=(case.N, case.K * dtype.itemsize), dtype="uint8")
@@ -61,7 +52,7 @@ PAIR = Pair(
     reference=_both,
     optimized=packed_and_back,
     cases=Cases(
-        type=WeightCase,
+        type=packed_weights.WeightCase,
         version=1,
         strategy=STRATEGY,
         inputs=inputs,
@@ -72,14 +63,14 @@ PAIR = Pair(
         layouts=LAYOUTS,
     ),
     truth=Exact(),
-    relations=relations({"unpacked": "weight"}, ("packed", "unpacked"), _part, {"packed": 32}),
-    wrong_calls={**wrong_calls(data="packed_weight"), "integers": cast("weight", torch.int32)},
+    relations=packed_weights.relations({"unpacked": "weight"}, ("packed", "unpacked"), _part, {"packed": 32}),
+    wrong_calls={**packed_weights.wrong_calls(data="packed_weight"), "integers": cast("weight", torch.int32)},
     coverage=Coverage(
         edges={
-            **edges(),
+            **packed_weights.edges(),
             "K = 1": lambda case: case.K == 1,
         },
-        measures=MEASURES,
+        measures=packed_weights.MEASURES,
         branches=partial(branches, "pack_linear_weight"),
     ),
 )
