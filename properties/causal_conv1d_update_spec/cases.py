@@ -16,6 +16,7 @@ from kernelpair.call.values import permutation, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.cases import MATRIX_LAYOUTS, NOBODY, PAD, SCALES, STATE_LAYOUTS
+from properties.shared.drafts import DraftRequests, drawn_pads
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, shrinking, together
 from serving import PackedConvWeight
 
@@ -36,7 +37,7 @@ INDICES = ("query_start_loc", "cache_indices", "num_accepted_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvSpecCase(Case):
+class ConvSpecCase(DraftRequests, Case):
     """Requests with some drafts each; of the drafts before them `accepted` were. Other fields as in ConvCase."""
 
     exact: bool = False
@@ -60,18 +61,7 @@ class ConvSpecCase(Case):
     @property
     def columns(self) -> int:
         """L, the columns of a state."""
-        most = max((max(n, a) for n, a in zip(self.lengths, self.accepted)), default=1)
-        return self.width - 2 + max(most, 1) + self.more_columns
-
-    @property
-    def live(self) -> list[int]:
-        """The requests that are computed."""
-        return [b for b, n in enumerate(self.lengths) if n and b not in self.pads]
-
-    @property
-    def starts(self) -> list[int]:
-        """query_start_loc."""
-        return [self.before + sum(self.lengths[:b]) for b in range(len(self.lengths) + 1)]
+        return self.width - 2 + max(self.most_drafts, 1) + self.more_columns
 
 
 FIELDS = together({
@@ -86,9 +76,8 @@ FIELDS = together({
 
 
 def _completed(draw: st.DrawFn, dim: int, width: int, lengths: tuple[int, ...]) -> ConvSpecCase:
-    fields, count = draw(FIELDS), len(lengths)
-    which = draw(any_of("none", "none", "some", "all"), label="pads")
-    pads = {"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[which]
+    fields = draw(FIELDS)
+    pads = drawn_pads(draw, len(lengths))
     accepted = tuple(draw(any_of(*ACCEPTED)) if draw(either) else max(n, 1) for n in lengths)
     exact = draw(between(0, 3)) == 3
     return ConvSpecCase(

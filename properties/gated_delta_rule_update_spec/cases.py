@@ -15,6 +15,7 @@ from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, TURNED
 from kernelpair.call.values import permutation, poison, small_integers, uniform
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD, DeltaCase
+from properties.shared.drafts import DraftRequests, drawn_pads
 from properties.shared.strategies import any_of, between, common, either, float_dtypes, shrinking, together
 
 NOBODY = -(2**20)  # an entry that nobody may interpret
@@ -33,7 +34,7 @@ INDICES = ("state_indices", "num_accepted_tokens", "query_start_loc")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaSpecCase(DeltaCase):
+class DeltaSpecCase(DraftRequests, DeltaCase):
     """Requests with some drafts each; `requests` counts all tokens, `pads` names requests."""
 
     lengths: tuple[int, ...] = (1,)
@@ -47,17 +48,7 @@ class DeltaSpecCase(DeltaCase):
     @property
     def columns(self) -> int:
         """Sn."""
-        return max((max(n, a) for n, a in zip(self.lengths, self.accepted)), default=1) + self.more_columns
-
-    @property
-    def live(self) -> list[int]:
-        """The requests that are computed."""
-        return [r for r, n in enumerate(self.lengths) if n and r not in self.pads]
-
-    @property
-    def starts(self) -> list[int]:
-        """query_start_loc."""
-        return [self.before + sum(self.lengths[:r]) for r in range(len(self.lengths) + 1)]
+        return self.most_drafts + self.more_columns
 
 
 FIELDS = together({
@@ -89,9 +80,8 @@ def strategy(draw: st.DrawFn) -> DeltaSpecCase:
 
 
 def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any]) -> DeltaSpecCase:
-    fields, count = draw(FIELDS), len(lengths)
-    which = draw(any_of("none", "none", "some", "all"), label="pads")
-    pads = {"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[which]
+    fields = draw(FIELDS)
+    pads = drawn_pads(draw, len(lengths))
     # More tokens or longer keys would leave the whole numbers that float32 holds.
     exact = max(lengths, default=0) <= 2 and sizes["key_size"] <= 16 and draw(between(0, 2)) == 2
     return DeltaSpecCase(
