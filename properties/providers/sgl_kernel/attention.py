@@ -35,12 +35,11 @@ def decode_attention(
     """decode_attention_cpu"""
     if pad_slot is not None:
         raise Unsupported("no pads (not offered)")
-    if key is not None and k_cache.data_ptr() == v_cache.data_ptr():
-        value = key[..., : v_cache.shape[2]]
     call(
-        "decode_attention_cpu", query=q, k_buffer=k_cache, v_buffer=v_cache, output=out, key=key, value=value, loc=loc,
-        attn_logits=attn_logits, req_to_token=_vllm.named(req_to_token, k_cache, seq_lens, encoder_lens),
-        req_pool_indices=req_pool_indices, seq_lens=seq_lens, sm_scale=sm_scale, logit_cap=logit_cap, is_cross_attn=is_cross_attn,
+        "decode_attention_cpu", query=q, k_buffer=k_cache, v_buffer=v_cache, output=out, key=key,
+        value=_vllm.new_value(key, value, k_cache, v_cache), loc=loc, attn_logits=attn_logits,
+        req_to_token=_vllm.named(req_to_token, k_cache, seq_lens, encoder_lens), req_pool_indices=req_pool_indices,
+        seq_lens=seq_lens, sm_scale=sm_scale, logit_cap=logit_cap, is_cross_attn=is_cross_attn,
         sliding_window_size=sliding_window, encoder_lens=encoder_lens, sinks=sinks,
     )
 

@@ -116,6 +116,13 @@ def _fit_decode(case: DecodeAttentionCase) -> DecodeAttentionCase:
     return wanted
 
 
+def new_value(key: Tensor | None, value: Tensor | None, k_cache: Tensor, v_cache: Tensor) -> Tensor | None:
+    """The operator wants a value with every key; in a shared buffer it is part of the key."""
+    if key is not None and k_cache.data_ptr() == v_cache.data_ptr():
+        return key[..., : v_cache.shape[2]]
+    return value
+
+
 @adapts(
     "decode_attention",
     absent=left_out("decode_attention_cpu"),
@@ -144,11 +151,10 @@ def decode_attention(
     """decode_attention_cpu, the decode step of AMX_MLA"""
     if pad_slot is not None:
         raise Unsupported("no pads (not offered)")
-    if key is not None and k_cache.data_ptr() == v_cache.data_ptr():
-        value = key[..., : v_cache.shape[2]]  # the operator wants a value with every key; in a shared buffer it is part of it
     OPS.decode_attention_cpu(
-        q, k_cache, v_cache, out, key, value, loc, attn_logits, named(req_to_token, k_cache, seq_lens, encoder_lens),
-        req_pool_indices, seq_lens, sm_scale, logit_cap, is_cross_attn, sliding_window, encoder_lens, sinks,
+        q, k_cache, v_cache, out, key, new_value(key, value, k_cache, v_cache), loc, attn_logits,
+        named(req_to_token, k_cache, seq_lens, encoder_lens), req_pool_indices, seq_lens, sm_scale, logit_cap, is_cross_attn,
+        sliding_window, encoder_lens, sinks,
     )
 
 
