@@ -5,8 +5,7 @@ from functools import cache
 from hypothesis import strategies as st
 
 from properties.fp8_linear.cases import FIELDS, Fp8LinearCase
-from properties.shared.linear_layers import measures, model_sizes
-from properties.shared.strategies import any_of
+from properties.shared.linear_layers import measures, model_layer
 
 # M, N, K: layers of DeepSeek-V3, of which the largest size is whole and the others are cut: a product takes the truth 1 ns.
 SHAPES = (
@@ -24,8 +23,8 @@ def models(slow: bool) -> st.SearchStrategy[Fp8LinearCase]:
 
 @st.composite
 def _models(draw: st.DrawFn, table: tuple[tuple[int, int, int], ...]) -> Fp8LinearCase:
-    fields, (M, N, K) = draw(FIELDS), model_sizes(draw, table)
-    return Fp8LinearCase(**fields, outer=draw(any_of((M,), (1, M)), label="outer"), N=N, K=K)
+    fields, (outer, N, K) = draw(FIELDS), model_layer(draw, table)
+    return Fp8LinearCase(**fields, outer=outer, N=N, K=K)
 
 
 MEASURES = measures(32)

@@ -5,8 +5,7 @@ from functools import cache
 from hypothesis import strategies as st
 
 from properties.int4_linear.cases import FIELDS, Int4Case, completed
-from properties.shared.linear_layers import measures, model_sizes
-from properties.shared.strategies import any_of
+from properties.shared.linear_layers import measures, model_layer
 
 # M, N, K: layers of Llama-3-8B, of which the largest size is whole and the others are cut: a product takes the truth 1 ns.
 SHAPES = (
@@ -24,8 +23,7 @@ def models(slow: bool) -> st.SearchStrategy[Int4Case]:
 
 @st.composite
 def _models(draw: st.DrawFn, table: tuple[tuple[int, int, int], ...]) -> Int4Case:
-    fields, (M, N, K) = draw(FIELDS), model_sizes(draw, table)
-    return completed(fields, draw(any_of((M,), (1, M)), label="outer"), N, K)
+    return completed(draw(FIELDS), *model_layer(draw, table))
 
 
 MEASURES = measures(32) | {"units": lambda case: case.K // 8}

@@ -5,8 +5,7 @@ from functools import cache
 from hypothesis import strategies as st
 
 from properties.packed_linear.cases import FIELDS, LinearCase, completed
-from properties.shared.linear_layers import measures, model_sizes
-from properties.shared.strategies import any_of
+from properties.shared.linear_layers import measures, model_layer
 
 # M, N, K: each as large as it gets, or two of them; the third is cut, for the truth takes a nanosecond a product.
 SHAPES = (
@@ -24,8 +23,7 @@ def models(slow: bool) -> st.SearchStrategy[LinearCase]:
 
 @st.composite
 def _models(draw: st.DrawFn, table: tuple[tuple[int, int, int], ...]) -> LinearCase:
-    fields, (M, N, K) = draw(FIELDS), model_sizes(draw, table)
-    return completed(draw, fields, draw(any_of((M,), (1, M)), label="outer"), N, K)
+    return completed(draw, draw(FIELDS), *model_layer(draw, table))
 
 
 MEASURES = measures(32)

@@ -74,6 +74,12 @@ def model_sizes(draw: st.DrawFn, table: Sequence[Sizes]) -> Sizes:
     return draw(shrinking(M), label="M"), draw(shrinking(N), label="N"), draw(shrinking(K), label="K")
 
 
+def model_layer(draw: st.DrawFn, table: Sequence[Sizes]) -> tuple[tuple[int, ...], int, int]:
+    """The shape of x without K, N and K: those of one row of the table, or less; x is a matrix, or a batch of one."""
+    M, N, K = model_sizes(draw, table)
+    return draw(any_of((M,), (1, M)), label="outer"), N, K
+
+
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no rows": lambda case: 0 in case.outer,
     "x of one dimension": lambda case: case.outer == (),
