@@ -72,6 +72,19 @@ def _html(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="F", help=says)
 
 
+def _json(parser: argparse.ArgumentParser, what: str = "results") -> None:
+    parser.add_argument("--json", metavar="F", help=f"write {what} to this file as JSON")
+
+
+def _junit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
+
+
+def _seed(parser: argparse.ArgumentParser) -> None:
+    says = "seed for drawing cases (default: a new one, which is printed)"
+    parser.add_argument("--seed", type=int, metavar="N", help=says)
+
+
 def _add_doctor(commands: Commands) -> None:
     doctor = commands.add_parser("doctor", help="CPU, tiers and why one cannot run, torch, threads, compiler and flags")
     doctor.add_argument("--json", action="store_true", help="as JSON")
@@ -115,7 +128,7 @@ def _add_check(commands: Commands) -> None:
     says = "cases in all, shared out so that each pair and tier takes as long"
     check.add_argument("--total", type=_positive, metavar="N", help=says)
     check.add_argument("--seconds", type=_seconds, metavar="S", help="time in all, instead of a number of cases")
-    check.add_argument("--seed", type=int, metavar="N", help="seed for drawing cases (default: a new one, which is printed)")
+    _seed(check)
     check.add_argument(
         "--trial", metavar="NAME",
         help="only this trial: value, repeat, threads, concurrent, poison, aftermath, series, fuzz, a relation, "
@@ -123,8 +136,8 @@ def _add_check(commands: Commands) -> None:
     )
     check.add_argument("--relation", dest="trial", metavar="NAME", help=argparse.SUPPRESS)  # its name before
     check.add_argument("--in-process", action="store_true", help="run kernels in this process, for a debugger; a crash ends it")
-    check.add_argument("--json", metavar="F", help="write results to this file as JSON")
-    check.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
+    _json(check)
+    _junit(check)
     _html(check)
     says = "also how tight the bounds are, and which trials and edges no case hit"
     check.add_argument("-v", "--verbose", action="store_true", help=says)
@@ -167,7 +180,7 @@ def _add_mutate(commands: Commands) -> None:
     mutate.add_argument("--tier", metavar="OLD=NEW", help="only mutants that name the tier OLD, planted in NEW")
     mutate.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="time for each mutant at most (default 60)")
     mutate.add_argument("--seed", type=int, default=1, metavar="N", help="seed for drawing cases (default 1)")
-    mutate.add_argument("--json", metavar="F", help="write all results to this file as JSON")
+    _json(mutate, "all results")
     _html(mutate)
     mutate.add_argument("--markdown", metavar="F", help="write the table to this file, as the documentation shows it")
     mutate.add_argument("-v", "--verbose", action="store_true", help="also the shrunk case of each mutant")
@@ -194,10 +207,10 @@ def _add_premerge(commands: Commands) -> None:
     )
     premerge.add_argument("--base", metavar="REV", help="compare with this commit (default: where the branch left main)")
     premerge.add_argument("--seconds", type=_seconds, default=40.0, metavar="S", help="time for all trials together (default 40)")
-    premerge.add_argument("--seed", type=int, metavar="N", help="seed for drawing cases (default: a new one, which is printed)")
+    _seed(premerge)
     premerge.add_argument("--markdown", metavar="F", help="write a comment for the pull request to this file")
     _html(premerge)
-    premerge.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
+    _junit(premerge)
     premerge.add_argument("--fail-on-slowdown", action="store_true", help="a slowdown beyond noise is a failure")
 
 
@@ -228,7 +241,7 @@ def _add_bench(commands: Commands) -> None:
     bench.add_argument("--errors", action="store_true", help="with --against: also the errors of all on the same data")
     bench.add_argument("--threads", type=_positive, metavar="N", help="threads of every competitor (default: the cores)")
     bench.add_argument("--seconds", type=_seconds, default=1.0, metavar="S", help="time for each candidate of a row (default 1)")
-    bench.add_argument("--json", metavar="F", help="write all figures to this file as JSON")
+    _json(bench, "all figures")
 
 
 def _add_speed(commands: Commands) -> None:
@@ -284,7 +297,7 @@ def _add_campaign(commands: Commands) -> None:
     campaign.add_argument("--shared", metavar="DB", help="where nodes share failing examples: a folder, or redis://host:port")
     campaign.add_argument("--seed", type=int, metavar="N", help="seed of the first block (default: a new one)")
     campaign.add_argument("--labels", action="store_true", help="print the labels of this machine as a node, and run nothing")
-    campaign.add_argument("--json", metavar="F", help="write results to this file as JSON")
+    _json(campaign)
     _html(campaign)
 
 
@@ -307,7 +320,7 @@ def _add_history(commands: Commands) -> None:
     )
     _pairs(history)
     history.add_argument("--what", choices=("rate", "cases", "tightness", "mutants", "bench"), help="only figures of this kind")
-    history.add_argument("--json", metavar="F", help="write the figures to this file as JSON")
+    _json(history, "the figures")
     _html(history)
 
 
