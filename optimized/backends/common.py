@@ -88,8 +88,8 @@ def _check_location(name: str, loc: Tensor | None, slots: int) -> None:
 
 def check_call(
     q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch, save_kv_cache: bool
-) -> tuple[int, Tensor | None, bool]:
-    """Check the activations of a layer; live rows of q, the slots of new keys, and whether to store any."""
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Check the activations of a layer; keys and values that are to be stored, with pads, and the slots of the live ones."""
     live, rows = row_counts(batch)
     check_queries(q, layer, rows)
     name = "encoder_out_cache_loc" if layer.is_cross else "out_cache_loc"
@@ -98,9 +98,12 @@ def check_call(
         raise ValueError("encoder_lens is None, but cross attention needs the encoder's lengths")
     new = (0 if loc is None else len(loc)) if layer.is_cross else live
     given = check_keys(k, v, layer, new if layer.is_cross else rows, loc, new, name)
-    if given and save_kv_cache and loc is None:
+    if not given or not save_kv_cache:
+        return None
+    if loc is None:
         raise ValueError(f"{name} must be given to store the keys of layer {layer.layer_id}")
-    return live, loc, given and save_kv_cache
+    assert k is not None and v is not None
+    return k, v, loc
 
 
 class StaticLocations:

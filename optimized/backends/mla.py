@@ -59,9 +59,10 @@ class MlaBackend(DecodesOnly):
         """Attention [rows, heads, latent] of one token a request."""
         if self.meta is None:
             raise ValueError("batch: prepare it first")
-        _, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
+        new = check_call(q, k, v, layer, batch, save_kv_cache)
         pool = self.pools[layer.layer_id]
-        if save and k is not None and v is not None and loc is not None:
+        if new is not None:
+            k, v, loc = new
             store(pool, layer, k, v, loc if self._loc is None else self._loc)
         latent, rope = q.split([layer.v_head_dim, layer.head_dim - layer.v_head_dim], dim=-1)
         size = mla_decode_workspace_size(self._longest, len(q), layer.heads, self.page_size, layer.v_head_dim)

@@ -79,9 +79,10 @@ class PagedBackend:
         """Attention [tokens, heads, v_head_dim] of all new tokens, whose keys are in the pool before they are read."""
         if self.meta is None:
             raise ValueError("batch: prepare it first")
-        _, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
+        new = check_call(q, k, v, layer, batch, save_kv_cache)
         pool = self.pools[layer.layer_id]
-        if save and k is not None and v is not None and loc is not None:
+        if new is not None:
+            k, v, loc = new
             store(pool, layer, k, v, loc if self._loc is None or layer.is_cross else self._loc)
         table, keys, offsets = self._keys(layer, self.meta)
         k_descale, v_descale = _descales(layer, pool, len(keys))

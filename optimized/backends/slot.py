@@ -59,21 +59,21 @@ class SlotBackend:
         save_kv_cache: bool = True,
     ) -> Tensor:  # fmt: skip
         """Attention [tokens, heads, v_head_dim] of all new tokens; the new keys are read from k and v, not from the pool."""
-        _, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
+        new = check_call(q, k, v, layer, batch, save_kv_cache)
         pool, meta = self.pools[layer.layer_id], self._given
         if layer.is_cross:
-            if save and k is not None and v is not None and loc is not None:
-                store(pool, layer, k, v, loc)
+            if new is not None:
+                store(pool, layer, *new)
             k = v = None
         out = q.new_zeros(len(q), layer.heads, layer.v_head_dim)
-        new = meta["new"]
-        assert new is not None
+        extends = meta["new"]
+        assert extends is not None
         operator("extend_attention")(
-            q, k, v, out, pool.k, pool.v, self.req_to_token, meta["pool"], meta["total"], new, new.cumsum(0) - new,
+            q, k, v, out, pool.k, pool.v, self.req_to_token, meta["pool"], meta["total"], extends, extends.cumsum(0) - extends,
             meta["encoder"], layer.sinks, layer.sm_scale, layer.logit_cap, _window(layer), layer.is_cross,
         )
-        if not layer.is_cross and save and k is not None and v is not None and loc is not None:
-            store(pool, layer, k, v, loc)
+        if new is not None and not layer.is_cross:
+            store(pool, layer, *new)
         return out
 
     def forward_decode(
@@ -81,13 +81,13 @@ class SlotBackend:
         save_kv_cache: bool = True,
     ) -> Tensor:  # fmt: skip
         """Attention [rows, heads, v_head_dim] of one token a request, whose key is in the pool before it is read."""
-        _, loc, save = check_call(q, k, v, layer, batch, save_kv_cache)
+        new = check_call(q, k, v, layer, batch, save_kv_cache)
         pool, meta = self.pools[layer.layer_id], self._given
-        fused = save and not layer.is_cross  # the kernel writes one key a row
-        if fused and k is not None and v is not None:
-            check_stored(layer, pool, k, v)
-        if save and not fused and k is not None and v is not None and loc is not None:
-            store(pool, layer, k, v, loc)
+        fused = new is not None and not layer.is_cross  # the kernel writes one key a row
+        if new is not None and fused:
+            check_stored(layer, pool, *new[:2])
+        elif new is not None:
+            store(pool, layer, *new)
         out = q.new_zeros(len(q), layer.heads, layer.v_head_dim)
         operator("decode_attention")(
             q, pool.k, pool.v, out, k if fused else None, v if fused and not layer.latent else None,
