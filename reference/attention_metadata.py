@@ -47,20 +47,7 @@ def build_attention_metadata(
     checks.is_index("req_pool_indices", req_pool_indices, seq_lens.shape)
     checks.in_range("req_pool_indices", req_pool_indices, req_to_token.shape[0])
 
-    cache_lens: list[int] = seq_lens.tolist()
-    q_lens = [1] * len(cache_lens)
-    if mode == "draft_decode":
-        cache_lens = [length + speculative_step_id + 1 for length in cache_lens]
-    elif mode == "target_verify":
-        cache_lens = [length + num_draft_tokens for length in cache_lens]
-        q_lens = [num_draft_tokens] * len(cache_lens)
-    elif mode in EXTEND_MODES:
-        if extend_seq_lens is None:
-            raise ValueError(f"extend_seq_lens must be given in mode {mode}")
-        q_lens = extend_seq_lens.tolist()
-        for b, (q, k) in enumerate(zip(q_lens, cache_lens)):
-            if q > k:
-                raise ValueError(f"extend_seq_lens[{b}] = {q} is more than seq_lens[{b}] = {k}")
+    cache_lens, q_lens = _lengths(mode, seq_lens, extend_seq_lens, num_draft_tokens, speculative_step_id)
     pool = req_pool_indices.tolist()
     bases = [0] * len(pool)
     encoder = None
@@ -89,6 +76,26 @@ def build_attention_metadata(
         longest = [max(lengths.tolist(), default=0) for lengths in (local[0], local[2])]
         meta.local = LocalAttentionMetadata(*local, *longest)
     return meta
+
+
+def _lengths(
+    mode: str, seq_lens: Tensor, extend_seq_lens: Tensor | None, num_draft_tokens: int, speculative_step_id: int
+) -> tuple[list[int], list[int]]:
+    """Tokens in the cache once this step has stored its own, and queries of this step, request by request."""
+    cache_lens: list[int] = seq_lens.tolist()
+    if mode == "draft_decode":
+        return [length + speculative_step_id + 1 for length in cache_lens], [1] * len(cache_lens)
+    if mode == "target_verify":
+        return [length + num_draft_tokens for length in cache_lens], [num_draft_tokens] * len(cache_lens)
+    if mode not in EXTEND_MODES:
+        return cache_lens, [1] * len(cache_lens)
+    if extend_seq_lens is None:
+        raise ValueError(f"extend_seq_lens must be given in mode {mode}")
+    q_lens = extend_seq_lens.tolist()
+    for b, (q, k) in enumerate(zip(q_lens, cache_lens)):
+        if q > k:
+            raise ValueError(f"extend_seq_lens[{b}] = {q} is more than seq_lens[{b}] = {k}")
+    return cache_lens, q_lens
 
 
 def _page_table(

@@ -81,27 +81,14 @@ def _check(
     for name, tensor in tensors.items():
         checks.dense_last_dim(name, tensor)
     checks.same_dtype(tensors)
-    B = len(req_pool_indices) if isinstance(req_pool_indices, Tensor) and req_pool_indices.dim() else 0
     lengths = {"req_pool_indices": req_pool_indices, "seq_lens": seq_lens, "extend_seq_lens": extend_seq_lens,
                "extend_start_loc": extend_start_loc}
     if encoder_lens is not None:
         lengths["encoder_lens"] = encoder_lens
-    for name, tensor in lengths.items():
-        checks.is_index(name, tensor, [B])
-    checks.is_index("req_to_token", req_to_token)
-    checks.is_tensor("req_to_token", req_to_token, 2)
-
-    for name in ("seq_lens", "extend_seq_lens", "encoder_lens"):
-        if name in lengths and (lengths[name] < 0).any():
-            raise ValueError(f"{name} holds the negative length {int(lengths[name].min())}")
+    spans = _spans(req_to_token, lengths)
     T, H, D = q.shape
-    R, C = req_to_token.shape
-    checks.in_range("req_pool_indices", req_pool_indices, R)
-    none = torch.zeros(B, dtype=torch.int64)
-    spans = list(zip(*(t.tolist() for t in (req_pool_indices, seq_lens, extend_seq_lens, extend_start_loc,
-                                             none if encoder_lens is None else encoder_lens))))
     checks.is_integer("sliding_window", sliding_window)
-    used = _columns_read(spans, T, C, sliding_window, is_cross_attn)
+    used = _columns_read(spans, T, req_to_token.shape[1], sliding_window, is_cross_attn)
     segments = sorted((s, s + E, b) for b, (_, _, E, s, _) in enumerate(spans) if E)
     for (_, end, b), (start, _, other) in pairwise(segments):
         if start < end:
@@ -123,6 +110,24 @@ def _check(
     read = {**tensors, "k": k, "v": v, **lengths, "req_to_token": req_to_token, "sinks": sinks}
     checks.disjoint({"out": out}, {name: tensor for name, tensor in read.items() if name != "out"})
     return spans
+
+
+def _spans(req_to_token: Tensor, lengths: dict[str, Tensor]) -> list[tuple[int, int, int, int, int]]:
+    """What `_check` returns, from the table and the vectors of one entry a request, which are checked by themselves."""
+    pools = lengths["req_pool_indices"]
+    B = len(pools) if isinstance(pools, Tensor) and pools.dim() else 0
+    for name, tensor in lengths.items():
+        checks.is_index(name, tensor, [B])
+    checks.is_index("req_to_token", req_to_token)
+    checks.is_tensor("req_to_token", req_to_token, 2)
+    for name in ("seq_lens", "extend_seq_lens", "encoder_lens"):
+        if name in lengths and (lengths[name] < 0).any():
+            raise ValueError(f"{name} holds the negative length {int(lengths[name].min())}")
+    checks.in_range("req_pool_indices", pools, req_to_token.shape[0])
+    vectors = list(lengths.values())
+    if "encoder_lens" not in lengths:
+        vectors.append(torch.zeros(B, dtype=torch.int64))
+    return list(zip(*(vector.tolist() for vector in vectors)))
 
 
 def _columns_read(

@@ -32,7 +32,6 @@ def gdn_attention_core(
         return
     m, HK, K, HV, V = metadata, num_k_heads, head_k_dim, num_v_heads, head_v_dim
     _check_heads(HK, K, HV, V)
-    dim = 2 * HK * K + HV * V
     checks.one_of("conv_layout", conv_layout, ("SD", "DS"))
     checks.one_of("state_layout", state_layout, ("kv", "vk"))
     checks.is_bool("silu_activation", silu_activation)
@@ -40,21 +39,14 @@ def gdn_attention_core(
     checks.positive("eps", eps)
     _check_tensors(mixed_qkv, a, b, core_attn_out, ssm_state, conv_state, conv_weight, conv_bias, A_log, dt_bias)
     _check_metadata(m, len(mixed_qkv), len(a), len(b), len(core_attn_out))
-    checks.has_shape("mixed_qkv", mixed_qkv, [len(mixed_qkv), dim])
+    checks.has_shape("mixed_qkv", mixed_qkv, [len(mixed_qkv), 2 * HK * K + HV * V])
     checks.has_shape("a", a, [len(a), HV])
     checks.has_shape("b", b, [len(b), HV])
     checks.has_shape("core_attn_out", core_attn_out, [len(core_attn_out), HV, V])
     checks.parameter_vector("A_log", A_log, HV, mixed_qkv.dtype)
     checks.parameter_vector("dt_bias", dt_bias, HV, mixed_qkv.dtype)
-    if conv_bias is not None:
-        checks.parameter_vector("conv_bias", conv_bias, dim, mixed_qkv.dtype)
-    if conv_weight.dim != dim:
-        raise ValueError(f"conv_weight holds {conv_weight.dim} channels, mixed_qkv has {dim}")
     conv_states = conv_state.transpose(1, 2) if conv_layout == "SD" else conv_state
-    columns, needed = conv_states.shape[2], conv_weight.width - 1
-    if columns < needed:
-        raise ValueError(f"conv_state has {columns} columns, a convolution of width {conv_weight.width} needs {needed}")
-    checks.has_shape("conv_state", conv_states, [len(conv_state), dim, columns])
+    _check_convolution(mixed_qkv, conv_weight, conv_bias, conv_states)
     checks.has_shape("ssm_state", ssm_state, [len(ssm_state), HV, *((K, V) if state_layout == "kv" else (V, K))])
     lengths = m.query_start_loc[1:] - m.query_start_loc[:-1]
     slots = min(len(conv_state), len(ssm_state))
@@ -91,6 +83,22 @@ def _check_heads(HK: int, K: int, HV: int, V: int) -> None:
         checks.is_count(name, value, 1)
     if HV % HK:
         raise ValueError(f"num_v_heads = {HV} must be a multiple of num_k_heads = {HK}")
+
+
+def _check_convolution(
+    mixed_qkv: Tensor, conv_weight: PackedConvWeight, conv_bias: Tensor | None, conv_states: Tensor
+) -> None:
+    """Weight, bias and states [slots, dim, S] of as many channels as mixed_qkv has, and enough columns."""
+    dim = mixed_qkv.shape[1]
+    if conv_bias is not None:
+        checks.parameter_vector("conv_bias", conv_bias, dim, mixed_qkv.dtype)
+    if conv_weight.dim != dim:
+        raise ValueError(f"conv_weight holds {conv_weight.dim} channels, mixed_qkv has {dim}")
+    slots, _, columns = conv_states.shape
+    if columns < conv_weight.width - 1:
+        needed = conv_weight.width - 1
+        raise ValueError(f"conv_state has {columns} columns, a convolution of width {conv_weight.width} needs {needed}")
+    checks.has_shape("conv_state", conv_states, [slots, dim, columns])
 
 
 def _check_metadata(m: GdnMetadata, *rows: int) -> None:

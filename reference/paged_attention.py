@@ -125,7 +125,7 @@ def _check(
         checks.has_dtype("qv", qv, (q.dtype,))
         if k_cache.dtype in FP8_DTYPES or k_descale is not None or v_descale is not None:
             raise ValueError("qv cannot be combined with a float8 cache or with descales")
-    B, M = page_table.shape
+    B = page_table.shape[0]
     for name, descale in {"k_descale": k_descale, "v_descale": v_descale}.items():
         if descale is not None:
             checks.is_tensor(name, descale, 2)
@@ -145,9 +145,16 @@ def _check(
         raise ValueError(f"cu_seqlens_q must rise from 0 or more to at most {T}, got {offsets}")
     if (cache_seqlens < 0).any():
         raise ValueError(f"cache_seqlens holds the negative length {int(cache_seqlens.min())}")
+    return _spans(page_table, cache_seqlens.tolist(), offsets, pages, page, window_left)
 
+
+def _spans(
+    page_table: Tensor, lens: list[int], offsets: list[int], pages: int, page: int, window_left: int
+) -> list[tuple[int, int, int, int, int]]:
+    """What `_check` returns; the pages of keys that some row sees must exist."""
+    M = page_table.shape[1]
     spans = []
-    for b, sk in enumerate(cache_seqlens.tolist()):
+    for b, sk in enumerate(lens):
         if math.ceil(sk / page) > M:
             raise IndexError(f"cache_seqlens[{b}] = {sk} needs more than the {M} pages of {page} in page_table")
         sq = offsets[b + 1] - offsets[b]
