@@ -44,30 +44,34 @@ bool in_order(const KeyBlock& block, int64_t slot_stride) {
   return true;
 }
 
+// What an item is worked on with, in the scratch of a thread; blocks of `step` keys.
+template <class Products>
+struct ItemPieces {
+  using Element = typename Products::Element;
+  Products products;
+  OnlineSoftmax softmax;
+  float *scores, *row, *slopes;
+  Element* queries;
+  ItemPieces(const DecodeShape& s, int64_t step, BumpAllocator& allocator) : products(s, allocator) {
+    softmax.columns = round_up(s.heads * products.columns, kLanes);
+    softmax.top = allocator.take<float>(softmax.columns);
+    softmax.sum = allocator.take<float>(softmax.columns);
+    softmax.rescale = allocator.take<float>(softmax.columns);
+    scores = allocator.take<float>(round_up(step, kPairTileKeys) * softmax.columns);
+    row = allocator.take<float>(round_up(s.Dv, 32));
+    slopes = allocator.take<float>(softmax.columns);
+    queries = allocator.take<Element>(s.heads * s.group * products.query_width());
+  }
+};
+
 // One item: keys [first, last), of which consecutive slots lie `slot_stride` bytes apart.
 template <class Products, class Source>
 void run_item_with(const DecodeShape& shape, const Scaling& scaling, int64_t first, int64_t last,
                    int64_t slot_stride, const Source& source) {
-  using Element = typename Products::Element;
-  const int64_t key_bytes = shape.heads * shape.D * static_cast<int64_t>(sizeof(Element));
+  using Pieces = ItemPieces<Products>;
+  const int64_t key_bytes = shape.heads * shape.D * static_cast<int64_t>(sizeof(typename Pieces::Element));
   const int64_t step =
       most(kTileKeys, least(Products::kBlockBytes / key_bytes, kMostBlockKeys) / kTileKeys * kTileKeys);
-  struct Pieces {
-    Products products;
-    OnlineSoftmax softmax;
-    float *scores, *row, *slopes;
-    Element* queries;
-    Pieces(const DecodeShape& s, int64_t step, BumpAllocator& allocator) : products(s, allocator) {
-      softmax.columns = round_up(s.heads * products.columns, kLanes);
-      softmax.top = allocator.take<float>(softmax.columns);
-      softmax.sum = allocator.take<float>(softmax.columns);
-      softmax.rescale = allocator.take<float>(softmax.columns);
-      scores = allocator.take<float>(round_up(step, kPairTileKeys) * softmax.columns);
-      row = allocator.take<float>(round_up(s.Dv, 32));
-      slopes = allocator.take<float>(softmax.columns);
-      queries = allocator.take<Element>(s.heads * s.group * products.query_width());
-    }
-  };
   BumpAllocator measure{nullptr};
   Pieces(shape, step, measure);
   BumpAllocator allocator{static_cast<char*>(thread_scratch(measure.used))};

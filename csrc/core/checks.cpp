@@ -93,6 +93,14 @@ void check_float(Arg arg) { check_dtype(arg, {Dtype::bf16, Dtype::f16, Dtype::f3
 
 void check_index_dtype(Arg arg) { check_dtype(arg, {Dtype::i32, Dtype::i64}); }
 
+void check_index_vectors(int64_t size, std::initializer_list<Arg> args) {
+  for (Arg arg : args) {
+    if (!arg.view.defined) continue;
+    check_index_dtype(arg);
+    check_shape(arg, {size});
+  }
+}
+
 void check_parameter_vector(Arg arg, int64_t size, Dtype call_dtype) {
   check_shape(arg, {size});
   check_dtype(arg, {call_dtype, Dtype::f32});

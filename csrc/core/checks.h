@@ -62,6 +62,8 @@ void check_same_dtype(Arg first, std::initializer_list<Arg> others);   // absent
 void check_float(Arg arg);                                             // bf16, f16, f32
 void check_index_dtype(Arg arg);                                       // i32, i64
 void check_parameter_vector(Arg arg, int64_t size, Dtype call_dtype);  // [size], the call's dtype or f32
+// Vectors [size] of i32 or i64; absent ones are left out.
+void check_index_vectors(int64_t size, std::initializer_list<Arg> args);
 
 // 0 <= index < size for every entry of a vector but the pads; IndexError names the entry and the value.
 struct Pad {

@@ -59,6 +59,26 @@ void check_requests(const SlotRequests& requests, const View& req_to_token, int6
   }
 }
 
+// Types, shapes and layouts of the float tensors.
+void check_tensors(const View& q, const View& k_cache, const View& v_cache, const View& out, const View& key,
+                   const View& value, const View& attn_logits) {
+  check_dense(
+      3,
+      {{"q", q}, {"k_cache", k_cache}, {"v_cache", v_cache}, {"out", out}, {"key", key}, {"value", value}});
+  check_dense(4, {{"attn_logits", attn_logits}});
+  check_float({"q", q});
+  check_same_dtype(
+      {"q", q}, {{"k_cache", k_cache}, {"v_cache", v_cache}, {"out", out}, {"key", key}, {"value", value}});
+  check_dtype({"attn_logits", attn_logits}, {Dtype::f32});
+  const int64_t batch = q.sizes[0], heads = q.sizes[1], D = q.sizes[2];
+  const int64_t Dv = v_cache.sizes[2];
+  check_shape({"k_cache", k_cache}, {v_cache.sizes[0], v_cache.sizes[1], D});
+  check_shape({"out", out}, {batch, heads, Dv});
+  KP_CHECK_VALUE(attn_logits.sizes[2] >= 1, "attn_logits must have room for one split, got shape ",
+                 shape_of(attn_logits));
+  check_shape({"attn_logits", attn_logits}, {batch, heads, attn_logits.sizes[2], Dv + 1});
+}
+
 void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor& v_cache_in,
                       const Tensor& out_in, const std::optional<Tensor>& key_in,
                       const std::optional<Tensor>& value_in, const std::optional<Tensor>& loc_in,
@@ -79,21 +99,9 @@ void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor
   const View req_pool_indices = view_of("req_pool_indices", req_pool_indices_in);
   const View encoder_lens = view_of("encoder_lens", encoder_lens_in);
 
-  check_dense(
-      3,
-      {{"q", q}, {"k_cache", k_cache}, {"v_cache", v_cache}, {"out", out}, {"key", key}, {"value", value}});
-  check_dense(4, {{"attn_logits", attn_logits}});
-  check_float({"q", q});
-  check_same_dtype(
-      {"q", q}, {{"k_cache", k_cache}, {"v_cache", v_cache}, {"out", out}, {"key", key}, {"value", value}});
-  check_dtype({"attn_logits", attn_logits}, {Dtype::f32});
+  check_tensors(q, k_cache, v_cache, out, key, value, attn_logits);
   const int64_t batch = q.sizes[0], heads = q.sizes[1], D = q.sizes[2];
   const int64_t slots = v_cache.sizes[0], kv_heads = v_cache.sizes[1], Dv = v_cache.sizes[2];
-  check_shape({"k_cache", k_cache}, {slots, kv_heads, D});
-  check_shape({"out", out}, {batch, heads, Dv});
-  KP_CHECK_VALUE(attn_logits.sizes[2] >= 1, "attn_logits must have room for one split, got shape ",
-                 shape_of(attn_logits));
-  check_shape({"attn_logits", attn_logits}, {batch, heads, attn_logits.sizes[2], Dv + 1});
   const bool shared = shares_buffer(k_cache, v_cache);
   check_loc(loc, key.defined, pad, batch);
   check_new_rows(key, value, loc, k_cache, v_cache, batch, shared, pad);
@@ -101,12 +109,9 @@ void decode_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tensor
 
   check_rank({"req_to_token", req_to_token}, 2);
   check_index_dtype({"req_to_token", req_to_token});
-  for (Arg arg : {Arg{"req_pool_indices", req_pool_indices}, Arg{"seq_lens", seq_lens},
-                  Arg{"encoder_lens", encoder_lens}}) {
-    if (!arg.view.defined) continue;
-    check_index_dtype(arg);
-    check_shape(arg, {batch});
-  }
+  check_index_vectors(
+      batch,
+      {{"req_pool_indices", req_pool_indices}, {"seq_lens", seq_lens}, {"encoder_lens", encoder_lens}});
   KP_CHECK_VALUE(encoder_lens.defined || !is_cross_attn, "encoder_lens is required in cross attention");
   check_requests({.req_pool_indices = req_pool_indices,
                   .seq_lens = seq_lens,

@@ -65,6 +65,28 @@ void check_segments(const ExtendRequests& requests) {
                    segments[i - 1].request, " and ", segments[i].request, " overlap");
 }
 
+// Shapes that agree; a cache that no request reads may have other heads and widths.
+AttentionSizes checked_sizes(const ExtendRequests& requests, const View& q, const View& k, const View& v,
+                             const View& k_cache, const View& v_cache, const View& out) {
+  bool reads_cache = requests.cross;
+  for (int64_t b = 0; b < requests.count(); ++b)
+    reads_cache |= requests.used(b).first < requests.used(b).last;
+  const View &keys = requests.cross ? k_cache : k, &values = requests.cross ? v_cache : v;
+  const int64_t tokens = q.sizes[0], slots = k_cache.sizes[0], heads = q.sizes[1], D = q.sizes[2];
+  const int64_t kv_heads = keys.sizes[1], Dv = values.sizes[2];
+  check_shape({"v_cache", v_cache}, {slots, v_cache.sizes[1], v_cache.sizes[2]});
+  if (!requests.cross) {
+    check_shape({"k", k}, {tokens, kv_heads, D});
+    check_shape({"v", v}, {tokens, kv_heads, Dv});
+  }
+  if (reads_cache) {
+    check_shape({"k_cache", k_cache}, {slots, kv_heads, D});
+    check_shape({"v_cache", v_cache}, {slots, kv_heads, Dv});
+  }
+  check_shape({"out", out}, {tokens, heads, Dv});
+  return {heads, kv_heads, D, Dv, q.dtype};
+}
+
 void extend_attention(const Tensor& q_in, const std::optional<Tensor>& k_in,
                       const std::optional<Tensor>& v_in, const Tensor& out_in, const Tensor& k_cache_in,
                       const Tensor& v_cache_in, const Tensor& req_to_token_in,
@@ -95,35 +117,19 @@ void extend_attention(const Tensor& q_in, const std::optional<Tensor>& k_in,
   check_same_dtype({"q", q}, {{"out", out}, {"k", k}, {"v", v}, {"k_cache", k_cache}, {"v_cache", v_cache}});
   check_rank({"req_pool_indices", pools}, 1);
   const int64_t batch = pools.sizes[0];
-  for (Arg arg : {Arg{"req_pool_indices", pools}, Arg{"seq_lens", lengths}, Arg{"extend_seq_lens", extends},
-                  Arg{"extend_start_loc", starts}, Arg{"encoder_lens", encoders}}) {
-    if (!arg.view.defined) continue;
-    check_index_dtype(arg);
-    check_shape(arg, {batch});
-  }
+  check_index_vectors(batch, {{"req_pool_indices", pools},
+                              {"seq_lens", lengths},
+                              {"extend_seq_lens", extends},
+                              {"extend_start_loc", starts},
+                              {"encoder_lens", encoders}});
   check_rank({"req_to_token", table}, 2);
   check_index_dtype({"req_to_token", table});
   check_indices_in_range({"req_pool_indices", pools}, table.sizes[0]);
   const ExtendRequests requests{pools, lengths, extends, starts, encoders, sliding_window, is_cross_attn};
-  const int64_t tokens = q.sizes[0], slots = k_cache.sizes[0];
-  check_lengths(requests, tokens, table.sizes[1]);
+  const int64_t slots = k_cache.sizes[0];
+  check_lengths(requests, q.sizes[0], table.sizes[1]);
   check_segments(requests);
-
-  bool reads_cache = is_cross_attn;
-  for (int64_t b = 0; b < batch; ++b) reads_cache |= requests.used(b).first < requests.used(b).last;
-  const View &keys = is_cross_attn ? k_cache : k, &values = is_cross_attn ? v_cache : v;
-  const int64_t heads = q.sizes[1], D = q.sizes[2], kv_heads = keys.sizes[1], Dv = values.sizes[2];
-  check_shape({"v_cache", v_cache}, {slots, v_cache.sizes[1], v_cache.sizes[2]});
-  if (!is_cross_attn) {
-    check_shape({"k", k}, {tokens, kv_heads, D});
-    check_shape({"v", v}, {tokens, kv_heads, Dv});
-  }
-  if (reads_cache) {
-    check_shape({"k_cache", k_cache}, {slots, kv_heads, D});
-    check_shape({"v_cache", v_cache}, {slots, kv_heads, Dv});
-  }
-  check_shape({"out", out}, {tokens, heads, Dv});
-  check_attention({heads, kv_heads, D, Dv, q.dtype}, sm_scale, logit_cap, sinks);
+  check_attention(checked_sizes(requests, q, k, v, k_cache, v_cache, out), sm_scale, logit_cap, sinks);
   for (int64_t b = 0; b < batch; ++b) {
     const ExtendRequests::Columns used = requests.used(b);
     check_table_entries({"req_to_token", table}, index_at(pools, b), used.first, used.last - used.first,

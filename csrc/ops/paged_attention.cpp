@@ -43,6 +43,24 @@ void check_pages(const View& table, int64_t b, int64_t rows, int64_t keys, int64
   check_table_entries({"page_table", table}, b, first / page, columns - first / page, pages, b);
 }
 
+// Rows, keys and pages of every request.
+void check_requests(const View& table, const View& lengths, const View& offsets, int64_t tokens, int64_t page,
+                    int64_t pages, int64_t left) {
+  const int64_t batch = table.sizes[0];
+  for (int64_t b = 0; b <= batch; ++b) {
+    const int64_t offset = index_at(offsets, b);
+    KP_CHECK_VALUE(offset >= (b ? index_at(offsets, b - 1) : 0), "cu_seqlens_q[", b, "] = ", offset,
+                   " is less than the one before");
+    KP_CHECK_VALUE(offset <= tokens, "cu_seqlens_q[", b, "] = ", offset, " passes the ", tokens,
+                   " rows of q");
+  }
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t keys = index_at(lengths, b), rows = index_at(offsets, b + 1) - index_at(offsets, b);
+    KP_CHECK_VALUE(keys >= 0, "cache_seqlens[", b, "] = ", keys, " is negative");
+    check_pages(table, b, rows, keys, page, pages, left);
+  }
+}
+
 void zero_rows(const View& out, int64_t first, int64_t last) {
   const int64_t bytes = (last - first) * out.sizes[1] * out.sizes[2] * element_size(out.dtype);
   if (bytes > 0) std::memset(at(out, first), 0, bytes);
@@ -99,18 +117,7 @@ Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tenso
   KP_CHECK_VALUE(window_right >= -1, "window_right must be at least -1, got ", window_right);
   KP_CHECK_VALUE(num_splits >= 0, "num_splits must not be negative, got ", num_splits);
 
-  for (int64_t b = 0; b <= batch; ++b) {
-    const int64_t offset = index_at(offsets, b);
-    KP_CHECK_VALUE(offset >= (b ? index_at(offsets, b - 1) : 0), "cu_seqlens_q[", b, "] = ", offset,
-                   " is less than the one before");
-    KP_CHECK_VALUE(offset <= tokens, "cu_seqlens_q[", b, "] = ", offset, " passes the ", tokens,
-                   " rows of q");
-  }
-  for (int64_t b = 0; b < batch; ++b) {
-    const int64_t keys = index_at(lengths, b), rows = index_at(offsets, b + 1) - index_at(offsets, b);
-    KP_CHECK_VALUE(keys >= 0, "cache_seqlens[", b, "] = ", keys, " is negative");
-    check_pages(table, b, rows, keys, page, pages, window_left);
-  }
+  check_requests(table, lengths, offsets, tokens, page, pages, window_left);
 
   const Tensor result = new_tensor({tokens, heads, Dv}, q.dtype);
   const View out = view_of("out", result);
