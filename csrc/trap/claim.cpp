@@ -104,6 +104,7 @@ CpuidAnswer with_tiles(uint32_t leaf, uint32_t subleaf, CpuidAnswer real, bool h
     case 7:
       if (subleaf == 0)
         real.edx |= 1u << 22 | 1u << 24 | 1u << 25 | (half ? 1u << 23 : 0);  // bf16, tile, int8
+      if (subleaf == 1 && half) real.eax |= 1u << 4;  // AVX-VNNI, which oneDNN asks for beside AVX512-FP16
       break;
     case 0xd:
       if (subleaf == 0) {

@@ -21,7 +21,7 @@ struct CpuidAnswer {
 };
 
 // What a CPU that has AMX besides answers, given what this one does: leaves 0, 7, 0xD, 0x1D and 0x1E.
-// `half`: it says AVX512-FP16 too, which no CPU with AMX lacks.
+// `half`: it says AVX512-FP16 and AVX-VNNI too, which no CPU with AMX lacks.
 CpuidAnswer with_tiles(uint32_t leaf, uint32_t subleaf, CpuidAnswer real, bool half);
 
 // Carries out the CPUID that was trapped at RIP, if that is what it was: true, and RIP behind it.

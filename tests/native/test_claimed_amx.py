@@ -19,6 +19,7 @@ AMX = next(tier for tier in optimized.tiers() if tier.products == "tile_register
 TRAPPED_HERE = pytest.mark.skipif(not AMX.run_as, reason="this machine has what the tier needs, or lacks more than tiles")
 REAL = (7, 0x10, 0x20, 0x40)
 BF16, FP16, TILE, INT8 = (1 << bit for bit in (22, 23, 24, 25))
+AVX_VNNI = 1 << 4
 
 ASKING = r"""
 #include <cpuid.h>
@@ -63,7 +64,8 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (0, 0, False, (0x1E, 0x10, 0x20, 0x40)),
         (7, 0, False, (7, 0x10, 0x20, 0x40 | BF16 | TILE | INT8)),
         (7, 0, True, (7, 0x10, 0x20, 0x40 | BF16 | FP16 | TILE | INT8)),
-        (7, 1, True, REAL),
+        (7, 1, False, REAL),
+        (7, 1, True, (7 | AVX_VNNI, 0x10, 0x20, 0x40)),
         (0xD, 0, False, (7 | 1 << 17 | 1 << 18, 0x10, 11008, 0x40)),
         (0xD, 1, False, REAL),
         (0xD, 17, False, (64, 2752, 2, 0)),
@@ -122,7 +124,9 @@ amx_claimed.tell(False)
 after = {{leaf: ask(*leaf) for leaf in LEAVES}}
 half = amx_claimed.lacks_half()
 assert after == {{leaf: trapped.cpuid(*leaf, before[leaf], half) for leaf in LEAVES}}, (before, after)
-assert [leaf for leaf in LEAVES if after[leaf] != before[leaf]] == [(0, 0), (7, 0), (0x1d, 1), (0x1e, 0)]
+changed = [leaf for leaf in LEAVES if after[leaf] != before[leaf]]
+assert [leaf for leaf in changed if leaf != (7, 1)] == [(0, 0), (7, 0), (0x1d, 1), (0x1e, 0)]
+assert after[7, 1][0] == before[7, 1][0] | (1 << 4 if half else 0) and after[7, 1][1:] == before[7, 1][1:]
 seen = []
 threads = [threading.Thread(target=lambda: seen.append(ask(0x1d, 1))) for _ in range(4)]
 [thread.start() for thread in threads]

@@ -34,7 +34,7 @@ ONE_SIDED = {
     "exp": (torch.exp, -103.0, 88.7),
     "exp2": (torch.exp2, -149.0, 127.99),
     "sigmoid": (torch.sigmoid, -87.0, 100.0),
-    "silu": (lambda x: x * torch.sigmoid(x), -80.0, 100.0),
+    "silu": (lambda x: x * torch.sigmoid(x), -92.0, 100.0),  # x exp(x) is normal where exp(x) is not
     "softplus": (lambda x: torch.log1p(torch.exp(-x.abs())) + x.clamp_min(0), -87.0, 100.0),
 }
 
