@@ -10,8 +10,8 @@
 // | kSliceSteps   | 64            | ... of 4 KiB: 512 KiB; spilled once a slice (75 ns for 1 us of products) |
 // | kTilePanels   | 8             | panels that are read from memory once, 2 MiB at K = 4096, ...            |
 // | kNearRows     | 256           | ... for as many rows: x, of the same size, comes from L3 for each run    |
-// | kStreamAhead  | 16 KiB        | few rows: prefetch the stream, 1.5x when the weight lies in L3; two lines |
-// |               |               | at a time where vectors multiply: 32 at once stop them, 2x for 4 to 16 rows |
+// | kStreamAhead  | 16 KiB        | few rows: prefetch the stream, 1.5x when the weight lies in L3; where    |
+// |               |               | vectors multiply two lines at a time, 1.2x (16 rows, in L3) to 2x of 32  |
 // | kLinesAStep   | 8             | many rows: prefetch the next panel into L2 meanwhile                    |
 // | kChunkRows    | 1024          | bounds the copy of x at 2 KiB of memory for each k                      |
 #pragma once
@@ -33,8 +33,8 @@ constexpr int64_t kPassRows = 128, kDotRows = 64, kSliceSteps = 64, kWholeRows =
 constexpr int64_t kNearRows = 256, kTilePanels = 8, kLinesAStep = 8;
 constexpr int64_t kBlockFloats = 1024;  // a 2 x 2 block of sums
 
-// A line of the weights that `rows` rows wait for, into L1. While vectors multiply several rows it would be
-// gone from there before its turn: L2.
+// A line of the weights that `rows` rows wait for: into L1, or into L2 where vectors multiply several rows. One row
+// took 1.1 times as long from L2, more rows rather less, on an AMD EPYC (Zen 4); the cause was not looked for.
 KP_INLINE void prefetch_few(const char* line, int64_t rows) {
   if (kBlockParts == 1 || rows == 1)
     __builtin_prefetch(line, 0, 3);
