@@ -39,10 +39,10 @@ def _positive(text: str) -> int:
     return value
 
 
-def _seconds(text: str) -> float:
+def _above_0(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text}")
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
     return value
 
 
@@ -127,7 +127,7 @@ def _add_check(commands: Commands) -> None:
     )
     says = "cases in all, shared out so that each pair and tier takes as long"
     check.add_argument("--total", type=_positive, metavar="N", help=says)
-    check.add_argument("--seconds", type=_seconds, metavar="S", help="time in all, instead of a number of cases")
+    check.add_argument("--seconds", type=_above_0, metavar="S", help="time in all, instead of a number of cases")
     _seed(check)
     check.add_argument(
         "--trial", metavar="NAME",
@@ -178,7 +178,7 @@ def _add_mutate(commands: Commands) -> None:
     one = "only this mutant of its pair: PAIR/NAME (may be repeated)"
     mutate.add_argument("--mutant", action="append", default=[], metavar="ID", help=one)
     mutate.add_argument("--tier", metavar="OLD=NEW", help="only mutants that name the tier OLD, planted in NEW")
-    mutate.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="time for each mutant at most (default 60)")
+    mutate.add_argument("--seconds", type=_above_0, default=60.0, metavar="S", help="time for each mutant at most (default 60)")
     mutate.add_argument("--seed", type=int, default=1, metavar="N", help="seed for drawing cases (default 1)")
     _json(mutate, "all results")
     _html(mutate)
@@ -206,7 +206,7 @@ def _add_premerge(commands: Commands) -> None:
         "a failure only with --fail-on-slowdown.",
     )
     premerge.add_argument("--base", metavar="REV", help="compare with this commit (default: where the branch left main)")
-    premerge.add_argument("--seconds", type=_seconds, default=40.0, metavar="S", help="time for all trials together (default 40)")
+    premerge.add_argument("--seconds", type=_above_0, default=40.0, metavar="S", help="time for all trials together (default 40)")
     _seed(premerge)
     premerge.add_argument("--markdown", metavar="F", help="write a comment for the pull request to this file")
     _html(premerge)
@@ -240,7 +240,7 @@ def _add_bench(commands: Commands) -> None:
     bench.add_argument("--one-thread", action="store_true", help="with --against: our tiers on one thread too")
     bench.add_argument("--errors", action="store_true", help="with --against: also the errors of all on the same data")
     bench.add_argument("--threads", type=_positive, metavar="N", help="threads of every competitor (default: the cores)")
-    bench.add_argument("--seconds", type=_seconds, default=1.0, metavar="S", help="time for each candidate of a row (default 1)")
+    bench.add_argument("--seconds", type=_above_0, default=1.0, metavar="S", help="time for each candidate of a row (default 1)")
     _json(bench, "all figures")
 
 
@@ -268,7 +268,7 @@ def _add_watch(commands: Commands) -> None:
     )
     _pairs(watch)
     _tiers(watch)
-    watch.add_argument("--seconds", type=_seconds, metavar="S", help="time for trials after each change (default 20)")
+    watch.add_argument("--seconds", type=_above_0, metavar="S", help="time for trials after each change (default 20)")
     watch.add_argument("--keep-going", action="store_true", help="wait for the next change after a failure too")
 
 
@@ -290,7 +290,7 @@ def _add_campaign(commands: Commands) -> None:
     _pairs(campaign)
     _tiers(campaign)
     campaign.add_argument("--cases", type=_count, metavar="N", help="cases in all, such as 1e8")
-    campaign.add_argument("--hours", type=_seconds, metavar="H", help="stop after this long, instead of --cases or as well")
+    campaign.add_argument("--hours", type=_above_0, metavar="H", help="stop after this long, instead of --cases or as well")
     campaign.add_argument("--address", metavar="A", help="the cluster: auto, or HOST:PORT (default: this machine alone)")
     campaign.add_argument("--folder", default="campaign", metavar="DIR", help="where results are kept (default: campaign)")
     campaign.add_argument("--block", type=_positive, metavar="N", help="cases of a block (default 2000)")

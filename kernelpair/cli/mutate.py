@@ -177,6 +177,8 @@ class MutateRun:
         self._running.pop(ended.job.key, None)
         self._steps.ended(ended.job.candidate)
         mutant = self.mutants[ended.job.candidate]
+        if ended.cut_short and not ended.tally.failures:
+            return  # more cases might have noticed it
         if self.options.html and ended.candidate is not None and len(self.drawn) < MOST_MUTANTS:
             self._draw(mutant, ended, ended.candidate)
         shutil.rmtree(self.resolve.folder_of(mutant), ignore_errors=True)

@@ -74,6 +74,8 @@ class Ended:
     """What was on trial, so that it can be run again."""
     rounding: str = ""
     """A rounding that the candidate is known to do and that the contract forbids."""
+    cut_short: bool = False
+    """The run was interrupted before this job had ended."""
 
 
 def carry_out(
@@ -295,7 +297,8 @@ class Jobs:
                     busy.remove(seat)
         for seat in busy:
             assert seat.job is not None
-            on_end(Ended(seat.job, error=f"interrupted in a long call; what its {seat.cases} cases showed is not known"))
+            unknown = f"interrupted in a long call; what its {seat.cases} cases showed is not known"
+            on_end(Ended(seat.job, error=unknown, cut_short=True))
 
     def _hands_in(self, seat: _Seat, on_end: Callable[[Ended], None]) -> bool:
         """Take one message; whether it was the last."""
@@ -304,6 +307,7 @@ class Jobs:
         except (EOFError, ConnectionResetError):
             return True
         if isinstance(message, Ended):
+            message.cut_short = True
             on_end(message)
         return isinstance(message, Ended)
 

@@ -179,5 +179,15 @@ def test_an_interrupted_run_tells_what_it_knows() -> None:
     os.killpg(process.pid, signal.SIGINT)
     rest, _ = process.communicate(timeout=180)
     assert process.returncode == 130
-    assert "interrupted: " in rest and "mutants killed" in rest
+    assert "interrupted: " in rest and "mutants killed" in rest and "SURVIVED" not in rest
     assert json.loads(Path("found.json").read_text())["mutants"]
+
+
+@pytest.mark.parametrize("error", ["", "interrupted in a long call"])
+def test_a_mutant_whose_trial_was_cut_short_is_no_survivor(error: str) -> None:
+    options = parser().parse_args(["mutate", "--mutant", SLICE[0]])
+    run = MutateRun(options, Place("properties.suite"), [ALL[SLICE[0]]], Path("built"))
+    run._ended(Ended(Job("store_cache", SLICE[0]), error=error, cut_short=True))
+    assert not run.results
+    run._ended(Ended(Job("store_cache", SLICE[0]), error=error))
+    assert len(run.results) == 1
