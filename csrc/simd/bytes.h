@@ -15,7 +15,7 @@ namespace {
 // Modulo 2^32, as all sums here.
 KP_INLINE I32x16 times(I32x16 a, int32_t factor) {
   I32x16 r;
-  KP_EACH_PIECE r.p[i] = (IntPiece)((UintPiece)a.p[i] * static_cast<uint32_t>(factor));
+  KP_EACH_PIECE(r.p[i] = (IntPiece)((UintPiece)a.p[i] * static_cast<uint32_t>(factor)));
   return r;
 }
 
@@ -53,10 +53,10 @@ KP_INLINE Quads load_quads(const int8_t* from) {
   using Words = int16_t __attribute__((vector_size(kVectorBytes)));
   const I32x16 bytes = load_dwords(from);
   Quads quads;
-  KP_EACH_PIECE {
+  KP_EACH_PIECE({
     quads.even.p[i] = (IntPiece)((Words)((UintPiece)bytes.p[i] << 8 & 0xff00ff00u) >> 8);
     quads.odd.p[i] = (IntPiece)((Words)bytes.p[i] >> 8);
-  }
+  });
   return quads;
 }
 
@@ -83,9 +83,9 @@ KP_INLINE I32x16 add_products(I32x16 sums, const uint32_t* quad, const Quads& we
   const I32x16 even = splat_int(static_cast<int32_t>(quad[0])),
                odd = splat_int(static_cast<int32_t>(quad[1]));
   I32x16 products;
-  KP_EACH_PIECE products.p[i] = pair_products(weights.even.p[i], even.p[i]);
+  KP_EACH_PIECE(products.p[i] = pair_products(weights.even.p[i], even.p[i]));
   sums = sums + products;
-  KP_EACH_PIECE products.p[i] = pair_products(weights.odd.p[i], odd.p[i]);
+  KP_EACH_PIECE(products.p[i] = pair_products(weights.odd.p[i], odd.p[i]));
   return sums + products;
 }
 

@@ -14,7 +14,7 @@ KP_INLINE FloatPiece swap_in_piece(FloatPiece a, std::integer_sequence<int, kLan
 }
 
 KP_INLINE F32x16 swap_neighbours(F32x16 a) {
-  KP_EACH_PIECE a.p[i] = swap_in_piece(a.p[i], std::make_integer_sequence<int, kPieceLanes>{});
+  KP_EACH_PIECE(a.p[i] = swap_in_piece(a.p[i], std::make_integer_sequence<int, kPieceLanes>{}));
   return a;
 }
 

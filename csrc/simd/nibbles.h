@@ -84,10 +84,10 @@ KP_INLINE I32x16 add_codes(I32x16 sums, const uint32_t* quad, I32x16 codes) {
   const I32x16 low = splat_int(0x00ff00ff), shifted = shift_right<8>(codes);
   const I32x16 even = splat_int(static_cast<int32_t>(quad[0])),
                odd = splat_int(static_cast<int32_t>(quad[1]));
-  KP_EACH_PIECE {
+  KP_EACH_PIECE({
     sums.p[i] += pair_products(codes.p[i] & low.p[i], even.p[i]);
     sums.p[i] += pair_products(shifted.p[i] & low.p[i], odd.p[i]);
-  }
+  });
   return sums;
 #endif
 }

@@ -15,7 +15,7 @@ KP_INLINE F32x16 floor(F32x16 a) {
   return {{(FloatPiece)_mm512_roundscale_ps(a.p[0], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}};
 #elif defined(__AVX2__)
   F32x16 r;
-  KP_EACH_PIECE r.p[i] = (FloatPiece)_mm256_floor_ps(a.p[i]);
+  KP_EACH_PIECE(r.p[i] = (FloatPiece)_mm256_floor_ps(a.p[i]));
   return r;
 #else
   const F32x16 whole = to_float(truncate(a));

@@ -22,12 +22,12 @@ namespace {
 // Piece by piece: copied as a whole, more than one piece would go through the stack.
 KP_INLINE F32x16 load(const float* from) {
   F32x16 r;
-  KP_EACH_PIECE __builtin_memcpy(&r.p[i], from + i * kPieceLanes, kVectorBytes);
+  KP_EACH_PIECE(__builtin_memcpy(&r.p[i], from + i * kPieceLanes, kVectorBytes));
   return r;
 }
 
 KP_INLINE void store(float* to, F32x16 a) {
-  KP_EACH_PIECE __builtin_memcpy(to + i * kPieceLanes, &a.p[i], kVectorBytes);
+  KP_EACH_PIECE(__builtin_memcpy(to + i * kPieceLanes, &a.p[i], kVectorBytes));
 }
 
 // Sixteen dwords of anything, by way of floats: gcc 12 takes a copy of a vector of integers through the
@@ -41,11 +41,11 @@ KP_INLINE I32x16 load_u16(const void* from) {
   return {{(IntPiece)_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(from)))}};
 #else
   I32x16 r;
-  KP_EACH_PIECE {
+  KP_EACH_PIECE({
     ShortPiece narrow;
     __builtin_memcpy(&narrow, static_cast<const char*>(from) + i * sizeof narrow, sizeof narrow);
     r.p[i] = __builtin_convertvector(narrow, IntPiece);
-  }
+  });
   return r;
 #endif
 }
@@ -54,10 +54,10 @@ KP_INLINE void store_u16(void* to, I32x16 a) {
 #if defined(__AVX512F__)
   _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi32_epi16((__m512i)a.p[0]));
 #else
-  KP_EACH_PIECE {
+  KP_EACH_PIECE({
     const ShortPiece narrow = __builtin_convertvector((UintPiece)a.p[i], ShortPiece);
     __builtin_memcpy(static_cast<char*>(to) + i * sizeof narrow, &narrow, sizeof narrow);
-  }
+  });
 #endif
 }
 
@@ -95,15 +95,13 @@ KP_INLINE void store(F16* to, F32x16 a) {
 
 KP_INLINE F32x16 load(const F16* from) {
   F32x16 r;
-  KP_EACH_PIECE
-    r.p[i] = (FloatPiece)_mm256_cvtph_ps(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kPieceLanes)));
+  KP_EACH_PIECE(r.p[i] = (FloatPiece)_mm256_cvtph_ps(
+                    _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kPieceLanes))));
   return r;
 }
 KP_INLINE void store(F16* to, F32x16 a) {
-  KP_EACH_PIECE
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i * kPieceLanes),
-                     _mm256_cvtps_ph(a.p[i], _MM_FROUND_TO_NEAREST_INT));
+  KP_EACH_PIECE(_mm_storeu_si128(reinterpret_cast<__m128i*>(to + i * kPieceLanes),
+                                 _mm256_cvtps_ph(a.p[i], _MM_FROUND_TO_NEAREST_INT)));
 }
 
 #else
