@@ -9,8 +9,11 @@ BIN := .venv/bin
 help: ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
 
-check: build ## put every pair on trial on every tier that runs here
-	$(BIN)/kernelpair check
+# A checkout without a library does not wait for all tiers before the first of them is on trial.
+BUILD := build/release
+WHOLE := $(or $(wildcard $(BUILD)/_kernels.so),$(KERNELPAIR_TIER),$(KERNELPAIR_LIBRARY))
+check: $(if $(WHOLE),build,in-place $(BUILD)/build.ninja) ## put every pair on trial on every tier that runs here
+	$(if $(WHOLE),$(BIN)/kernelpair check,@$(BIN)/python -P kernels/first_check.py)
 
 test: build ## the whole test suite
 	$(BIN)/python -m pytest -n auto
@@ -36,7 +39,6 @@ peers: build ## other people's kernels, to be put on trial: kernelpair check --p
 findings: peers ## run every finding of docs/findings again, and check that its page tells the truth
 	$(BIN)/kernelpair findings
 
-BUILD := build/release
 build: in-place $(BUILD)/build.ninja ## environment and compiled library, brought up to date
 	@flock $(BUILD)/lock $(BIN)/cmake --build $(BUILD)
 	@$(BIN)/python -c "import optimized; print('tiers that run here:', *(t.name for t in optimized.tiers() if t.runnable))"

@@ -3,6 +3,7 @@ the ordinary build left it."""
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -27,6 +28,7 @@ from properties import ROOT
 
 PACKAGES = ("optimized", "properties", "reference", "serving")
 QUICK = ("-O1", "-w")  # the bug is not about speed
+OTHERS = re.compile(r"/(_trap|first)\.dir/")  # objects of other libraries alone
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _commands() -> list[dict[str, Any]]:
     if not path.exists():
         raise BuildError(f"{path} does not exist: run `make build`")
     commands: list[dict[str, Any]] = json.loads(path.read_text())
-    return [command for command in commands if command["output"].endswith(".o")]  # and no precompiled headers
+    return [command for command in commands if command["output"].endswith(".o") and not OTHERS.search(command["output"])]
 
 
 @cache
@@ -147,11 +149,7 @@ def _library(mutant: Mutant, units: list[str], tier: str, folder: Path) -> str:
 
 def _link(anew: Callable[[dict[str, Any]], str | None], library: Path) -> None:
     """Link the ordinary build's objects into `library`, those apart that `anew` names another one for. Raises BuildError."""
-    objects = [
-        anew(command) or str(Path(command["directory"]) / command["output"])
-        for command in _commands()
-        if "/_trap.dir/" not in command["output"]  # a library of its own
-    ]
+    objects = [anew(command) or str(Path(command["directory"]) / command["output"]) for command in _commands()]
     compiler = next(word for word in shlex.split(_commands()[0]["command"]) if word != "ccache")
     run([compiler, "-shared", "-Wl,--no-as-needed", "-o", str(library), *objects, _torch()], library.parent)
 

@@ -16,11 +16,22 @@
 //
 // Where nothing in a kernel's source tells two tiers apart, it is compiled for the first of them alone: the other's
 // kernel calls that one. CMake finds out and writes the sources with the calls, in which KP_KERNEL_OF is that tier.
+// In a library that lacks a tier, functions that nobody calls stand in for its kernels (KP_KERNEL_ABSENT): so the
+// operators' objects are the same whatever they are linked with.
 #pragma once
 
 #include "core/view.h"
 
-#if defined(KP_KERNEL_OF)
+#if defined(KP_KERNEL_ABSENT)
+
+#define KP_KERNEL(name, Arguments)                  \
+  namespace KP_TIER {                               \
+  void name(const Arguments& arguments);            \
+  void name(const Arguments&) { __builtin_trap(); } \
+  }                                                 \
+  static_assert(true)
+
+#elif defined(KP_KERNEL_OF)
 
 #define KP_KERNEL(name, Arguments)                                         \
   namespace KP_KERNEL_OF {                                                 \
@@ -47,7 +58,7 @@ namespace kernelpair {
 
 template <class Arguments>
 struct Kernel {
-  void (*of_tier[kTierCount])(const Arguments&);  // null where the tier is not compiled
+  void (*of_tier[kTierCount])(const Arguments&);
   void operator()(const Arguments& arguments) const { of_tier[static_cast<int>(begin_kernel())](arguments); }
 };
 
@@ -60,13 +71,10 @@ struct Kernel {
   }                                                                                                      \
   static_assert(true)
 
-#define KP_DECLARE_IN_TIER(tier, compiled, products, flags, features, name, Arguments) \
-  namespace tier {                                                                     \
-  void name(const Arguments& arguments);                                               \
+#define KP_DECLARE_IN_TIER(tier, products, flags, features, name, Arguments) \
+  namespace tier {                                                           \
+  void name(const Arguments& arguments);                                     \
   }
-#define KP_ADDRESS_IN_TIER(tier, compiled, products, flags, features, scope, name) \
-  KP_IF_COMPILED_##compiled(&scope::tier::name),
-#define KP_IF_COMPILED_0(address) nullptr
-#define KP_IF_COMPILED_1(address) address
+#define KP_ADDRESS_IN_TIER(tier, products, flags, features, scope, name) &scope::tier::name,
 
 #endif

@@ -14,6 +14,15 @@
 #endif
 
 namespace kernelpair {
+
+// Whether this library has the tier's kernels; defined among them (shared_kernels.cpp.in).
+#define KP_DECLARE(name, products, flags, features) \
+  namespace name {                                  \
+  extern const bool compiled;                       \
+  }
+KP_TIERS(KP_DECLARE)
+#undef KP_DECLARE
+
 namespace {
 
 // How a tier multiplies bf16: like other numbers; two products at a time (VDPBF16PS); in tiles, of hardware
@@ -22,14 +31,14 @@ enum class Products { none, dots, tile_registers, soft_tiles };
 
 struct TierInfo {
   const char* name;
-  bool compiled;
+  const bool& compiled;
   Products products;
   const char* products_name;
   const char* flags;
 };
 
-#define KP_INFO(name, compiled, products, flags, features) \
-  {#name, compiled, Products::products, #products, flags},
+#define KP_INFO(name, products, flags, features) \
+  {#name, ::kernelpair::name::compiled, Products::products, #products, flags},
 constexpr TierInfo kTiers[] = {KP_TIERS(KP_INFO)};
 #undef KP_INFO
 
@@ -53,7 +62,7 @@ std::string lacking(Tier tier, std::string_view apart = "none of them") {
 #define KP_FEATURE(feature)                                                              \
   if (!std::string_view(feature).starts_with(apart) && !__builtin_cpu_supports(feature)) \
     names += (names.empty() ? "" : ", ") + std::string(feature);
-#define KP_CASE(name, compiled, products, flags, features) \
+#define KP_CASE(name, products, flags, features) \
   case Tier::name: features break;
     KP_TIERS(KP_CASE)
 #undef KP_CASE

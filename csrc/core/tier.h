@@ -7,7 +7,7 @@
 
 namespace kernelpair {
 
-#define KP_ENUMERATOR(name, compiled, products, flags, features) name,
+#define KP_ENUMERATOR(name, products, flags, features) name,
 enum class Tier : int { KP_TIERS(KP_ENUMERATOR) count };
 #undef KP_ENUMERATOR
 constexpr int kTierCount = static_cast<int>(Tier::count);
