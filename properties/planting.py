@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.abc import MetaPathFinder
@@ -29,6 +30,7 @@ from properties import ROOT
 PACKAGES = ("optimized", "properties", "reference", "serving")
 QUICK = ("-O1", "-w")  # the bug is not about speed
 OTHERS = re.compile(r"/(_trap|first)\.dir/")  # objects of other libraries alone
+_failed: dict[Path, str] = {}  # folders in which a revision did not build, and why
 
 
 @dataclass(frozen=True)
@@ -172,11 +174,15 @@ def library_with(objects: Mapping[Path, Path], library: Path) -> Path:
 def library_at(root: Path, revision: str, changed: Sequence[str], tier: str, folder: Path) -> Path:
     """A library that differs from the present one by the changed sources of csrc, as they were at `revision`, in `tier`.
 
-    Only what they touch is compiled, with the commands of the ordinary build. Raises BuildError where that fails.
+    Only what they touch is compiled, with the commands of the ordinary build. Raises BuildError where that fails, and at once
+    where it has failed in this folder before.
     """
+    if folder in _failed:
+        raise BuildError(_failed[folder])
     unpack_revision(root, revision, folder, "csrc")
     touched = {(root / file).resolve() for file in changed}
     anew: dict[str, str] = {}
+    compilations = []
     for number, command in enumerate(_commands()):
         source = Path(command["file"])
         then = folder / (source.relative_to(root) if source.is_relative_to(root) else "generated")
@@ -184,9 +190,15 @@ def library_at(root: Path, revision: str, changed: Sequence[str], tier: str, fol
             anew[command["output"]] = str(folder / f"{number}.o")
             words = [f"-I{folder / 'csrc'}" if word == f"-I{root / 'csrc'}" else word for word in shlex.split(command["command"])]
             words[words.index("-o") + 1], words[words.index("-c") + 1] = anew[command["output"]], str(then)
-            run(words, Path(command["directory"]))
+            compilations.append((words, Path(command["directory"])))
     library = folder / "_kernels.so"
-    _link(lambda command: anew.get(command["output"]), library)
+    try:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers:
+            list(compilers.map(lambda compilation: run(*compilation), compilations))  # the first error ends it
+        _link(lambda command: anew.get(command["output"]), library)
+    except BuildError as error:
+        _failed[folder] = str(error)
+        raise
     return library
 
 

@@ -99,7 +99,7 @@ def premerge_page(console: Console, path: str, run: "Premerge", suite: Suite, re
     sentence = words.proven(run.results, run.interrupted)
     worse = run.slower or run.raised
     good = not run.failed and not run.errors and not run.interrupted and not (slow_fails and worse)
-    facts = [("base", run.base[:10]), ("files changed", str(len(run.files))), *(("note", note) for note in run.notes)]
+    facts = [("base", run.base[:10]), ("files changed", str(len(run.files))), *(("note", note) for note in run.remarks)]
     facts += [("load", run.load.says)] if run.load is not None and run.load.busy else []
     facts += [("harness fault", error) for error in run.errors]
     how = page.again(suite, resolve)

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -52,6 +53,8 @@ class Premerge:
     load: Load | None = None
     """What else the machine did before speeds were compared."""
     notes: list[str] = field(default_factory=list)
+    uncompared: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """What could not be compared with the base and why, and of which kernels."""
     errors: list[str] = field(default_factory=list)
     seconds: float = 0.0
     interrupted: bool = False
@@ -59,6 +62,10 @@ class Premerge:
     @property
     def failed(self) -> list[PairResult]:
         return [result for result in self.results if result.verdict == "fail"]
+
+    @property
+    def remarks(self) -> list[str]:
+        return [*self.notes, *(f"{', '.join(names)}: {why}" for why, names in self.uncompared.items())]
 
     @property
     def slower(self) -> list[Ratio]:
@@ -191,9 +198,9 @@ def _benches(run: Premerge, place: Place, console: Console) -> None:
             except NewError:
                 run.new.append(name)
             except BuildError as error:
-                run.notes.append(f"no comparison of speed: the base does not build: {error}")
+                run.uncompared[f"speed is not compared: the base does not build: {error}"].append(name)
             except RuntimeError as error:
-                run.notes.append(f"no comparison of speed of {name}: {error}")
+                run.uncompared[f"speed is not compared: {error}"].append(name)
 
 
 def timed_candidate(run: Premerge, suite: Suite, name: str) -> Candidate | None:
@@ -225,7 +232,7 @@ def _counts(run: Premerge, place: Place) -> None:
                 then = suite.sources.at_revision(suite.root, suite.pairs()[name], now, run.base, run.files, folder)
                 run.counts += compare_counts(place, name, now, then)
             except (BuildError, RuntimeError) as error:
-                run.notes.append(f"no comparison of what {name} executes on {now.name}: {error}")
+                run.uncompared[f"instructions on {now.name} are not compared: {error}"].append(name)
 
 
 # --- what it says ---
@@ -248,7 +255,7 @@ def summary(run: Premerge) -> list[str]:
         if not any(count.pair == pair for count in run.raised):
             rows = len({count.row for count in run.counts if count.pair == pair})
             lines.append(f"{pair}: executes no more instructions than the base, counted on {rows} of its bench rows")
-    lines += run.notes
+    lines += run.remarks
     touched = [result for result in run.results if result.pair in run.touched.tiers]
     cases, own = sum(result.cases for result in run.results), sum(result.cases for result in touched)
     passed = sum(result.verdict == "pass" for result in run.results)

@@ -15,12 +15,13 @@ from kernelpair.contract.subject import Subject
 from kernelpair.mutation.mutant import Mutant, Patch
 from kernelpair.report.lines import FailureReport, PairResult
 from kernelpair.search.operators import called, operators_of
-from kernelpair.sources import NATIVE, Sources, source_files
+from kernelpair.sources import NATIVE, BuildError, Sources, source_files
 from kernelpair.suite import Place
 from kernelpair.timing.compare import NewError, Ratio, compare
 from kernelpair.timing.counting import Count, compare_counts, counted_rows
 from optimized import tiers as known_tiers
 from optimized import tiled_tiers
+from properties import planting
 from properties.planting import plant, planted
 from properties.suite import SUITE, candidate
 from tests.kernels import kernel
@@ -284,6 +285,29 @@ def test_a_kernel_that_the_base_does_not_have_is_new() -> None:
         run = replace(_changed("merge_state"), base=base)
         assert (timed_candidate(run, SUITE, "merge_state") is None) == bool(new) and run.new == new
         assert ("merge_state: new: the base has nothing to compare its speed with" in summary(run)) == bool(new)
+
+
+def test_a_base_that_does_not_build_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tried = []
+
+    def compiler(command: list[str], folder: Path) -> str:
+        tried.append(command)
+        raise BuildError("vec.h:1: error: no such thing")
+
+    monkeypatch.setattr(planting, "run", compiler)
+    changed = ["csrc/kernels/gdn_gating.cpp"]
+    for _ in range(2):
+        with pytest.raises(BuildError, match="no such thing"):
+            planting.library_at(SUITE.root, "HEAD", changed, "scalar", tmp_path / "base")
+    assert len(tried) == 1
+
+
+def test_one_line_names_all_kernels_that_are_not_compared_for_one_reason() -> None:
+    run = _changed("gdn_gating")
+    for name in ("gdn_gating", "rms_norm"):
+        run.uncompared["speed is not compared: the base does not build"].append(name)
+    line = "gdn_gating, rms_norm: speed is not compared: the base does not build"
+    assert line in summary(run) and line in markdown(run)
 
 
 SUITE_OF_ONE = """
