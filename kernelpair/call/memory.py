@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 PAGE = mmap.PAGESIZE
-CAPACITY = 64 << 30  # of address space; only touched pages take memory
+# Bytes of address space, of which only touched pages take memory. Three tensors, each of which reaches over 2^31 elements of 8
+# bytes, for three threads at once, take three quarters of it.
+CAPACITY = 192 << 30
 KEEP = 64 << 20  # bytes that stay resident between cases
 CANARY = b"\xff"  # NaN in every float dtype, -1 in every integer
 PROT_NONE, PROT_READ_WRITE = 0, 3
