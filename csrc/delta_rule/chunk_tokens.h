@@ -152,11 +152,12 @@ int64_t column_blocks(const Call& call) {
 template <class T>
 void run_tokens_of(const Call& call, const Sequence& seq, int64_t head, int64_t block,
                    const TokenScratch& s) {
+  constexpr int kTwo = kMaxColumns < 2 ? kMaxColumns : 2;
   const int64_t column = block * kLanes * kMaxColumns, left = call.v.sizes[2] - column;
   if (left > kLanes * 2)
     run_columns<T, kMaxColumns>(call, seq, head, column, s);
   else if (left > kLanes)
-    run_columns < T, kMaxColumns<2 ? kMaxColumns : 2>(call, seq, head, column, s);
+    run_columns<T, kTwo>(call, seq, head, column, s);
   else
     run_columns<T, 1>(call, seq, head, column, s);
 }
