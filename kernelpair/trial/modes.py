@@ -36,7 +36,7 @@ SIDE_EFFECTS = (*NAMES, HEAP, *OF_TENSORS)  # the names that failures give them,
 CONTRACT_ERRORS = (TypeError, ValueError, IndexError)
 BUILT_IN = {
     "repeat": "the same call twice gives the same bits",
-    "threads": "any number of threads up to twice the cores stays within the bound",
+    "threads": "with other numbers of threads, up to twice the cores, the result stays within the bound",
     "concurrent": "calls from several Python threads at once give the bits of one alone",
     "fuzz": "a call made wrong at random raises TypeError, ValueError or IndexError where the reference does; nothing changes",
     "aftermath": "a call leaves its process as it was, keeps no memory, and its results are not written to by later calls",
