@@ -83,7 +83,7 @@ KP_INLINE float sum_of_two_best(const float* keys, int64_t count) {
 // The memory of one thread; all arrays are whole vectors.
 struct Room {
   float *logits, *keys, *groups, *tops, *chosen;
-  Room(char* base, int64_t experts, int64_t topk) : used(base) {
+  Room(char* base, int64_t experts, int64_t topk) : used{base} {
     logits = take(experts), keys = take(experts), groups = take(experts);
     tops = take(divide_up(experts, kLanes)), chosen = take(topk);
   }
