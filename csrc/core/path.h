@@ -22,7 +22,7 @@ struct alignas(32) Path {  // records lie side by side in a section of their own
 
 KP_INLINE void mark(Path& path) {
 #if defined(__clang__)
-  asm("" : : "r"(&path));  // or of a record whose flag alone is used it keeps the flag alone
+  asm("" : : "r"(&path));  // else it keeps only the flag of a record whose other members are not used here
 #endif
   if (!__atomic_load_n(&path.taken, __ATOMIC_RELAXED)) __atomic_store_n(&path.taken, true, __ATOMIC_RELAXED);
 }
