@@ -19,11 +19,11 @@ RUNNABLE = "import optimized; print(*(tier.name for tier in optimized.tiers() if
 
 def main() -> int:
     """Both parts, one after the other."""
-    say("compiling the first tiers; the others follow when these are checked")
+    say("compiling the first tiers")
     if status := built("first"):
         return status
     ready = runnable(FIRST)
-    say(f"the tiers {' and '.join(ready)} are ready: checking them first; the others are compiled afterwards")
+    say(f"checking {' and '.join(ready)}; the other tiers are compiled afterwards")
     first = checked(ready, FIRST)
     if first not in JUDGED:
         return first

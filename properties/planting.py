@@ -30,7 +30,7 @@ from properties import ROOT
 PACKAGES = ("optimized", "properties", "reference", "serving")
 QUICK = ("-O1", "-w")  # the bug is not about speed
 OTHERS = re.compile(r"/(_trap|first)\.dir/")  # objects of other libraries alone
-_failed: dict[Path, str] = {}  # folders in which a revision did not build, and why
+_failed: dict[tuple[str, Path], str] = {}  # revisions that did not build in a folder, and why
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _commands() -> list[dict[str, Any]]:
     path = Path(build()["build_directory"]) / "compile_commands.json"
     if not path.exists():
         raise BuildError(f"{path} does not exist: run `make build`")
-    commands: list[dict[str, Any]] = json.loads(path.read_text())
+    commands: list[dict[str, Any]] = json.loads(path.read_text())  # those of precompiled headers are not objects
     return [command for command in commands if command["output"].endswith(".o") and not OTHERS.search(command["output"])]
 
 
@@ -177,8 +177,8 @@ def library_at(root: Path, revision: str, changed: Sequence[str], tier: str, fol
     Only what they touch is compiled, with the commands of the ordinary build. Raises BuildError where that fails, and at once
     where it has failed in this folder before.
     """
-    if folder in _failed:
-        raise BuildError(_failed[folder])
+    if (revision, folder) in _failed:
+        raise BuildError(_failed[revision, folder])
     unpack_revision(root, revision, folder, "csrc")
     touched = {(root / file).resolve() for file in changed}
     anew: dict[str, str] = {}
@@ -197,7 +197,7 @@ def library_at(root: Path, revision: str, changed: Sequence[str], tier: str, fol
             list(compilers.map(lambda compilation: run(*compilation), compilations))  # the first error ends it
         _link(lambda command: anew.get(command["output"]), library)
     except BuildError as error:
-        _failed[folder] = str(error)
+        _failed[revision, folder] = str(error)
         raise
     return library
 
