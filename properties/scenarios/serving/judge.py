@@ -32,7 +32,7 @@ class RunAbandoned(Exception):
 
 
 class ServerTable:
-    """Where requests are, read off a server's table and its rows (`_serving_server.Slots`)."""
+    """Where requests are, read off a server's table and its rows (`server.Slots`)."""
 
     def __init__(self, table: Tensor, rows: Mapping[int, int], page: int) -> None:
         self.table, self.rows, self.page = table, rows, page
@@ -87,10 +87,12 @@ class Judge:
         log = self.outputs["log"]
         if planned.index >= len(log):
             self._fail("layout", "log", "the server stopped before it")
-        classes, message, rows, same_table = log[planned.index]
+        classes, message, rows, same_table, unasked = log[planned.index]
         self._answer(planned, classes, message)
         if planned.refused and not same_table:
             self._fail("untouched", "req_to_token", "it was refused, and the request table has changed")
+        for name in unasked:
+            self._record("untouched", name, "a call that was asked not to store has changed it")
         self.table.copy_(self.outputs["tables"][planned.index])
         slots = ServerTable(self.table, dict(rows), self.page)
         self._ownership(planned, slots)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from kernelpair.call.form import bits_of
 from kernelpair.call.values import fill_poison, poison
 from properties.scenarios.serving.cases import (
     CHUNK,
@@ -192,6 +193,7 @@ class Server:
         self.outputs: dict[int, list[Tensor]] = {n: [] for n in range(len(self.backends.layers))}
         self._table_then = table
         self._rows_then: dict[ServedRequest, int] = {}
+        self._unasked: set[str] = set()
 
     # where requests are (Slots)
 
@@ -206,8 +208,8 @@ class Server:
 
     def serve(self) -> dict[str, Any]:
         """Carry out every step until one goes otherwise than planned. The log says of each the error's classes, its message,
-        the rows of the living, and whether the request table is still what it was. Tables and rows are those that a step's calls
-        saw, pools those at its end."""
+        the rows of the living, whether the request table is still what it was, and which pools a call has changed that was asked
+        not to store. Tables and rows are those that a step's calls saw, pools those at its end."""
         log: list[Any] = []
         after: dict[str, list[Tensor]] = {name: [] for name in self.memory}
         tables = []
@@ -220,7 +222,7 @@ class Server:
                 error = raised
             classes = [] if error is None else [base.__name__ for base in type(error).__mro__]
             rows = [[request.number, row] for request, row in self._rows_then.items()]
-            log.append([classes, str(error or ""), rows, torch.equal(self._table_then, self.table)])
+            log.append([classes, str(error or ""), rows, torch.equal(self._table_then, self.table), sorted(self._unasked)])
             tables.append(self._table_then)
             for name, pool in self.memory.items():
                 after[name].append(pool.clone(memory_format=torch.contiguous_format))
@@ -232,7 +234,7 @@ class Server:
         return found
 
     def _note(self) -> None:
-        self._table_then, self._rows_then = self.table.clone(), dict(self.rows)
+        self._table_then, self._rows_then, self._unasked = self.table.clone(), dict(self.rows), set[str]()
 
     def _step(self, planned: Planned) -> None:
         if planned.wrong is not None:
@@ -249,8 +251,10 @@ class Server:
             self.pool.grow([self.rows[request] for request, _ in planned.grows], [length for _, length in planned.grows])
         self._note()
         for call in planned.calls:
+            before = {} if call.save else {name: bits_of(pool) for name, pool in self.memory.items()}
             for n, out in self.backends.run(call, batch_of(self.case, call, self)).items():
                 self.outputs[n].append(out)
+            self._unasked |= {name for name, bits in before.items() if bits_of(self.memory[name]) != bits}
         for request, length in planned.shrinks:
             self._poison_slots(self.pool.shrink(self.rows[request], length))
         for request in planned.frees:
@@ -275,7 +279,7 @@ class Server:
                 pool[row] = fill_poison(self.case.poison, torch.empty_like(pool[row], memory_format=torch.contiguous_format))
 
     def _wrong(self, which: int, subject: Work) -> None:
-        """One wrong call about a request's last token, numbered as in `_serving_plan.WRONG`."""
+        """One wrong call about a request's last token, numbered as in `plan.WRONG`."""
         if which == 4:
             self.pool.free(next((row for row in range(ROWS) if row not in self.rows.values()), ROWS))
         if which == 5:
