@@ -31,6 +31,9 @@ def main() -> int:
     if status := built("all"):
         return status
     others = [tier for tier in runnable() if tier not in ready]
+    if not others:
+        say("no other tier is to be tried here")
+        return first
     say(f"now the others: {', '.join(others)}")
     second = checked(others)
     return max(first, second) if second in JUDGED else second

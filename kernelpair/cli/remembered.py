@@ -17,7 +17,10 @@ from kernelpair.sources import source_files
 from kernelpair.suite import Place, Suite
 
 FILE = Path(".kernelpair") / "answers.json"
-SHELL = ("_", "OLDPWD", "PWD", "SHLVL")  # variables by which a shell keeps its own books
+BOOKS = (  # variables by which a shell, make or an activated environment keeps its own books
+    "_", "OLDPWD", "PWD", "SHLVL", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MAKE_TERMERR", "MAKE_TERMOUT", "MFLAGS",
+    "PS1", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT",
+)  # fmt: skip
 MOST = 32  # answers in the file: pairs that somebody lists one by one, environments that take turns
 
 
@@ -57,9 +60,16 @@ def _surroundings(suite: Suite) -> str:
             is_now = os.stat(name)
             digest.update(f"{name}\0{is_now.st_size} {is_now.st_mtime_ns}\n".encode())
     machine = (os.uname(), cpu("model name"), cpu("flags"), sorted(os.sched_getaffinity(0)))
-    variables = sorted((name, value) for name, value in os.environ.items() if name not in SHELL)
-    digest.update(repr((sys.version, sys.path, variables, machine)).encode())
+    digest.update(repr((sys.version, sys.path, sorted(_variables().items()), machine)).encode())
     return digest.hexdigest()
+
+
+def _variables() -> dict[str, str]:
+    """The environment, the same whether or not the folder of this Python is in the path of commands."""
+    variables = {name: value for name, value in os.environ.items() if name not in BOOKS}
+    here = os.path.dirname(sys.executable)
+    variables["PATH"] = os.pathsep.join(part for part in variables.get("PATH", "").split(os.pathsep) if part != here)
+    return variables
 
 
 def _files(suite: Suite) -> Iterator[Path]:
@@ -67,4 +77,4 @@ def _files(suite: Suite) -> Iterator[Path]:
     yield from (suite.root / name for name in suite.sources.built)
     yield from Path(kernelpair.__file__).parent.rglob("*.py")
     yield from map(Path, site.getsitepackages())  # their time changes when a package comes or goes
-    yield from (Path(value) for value in os.environ.values() if os.path.isfile(value))  # a library built elsewhere
+    yield from (Path(value) for value in _variables().values() if os.path.isfile(value))  # a library built elsewhere

@@ -61,6 +61,17 @@ def test_after_a_change_it_is_found_again(suite: Suite, tmp_path: Path, monkeypa
     assert ask(suite, asked) == {"asked": 2}
 
 
+def test_what_make_or_an_activated_shell_found_holds_elsewhere(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked()
+    with monkeypatch.context() as make:
+        for variable in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "SHLVL", "VIRTUAL_ENV"):
+            make.setenv(variable, "1")
+        make.setenv("_", sys.executable)  # a file
+        make.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+        ask(suite, asked)
+    assert ask(suite, asked) == {"asked": 1}
+
+
 def test_what_is_not_to_be_kept_is_found_again(suite: Suite) -> None:
     asked, place = Asked(), Place("module", folder="here")
     for times in (1, 2):

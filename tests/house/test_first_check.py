@@ -66,6 +66,14 @@ def test_the_worst_of_both_parts_is_the_status(
     assert seen == ["first", "a b", "all", "c"][: len(builds) + len(checks)]
 
 
+def test_where_the_first_tiers_are_all_nothing_is_tried_twice(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = []
+    monkeypatch.setattr(script, "run", lambda command, env=None: commands.append(command) or 0)
+    monkeypatch.setattr(script, "runnable", lambda library=None: ["a", "b"])
+    assert script.main() == 0
+    assert [command[1] for command in commands if Path(command[0]).name == "kernelpair"] == ["check"]
+
+
 def test_an_interrupted_command_says_itself_how_it_ended() -> None:
     command = [sys.executable, "-c", INTERRUPTED, str(SCRIPT)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
