@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-BUILD = HERE.parent / "build" / "release"
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "release"
 FIRST = BUILD / "first" / "_kernels.so"
 JUDGED = (0, 1)
 RUNNABLE = "import optimized; print(*(tier.name for tier in optimized.tiers() if tier.runnable or tier.run_as))"
@@ -20,7 +20,7 @@ RUNNABLE = "import optimized; print(*(tier.name for tier in optimized.tiers() if
 def main() -> int:
     """Both parts, one after the other."""
     say("compiling the first tiers")
-    if status := built("first"):
+    if status := run(["flock", str(BUILD / "lock"), tool("cmake"), "--build", str(BUILD), "--target", "first"]):
         return status
     ready = runnable(FIRST)
     say(f"checking {' and '.join(ready)}; the other tiers are compiled afterwards")
@@ -28,7 +28,7 @@ def main() -> int:
     if first not in JUDGED:
         return first
     say("compiling the other tiers")
-    if status := built("all"):
+    if status := run(["make", "--no-print-directory", "-C", str(ROOT), "build"]):
         return status
     others = [tier for tier in runnable() if tier not in ready]
     if not others:
@@ -37,11 +37,6 @@ def main() -> int:
     say(f"now the others: {', '.join(others)}")
     second = checked(others)
     return max(first, second) if second in JUDGED else second
-
-
-def built(target: str) -> int:
-    """The status of a build of the target, one process at a time."""
-    return run(["flock", str(BUILD / "lock"), tool("cmake"), "--build", str(BUILD), "--target", target])
 
 
 def runnable(library: Path | None = None) -> list[str]:

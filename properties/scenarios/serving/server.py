@@ -234,7 +234,7 @@ class Server:
         return found
 
     def _note(self) -> None:
-        self._table_then, self._rows_then, self._unasked = self.table.clone(), dict(self.rows), set[str]()
+        self._table_then, self._rows_then, self._unasked = self.table.clone(), dict(self.rows), set()
 
     def _step(self, planned: Planned) -> None:
         if planned.wrong is not None:
