@@ -18,7 +18,7 @@ from kernelpair.search.search import Search
 from kernelpair.search.tally import Tally
 from kernelpair.sources import BuildError
 from properties.planting import Planted, library_with, object_of, planted
-from properties.suite import SUITE, candidate
+from properties.suite import SUITE, candidate, kernel_of
 
 CASES, SEED = 300, 11
 SECTION = re.compile(r"^ *\d+ (\S+) +[0-9a-f]+ +[0-9a-f]+ +[0-9a-f]+ +([0-9a-f]+) ", re.MULTILINE)
@@ -75,6 +75,8 @@ class ObjectMutant:
     pattern: str
     number: int
     patch: Patch
+    source: str = ""
+    """The one that is compiled to the object, where it is not the pair's kernel but one that it calls."""
 
 
 MUTANTS = (
@@ -93,7 +95,7 @@ MUTANTS = (
     ObjectMutant("chunk-skipped-product", "a product of the chunk rule is left out", "chunk_gated_delta_rule", "tdpbf16ps", 3,
                  nothing),
     ObjectMutant("prefill-swapped-operands", "a product of prefill takes B for A", "extend_attention", "tdpbf16ps", 0,
-                 operands_exchanged),
+                 operands_exchanged, "csrc/kernels/_prefill.cpp"),
 )  # fmt: skip
 
 
@@ -126,8 +128,7 @@ def _disassembled(listing: str, starts: dict[str, int]) -> Iterator[Site]:
 
 def build(mutant: ObjectMutant, folder: Path) -> Candidate:
     """The mutant as a candidate. Raises BuildError where its instruction is not there any more."""
-    kernel = SUITE.pairs()[mutant.pair].files.get("kernel", f"csrc/kernels/{mutant.pair}.cpp")
-    original = object_of(kernel, tier())
+    original = object_of(mutant.source or kernel_of(SUITE.pairs()[mutant.pair]), tier())
     found = sites(original, mutant.pattern)
     if mutant.number >= len(found):
         says = f"{original.name} has {len(found)} of {mutant.pattern!r}, wanted is number {mutant.number}"

@@ -101,12 +101,14 @@ def plant(mutant: Mutant, kernel: str, tier: str, folder: Path) -> Planted:
 
 
 def units(mutant: Mutant, kernel: str, texts: dict[str, str]) -> list[str]:
-    """The sources to compile: those that are patched themselves, and for headers what the mutant or its pair says."""
+    """The sources to compile: those that are patched themselves, and for headers what the mutant says, or else the kernel and
+    those that it calls."""
     found = [file for file in texts if file.endswith(".cpp")]
     if mutant.units:
         found += mutant.units
     elif any(file.endswith(".h") for file in texts):
-        found.append(kernel)
+        called = sorted(file.relative_to(ROOT).as_posix() for file in closure(ROOT, [ROOT / kernel], ("csrc",)))
+        found += [kernel, *(file for file in called if file.startswith("csrc/kernels/") and file.endswith(".cpp"))]
     return list(dict.fromkeys(found))
 
 

@@ -11,70 +11,16 @@
 // that do not exist are rows that are not visited. Rows of the last tile past the keys become weights of 0.
 #pragma once
 
-#include "core/integers.h"
-#include "core/view.h"
+#include "kernels/_decode_item.h"
 #include "simd/vec_math.h"
 #include "simd/vec_memory.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int64_t kMostBlockKeys = 128;
 // Of the keys of a block of tiles or pairs: with its values, and the next block fetched, a third of the L2.
 constexpr int64_t kWideBlockBytes = 144 << 10;
-constexpr int64_t kTileKeys = 16;
 constexpr int64_t kPairTileKeys = 32;  // keys of a tile of weights whose values are interleaved in pairs
-
-struct DecodeShape {
-  int64_t heads;          // kv heads of the item
-  int64_t group;          // query heads of each
-  int64_t D, Dv;          // widths of a key and of a value
-  int64_t k_head_stride;  // bytes from one kv head of a key to the next
-  int64_t v_head_stride;
-  bool shared;            // the value is the first part of its key
-  bool accurate = false;  // weights are not rounded to bf16 before they meet the values
-};
-
-// Rows that are fetched while others are multiplied, a few lines at a time. All of a head's at once took decode
-// with four query heads a kv head 1.4 to 1.7 times as long on an AMD EPYC (Zen 4).
-struct Following {
-  const char* const* rows;
-  int64_t keys, offset;
-
-  // Bytes [from, until) of row j, to the second-level cache (2) or the first (3).
-  template <int kLevel>
-  KP_INLINE void fetch(int64_t j, int64_t from, int64_t until) const {
-    if (j >= keys) return;
-    for (int64_t i = from; i < until; i += 64) __builtin_prefetch(rows[j] + offset + i, 0, kLevel);
-  }
-};
-
-// Up to kMostBlockKeys keys: the addresses of their rows at the item's first kv head.
-struct KeyBlock {
-  int64_t keys;
-  const char* k[kMostBlockKeys];
-  const char* v[kMostBlockKeys];
-  const KeyBlock* ahead;  // the next block, to be prefetched meanwhile, or null
-
-  // Those of the next head, or of the first one in the next block; kRows is k or v.
-  template <const char* (KeyBlock::*kRows)[kMostBlockKeys]>
-  KP_INLINE Following behind_head(int64_t h, int64_t heads, int64_t head_stride) const {
-    return h + 1 < heads ? Following{this->*kRows, keys, (h + 1) * head_stride} : in_next_block<kRows>(0);
-  }
-  // Those of the head at `offset` in the next block.
-  template <const char* (KeyBlock::*kRows)[kMostBlockKeys]>
-  KP_INLINE Following in_next_block(int64_t offset) const {
-    return ahead ? Following{ahead->*kRows, ahead->keys, offset} : Following{nullptr, 0, 0};
-  }
-
-  // What is left of the last tile of keys has the rows of the last key, so that groups of keys are read whole.
-  void repeat_last_key() {
-    for (int64_t j = keys; j < round_up(keys, kTileKeys); ++j) {
-      k[j] = k[keys - 1];
-      v[j] = v[keys - 1];
-    }
-  }
-};
 
 // Fetches rows [first, last), at this offset: to the second-level cache (2) or the first (3).
 template <int kLevel = 2>
@@ -83,20 +29,6 @@ KP_INLINE void prefetch_rows(const char* const* rows, int64_t first, int64_t las
   for (int64_t j = first; j < last; ++j)
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows[j] + offset + i, 0, kLevel);
 }
-
-// How scores become exponents of 2: z = score * scale, or cap * tanh(score * scale / cap), and slope * (key -
-// position) more; the exponent is z * log2(e).
-struct Scaling {
-  static constexpr float kLog2E = 1.44269504088896341f;
-  float scale;
-  float cap;                      // 0: none
-  const float* slopes = nullptr;  // of the item's query heads, or null
-  int64_t position = 0;           // of the row, counted as the item's keys are
-  bool settles() const {
-    return cap > 0 || slopes;
-  }  // before the softmax, which then has no factor of its own
-  float factor() const { return settles() ? kLog2E : scale * kLog2E; }
-};
 
 // The running softmax of `columns` heads (a multiple of 16): the largest score (settled if that is
 // asked for, else raw), the sum of the weights relative to it, and what the last block multiplied older weights

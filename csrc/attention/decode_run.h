@@ -1,142 +1,35 @@
-// Runs the items of a decode call, and merges the splits of a request.
-//
-// A Source says where an item's operands are and where its result goes:
-//
-//   void queries(Element* to, int64_t width)
-//       dense rows of `width` elements, kv head after kv head, zero past D
-//   void rows(int64_t first, KeyBlock& block)
-//       addresses of block.keys keys from key `first` of the request on
-//   void result(int64_t h, int64_t g, float* sums, float top, float sum)
-//       sums of weights times values, of which `sum` is the sum of weights, relative to the score `top`;
-//       may be changed in place
+// How a decode call is cut into items (kernels/_decode_item.h), and how the splits of a request are merged.
 #pragma once
 
-#include <type_traits>
-
-#include "attention/decode_pairs.h"
-#include "attention/decode_tiles.h"
-#include "attention/decode_vectors.h"
 #include "core/parallel.h"
 #include "core/path.h"
 #include "core/scratch.h"
+#include "kernels/_decode_item.h"
+#include "simd/vec_memory.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
 // 60 us of reading, about the price of waking a thread that sleeps.
 constexpr int64_t kSerialBytes = 1 << 20;
-// avx512_bf16: query heads a kv head, below which tiles are mostly padding.
-constexpr int64_t kLeastTileHeads = 12;
 constexpr int64_t kLeastSplit = 64;  // keys: shorter splits cost more in the merge than they bring
 
 KP_PATH(decode_one_split);
 KP_PATH(decode_splits);
 KP_PATH(decode_merged);
 KP_PATH(decode_head_parts);
-KP_PATH(decode_blocks);
-KP_PATH(decode_rescaled);
-KP_PATH(decode_fetched_ahead);
 KP_PATH(decode_no_keys);
 
-bool in_order(const KeyBlock& block, int64_t slot_stride) {
-  for (int64_t j = 1; j < block.keys; ++j)
-    if (block.k[j] - block.k[j - 1] != slot_stride) return false;
-  return true;
-}
-
-// What an item is worked on with, in the scratch of a thread; blocks of `step` keys.
-template <class Products>
-struct ItemPieces {
-  using Element = typename Products::Element;
-  Products products;
-  OnlineSoftmax softmax;
-  float *scores, *row, *slopes;
-  Element* queries;
-  ItemPieces(const DecodeShape& s, int64_t step, BumpAllocator& allocator) : products(s, allocator) {
-    softmax.columns = round_up(s.heads * products.columns, kLanes);
-    softmax.top = allocator.take<float>(softmax.columns);
-    softmax.sum = allocator.take<float>(softmax.columns);
-    softmax.rescale = allocator.take<float>(softmax.columns);
-    scores = allocator.take<float>(round_up(step, kPairTileKeys) * softmax.columns);
-    row = allocator.take<float>(round_up(s.Dv, 32));
-    slopes = allocator.take<float>(softmax.columns);
-    queries = allocator.take<Element>(s.heads * s.group * products.query_width());
-  }
-};
-
-// One item: keys [first, last), of which consecutive slots lie `slot_stride` bytes apart.
-template <class Products, class Source>
-void run_item_with(const DecodeShape& shape, const Scaling& scaling, int64_t first, int64_t last,
-                   int64_t slot_stride, const Source& source) {
-  using Pieces = ItemPieces<Products>;
-  const int64_t key_bytes = shape.heads * shape.D * static_cast<int64_t>(sizeof(typename Pieces::Element));
-  const int64_t step =
-      most(kTileKeys, least(Products::kBlockBytes / key_bytes, kMostBlockKeys) / kTileKeys * kTileKeys);
-  BumpAllocator measure{nullptr};
-  Pieces(shape, step, measure);
-  BumpAllocator allocator{static_cast<char*>(thread_scratch(measure.used))};
-  Pieces p(shape, step, allocator);
-  OnlineSoftmax& softmax = p.softmax;
-
-  source.queries(p.queries, p.products.query_width());
-  p.products.set_queries(p.queries);
-  softmax.start();
-  // Columns that no product writes.
-  for (int64_t i = shape.heads * p.products.columns; i < softmax.columns; ++i)
-    for (int64_t j = 0; j < step; ++j) p.scores[j * softmax.columns + i] = 0;
-  if (scaling.slopes) {
-    for (int64_t i = 0; i < softmax.columns; ++i) p.slopes[i] = 0;
-    for (int64_t h = 0; h < shape.heads; ++h)
-      for (int64_t g = 0; g < shape.group; ++g)
-        p.slopes[h * p.products.columns + g] = scaling.slopes[h * shape.group + g];
-  }
-
-  KeyBlock blocks[2];
-  blocks[0].keys = least(step, last - first);
-  source.rows(first, blocks[0]);
-  blocks[0].repeat_last_key();
-  for (int64_t j = first, turn = 0; j < last; j += step, turn ^= 1) {
-    KeyBlock &block = blocks[turn], &next = blocks[turn ^ 1];
-    block.ahead = nullptr;
-    if (j + step < last) {
-      next.keys = least(step, last - j - step);
-      source.rows(j + step, next);
-      next.repeat_last_key();
-      if (Products::kPrefetchInOrder || !in_order(next, slot_stride)) block.ahead = &next;
-    }
-    p.products.scores(block, p.scores, softmax.columns);
-    if (block.ahead) mark(paths::decode_fetched_ahead);
-    if (scaling.settles()) softmax.settle(p.scores, block.keys, j, scaling, p.slopes);
-    const bool rose =
-        softmax.step(p.scores, block.keys, round_up(block.keys, p.products.key_step()), scaling);
-    if (j > first) mark(rose ? paths::decode_rescaled : paths::decode_blocks);
-    if (rose && j > first) p.products.rescale(softmax.rescale);
-    p.products.accumulate(block, p.scores, softmax.columns, j == first);
-  }
-  for (int64_t h = 0; h < shape.heads; ++h)
-    for (int64_t g = 0; g < shape.group; ++g) {
-      const int64_t column = h * p.products.columns + g;
-      p.products.read(h, g, p.row);
-      const float top = scaling.settles() ? softmax.top[column] : softmax.top[column] * scaling.scale;
-      source.result(h, g, p.row, top, softmax.sum[column]);
-    }
-}
-
-// Tiles for bf16 where there are any, vectors else.
-template <class T, class Source>
-void run_item(const DecodeShape& shape, const Scaling& scaling, int64_t first, int64_t last,
-              int64_t slot_stride, const Source& source) {
-  if constexpr (kHasTiles && std::is_same_v<T, Bf16>) {
-    if constexpr (kHasDotProducts) {
-      if (shape.group < kLeastTileHeads && shape.accurate)
-        return run_item_with<DecodeVectors<T>>(shape, scaling, first, last, slot_stride, source);
-      if (shape.group < kLeastTileHeads)
-        return run_item_with<DecodePairs<T>>(shape, scaling, first, last, slot_stride, source);
-    }
-    run_item_with<DecodeTiles>(shape, scaling, first, last, slot_stride, source);
-  } else {
-    run_item_with<DecodeVectors<T>>(shape, scaling, first, last, slot_stride, source);
-  }
+// What the engine asks an item of. A Source has elements of its type Element.
+template <class Source>
+KP_INLINE DecodeSource decode_source(const Source& source) {
+  return {.self = &source, .queries = [](const void* self, void* to, int64_t width) {
+    static_cast<const Source*>(self)->queries(static_cast<typename Source::Element*>(to), width);
+  }, .rows = [](const void* self, int64_t first, KeyBlock& block) {
+    static_cast<const Source*>(self)->rows(first, block);
+  }, .result = [](const void* self, int64_t h, int64_t g, const float* sums, float top, float sum) {
+    static_cast<const Source*>(self)->result(h, g, sums, top, sum);
+  }};
 }
 
 // How a call is cut: each request into at most `splits` runs of keys of at least `target` keys, a multiple of

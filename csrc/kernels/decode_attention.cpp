@@ -1,11 +1,9 @@
 // decode_attention: one query token per request over a slot cache. Bound by reading the cache once; see
-// decode_block.h for the order of the work, decode_tiles.h and decode_vectors.h for the products,
-// decode_run.h for splits and their merge.
-#pragma GCC diagnostic ignored "-Wuninitialized"  // gcc 12 warns of its own intrinsics
-
+// _decode_item.h for the engine, decode_run.h for splits and their merge.
 #include "kernels/decode_attention.h"
 
 #include "attention/decode_run.h"
+#include "attention/sinks.h"
 #include "attention/slot_range.h"
 #include "simd/dtypes.h"
 
@@ -17,9 +15,7 @@ struct Call : DecodeAttentionArguments {
   Scaling scaling;
 
   int64_t group() const { return q.sizes[1] / k_cache.sizes[1]; }
-  KP_NOINLINE float sink(int64_t head) const {
-    return sinks.defined ? load_one(sinks.dtype, at(sinks, head)) : -__builtin_inff();
-  }
+  float sink(int64_t head) const { return sink_of(sinks, head); }
   KP_NOINLINE void locate(const SlotRange& range, int64_t first, int64_t head, KeyBlock& block) const {
     const char *k = at(k_cache, 0, head), *v = at(v_cache, 0, head);
     const int64_t size = element_size(q.dtype), k_stride = k_cache.strides[0] * size,
@@ -39,6 +35,7 @@ struct Call : DecodeAttentionArguments {
 // One run of keys of request b, for a run of kv heads.
 template <class T>
 struct SlotSource {
+  using Element = T;
   const Call& call;
   int64_t b;
   SlotRange range;
@@ -106,8 +103,13 @@ void attend(const Call& call) {
                                .heads = heads,
                                .split = split,
                                .splits = splits};
-    run_item<T>(shape, call.scaling, split * length, least(range.keys, (split + 1) * length),
-                call.k_cache.strides[0] * size, source);
+    _decode_item({.dtype = call.q.dtype,
+                  .shape = shape,
+                  .scaling = call.scaling,
+                  .first = split * length,
+                  .last = least(range.keys, (split + 1) * length),
+                  .slot_stride = call.k_cache.strides[0] * size,
+                  .source = decode_source(source)});
   });
   if (plan.splits == 1) return;
 

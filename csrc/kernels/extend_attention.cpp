@@ -2,15 +2,13 @@
 // themselves.
 #include "kernels/extend_attention.h"
 
-#include "attention/prefill.h"
+#include "attention/prefill_keys.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
 struct SlotKeys : ExtendAttentionArguments {
-  Dtype dtype;
-
-  KP_INLINE Sequence sequence(int64_t b) const {
+  Sequence sequence(int64_t b) const {
     const int64_t rows = index_at(extend_seq_lens, b), start = index_at(extend_start_loc, b);
     if (is_cross_attn) return {start, rows, index_at(encoder_lens, b), -kUnbounded, kUnbounded};
     const int64_t keys = index_at(seq_lens, b), prefix = keys - rows;
@@ -33,9 +31,6 @@ struct SlotKeys : ExtendAttentionArguments {
       values[j] = at(cached ? v_cache : v, from, head);
     }
   }
-
-  KP_INLINE float k_scale(int64_t, int64_t) const { return 1; }
-  KP_INLINE float v_scale(int64_t, int64_t) const { return 1; }
 };
 
 }  // namespace
@@ -44,17 +39,20 @@ void extend_attention(const ExtendAttentionArguments& arguments) {
   const View absent;
   const View& keys = arguments.is_cross_attn ? arguments.k_cache : arguments.k;
   const View& values = arguments.is_cross_attn ? arguments.v_cache : arguments.v;
-  const PrefillCall call{.q = arguments.q,
-                         .qv = absent,
-                         .out = arguments.out,
-                         .sinks = arguments.sinks,
-                         .requests = arguments.req_pool_indices.sizes[0],
-                         .kv_heads = keys.sizes[1],
-                         .width = arguments.q.sizes[2],
-                         .value_width = values.sizes[2],
-                         .scale = arguments.sm_scale,
-                         .cap = arguments.logit_cap};
-  prefill(call, SlotKeys{arguments, call.q.dtype});
+  const SlotKeys source{arguments};
+  _prefill({.q = arguments.q,
+            .qv = absent,
+            .out = arguments.out,
+            .sinks = arguments.sinks,
+            .k_descale = absent,
+            .v_descale = absent,
+            .requests = arguments.req_pool_indices.sizes[0],
+            .kv_heads = keys.sizes[1],
+            .width = arguments.q.sizes[2],
+            .value_width = values.sizes[2],
+            .scale = arguments.sm_scale,
+            .cap = arguments.logit_cap,
+            .keys = key_source(source, arguments.q.dtype)});
 }
 
 }  // namespace kernelpair::KP_TIER

@@ -1,19 +1,17 @@
 // flash_attn_varlen: the prefill engine over keys that lie one after the other, request by request.
 #include "kernels/flash_attn_varlen.h"
 
-#include "attention/prefill.h"
+#include "attention/prefill_keys.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
 struct PackedKeys : FlashAttnVarlenArguments {
-  Dtype dtype;
-
   KP_INLINE bool is_causal(int64_t b) const {
     return causal_requests.defined ? *at<bool>(causal_requests, b) : causal;
   }
 
-  KP_INLINE Sequence sequence(int64_t b) const {
+  Sequence sequence(int64_t b) const {
     const int64_t start = index_at(cu_seqlens_q, b), rows = index_at(cu_seqlens_q, b + 1) - start;
     const int64_t keys = index_at(cu_seqlens_k, b + 1) - index_at(cu_seqlens_k, b);
     const int64_t position = bottom_right ? keys - rows : 0;  // of row 0
@@ -31,26 +29,26 @@ struct PackedKeys : FlashAttnVarlenArguments {
       values[j] = at(v, start + j, head);
     }
   }
-
-  KP_INLINE float k_scale(int64_t, int64_t) const { return 1; }
-  KP_INLINE float v_scale(int64_t, int64_t) const { return 1; }
 };
 
 }  // namespace
 
 void flash_attn_varlen(const FlashAttnVarlenArguments& arguments) {
   const View absent;
-  const PrefillCall call{.q = arguments.q,
-                         .qv = absent,
-                         .out = arguments.out,
-                         .sinks = arguments.sinks,
-                         .requests = arguments.cu_seqlens_q.sizes[0] - 1,
-                         .kv_heads = arguments.k.sizes[1],
-                         .width = arguments.q.sizes[2],
-                         .value_width = arguments.v.sizes[2],
-                         .scale = arguments.softmax_scale,
-                         .cap = arguments.softcap};
-  prefill(call, PackedKeys{arguments, call.q.dtype});
+  const PackedKeys source{arguments};
+  _prefill({.q = arguments.q,
+            .qv = absent,
+            .out = arguments.out,
+            .sinks = arguments.sinks,
+            .k_descale = absent,
+            .v_descale = absent,
+            .requests = arguments.cu_seqlens_q.sizes[0] - 1,
+            .kv_heads = arguments.k.sizes[1],
+            .width = arguments.q.sizes[2],
+            .value_width = arguments.v.sizes[2],
+            .scale = arguments.softmax_scale,
+            .cap = arguments.softcap,
+            .keys = key_source(source, arguments.q.dtype)});
 }
 
 }  // namespace kernelpair::KP_TIER

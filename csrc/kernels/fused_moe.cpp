@@ -117,8 +117,9 @@ struct Moe {
     if constexpr (Engine::kOfBytes) {
       const View q = dense_rows(buffers.q, Dtype::i8, rows, source.columns());
       const View scale = dense_rows(buffers.scale, Dtype::f32, rows, 1);
-      quantize_rows(source, {q, scale});
-      project(Engine{{weights, out, {q, scale}}}, source, buffers.sorted, buffers.packed);
+      const QuantizedRows bytes{q, scale};
+      quantize_rows(source, bytes);
+      project(Engine{{weights, out, bytes}}, bytes, buffers.sorted, buffers.packed);
     } else {
       project(Engine{{weights, out}}, source, buffers.sorted, buffers.packed);
     }
@@ -163,7 +164,7 @@ void fused_moe(const FusedMoeArguments& call) {
   const bool codes = call.w13.data.dtype == Dtype::u8;
   if (kHasTiles && call.x.dtype == Dtype::bf16)
     return codes ? moe.run<Bf16, TileCodeExperts>() : moe.run<Bf16, TileExperts>();
-  with_float(call.x.dtype, [&](auto element) {
+  with_vector_float(call.x.dtype, [&](auto element) {
     using T = decltype(element);
     codes ? moe.run<T, VectorCodeExperts>() : moe.run<T, VectorExperts<T>>();
   });

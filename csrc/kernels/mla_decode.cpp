@@ -1,8 +1,6 @@
-// mla_decode: one query token per request over paged latents. The products, the softmax and the merge are
-// those of decode_attention (decode_run.h) with one kv head, whose value is the first part of its key: a
+// mla_decode: one query token per request over paged latents. The engine and the merge are those of
+// decode_attention (_decode_item.h, decode_run.h) with one kv head, whose value is the first part of its key: a
 // latent is read once.
-#pragma GCC diagnostic ignored "-Wuninitialized"  // gcc 12 warns of its own intrinsics
-
 #include "kernels/mla_decode.h"
 
 #include "attention/decode_run.h"
@@ -37,6 +35,7 @@ struct Call : MlaDecodeArguments {
 
 template <class T>
 struct PageSource {
+  using Element = T;
   const Call& call;
   int64_t b, split, splits;
 
@@ -79,9 +78,14 @@ void attend(const Call& call, const SplitPlan& plan, int64_t total) {
     if (keys == 0 && split == 0)
       for (int64_t h = 0; h < heads; ++h) write_zeros(at<T>(call.out, b, h), Dl);
     if (split >= splits) return;
-    run_item<T>(shape, {.scale = call.sm_scale, .cap = 0}, split * length, least(keys, (split + 1) * length),
-                call.kv_cache.strides[1] * size,
-                PageSource<T>{.call = call, .b = b, .split = split, .splits = splits});
+    const PageSource<T> source{.call = call, .b = b, .split = split, .splits = splits};
+    _decode_item({.dtype = call.q_nope.dtype,
+                  .shape = shape,
+                  .scaling = {.scale = call.sm_scale, .cap = 0},
+                  .first = split * length,
+                  .last = least(keys, (split + 1) * length),
+                  .slot_stride = call.kv_cache.strides[1] * size,
+                  .source = decode_source(source)});
   });
   if (plan.splits == 1) return;
 

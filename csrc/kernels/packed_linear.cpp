@@ -6,14 +6,13 @@
 
 #include "linear/linear_tiles.h"
 #include "linear/linear_vectors.h"
-#include "simd/dtypes.h"
 
 namespace kernelpair::KP_TIER {
 
 void packed_linear(const PackedLinearArguments& call) {
   if (call.out.sizes[0] == 0) return;
   if (kHasTiles && call.x.dtype == Dtype::bf16) return TileLinear(call).run();
-  with_float(call.x.dtype, [&](auto element) { VectorLinear<decltype(element)>(call).run(); });
+  with_vector_float(call.x.dtype, [&](auto element) { VectorLinear<decltype(element)>(call).run(); });
 }
 
 }  // namespace kernelpair::KP_TIER

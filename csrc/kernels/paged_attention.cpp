@@ -1,12 +1,12 @@
 // paged_attention: keys in pages, for the prefill engine; and for the engine of decode_attention where no
 // request has more than one row: that one reads a token with all its heads at once, which is twice as fast
 // when reading is all there is.
-#pragma GCC diagnostic ignored "-Wuninitialized"  // gcc 12 warns of its own intrinsics
-
 #include "kernels/paged_attention.h"
 
 #include "attention/decode_run.h"
-#include "attention/prefill.h"
+#include "attention/prefill_keys.h"
+#include "attention/sinks.h"
+#include "simd/dtypes.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -15,8 +15,6 @@ KP_PATH(paged_sloped_rows);
 KP_PATH(paged_sloped_step);
 
 struct PageKeys : PagedAttentionArguments {
-  Dtype dtype;
-
   KP_INLINE Sequence sequence(int64_t b) const {
     const int64_t start = index_at(cu_seqlens_q, b), rows = index_at(cu_seqlens_q, b + 1) - start,
                   keys = index_at(cache_seqlens, b);
@@ -37,12 +35,6 @@ struct PageKeys : PagedAttentionArguments {
       }
     }
   }
-
-  KP_INLINE static float factor(const View& descale, int64_t b, int64_t head) {
-    return descale.defined ? *at<float>(descale, b, head) : 1;
-  }
-  KP_INLINE float k_scale(int64_t b, int64_t head) const { return factor(k_descale, b, head); }
-  KP_INLINE float v_scale(int64_t b, int64_t head) const { return factor(v_descale, b, head); }
 };
 
 // --- one row a request -------------------------------------------------------------------------------------
@@ -67,6 +59,7 @@ struct PagedStep {
 // One run of keys of request b, for a run of kv heads.
 template <class T>
 struct PagedItem {
+  using Element = T;
   const PagedStep& step;
   int64_t b, row;             // request, and its row of q
   int64_t first_key;          // that the row sees
@@ -161,8 +154,13 @@ void attend_step(PagedStep step, int64_t most_splits) {
                               .heads = own,
                               .split = split,
                               .splits = splits};
-    run_item<T>(shape, scaling, split * length, least(n, (split + 1) * length), rows.strides[1] * size,
-                source);
+    _decode_item({.dtype = keys.q.dtype,
+                  .shape = shape,
+                  .scaling = scaling,
+                  .first = split * length,
+                  .last = least(n, (split + 1) * length),
+                  .slot_stride = rows.strides[1] * size,
+                  .source = decode_source(source)});
   });
   if (plan.splits == 1) return;
 
@@ -181,25 +179,31 @@ void attend_step(PagedStep step, int64_t most_splits) {
 
 void paged_attention(const PagedAttentionArguments& arguments) {
   const View &q = arguments.q, &k_cache = arguments.k_cache, &v_cache = arguments.v_cache;
-  const PrefillCall call{.q = q,
-                         .qv = arguments.qv,
-                         .out = arguments.out,
-                         .sinks = arguments.sinks,
-                         .requests = arguments.cache_seqlens.sizes[0],
-                         .kv_heads = k_cache.sizes[2],
-                         .width = q.sizes[2],
-                         .value_width = v_cache.sizes[3],
-                         .scale = arguments.softmax_scale,
-                         .cap = arguments.softcap,
-                         .slopes = arguments.alibi_slopes};
-  const PageKeys source{arguments, k_cache.dtype};
+  const int64_t requests = arguments.cache_seqlens.sizes[0];
+  if (q.sizes[0] == 0 || q.sizes[1] == 0 || requests == 0) return;
+  const PageKeys source{arguments};
   bool latent = false;
-  if (q.sizes[0] == 0 || q.sizes[1] == 0 || call.requests == 0) return;
   const bool is_one_row_each = is_step(source, latent);
-  if (call.slopes) mark(is_one_row_each ? paths::paged_sloped_step : paths::paged_sloped_rows);
-  if (!is_one_row_each) return prefill(call, source);
+  if (arguments.alibi_slopes) mark(is_one_row_each ? paths::paged_sloped_step : paths::paged_sloped_rows);
+  if (!is_one_row_each)
+    return _prefill({.q = q,
+                     .qv = arguments.qv,
+                     .out = arguments.out,
+                     .sinks = arguments.sinks,
+                     .k_descale = arguments.k_descale,
+                     .v_descale = arguments.v_descale,
+                     .requests = requests,
+                     .kv_heads = k_cache.sizes[2],
+                     .width = q.sizes[2],
+                     .value_width = v_cache.sizes[3],
+                     .scale = arguments.softmax_scale,
+                     .cap = arguments.softcap,
+                     .slopes = arguments.alibi_slopes,
+                     .keys = key_source(source, k_cache.dtype)});
   const PagedStep step{.keys = source,
-                       .scaling = {.scale = call.scale, .cap = call.cap, .slopes = call.slopes},
+                       .scaling = {.scale = arguments.softmax_scale,
+                                   .cap = arguments.softcap,
+                                   .slopes = arguments.alibi_slopes},
                        .latent = latent};
   const int64_t most_splits = arguments.num_splits > 0 ? arguments.num_splits : kUnbounded;
   with_float(q.dtype, [&](auto element) { attend_step<decltype(element)>(step, most_splits); });

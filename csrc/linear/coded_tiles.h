@@ -141,7 +141,7 @@ template <class Codes>
 void multiply_coded(const typename Codes::Arguments& call) {
   if (call.out.sizes[0] == 0) return;
   if (kHasTiles && call.x.dtype == Dtype::bf16) return CodedTiles<Codes>(call).run();
-  with_float(call.x.dtype, [&](auto element) {
+  with_vector_float(call.x.dtype, [&](auto element) {
     VectorLinear<decltype(element), CodedPanels<Codes>>(call.x, call.data, call.bias, call.out, {call}).run();
   });
 }

@@ -90,8 +90,7 @@ struct VectorByteExperts : ByteEngine {
     return 4 * kRows * weights.data.sizes[2] * kBlockQuads * kQuadDwords;
   }
 
-  template <class Source>
-  void pack(const Source&, int64_t first, int64_t live, char* to) const {
+  KP_NOINLINE void pack(const QuantizedRows&, int64_t first, int64_t live, char* to) const {
     ChunkScales unused;
     const ByteCall call(weights, 0, rows, out, first, live);
     const VectorInt8 product{call.arguments, unused};
@@ -115,8 +114,7 @@ struct TileByteExperts : ByteEngine {
   static int64_t groups(int64_t count) { return TileEngine::groups(count); }
   static int64_t group_bytes(const ExpertWeights& weights) { return weights.data.sizes[2] * kTileBytes; }
 
-  template <class Source>
-  void pack(const Source&, int64_t first, int64_t live, char* to) const {
+  KP_NOINLINE void pack(const QuantizedRows&, int64_t first, int64_t live, char* to) const {
     ChunkScales unused;
     const ByteCall call(weights, 0, rows, out, first, live);
     TileInt8(call.arguments, unused).pack_tile_rows(0, live, to);

@@ -58,7 +58,7 @@ struct PairSorter {
   }
 
   // Pairs `begin` to `begin + count`; `starts` has room for E + 1.
-  void sort(int64_t begin, int64_t count, int64_t* starts, SortedPairs& sorted) const {
+  KP_NOINLINE void sort(int64_t begin, int64_t count, int64_t* starts, SortedPairs& sorted) const {
     for (int64_t e = 0; e <= experts; ++e) starts[e] = 0;
     for (int64_t i = 0; i < count; ++i) ++starts[expert_of(begin + i) + 1];  // pads are -1
     starts[0] = 0;

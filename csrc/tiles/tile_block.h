@@ -17,6 +17,7 @@
 
 #include <utility>
 
+#include "simd/dtypes.h"
 #include "tiles/tile.h"
 
 namespace kernelpair::KP_TIER {
@@ -32,6 +33,17 @@ constexpr bool kHasByteTiles = true;
 #else
 constexpr bool kHasByteTiles = false;
 #endif
+
+// with_float of what is multiplied on vectors: every dtype, or all but bf16 where there are tiles for it.
+template <class Body>
+KP_INLINE void with_vector_float(Dtype dtype, const Body& body) {
+  if constexpr (!kHasTiles)
+    with_float(dtype, body);
+  else if (dtype == Dtype::f16)
+    body(F16{});
+  else
+    body(float{});
+}
 
 struct Bf16Product {
   template <int C, int A, int B>

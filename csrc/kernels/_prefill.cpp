@@ -1,4 +1,4 @@
-// Attention of many query rows over gathered keys: the engine of extend_attention and paged_attention.
+// Attention of many query rows over gathered keys.
 //
 //   task   one request, one kv head, one group of units (prefill_plan.h): threads take tasks until none is
 //          left
@@ -7,19 +7,13 @@
 //          its sums of weights (one a lane) and its unnormalised result; the latter is only rescaled when a
 //          block brings a larger score.
 //
-// Where the keys come from is a Source:
-//
-//   Sequence sequence(b)                           the request's rows, number of keys and what each row sees
-//   void locate(b, head, first, n, k, v)           addresses of the keys and values first..first+n-1
-//   float k_scale(b, head), v_scale(b, head)       what scores and values are multiplied with
-//   Dtype dtype                                    of the keys and values
-//
 // The products are TileProducts (bf16, where there are tiles) or VectorProducts.
-#pragma once
+#include "kernels/_prefill.h"
 
 #include "attention/prefill_plan.h"
 #include "attention/prefill_tiles.h"
 #include "attention/prefill_vectors.h"
+#include "attention/sinks.h"
 #include "core/parallel.h"
 #include "core/path.h"
 #include "simd/dtypes.h"
@@ -28,7 +22,6 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int64_t kUnbounded = int64_t{1} << 60;
 constexpr float kLog2e = 1.44269504f;
 
 KP_PATH(prefill_vectors);
@@ -39,34 +32,13 @@ KP_PATH(prefill_settled);
 KP_PATH(prefill_rescaled);
 KP_PATH(prefill_unseen_block);
 
-// Row i sees the keys i + left <= j < i + right, as far as they lie in [0, keys).
-struct Sequence {
-  int64_t first_row;  // of q and out
-  int64_t rows;
-  int64_t keys;
-  int64_t left;
-  int64_t right;
-  KP_INLINE int64_t low(int64_t i) const { return clamp(i + left, 0, keys); }
-  KP_INLINE int64_t high(int64_t i) const { return clamp(i + right, 0, keys); }
-};
-
-struct PrefillCall {
-  const View &q, &qv, &out, &sinks;  // qv and sinks may be absent
-  int64_t requests, kv_heads;
-  int64_t width, value_width;  // D, Dv
-  float scale, cap;
-  const float* slopes = nullptr;  // [H] or null: a key's distance from the row times this comes to its score
-  KP_INLINE int64_t group() const { return q.sizes[1] / kv_heads; }
-};
-
-KP_INLINE float sink_of(const View& sinks, int64_t head) {
-  return sinks.defined ? load_one(sinks.dtype, at(sinks, head)) : -__builtin_inff();
+Sequence sequence_of(const PrefillArguments& call, int64_t b) {
+  return call.keys.sequence(call.keys.self, b);
 }
 
-template <class Products, class Source>
+template <class Products>
 struct Prefill {
-  const PrefillCall& call;
-  const Source& source;
+  const PrefillArguments& call;
   Products products;
   const char **key_rows, **value_rows;
   // Scores of one unit; of each row of the group its largest score, its sums of weights.
@@ -78,9 +50,9 @@ struct Prefill {
   float scale;  // of raw scores, after which they are exponents of e
   bool started[kMostUnits];
 
-  Prefill(const PrefillCall& the_call, const Source& the_source) : call(the_call), source(the_source) {}
+  explicit Prefill(const PrefillArguments& the_call) : call(the_call) {}
 
-  static Blocking plan(const PrefillCall& call) {
+  static Blocking plan(const PrefillArguments& call) {
     const int64_t more = call.qv.defined ? round_up(call.value_width, Products::kDepth) : 0;
     return plan_blocking(round_up(call.width, Products::kDepth) + more, call.value_width,
                          Products::kElementBytes);
@@ -95,6 +67,10 @@ struct Prefill {
     total = allocator.take<float>(blocking.units * kUnitRows * kLanes);
   }
 
+  // Of the request and kv head in hand.
+  KP_INLINE float descale(const View& factors) const {
+    return factors.defined ? *at<float>(factors, request, head) : 1;
+  }
   KP_INLINE int64_t position(int64_t row) const { return (first_row + row) / call.group(); }
   KP_INLINE int64_t query_head(int64_t row) const {
     return head * call.group() + (first_row + row) % call.group();
@@ -107,10 +83,10 @@ struct Prefill {
     const int64_t most = products.blocking.units * kUnitRows, step = products.blocking.keys;
     request = b;
     head = kv_head;
-    sequence = source.sequence(b);
+    sequence = sequence_of(call, b);
     first_row = group * most;
     rows = clamp(sequence.rows * call.group() - first_row, 0, most);
-    scale = call.scale * source.k_scale(b, head);
+    scale = call.scale * descale(call.k_descale);
     const int64_t units = divide_up(rows, kUnitRows);
     for (int64_t unit = 0; unit < units; ++unit) begin_unit(unit);
     const int64_t end = sequence.high(position(rows - 1));
@@ -142,11 +118,12 @@ struct Prefill {
 
   void pack_block(int64_t first, int64_t count) {
     const int64_t padded = round_up(count, 32);
-    source.locate(request, head, first, count, key_rows, value_rows);
+    call.keys.locate(call.keys.self, request, head, first, count, key_rows, value_rows);
     for (int64_t j = count; j < padded; ++j) key_rows[j] = value_rows[j] = nullptr;
-    products.pack_keys(key_rows, padded, source.dtype, 0, call.width);
-    if (call.qv.defined) products.pack_keys(value_rows, padded, source.dtype, qv_column(), call.value_width);
-    products.pack_values(value_rows, padded, source.dtype, call.value_width);
+    products.pack_keys(key_rows, padded, call.keys.dtype, 0, call.width);
+    if (call.qv.defined)
+      products.pack_keys(value_rows, padded, call.keys.dtype, qv_column(), call.value_width);
+    products.pack_values(value_rows, padded, call.keys.dtype, call.value_width);
   }
 
   // One unit against one packed block, or the part of it that some row sees.
@@ -263,7 +240,7 @@ struct Prefill {
     const float largest = s > m ? s : m;
     const float share = exp_one(m - largest);
     const float denominator = reduce_add(load(total + id * kLanes)) * share + exp_one(s - largest);
-    const F32x16 factor = splat(share * source.v_scale(request, head) / denominator);
+    const F32x16 factor = splat(share * descale(call.v_descale) / denominator);
     const float* sums = products.sum_row(unit, r);
     for (int64_t d = 0; d < call.value_width; d += kLanes, sums += Products::kSumStride)
       store(to + d, seen ? load(sums) * factor : zero(), lanes_left(call.value_width - d));
@@ -276,24 +253,22 @@ struct Prefill {
 };
 
 // Tasks of a call in one sequence: request by request, group by group, the kv heads of a group side by side.
-template <class Source>
-int64_t count_groups(const PrefillCall& call, const Source& source, int64_t b, int64_t rows) {
-  return divide_up(source.sequence(b).rows * call.group(), rows);
+int64_t count_groups(const PrefillArguments& call, int64_t b, int64_t rows) {
+  return divide_up(sequence_of(call, b).rows * call.group(), rows);
 }
 
-template <class Products, class Source>
-void prefill_with(const PrefillCall& call, const Source& source) {
-  using Engine = Prefill<Products, Source>;
+template <class Products>
+void run(const PrefillArguments& call) {
+  using Engine = Prefill<Products>;
   const Blocking blocking = Engine::plan(call);
   const int64_t group_rows = blocking.units * kUnitRows;
   int64_t tasks = 0;
-  for (int64_t b = 0; b < call.requests; ++b)
-    tasks += count_groups(call, source, b, group_rows) * call.kv_heads;
+  for (int64_t b = 0; b < call.requests; ++b) tasks += count_groups(call, b, group_rows) * call.kv_heads;
   const int64_t threads = thread_count() < tasks ? thread_count() : tasks;
   int64_t next = 0;
   parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
     BumpAllocator measure{nullptr};
-    Engine engine(call, source);
+    Engine engine(call);
     engine.allocate(measure, blocking);
     BumpAllocator allocator{static_cast<char*>(thread_scratch(measure.used))};
     engine.allocate(allocator, blocking);
@@ -302,22 +277,21 @@ void prefill_with(const PrefillCall& call, const Source& source) {
     int64_t b = 0, before = 0;  // `before`: tasks of the requests before b
     for (int64_t task; (task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < tasks;) {
       int64_t own;
-      while (task - before >= (own = count_groups(call, source, b, group_rows) * call.kv_heads))
-        before += own, ++b;
+      while (task - before >= (own = count_groups(call, b, group_rows) * call.kv_heads)) before += own, ++b;
       const int64_t groups = own / call.kv_heads, index = task - before;
       engine.run(b, index % call.kv_heads, groups - 1 - index / call.kv_heads);  // the longest first
     }
   });
 }
 
-template <class Source>
-void prefill(const PrefillCall& call, const Source& source) {
+}  // namespace
+
+void _prefill(const PrefillArguments& call) {
   const bool tiles = kHasTiles && call.q.dtype == Dtype::bf16;
   mark(tiles ? paths::prefill_tiles : paths::prefill_vectors);
   if constexpr (kHasTiles)
-    if (tiles) return prefill_with<TileProducts>(call, source);
-  prefill_with<VectorProducts>(call, source);
+    if (tiles) return run<TileProducts>(call);
+  run<VectorProducts>(call);
 }
 
-}  // namespace
 }  // namespace kernelpair::KP_TIER
