@@ -87,16 +87,13 @@ struct VectorByteExperts : ByteEngine {
 
   static int64_t groups(int64_t count) { return divide_up(count, kRows); }
   static int64_t group_bytes(const ExpertWeights& weights) {
-    return 4 * kRows * weights.data.sizes[2] * kBlockQuads * kQuadDwords;
+    return 4 * kRows * VectorInt8::packed_row_dwords(weights.data.sizes[2]);
   }
 
   KP_NOINLINE void pack(const QuantizedRows&, int64_t first, int64_t live, char* to) const {
     ChunkScales unused;
     const ByteCall call(weights, 0, rows, out, first, live);
-    const VectorInt8 product{call.arguments, unused};
-    with_row_block<kByteRows>(live, [&](auto count) {
-      product.pack_row_block<decltype(count)::value>({0, live, reinterpret_cast<uint32_t*>(to)}, 0, live);
-    });
+    VectorInt8{call.arguments, unused}.pack_rows({0, live, reinterpret_cast<uint32_t*>(to)}, 0, live);
   }
 
   void multiply(const ExpertRows& block, const char* packed, int64_t begin, int64_t end) const {

@@ -28,11 +28,11 @@ KP_PATH(int8_vectors_few);
 KP_PATH(int8_vectors_many);
 KP_PATH(int8_vectors_slices);
 
-// sums += rows x weights over `blocks` blocks; x holds the quads of kRows rows for each four k. The sums of row r
+// sums += rows x weights over `blocks` blocks; the quads of row r begin at r * row_dwords of x. The sums of row r
 // lie at 32 r.
 template <int kRows, bool kStream>
-KP_NOINLINE void multiply_blocks(const uint32_t* x, const int8_t* weights, int64_t blocks, Ahead ahead,
-                                 bool fresh, int32_t* kept) {
+KP_NOINLINE void multiply_blocks(const uint32_t* x, int64_t row_dwords, const int8_t* weights, int64_t blocks,
+                                 Ahead ahead, bool fresh, int32_t* kept) {
   I32x16 sums[kRows][2] = {};
 #pragma GCC unroll 12
   for (int r = 0; !fresh && r < kRows; ++r) {
@@ -41,14 +41,14 @@ KP_NOINLINE void multiply_blocks(const uint32_t* x, const int8_t* weights, int64
   }
   for (int64_t b = 0; b < blocks; ++b, weights += kBlockBytes)
 #pragma GCC unroll 4
-    for (int64_t quad = 0; quad < kBlockQuads; ++quad, x += kRows * kQuadDwords) {
+    for (int64_t quad = 0; quad < kBlockQuads; ++quad, x += kQuadDwords) {
       prefetch<kStream>(ahead);
       const Quads low = load_quads(weights + 64 * quad);
       const Quads high = load_quads(weights + kHalfBlockBytes + 64 * quad);
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
-        sums[r][0] = add_products(sums[r][0], x + r * kQuadDwords, low);
-        sums[r][1] = add_products(sums[r][1], x + r * kQuadDwords, high);
+        sums[r][0] = add_products(sums[r][0], x + r * row_dwords, low);
+        sums[r][1] = add_products(sums[r][1], x + r * row_dwords, high);
       }
     }
 #pragma GCC unroll 12
@@ -58,7 +58,7 @@ KP_NOINLINE void multiply_blocks(const uint32_t* x, const int8_t* weights, int64
   }
 }
 
-// The rows `first` to `first + rows` of a call, in blocks of quads.
+// The rows `first` to `first + rows` of a call, one after the other as quads.
 struct RowChunk {
   int64_t first, rows;
   uint32_t* quads;
@@ -70,41 +70,34 @@ struct VectorInt8 {
   const ByteRows rows{call};
   int64_t N = call.out.sizes[1];
   int64_t blocks = call.data.sizes[1];  // of 64 k in a panel
-  int64_t row_dwords = blocks * kBlockQuads * kQuadDwords;
+  int64_t row_dwords = packed_row_dwords(blocks);
+
+  // A cache line more than the quads: rows that lie a multiple of 4 KiB apart want the same few places of L1.
+  static int64_t packed_row_dwords(int64_t blocks) { return blocks * kBlockQuads * kQuadDwords + 16; }
 
   KP_INLINE const int8_t* panel(int64_t p) const {
     return at<int8_t>(call.data, 0) + p * blocks * kBlockBytes;
   }
 
-  // One block of rows as [k / 4][kRows]; zeros behind K and behind the last row.
-  template <int kRows>
-  void pack_row_block(const RowChunk& chunk, int64_t block, int64_t live) const {
-    const int64_t width = blocks * kByteBlockWidth;
-    uint32_t* to = chunk.quads + block * kByteRows * row_dwords;
-    auto* room = static_cast<int8_t*>(thread_scratch(width));
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t m = block * kByteRows + r, K = r < live ? rows.K : 0;
-      const int8_t* bytes = K ? rows.row(chunk.first + m, room, scales.of_row[m]) : nullptr;
-      uint32_t* quads = to + r * kQuadDwords;
-      int64_t k = 0;
-      for (; k + 4 <= K; k += 4, quads += kRows * kQuadDwords) spread_quad(bytes + k, quads);
-      for (; k < width; k += 4, quads += kRows * kQuadDwords) {
-        int8_t quad[4] = {};
-        if (k < K) __builtin_memcpy(quad, bytes + k, K - k);
-        spread_quad(quad, quads);
-      }
+  // Row `row` of a chunk as quads, zeros behind K; `room` has place for its bytes.
+  void pack_row(const RowChunk& chunk, int64_t row, int8_t* room) const {
+    const int8_t* bytes = rows.row(chunk.first + row, room, scales.of_row[row]);
+    uint32_t* quads = chunk.quads + row * row_dwords;
+    int64_t k = 0;
+    for (; k + 4 * kLanes <= rows.K; k += 4 * kLanes, quads += kLanes * kQuadDwords)
+      spread_quads(bytes + k, quads);
+    for (; k + 4 <= rows.K; k += 4, quads += kQuadDwords) spread_quad(bytes + k, quads);
+    for (; k < blocks * kByteBlockWidth; k += 4, quads += kQuadDwords) {
+      int8_t quad[4] = {};
+      if (k < rows.K) __builtin_memcpy(quad, bytes + k, rows.K - k);
+      spread_quad(quad, quads);
     }
   }
 
-  void pack_rows(const RowChunk& chunk) const {
-    parallel_for(divide_up(chunk.rows, kByteRows), (1 << 18) / (kByteRows * row_dwords) + 1,
-                 [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block) {
-        const int64_t live = least(chunk.rows - block * kByteRows, kByteRows);
-        with_row_block<kByteRows>(
-            live, [&](auto count) { pack_row_block<decltype(count)::value>(chunk, block, live); });
-      }
-    });
+  // Rows `begin` to `end` of a chunk.
+  void pack_rows(const RowChunk& chunk, int64_t begin, int64_t end) const {
+    auto* room = static_cast<int8_t*>(thread_scratch(rows.K));
+    for (int64_t row = begin; row < end; ++row) pack_row(chunk, row, room);
   }
 
   // `live` rows of a chunk from row `row` on, whose sums with panel p are complete.
@@ -123,7 +116,8 @@ struct VectorInt8 {
     for (int64_t p = begin; p < end; ++p) {
       const Ahead stream{reinterpret_cast<const char*>(panel(p)) + kStreamAhead, kBlockBytes / kBlockQuads};
       with_row_block<kByteRows>(chunk.rows, [&](auto count) {
-        multiply_blocks<decltype(count)::value, true>(chunk.quads, panel(p), blocks, stream, true, kept);
+        multiply_blocks<decltype(count)::value, true>(chunk.quads, row_dwords, panel(p), blocks, stream, true,
+                                                      kept);
       });
       finish(chunk, 0, chunk.rows, p, kept);
     }
@@ -140,10 +134,10 @@ struct VectorInt8 {
       Ahead ahead{reinterpret_cast<const char*>(slice) + count * kBlockBytes, share};
       for (int64_t r = 0; r < live; r += kByteRows, ahead.at += share * count * kBlockQuads)
         with_row_block<kByteRows>(live - r, [&](auto block_rows) {
+          const uint32_t* x = chunk.quads + (group + r) * row_dwords + from * kBlockQuads * kQuadDwords;
           constexpr int kRows = decltype(block_rows)::value;
-          const uint32_t* x =
-              chunk.quads + (group + r) * row_dwords + from * kBlockQuads * kRows * kQuadDwords;
-          multiply_blocks<kRows, false>(x, slice, count, ahead, from == 0, kept + r * kPanelColumns);
+          int32_t* sums = kept + r * kPanelColumns;
+          multiply_blocks<kRows, false>(x, row_dwords, slice, count, ahead, from == 0, sums);
         });
     }
     if (until == blocks) finish(chunk, group, live, p, kept);
@@ -177,7 +171,9 @@ struct VectorInt8 {
     auto* quads = static_cast<uint32_t*>(call_scratch(4 * round_up(most, kByteRows) * row_dwords));
     for (int64_t first = 0; first < M; first += most) {
       const RowChunk chunk{first, least(M - first, most), quads};
-      pack_rows(chunk);
+      // 30 us of rows that are quantized, at least.
+      parallel_for(chunk.rows, (1 << 15) / row_dwords + 1,
+                   [&](int64_t begin, int64_t end) { pack_rows(chunk, begin, end); });
       parallel_for(panels, panel_grain(chunk.rows / 4, blocks * kByteBlockWidth),
                    [&](int64_t begin, int64_t end) { multiply_panels(chunk, begin, end); });
     }

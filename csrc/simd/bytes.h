@@ -35,6 +35,11 @@ KP_INLINE void spread_quad(const int8_t* q, uint32_t* to) {
   *to ^= 0x80808080u;
 }
 
+// Sixteen of them.
+KP_INLINE void spread_quads(const int8_t* q, uint32_t* to) {
+  store_dwords(to, load_dwords(q) ^ splat_int(static_cast<int32_t>(0x80808080u)));
+}
+
 KP_INLINE I32x16 add_products(I32x16 sums, const uint32_t* quad, const Quads& weights) {
   const __m512i row = _mm512_set1_epi32(static_cast<int>(*quad));
   return {{(IntPiece)_mm512_dpbusd_epi32((__m512i)sums.p[0], row, (__m512i)weights.bytes.p[0])}};
@@ -63,6 +68,10 @@ KP_INLINE Quads load_quads(const int8_t* from) {
 KP_INLINE void spread_quad(const int8_t* q, uint32_t* to) {
   to[0] = static_cast<uint16_t>(q[0]) | static_cast<uint32_t>(static_cast<uint16_t>(q[2])) << 16;
   to[1] = static_cast<uint16_t>(q[1]) | static_cast<uint32_t>(static_cast<uint16_t>(q[3])) << 16;
+}
+
+KP_INLINE void spread_quads(const int8_t* q, uint32_t* to) {
+  for (int lane = 0; lane < kLanes; ++lane) spread_quad(q + 4 * lane, to + kQuadDwords * lane);
 }
 
 // Each dword: the sum of the products of two pairs of 16 bits.
@@ -103,7 +112,18 @@ KP_INLINE I32x16 clamp_to_bytes(I32x16 a) {
   return select(less(high, a), high, a);
 }
 
-// The lowest byte of the first `lanes` lanes.
+// The lowest byte of each lane.
+KP_INLINE void store_bytes(int8_t* to, I32x16 a) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)a.p[0]));
+#else
+  int32_t wide[kLanes];
+  store_dwords(wide, a);
+  for (int lane = 0; lane < kLanes; ++lane) to[lane] = static_cast<int8_t>(wide[lane]);
+#endif
+}
+
+// Of the first `lanes` lanes.
 KP_INLINE void store_bytes(int8_t* to, I32x16 a, int lanes) {
 #if defined(__AVX512F__)
   _mm512_mask_cvtepi32_storeu_epi8(to, first_lanes(lanes).bits, (__m512i)a.p[0]);

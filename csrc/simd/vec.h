@@ -281,6 +281,15 @@ KP_INLINE F32x16 max(F32x16 a, F32x16 b) {
   return r;
 #endif
 }
+KP_INLINE I32x16 max(I32x16 a, I32x16 b) {
+#if defined(__AVX512F__)
+  return {{(IntPiece)_mm512_max_epi32((__m512i)a.p[0], (__m512i)b.p[0])}};
+#else
+  I32x16 r;
+  KP_EACH_PIECE(r.p[i] = a.p[i] > b.p[i] ? a.p[i] : b.p[i]);
+  return r;
+#endif
+}
 
 KP_INLINE F32x16 min(F32x16 a, F32x16 b) {
 #if defined(__AVX512F__)
