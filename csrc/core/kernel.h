@@ -3,6 +3,7 @@
 //
 //   struct StoreCacheArguments {           // views are references: leaving one out does not compile
 //     const View &k, &v;
+//     const View& scale = kAbsent;         // but for one that few callers have
 //     bool has_pad;
 //   };
 //   KP_KERNEL(store_cache, StoreCacheArguments);   // inside namespace kernelpair

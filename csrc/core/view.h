@@ -25,6 +25,8 @@ struct View {
   bool defined = false;
 };
 
+constexpr View kAbsent{};  // what an optional view is where nobody gives it
+
 KP_INLINE int64_t element_size(Dtype dtype) {
   switch (dtype) {
     case Dtype::i64: return 8;

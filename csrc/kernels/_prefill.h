@@ -31,8 +31,10 @@ struct KeySource {
 };
 
 struct PrefillArguments {
-  const View &q, &qv, &out, &sinks;   // qv and sinks may be absent
-  const View &k_descale, &v_descale;  // [requests, kv heads]: factors of scores and values; may be absent
+  const View &q, &out, &sinks;  // sinks may be absent
+  const View& qv = kAbsent;
+  const View &k_descale = kAbsent,
+             &v_descale = kAbsent;  // [requests, kv heads]: factors of scores and values
   int64_t requests, kv_heads;
   int64_t width, value_width;  // D, Dv
   float scale, cap;

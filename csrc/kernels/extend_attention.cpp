@@ -36,16 +36,12 @@ struct SlotKeys : ExtendAttentionArguments {
 }  // namespace
 
 void extend_attention(const ExtendAttentionArguments& arguments) {
-  const View absent;
   const View& keys = arguments.is_cross_attn ? arguments.k_cache : arguments.k;
   const View& values = arguments.is_cross_attn ? arguments.v_cache : arguments.v;
   const SlotKeys source{arguments};
   _prefill({.q = arguments.q,
-            .qv = absent,
             .out = arguments.out,
             .sinks = arguments.sinks,
-            .k_descale = absent,
-            .v_descale = absent,
             .requests = arguments.req_pool_indices.sizes[0],
             .kv_heads = keys.sizes[1],
             .width = arguments.q.sizes[2],

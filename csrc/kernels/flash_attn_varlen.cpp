@@ -34,14 +34,10 @@ struct PackedKeys : FlashAttnVarlenArguments {
 }  // namespace
 
 void flash_attn_varlen(const FlashAttnVarlenArguments& arguments) {
-  const View absent;
   const PackedKeys source{arguments};
   _prefill({.q = arguments.q,
-            .qv = absent,
             .out = arguments.out,
             .sinks = arguments.sinks,
-            .k_descale = absent,
-            .v_descale = absent,
             .requests = arguments.cu_seqlens_q.sizes[0] - 1,
             .kv_heads = arguments.k.sizes[1],
             .width = arguments.q.sizes[2],

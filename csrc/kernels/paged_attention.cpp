@@ -187,9 +187,9 @@ void paged_attention(const PagedAttentionArguments& arguments) {
   if (arguments.alibi_slopes) mark(is_one_row_each ? paths::paged_sloped_step : paths::paged_sloped_rows);
   if (!is_one_row_each)
     return _prefill({.q = q,
-                     .qv = arguments.qv,
                      .out = arguments.out,
                      .sinks = arguments.sinks,
+                     .qv = arguments.qv,
                      .k_descale = arguments.k_descale,
                      .v_descale = arguments.v_descale,
                      .requests = requests,

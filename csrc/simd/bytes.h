@@ -112,18 +112,7 @@ KP_INLINE I32x16 clamp_to_bytes(I32x16 a) {
   return select(less(high, a), high, a);
 }
 
-// The lowest byte of each lane.
-KP_INLINE void store_bytes(int8_t* to, I32x16 a) {
-#if defined(__AVX512F__)
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)a.p[0]));
-#else
-  int32_t wide[kLanes];
-  store_dwords(wide, a);
-  for (int lane = 0; lane < kLanes; ++lane) to[lane] = static_cast<int8_t>(wide[lane]);
-#endif
-}
-
-// Of the first `lanes` lanes.
+// The lowest byte of the first `lanes` lanes.
 KP_INLINE void store_bytes(int8_t* to, I32x16 a, int lanes) {
 #if defined(__AVX512F__)
   _mm512_mask_cvtepi32_storeu_epi8(to, first_lanes(lanes).bits, (__m512i)a.p[0]);
@@ -131,6 +120,15 @@ KP_INLINE void store_bytes(int8_t* to, I32x16 a, int lanes) {
   int32_t wide[kLanes];
   store_dwords(wide, a);
   for (int lane = 0; lane < lanes; ++lane) to[lane] = static_cast<int8_t>(wide[lane]);
+#endif
+}
+
+// Of all lanes.
+KP_INLINE void store_bytes(int8_t* to, I32x16 a) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)a.p[0]));
+#else
+  store_bytes(to, a, kLanes);
 #endif
 }
 

@@ -161,6 +161,9 @@ def test_a_file_touches_the_pairs_that_need_it(file: str, pairs: set[str], tiers
 def test_a_shared_header_touches_all_that_include_it() -> None:
     everything = affected(SUITE, ["csrc/simd/vec.h"])
     assert {"gdn_gating", "decode_attention", "packed_linear"} <= set(everything.compiled)
+    engine = affected(SUITE, ["csrc/kernels/_decode_item.cpp"])
+    assert {"decode_attention", "mla_decode", "paged_attention"} <= engine.compiled
+    assert not {"extend_attention", "gdn_gating"} & set(engine.tiers)
     tiles = affected(SUITE, ["csrc/tiles/tile_block.h"])
     assert tiles.tiers and all(names == set(tiled_tiers()) for names in tiles.tiers.values())
 
