@@ -29,7 +29,8 @@ COUNTS = {
 """What a constant counts whose name does not say so."""
 OF_FILE = {("conv_state.h", "kChunk"): "channels", ("causal_conv1d.cpp", "kBlock"): "channels",
            ("conv_state.h", "kMostColumns"): "history", ("chunk.h", "kBlocks"): "blocks of a chunk",
-           ("chunk_tokens.h", "kMaxColumns"): "vectors", ("linear_tiles.h", "kTileBytes"): "elements"}  # fmt: skip
+           ("chunk_tokens.h", "kMaxColumns"): "vectors", ("linear_tiles.h", "kTileBytes"): "elements",
+           ("linear_tiles.h", "kSpreadBytes"): "elements"}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-// Linear layers on tiles: x in tile order, panels of 32 outputs streamed past it. TileLinear is packed_linear's,
-// for bf16; that of bytes is in int8_tiles.h.
+// Linear layers on tiles: x in tile order, or its rows where they lie if vectors multiply them, and panels of 32 outputs
+// streamed past it. TileLinear is packed_linear's, for bf16; that of bytes is in int8_tiles.h.
 //
 // | number        | value         | why                                                                     |
 // |---------------|---------------|-------------------------------------------------------------------------|
@@ -14,6 +14,8 @@
 // |               |               | vectors multiply two lines at a time, 1.2x (16 rows, in L3) to 2x of 32  |
 // | kLinesAStep   | 8             | many rows: prefetch the next panel into L2 meanwhile                    |
 // | kChunkRows    | 1024          | bounds the copy of x at 2 KiB of memory for each k                      |
+// | kSpreadBytes  | 8 KiB         | rows are copied where their distance is a multiple of more: 64 of them   |
+// |               |               | then share a quarter of the lines of L2 or less                         |
 #pragma once
 
 #include "core/parallel.h"
@@ -30,7 +32,7 @@ namespace {
 
 constexpr int64_t kTileBytes = 1024, kPairRows = 32;
 constexpr int64_t kPassRows = 128, kDotRows = 64, kSliceSteps = 64, kWholeRows = 64;
-constexpr int64_t kNearRows = 256, kTilePanels = 8, kLinesAStep = 8;
+constexpr int64_t kNearRows = 256, kTilePanels = 8, kLinesAStep = 8, kSpreadBytes = 8 << 10;
 constexpr int64_t kBlockFloats = 1024;  // a 2 x 2 block of sums
 
 // A line of the weights that `rows` rows wait for: into L1, or into L2 where vectors multiply several rows. One row
@@ -45,17 +47,19 @@ KP_INLINE void prefetch_few(const char* line, int64_t rows) {
 KP_PATH(linear_tiles_few);
 KP_PATH(linear_tiles_whole);
 KP_PATH(linear_tiles_slices);
+KP_PATH(linear_rows_in_place);
 
 // What every kind of element shares, for a panel and a row of x are the same bytes in each. A Kind has its
 // Product, and
 //   void pack_tile_rows(first, live, to)      // sixteen rows of x as one tile after another along k
 //   void finish(sums, first, rows, p)         // what becomes of the block of sums that tiles hold
-// and, where its weights are not those that tiles read, what has a default here: kDecodes, kStepBytes,
-// panel_tiles and multiply_few.
+// and, where its weights are not those that tiles read, or its rows need no packing, what has a default here:
+// kDecodes, kStepBytes, panel_tiles, multiply_few, rows_in_place and tiles_in_place.
 template <class Kind>
 struct PanelTiles {
   static constexpr bool kDecodes = false;
   static constexpr int64_t kStepBytes = 2 * kTileBytes;  // of a panel
+  static constexpr int64_t rows_in_place = 0;  // the first of x, which tiles_in_place finds where they lie
 
   const View &packed, &out;
   int64_t N = out.sizes[1];
@@ -72,6 +76,11 @@ struct PanelTiles {
   // Tiles of a panel from `step` on, `count` steps of them.
   KP_INLINE DenseTiles panel_tiles(int64_t p, int64_t step, int64_t) const {
     return {panel(p, step), kTileBytes, 2 * kTileBytes};
+  }
+
+  // Two tile rows from `row` of the packed ones on.
+  KP_INLINE DenseTiles packed_tiles(const char* x_tiles, int64_t row, int64_t step) const {
+    return {x_tiles + (row / kTileRows * steps + step) * kTileBytes, steps * kTileBytes, kTileBytes};
   }
 
   void pack_rows(int64_t first, int64_t rows, char* to) const {
@@ -102,10 +111,10 @@ struct PanelTiles {
     }
   }
 
-  // Up to kPassRows rows against a run of panels; `spilled` keeps the sums of every pair of tile rows and panel
-  // between slices of k.
-  void multiply_pass(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end, bool whole,
-                     float* spilled) const {
+  // Up to kPassRows rows, from `pass` of the chunk on, against a run of panels; `spilled` keeps the sums of every
+  // pair of tile rows and panel between slices of k.
+  void multiply_pass(const char* x_tiles, int64_t first, int64_t pass, int64_t rows, int64_t begin,
+                     int64_t end, bool whole, float* spilled) const {
     using Product = typename Kind::Product;
     // Lines of a step of the next panel.
     const int64_t pairs = divide_up(rows, kPairRows), panel_lines = Kind::kStepBytes / 64;
@@ -119,19 +128,25 @@ struct PanelTiles {
                                                    : panel(end, 0);
         const DenseTiles b = kind().panel_tiles(p, step, count);
         for (int64_t r = 0; r < rows; r += kPairRows) {
+          const int64_t row = first + pass + r;
           alignas(64) float sums[kBlockFloats];
           const bool last = step + count == steps;
           const BlockSums kept{spilled +
                                ((p - begin) * (kPassRows / kPairRows) + r / kPairRows) * kBlockFloats};
-          const DenseTiles a{x_tiles + (r / kTileRows * steps + step) * kTileBytes, steps * kTileBytes,
-                             kTileBytes};
-          block_product<2, 2, Product>({}, a, b, count, step ? &kept : nullptr, last ? BlockSums{sums} : kept,
-                                       [&](int64_t, int, int part) KP_LAMBDA_INLINE {
-            if (part > 0) return;
-            for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
-            ahead += 64 * lines;
-          });
-          if (last) kind().finish(sums, first + r, rows - r < kPairRows ? rows - r : kPairRows, p);
+          const auto multiply = [&](const auto& a) KP_LAMBDA_INLINE {
+            block_product<2, 2, Product>({}, a, b, count, step ? &kept : nullptr,
+                                         last ? BlockSums{sums} : kept,
+                                         [&](int64_t, int, int part) KP_LAMBDA_INLINE {
+              if (part > 0) return;
+              for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
+              ahead += 64 * lines;
+            });
+          };
+          const bool in_place = row < kind().rows_in_place;
+          if constexpr (requires { kind().tiles_in_place(row, step); })
+            if (in_place) multiply(kind().tiles_in_place(row, step));
+          if (!in_place) multiply(packed_tiles(x_tiles, row - most(first, kind().rows_in_place), step));
+          if (last) kind().finish(sums, row, least(rows - r, kPairRows), p);
         }
       }
     }
@@ -152,22 +167,24 @@ struct PanelTiles {
     for (int64_t near = 0; near < rows; near += kNearRows)
       for (int64_t p = begin; p < end; p += kTilePanels)
         for (int64_t pass = near; pass < least(rows, near + kNearRows); pass += pass_rows())
-          multiply_pass(x_tiles + pass / kTileRows * steps * kTileBytes, first + pass,
-                        least(rows - pass, pass_rows()), p, least(p + kTilePanels, end), !spills(rows),
-                        spilled);
+          multiply_pass(x_tiles, first, pass, least(rows - pass, pass_rows()), p, least(p + kTilePanels, end),
+                        !spills(rows), spilled);
   }
 
   void run() const {
     const int64_t M = out.sizes[0], panels = packed.sizes[0];
-    const int64_t chunk = M < kChunkRows ? M : kChunkRows;
-    const int64_t tile_rows = chunk <= kTileRows ? 1 : 2 * divide_up(chunk, kPairRows);  // pairs read both
+    const int64_t chunk = least(M, kChunkRows), in_place = kind().rows_in_place;
+    const int64_t packed_rows = in_place ? M - in_place : chunk;  // at a time
+    const int64_t tile_rows =
+        chunk <= kTileRows ? 1 : 2 * divide_up(packed_rows, kPairRows);  // pairs read both
     const int64_t x_bytes = tile_rows * steps * kTileBytes;
     const int64_t spilled_bytes = spills(chunk) ? panels * (kPassRows / kPairRows) * kBlockFloats * 4 : 0;
     auto* x_tiles = static_cast<char*>(call_scratch(x_bytes + spilled_bytes));
     auto* spilled = reinterpret_cast<float*>(x_tiles + x_bytes);
     for (int64_t first = 0; first < M; first += chunk) {
       const int64_t rows = M - first < chunk ? M - first : chunk;
-      pack_rows(first, rows, x_tiles);
+      const int64_t unpacked = clamp(in_place - first, 0, rows);
+      pack_rows(first + unpacked, rows - unpacked, x_tiles);
       parallel_for(panels, panel_grain(rows / 8, steps * kBlockK), [&](int64_t begin, int64_t end) {
         multiply_panels(x_tiles, first, rows, begin, end, spilled);
       });
@@ -183,9 +200,26 @@ struct Bf16Tiles : PanelTiles<Kind> {
 
   const Rows x;
   const View& bias;
+  const int64_t row_bytes = x.even_stride() * static_cast<int64_t>(sizeof(Bf16));
+  const int64_t rows_in_place = lies_well() ? out.sizes[0] / kPairRows * kPairRows : 0;
 
   Bf16Tiles(const View& rows, const View& packed_weight, const View& panel_bias, const View& result)
       : PanelTiles<Kind>(packed_weight, result), x{rows}, bias(panel_bias) {}
+
+  // Vectors take even rows of whole steps from where they lie, unless those share too few places of a cache.
+  bool lies_well() const {
+    return kHasDotProducts && x.column_stride() == 1 && x.columns() % kBlockK == 0 && row_bytes >= 0 &&
+           (row_bytes & -row_bytes) <= kSpreadBytes;
+  }
+
+  KP_INLINE auto tiles_in_place(int64_t row, int64_t step) const
+    requires kHasDotProducts
+  {
+    mark(paths::linear_rows_in_place);
+    const char* corner = static_cast<const char*>(x.x.data) + row * row_bytes + step * 64;
+    return [corner, stride = row_bytes](int tile, int64_t s)
+               KP_LAMBDA_INLINE { return TilePlace{corner + tile * kTileRows * stride + s * 64, stride}; };
+  }
 
   // The tail of k is 0. Rows past the end stay as they are: nobody reads their sums.
   void pack_tile_rows(int64_t first, int64_t live, char* to) const {

@@ -22,6 +22,18 @@ struct Rows {
   KP_INLINE int64_t columns() const { return x.sizes[x.dim - 1]; }
   KP_INLINE int64_t column_stride() const { return x.strides[x.dim - 1]; }
 
+  // Elements from each row to the next; -1 where they are not equally far apart.
+  int64_t even_stride() const {
+    int64_t stride = 0, next = -1;  // of the rows so far, and where the one behind them would lie
+    for (int d = x.dim - 2; d >= 0; --d) {
+      if (x.sizes[d] == 1) continue;
+      if (next < 0) stride = x.strides[d], next = stride;
+      if (x.strides[d] != next) return -1;
+      next *= x.sizes[d];
+    }
+    return stride;
+  }
+
   template <class T>
   KP_INLINE const T* row(int64_t m) const {
     int64_t offset = 0;
