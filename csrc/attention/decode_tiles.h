@@ -35,14 +35,6 @@ constexpr bool kPairsAhead = !kHasDotProducts;
 KP_PATH(decode_tiles_paired);
 KP_PATH(decode_tiles_expanded);
 
-// Calls body(std::integral_constant<int, n>) for an n of 1..kMost.
-template <int kMost, class Body>
-KP_INLINE void with_count(int64_t n, const Body& body) {
-  for_each_tile<kMost>([&](auto i) KP_LAMBDA_INLINE {
-    if (n == i + 1) body(std::integral_constant<int, i + 1>());
-  });
-}
-
 struct DecodeTiles {
   using Element = Bf16;
   static constexpr bool kPrefetchInOrder = false;  // the hardware does better with rows in order

@@ -96,7 +96,7 @@ struct PanelTiles {
   // Up to sixteen rows against panels: bound by the weight stream.
   void multiply_few(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
     using Product = typename Kind::Product;
-    const TileShape shape{rows_of_fewest_passes(static_cast<int>(rows)), kTileRows};
+    const TileShape shape{static_cast<int>(rows), kTileRows};
     TileScope scope(shape);
     alignas(64) float sums[512];
     for (int64_t p = begin; p < end; ++p) {
@@ -117,8 +117,7 @@ struct PanelTiles {
                      int64_t end, bool whole, float* spilled) const {
     using Product = typename Kind::Product;
     // Lines of a step of the next panel.
-    const int64_t pairs = divide_up(rows, kPairRows), panel_lines = Kind::kStepBytes / 64;
-    const int64_t lines = least(kLinesAStep, divide_up(panel_lines, pairs * kBlockPasses));
+    const int64_t lines = least(kLinesAStep, divide_up(Kind::kStepBytes / 64, block_passes(rows)));
     const int64_t slice = whole ? steps : kSliceSteps;
     for (int64_t step = 0; step < steps; step += slice) {
       const int64_t count = steps - step < slice ? steps - step : slice;
@@ -128,25 +127,30 @@ struct PanelTiles {
                                                    : panel(end, 0);
         const DenseTiles b = kind().panel_tiles(p, step, count);
         for (int64_t r = 0; r < rows; r += kPairRows) {
-          const int64_t row = first + pass + r;
+          const int64_t row = first + pass + r, live = least(rows - r, kPairRows);
           alignas(64) float sums[kBlockFloats];
           const bool last = step + count == steps;
           const BlockSums kept{spilled +
                                ((p - begin) * (kPassRows / kPairRows) + r / kPairRows) * kBlockFloats};
+          const BlockSums* from = step ? &kept : nullptr;
+          const BlockSums to = last ? BlockSums{sums} : kept;
+          const auto between = [&](int64_t, int, int part) KP_LAMBDA_INLINE {
+            if (part > 0) return;
+            for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
+            ahead += 64 * lines;
+          };
           const auto multiply = [&](const auto& a) KP_LAMBDA_INLINE {
-            block_product<2, 2, Product>({}, a, b, count, step ? &kept : nullptr,
-                                         last ? BlockSums{sums} : kept,
-                                         [&](int64_t, int, int part) KP_LAMBDA_INLINE {
-              if (part > 0) return;
-              for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
-              ahead += 64 * lines;
-            });
+            const int rows = static_cast<int>(live);
+            if (live > kTileRows)
+              block_product<2, 2, Product>({16, 16, rows - 16}, a, b, count, from, to, between);
+            else
+              block_product<1, 2, Product>({rows}, a, b, count, from, to, between);
           };
           const bool in_place = row < kind().rows_in_place;
           if constexpr (requires { kind().tiles_in_place(row, step); })
             if (in_place) multiply(kind().tiles_in_place(row, step));
           if (!in_place) multiply(packed_tiles(x_tiles, row - most(first, kind().rows_in_place), step));
-          if (last) kind().finish(sums, row, least(rows - r, kPairRows), p);
+          if (last) kind().finish(sums, row, live, p);
         }
       }
     }

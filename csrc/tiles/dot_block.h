@@ -18,26 +18,19 @@ struct TileScope {  // no state: registers hold what tiles would
 };
 
 constexpr int kSumRegisters = 16;  // half of all; enough chains for the latency of two products a cycle
-constexpr int kBlockPasses = 4, kBlockParts = 16;
-
-// Rows of A that take no more passes over B than `rows` of them have to: 5 rows alone take two, of 4 and of 1. For
-// callers whose tiles have room for them.
-KP_INLINE int rows_of_fewest_passes(int rows) {
-  int whole = 1;
-  while (whole < rows) whole *= 2;
-  return whole;
-}
+constexpr int kBlockParts = 16;
+// Over B, of a block with `rows` rows of A and an even number of tiles of B.
+KP_INLINE int64_t block_passes(int64_t rows) { return divide_up(rows, kSumRegisters / 2); }
 
 // kRows rows from row `row` of tile i of A times kColumns tiles of B, from tile j on.
 template <int kRows, int kColumns, class A, class B, class Between>
-KP_NOINLINE void multiply_rows(int i, int row, int j, __mmask16 columns, const A& a, const B& b,
+KP_NOINLINE void multiply_rows(int pass, int i, int row, int j, __mmask16 columns, const A& a, const B& b,
                                int64_t steps, const BlockSums* from, const BlockSums& to,
                                const Between& between) {
   __m512 sums[kRows][kColumns];
   const auto place = [&](const BlockSums& block, int r, int c) KP_LAMBDA_INLINE {
     return reinterpret_cast<char*>(block.tile(i, j + c)) + (row + r) * block.stride;
   };
-  const int pass = 2 * i + row / 8;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
@@ -72,31 +65,34 @@ KP_NOINLINE void multiply_rows(int i, int row, int j, __mmask16 columns, const A
     for (int c = 0; c < kColumns; ++c) _mm512_mask_storeu_ps(place(to, r, c), columns, sums[r][c]);
 }
 
-// One tile of A times kColumns tiles of B, in runs of rows that registers can hold.
+// Rows of a tile of A times kColumns tiles of B: in as few passes over B as registers allow, and those alike, for a pass
+// of few rows has too few chains of products.
 template <int kColumns, class A, class B, class Between>
-KP_INLINE void multiply_tile(TileShape shape, int i, int j, const A& a, const B& b, int64_t steps,
-                             const BlockSums* from, const BlockSums& to, const Between& between) {
-  constexpr int kRunRows = kSumRegisters / kColumns;
-  const auto columns = static_cast<__mmask16>((1u << shape.columns) - 1);
-  int row = 0;
-  for (; row + kRunRows <= shape.rows; row += kRunRows)
-    multiply_rows<kRunRows, kColumns>(i, row, j, columns, a, b, steps, from, to, between);
-  if (kColumns == 1 && shape.rows & 8)
-    multiply_rows<8, 1>(i, row, j, columns, a, b, steps, from, to, between), row += 8;
-  if (shape.rows & 4)
-    multiply_rows<4, kColumns>(i, row, j, columns, a, b, steps, from, to, between), row += 4;
-  if (shape.rows & 2)
-    multiply_rows<2, kColumns>(i, row, j, columns, a, b, steps, from, to, between), row += 2;
-  if (shape.rows & 1) multiply_rows<1, kColumns>(i, row, j, columns, a, b, steps, from, to, between);
+KP_INLINE void multiply_tile(int pass, int rows, int i, int j, __mmask16 columns, const A& a, const B& b,
+                             int64_t steps, const BlockSums* from, const BlockSums& to,
+                             const Between& between) {
+  constexpr int kMost = kSumRegisters / kColumns;
+  int64_t passes = divide_up(rows, kMost);
+  for (int row = 0, count; row < rows; row += count, ++pass, --passes) {
+    count = static_cast<int>(divide_up(rows - row, passes));
+    with_count<kMost>(count, [&](auto n) KP_LAMBDA_INLINE {
+      multiply_rows<n, kColumns>(pass, i, row, j, columns, a, b, steps, from, to, between);
+    });
+  }
 }
 
 template <int kDown, int kAcross, class Product = Bf16Product, class A, class B, class Between>
 KP_INLINE void block_product(TileShape shape, const A& a, const B& b, int64_t steps, const BlockSums* from,
                              const BlockSums& to, const Between& between) {
   constexpr int kColumns = kAcross % 2 ? 1 : 2;
-  for (int i = 0; i < kDown; ++i)
+  const auto columns = static_cast<__mmask16>((1u << shape.columns) - 1);
+  int pass = 0;
+  for (int i = 0; i < kDown; ++i) {
+    const int rows = i + 1 < kDown ? shape.rows : shape.last_rows;
     for (int j = 0; j < kAcross; j += kColumns)
-      multiply_tile<kColumns>(shape, i, j, a, b, steps, from, to, between);
+      multiply_tile<kColumns>(pass, rows, i, j, columns, a, b, steps, from, to, between);
+    pass += static_cast<int>(block_passes(rows));
+  }
 }
 
 }  // namespace

@@ -12,11 +12,12 @@
 //
 // `between(step, pass, part)` runs before each of the kBlockParts of a step: a place for prefetches. Tiles take
 // one pass over the operands of a block, and a step in one part; the dot products of the avx512_bf16 tier
-// (dot_block.h) take kBlockPasses over those of 2 x 2, and a row of B at a time.
+// (dot_block.h) take block_passes(rows) over those of B, and a row of B at a time.
 #pragma once
 
 #include <utility>
 
+#include "core/integers.h"
 #include "simd/dtypes.h"
 #include "tiles/tile.h"
 
@@ -83,9 +84,10 @@ struct BlockSums {
   KP_INLINE float* tile(int i, int j) const { return corner + i * down_stride + j * across_stride; }
 };
 
-// Rows of A and of the sums, columns of B and of the sums; both up to 16.
+// Rows of A and of the sums, columns of B and of the sums; both up to 16. Of a block's lowest tiles fewer rows may be
+// wanted: dot products leave the others out.
 struct TileShape {
-  int rows = 16, columns = 16;
+  int rows = 16, columns = 16, last_rows = rows;
 };
 
 // Calls body(std::integral_constant<int, i>) for i in 0..n-1.
@@ -94,6 +96,14 @@ KP_INLINE void for_each_tile(const Body& body) {
   [&]<int... i>(std::integer_sequence<int, i...>) KP_LAMBDA_INLINE {
     (body(std::integral_constant<int, i>()), ...);
   }(std::make_integer_sequence<int, n>());
+}
+
+// Calls body(std::integral_constant<int, n>) for an n of 1..kMost.
+template <int kMost, class Body>
+KP_INLINE void with_count(int64_t n, const Body& body) {
+  for_each_tile<kMost>([&](auto i) KP_LAMBDA_INLINE {
+    if (n == i + 1) body(std::integral_constant<int, i + 1>());
+  });
 }
 
 }  // namespace
@@ -126,8 +136,8 @@ KP_INLINE void tile_load(TilePlace place) {
   tile_load<kTile>(place.data, place.stride);
 }
 
-constexpr int kBlockPasses = 1, kBlockParts = 1;
-KP_INLINE int rows_of_fewest_passes(int rows) { return rows; }
+constexpr int kBlockParts = 1;
+KP_INLINE int64_t block_passes(int64_t rows) { return divide_up(rows, 32); }
 
 // Sums in tiles 0-3, tiles of A pass through 4 and 5, those of B through 6 and 7.
 template <int kDown, int kAcross, class Product = Bf16Product, class A, class B, class Between>
