@@ -37,9 +37,9 @@ void merge_row(const MergeStateArguments& call, int64_t t, int64_t h) {
   if (low == -__builtin_inff()) {
     const bool empty = high == low;
     mark(empty ? paths::merge_empty : paths::merge_one_part);
-    if (empty)
+    if (Dv > 0 && empty)
       __builtin_memset(to, 0, Dv * sizeof(T));
-    else
+    else if (Dv > 0)  // tensors without elements have no address
       __builtin_memcpy(to, at<T>(a_first ? call.v_a : call.v_b, t, h), Dv * sizeof(T));
     *lse = high;
     return;

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import optimized
 from kernelpair.contract.verdict import KINDS
 from kernelpair.sources import BuildError
 from properties.object_mutants import MUTANTS, ObjectMutant, build, tier, tried
@@ -18,6 +19,7 @@ DEFINITE = {"missing-release": "left_behind", "wrong-store": "value", "skipped-p
 pytestmark = [
     pytest.mark.skipif(not (AMX.runnable or AMX.run_as), reason=AMX.reason),
     pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not here"),
+    pytest.mark.skipif(optimized.build()["build_type"] != "Release", reason="patches are of code as it is used"),
     pytest.mark.usefixtures("in_a_folder_of_its_own"),
 ]
 

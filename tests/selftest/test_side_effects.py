@@ -1,5 +1,10 @@
 """The harness on trial: what a kernel leaves changed beside its result must be caught, with the right word for it."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from kernelpair.call.runner import Isolated
@@ -62,3 +67,34 @@ def test_what_is_known_of_tensors_and_memory_is_not_judged(fault: str) -> None:
     tally = _try(subject(fault, **{name: "documented"}), 60)
     assert tally.passed, tally.failures
     assert tally.trials["aftermath"] > 0
+
+
+HOLDING = """
+import ctypes
+from kernelpair.call.surroundings import held_bytes
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+def grown(freed):
+    before = held_bytes()
+    for _ in range(20):
+        address = libc.malloc(300_000)
+        ctypes.memset(address, 1, 300_000)
+        if freed:
+            libc.free(address)
+    return [after - held for after, held in zip(held_bytes(), before)]
+
+grown(True)
+freed, kept = grown(True), grown(False)
+assert max(freed) < 20 * 4096, freed
+assert 20 * 300_000 <= sum(kept) < 20 * 400_000, kept
+"""
+
+
+def test_what_a_sanitizer_holds_back_is_no_leak() -> None:
+    asan = subprocess.run(["c++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(asan).is_file():
+        pytest.skip("the compiler has no AddressSanitizer")
+    environment = os.environ | {"LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0"}
+    subprocess.run([sys.executable, "-c", HOLDING], env=environment, check=True, timeout=120)
