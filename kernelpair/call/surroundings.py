@@ -70,12 +70,12 @@ def _mallinfo() -> Callable[[], _Heap] | None:
 @cache
 def _sanitizer() -> tuple[Callable[[], int], Callable[[], int]] | None:
     """How many bytes are allocated and not freed, and how many its allocator has mapped; None without AddressSanitizer."""
-    functions = tuple(getattr(_libc, f"__sanitizer_get_{name}", None) for name in ("current_allocated_bytes", "heap_size"))
-    if None in functions:
+    allocated = getattr(_libc, "__sanitizer_get_current_allocated_bytes", None)
+    mapped = getattr(_libc, "__sanitizer_get_heap_size", None)
+    if allocated is None or mapped is None:
         return None
-    for function in functions:
-        function.restype = ctypes.c_size_t
-    return functions
+    allocated.restype = mapped.restype = ctypes.c_size_t
+    return allocated, mapped
 
 
 def held_bytes() -> tuple[int, int]:
