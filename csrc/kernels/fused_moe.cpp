@@ -42,7 +42,13 @@ struct Moe {
   int64_t tokens = call.x.sizes[0], D = call.x.sizes[1], experts = call.w13.data.sizes[0];
   int64_t k = call.topk_ids.defined ? call.topk_ids.sizes[1] : 1;
   bool int8 = call.w13.data.dtype == Dtype::i8;
-  int64_t chunk = clamp(kChunkPairs / most(k, 1), 1, tokens);  // of tokens
+  int64_t chunk = chunk_tokens();
+
+  // Tokens of a chunk: as many in each.
+  int64_t chunk_tokens() const {
+    const int64_t limit = clamp(most(kChunkPairs, kExpertPairs * experts) / most(k, 1), 1, tokens);
+    return divide_up(tokens, divide_up(tokens, limit));
+  }
 
   template <class Engine>
   int64_t most_bytes(const ExpertWeights& weights) const {

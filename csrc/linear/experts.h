@@ -1,10 +1,11 @@
 // Token-expert pairs in the order of their experts, and a projection of all of them: each expert's rows times its
 // weight, to rows of floats.
 //
-// | number      | value | why                                                                        |
-// |-------------|-------|----------------------------------------------------------------------------|
-// | kChunkPairs | 4096  | bounds the buffers; a prompt of 512 tokens with 8 experts each is one chunk |
-// | kReadRows   | 8     | reading a panel of weights costs as much as the products of so many rows    |
+// | number       | value | why                                                                         |
+// |--------------|-------|-----------------------------------------------------------------------------|
+// | kChunkPairs  | 4096  | bounds the buffers: a prompt of 512 tokens with 8 experts each is one chunk, |
+// | kExpertPairs | 32    | or so many for each expert, for every chunk reads the weights of all of them |
+// | kReadRows    | 8     | reading a panel of weights costs as much as the products of so many rows     |
 #pragma once
 
 #include "core/parallel.h"
@@ -17,7 +18,7 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int64_t kChunkPairs = 4096, kReadRows = 8;
+constexpr int64_t kChunkPairs = 4096, kExpertPairs = 32, kReadRows = 8;
 
 // Rows `first` to `first + rows` of the sorted pairs, all of one expert; packed, they begin at group `group`.
 struct ExpertRows {
