@@ -24,7 +24,6 @@ ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "tests" / "cli" / "screens"
 HABITS = (
     "CI", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE",
-    "LD_PRELOAD",  # of a sanitizer, under which memory holds other bytes
 )  # fmt: skip
 COLUMNS, LINES = 80, 50
 READ = 65536

@@ -82,7 +82,7 @@ BENCH = Bench(
         for tokens in TOKENS
     ],
     case=MoeCase(seed=8, dtype="bfloat16", int32=("topk_ids",), tokens=64, experts=8, topk=2, D=256, I=128),
-    memory="kept between calls: for at most 4,096 pairs of token and expert, or 32 for each expert, their rows as products read them, "
-    "and one result of a projection in fp32; in each thread the sums that wait, 0.8 MiB (vectors) or 0.25 MiB (tiles), "
+    memory="kept between calls: for at most 4,096 pairs of token and expert, or 32 for each expert, their rows as products read "
+    "them, and one result of a projection in fp32; in each thread the sums that wait, 0.8 MiB (vectors) or 0.25 MiB (tiles), "
     "and of float8 experts a decoded slice of a panel, 128 KiB (tiles)",
 )
