@@ -53,7 +53,7 @@ struct Moe {
   template <class Engine>
   int64_t most_bytes(const ExpertWeights& weights) const {
     const int64_t blocks = PairSorter::most_blocks(experts, chunk * k);
-    return (chunk * k / Engine::kRows + 2 * blocks) * Engine::group_bytes(weights);
+    return (chunk * k / Engine::kRows + blocks) * Engine::group_bytes(weights);
   }
 
   template <class Engine>

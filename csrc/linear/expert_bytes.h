@@ -85,7 +85,6 @@ void quantize_rows(const Source& source, const QuantizedRows& rows) {
 struct VectorByteExperts : ByteEngine {
   static constexpr int64_t kRows = kByteRows;
 
-  static int64_t groups(int64_t count) { return divide_up(count, kRows); }
   static int64_t group_bytes(const ExpertWeights& weights) {
     return 4 * kRows * VectorInt8::packed_row_dwords(weights.data.sizes[2]);
   }
@@ -108,7 +107,6 @@ struct VectorByteExperts : ByteEngine {
 struct TileByteExperts : ByteEngine {
   static constexpr int64_t kRows = kTileRows;
 
-  static int64_t groups(int64_t count) { return TileEngine::groups(count); }
   static int64_t group_bytes(const ExpertWeights& weights) { return weights.data.sizes[2] * kTileBytes; }
 
   KP_NOINLINE void pack(const QuantizedRows&, int64_t first, int64_t live, char* to) const {

@@ -27,7 +27,6 @@ struct VectorEngine {
   const View& out;  // [rows, N] f32
   int64_t width = weights.data.sizes[2] * kBlockK;
 
-  static int64_t groups(int64_t rows) { return divide_up(rows, kRows); }
   static int64_t group_bytes(const ExpertWeights& weights) {
     return 4 * kRows * weights.data.sizes[2] * kBlockK;
   }
@@ -100,8 +99,6 @@ struct TileEngine {
   const View& out;  // [rows, N] f32
   int64_t steps = weights.data.sizes[2];
 
-  // Pairs of tile rows are read together.
-  static int64_t groups(int64_t rows) { return rows <= kRows ? 1 : 2 * divide_up(rows, kPairRows); }
   static int64_t group_bytes(const ExpertWeights& weights) { return weights.data.sizes[2] * kTileBytes; }
   int64_t panels() const { return weights.data.sizes[1]; }
   int64_t grain() const { return expert_grain(steps * kBlockK, 8); }

@@ -142,7 +142,7 @@ struct ActivatedRows {
 
 // All rows of a source times the weights of their experts. An Engine packs rows in groups and multiplies them with
 // panels:
-//   kRows, groups(rows), group_bytes(weights), weights, grain(), panels()
+//   kRows, group_bytes(weights), weights, grain(), panels()
 //   pack(source, block, i, to)
 //   multiply(block, packed, begin, end)
 template <class Engine, class Source>
@@ -150,7 +150,7 @@ void project(const Engine& engine, const Source& source, SortedPairs& sorted, ch
   int64_t groups = 0;
   for (int64_t b = 0; b < sorted.block_count; ++b) {
     sorted.blocks[b].group = groups;
-    groups += Engine::groups(sorted.blocks[b].rows);
+    groups += divide_up(sorted.blocks[b].rows, Engine::kRows);
   }
   const int64_t bytes = Engine::group_bytes(engine.weights);
   for_each_group(sorted, Engine::kRows, (1 << 19) / bytes + 1, [&](const ExpertRows& block, int64_t i) {

@@ -179,14 +179,12 @@ struct PanelTiles {
     const int64_t M = out.sizes[0], panels = packed.sizes[0];
     const int64_t chunk = least(M, kChunkRows), in_place = kind().rows_in_place;
     const int64_t packed_rows = in_place ? M - in_place : chunk;  // at a time
-    const int64_t tile_rows =
-        chunk <= kTileRows ? 1 : 2 * divide_up(packed_rows, kPairRows);  // pairs read both
-    const int64_t x_bytes = tile_rows * steps * kTileBytes;
+    const int64_t x_bytes = divide_up(packed_rows, kTileRows) * steps * kTileBytes;
     const int64_t spilled_bytes = spills(chunk) ? panels * (kPassRows / kPairRows) * kBlockFloats * 4 : 0;
     auto* x_tiles = static_cast<char*>(call_scratch(x_bytes + spilled_bytes));
     auto* spilled = reinterpret_cast<float*>(x_tiles + x_bytes);
     for (int64_t first = 0; first < M; first += chunk) {
-      const int64_t rows = M - first < chunk ? M - first : chunk;
+      const int64_t rows = least(M - first, chunk);
       const int64_t unpacked = clamp(in_place - first, 0, rows);
       pack_rows(first + unpacked, rows - unpacked, x_tiles);
       parallel_for(panels, panel_grain(rows / 8, steps * kBlockK), [&](int64_t begin, int64_t end) {
