@@ -44,7 +44,7 @@ struct Moe {
   bool int8 = call.w13.data.dtype == Dtype::i8;
   int64_t chunk = chunk_tokens();
 
-  // Tokens of a chunk: as many in each.
+  // Tokens of a chunk: as many in each, or fewer in the last.
   int64_t chunk_tokens() const {
     const int64_t limit = clamp(most(kChunkPairs, kExpertPairs * experts) / most(k, 1), 1, tokens);
     return divide_up(tokens, divide_up(tokens, limit));
