@@ -7,7 +7,7 @@
 #include "core/parallel.h"
 #include "core/path.h"
 #include "simd/dtypes.h"
-#include "simd/each_vector.h"
+#include "simd/wide.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -21,7 +21,8 @@ KP_PATH(merge_empty);
 template <class T>
 void mix(const T* a, const T* b, float weight_a, float weight_b, T* to, int64_t Dv) {
   const F32x16 of_a = splat(weight_a), of_b = splat(weight_b);
-  each_vector(0, Dv, [&](int64_t d, auto... lanes) {  // only the rest is masked: that is slow on some CPUs
+  each_wide<true>(0, Dv,
+                  [&](int64_t d, auto... lanes) {  // only the rest is masked: that is slow on some CPUs
     store(to + d, load(a + d, lanes...) * of_a + load(b + d, lanes...) * of_b, lanes...);
   });
 }

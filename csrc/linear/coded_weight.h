@@ -7,6 +7,7 @@
 //   half(h)                   // the scales of sixteen outputs
 //   numbers(codes, h)         // sixteen outputs at two neighbouring k: pairs of bf16, not scaled
 //   two_numbers(codes, h)     // the same, and at the next two k
+//   columns(codes, h, of_k)   // the same four k, each in floats
 //   kPairBytes                // what the codes of these take
 //   whole_steps(call)         // whether no scale changes within a step of kBlockK
 //   path<way>()               // the record of a way through the product
@@ -70,9 +71,10 @@ KP_NOINLINE void decode_blocks(const uint8_t* codes, int64_t k, int64_t blocks, 
       for (int64_t pair = 0; pair < kBlockK / 2; pair += 2) {
         const uint8_t* from = codes + pair * Codes::kPairBytes;
         prefetch_codes<Codes>(from, pair);
-        const auto [first, second] = panel.two_numbers(from, half);
-        store_outputs(to + pair * kPair, low_half(first) * scale, high_half(first) * scale);
-        store_outputs(to + (pair + 1) * kPair, low_half(second) * scale, high_half(second) * scale);
+        F32x16 of_k[4];
+        panel.columns(from, half, of_k);
+        store_outputs(to + pair * kPair, of_k[0] * scale, of_k[1] * scale);
+        store_outputs(to + (pair + 1) * kPair, of_k[2] * scale, of_k[3] * scale);
       }
     }
 }
@@ -81,15 +83,52 @@ KP_NOINLINE void decode_blocks(const uint8_t* codes, int64_t k, int64_t blocks, 
 template <class Codes>
 struct CodedPanels {
   using Element = uint8_t;
-  static constexpr bool kStraight = false;
   static constexpr int64_t kBlockUnits = kCodedBytes<Codes>;
 
   const typename Codes::Arguments& call;
+
+  bool is_straight() const { return Codes::whole_steps(call); }
 
   static void mark_way(bool few, bool sliced) {
     mark(few      ? Codes::template path<Way::vectors_few>()
          : sliced ? Codes::template path<Way::vectors_slices>()
                   : Codes::template path<Way::vectors_many>());
+  }
+
+  // Numbers go from their codes into the products; sums take the scale where it ends.
+  template <int kRows>
+  KP_NOINLINE void multiply_one(const float* x, const uint8_t* codes, int64_t p, int64_t blocks,
+                                float* kept) const {
+    constexpr int kChains = kRows < 3 ? 2 : 1;  // of each sum: the products of one would wait for each other
+    Codes panel(call, p);
+    for (int64_t block = 0, count; block < blocks; block += count) {
+      count = least(blocks - block, panel.move_to(block * kBlockK) / kBlockK);
+      F32x16 sums[2][kRows][kChains] = {};
+      for (int64_t b = 0; b < count; ++b, x += kBlockK * kRows)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half)
+          for (int k = 0; k < kBlockK; k += 4, codes += 2 * Codes::kPairBytes) {
+            prefetch_codes<Codes>(codes, k / 2);
+            F32x16 of_k[4];
+            panel.columns(codes, half, of_k);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 12
+              for (int r = 0; r < kRows; ++r) {
+                F32x16& sum = sums[half][r][i % kChains];
+                sum = fma(splat(x[(k + i) * kRows + r]), of_k[i], sum);
+              }
+          }
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half)
+#pragma GCC unroll 12
+        for (int r = 0; r < kRows; ++r) {
+          float* to = kept + r * kPanelColumns + half * kLanes;
+          const auto& chains = sums[half][r];
+          const F32x16 sum = kChains == 2 ? chains[0] + chains[kChains - 1] : chains[0];
+          store(to, fma(sum, panel.half(half), block ? load(to) : zero()));
+        }
+    }
   }
 
   const float* widened(const uint8_t* codes, int64_t p, int64_t block, int64_t count, float* to) const {

@@ -35,7 +35,7 @@ struct VectorEngine {
 
   template <class Source>
   void pack(const Source& source, int64_t first, int64_t live, char* to) const {
-    with_row_block(live, [&](auto count) {
+    with_row_count<kRowBlock>(live, [&](auto count) {
       pack_row_block<decltype(count)::value>(source, first, live, reinterpret_cast<float*>(to));
     });
   }

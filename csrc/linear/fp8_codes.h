@@ -63,6 +63,13 @@ class Fp8Codes {
   KP_INLINE static TwoPairs two_numbers(const uint8_t* codes, int) {
     return load_two_numbers(reinterpret_cast<const F8e4m3*>(codes));
   }
+  KP_INLINE static void columns(const uint8_t* codes, int half, F32x16 (&of_k)[4]) {
+    const auto [first, second] = two_numbers(codes, half);
+    of_k[0] = low_half(first);
+    of_k[1] = high_half(first);
+    of_k[2] = low_half(second);
+    of_k[3] = high_half(second);
+  }
 
  private:
   KP_NOINLINE void fill(int64_t k) {

@@ -121,7 +121,7 @@ struct Int4Bytes {
                  [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
         const int64_t live = least(rows - block * kCodeRows, kCodeRows);
-        with_row_block<kCodeRows>(live, [&](auto count) {
+        with_row_count<kCodeRows>(live, [&](auto count) {
           constexpr int kRows = decltype(count)::value;
           pack_block<kRows>(first + block * kCodeRows, live, block_at(to, block, kRows));
         });
@@ -185,7 +185,7 @@ struct Int4Bytes {
     for (int64_t group = 0; group < rows; group += kGroupRows)
       for (int64_t p = begin; p < end; ++p)
         for (int64_t r = group; r < least(group + kGroupRows, rows); r += kCodeRows)
-          with_row_block<kCodeRows>(rows - r, [&](auto count) {
+          with_row_count<kCodeRows>(rows - r, [&](auto count) {
             constexpr int kRows = decltype(count)::value;
             const ByteBlock block = block_at(bytes, r / kCodeRows, kRows);
             multiply<kRows>(block, first + r, least(rows - r, kCodeRows), p);

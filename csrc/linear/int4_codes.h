@@ -64,6 +64,10 @@ class Int4Codes {
   KP_INLINE TwoPairs two_numbers(const uint8_t* codes, int half) const {
     return {numbers(codes, half), numbers(codes + kPairBytes, half)};
   }
+  KP_INLINE void columns(const uint8_t* codes, int half, F32x16 (&of_k)[4]) const {
+    load_differences(codes, points[half], of_k[0], of_k[1]);
+    load_differences(codes + kPairBytes, points[half], of_k[2], of_k[3]);
+  }
   KP_INLINE I32x16 zero_points(int half) const {
     return load_u8(zeros + from / group_size * kPanelColumns + half * kLanes);
   }

@@ -115,7 +115,7 @@ struct VectorInt8 {
     alignas(64) int32_t kept[kByteRows * kPanelColumns];
     for (int64_t p = begin; p < end; ++p) {
       const Ahead stream{reinterpret_cast<const char*>(panel(p)) + kStreamAhead, kBlockBytes / kBlockQuads};
-      with_row_block<kByteRows>(chunk.rows, [&](auto count) {
+      with_row_count<kByteRows>(chunk.rows, [&](auto count) {
         multiply_blocks<decltype(count)::value, true>(chunk.quads, row_dwords, panel(p), blocks, stream, true,
                                                       kept);
       });
@@ -133,7 +133,7 @@ struct VectorInt8 {
       const int64_t share = kBlockBytes / kBlockQuads / divide_up(live, kByteRows) + 1;
       Ahead ahead{reinterpret_cast<const char*>(slice) + count * kBlockBytes, share};
       for (int64_t r = 0; r < live; r += kByteRows, ahead.at += share * count * kBlockQuads)
-        with_row_block<kByteRows>(live - r, [&](auto block_rows) {
+        with_row_count<kByteRows>(live - r, [&](auto block_rows) {
           const uint32_t* x = chunk.quads + (group + r) * row_dwords + from * kBlockQuads * kQuadDwords;
           constexpr int kRows = decltype(block_rows)::value;
           int32_t* sums = kept + r * kPanelColumns;

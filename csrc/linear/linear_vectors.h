@@ -123,18 +123,26 @@ const float* widen(const Narrow* weights, int64_t count, float* to) {
   return to;
 }
 
-// A panel of x's own dtype, of kBlockUnits elements a block: one row block reads it as it lies. Other kinds of
-// panels are widened for any.
+// A panel of x's own dtype, of kBlockUnits elements a block. One row block reads it as it lies, as it does all kinds
+// of panels that are straight; others are widened for any.
 template <class T>
 struct PackedPanels {
   using Element = T;
-  static constexpr bool kStraight = true;
   static constexpr int64_t kBlockUnits = kBlockElements;
+
+  bool is_straight() const { return true; }
 
   static void mark_way(bool few, bool sliced) {
     mark(few      ? paths::linear_vectors_few
          : sliced ? paths::linear_vectors_slices
                   : paths::linear_vectors_many);
+  }
+
+  template <int kRows>
+  void multiply_one(const float* x, const T* weights, int64_t, int64_t blocks, float* kept) const {
+    const Ahead stream{reinterpret_cast<const char*>(weights) + kStreamAhead,
+                       2 * kPanelColumns * (int64_t)sizeof(T)};
+    multiply_blocks<kRows, true>(x, weights, blocks, stream, true, kept);
   }
 
   // `count` blocks of panel p from `block` on, which begin at `weights`; in fp32.
@@ -170,10 +178,8 @@ struct VectorProduct {
   // One row block: the weights pass once, from memory to registers.
   void multiply_one(const float* x_block, int64_t first, int64_t live, int64_t p) const {
     alignas(64) float kept[kRowBlock * kPanelColumns];
-    const Ahead stream{reinterpret_cast<const char*>(panel(p)) + kStreamAhead,
-                       2 * kPanelColumns * (int64_t)sizeof(Element)};
-    with_row_block(live, [&](auto count) {
-      multiply_blocks<decltype(count)::value, true>(x_block, panel(p), blocks, stream, true, kept);
+    with_row_count<kRowBlock>(live, [&](auto count) {
+      kind.template multiply_one<decltype(count)::value>(x_block, panel(p), p, blocks, kept);
     });
     finish(kept, first, live, p);
   }
@@ -194,7 +200,7 @@ struct VectorProduct {
       for (int64_t r = 0; r < rows; r += kRowBlock) {
         const int64_t live = least(rows - r, kRowBlock);
         float* sums = kept + r * kPanelColumns;
-        with_row_block(live, [&](auto block_rows) {
+        with_row_count<kRowBlock>(live, [&](auto block_rows) {
           constexpr int kRows = decltype(block_rows)::value;
           const float* x = x_blocks + r * blocks * kBlockK + from * kBlockK * kRows;
           multiply_blocks<kRows, false>(x, weights, count, ahead, from == 0, sums);
@@ -229,11 +235,10 @@ struct VectorProduct {
 
   void multiply_panels(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
     const bool few = rows <= kRowBlock;
-    if constexpr (Panels::kStraight)
-      if (few) {
-        for (int64_t p = begin; p < end; ++p) multiply_one(x_blocks, first, rows, p);
-        return;
-      }
+    if (few && kind.is_straight()) {
+      for (int64_t p = begin; p < end; ++p) multiply_one(x_blocks, first, rows, p);
+      return;
+    }
     const int64_t run = few ? 1 : least(end - begin, kFloatRunPanels);
     auto* widened = static_cast<float*>(
         thread_scratch(4 * (kWidenedBlocks * kBlockElements + run * kFloatGroupRows * kPanelColumns)));
@@ -264,7 +269,7 @@ struct VectorLinear : VectorProduct<Panels, T> {
     parallel_for(divide_up(rows, kRowBlock), (1 << 18) / block_floats + 1, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
         const int64_t live = least(rows - b * kRowBlock, kRowBlock);
-        with_row_block(live, [&](auto count) {
+        with_row_count<kRowBlock>(live, [&](auto count) {
           pack_row_block<decltype(count)::value>(StridedRows<T>{x}, first + b * kRowBlock, live,
                                                  to + b * block_floats);
         });

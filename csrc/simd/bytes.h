@@ -127,6 +127,12 @@ KP_INLINE void store_bytes(int8_t* to, I32x16 a, int lanes) {
 KP_INLINE void store_bytes(int8_t* to, I32x16 a) {
 #if defined(__AVX512F__)
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)a.p[0]));
+#elif defined(__AVX2__)
+  uint16_t words[kLanes];
+  store_u16(words, a & splat_int(0xff));
+  const auto* halves = reinterpret_cast<const __m128i*>(words);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm_packus_epi16(_mm_loadu_si128(halves), _mm_loadu_si128(halves + 1)));
 #else
   store_bytes(to, a, kLanes);
 #endif

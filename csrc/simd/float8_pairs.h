@@ -26,6 +26,25 @@ struct CodeTable {
 };
 constexpr CodeTable kCodeTable;
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+
+// The bytes of these numbers from four bits of a code: of all but the smallest sixteen, and what those change.
+struct CodeNibbles {
+  alignas(16) uint8_t low[16], high[16], small_low[16], small_high[16];
+
+  constexpr CodeNibbles() : low(), high(), small_low(), small_high() {
+    for (int four = 0; four < 16; ++four) {
+      low[four] = static_cast<uint8_t>(CodeTable::number(16 + four));
+      high[four] = static_cast<uint8_t>(CodeTable::number(8 + 16 * (four % 8)) >> 8);
+      small_low[four] = static_cast<uint8_t>(low[four] ^ CodeTable::number(four));
+      small_high[four] = static_cast<uint8_t>(high[0] ^ CodeTable::number(four) >> 8);
+    }
+  }
+};
+constexpr CodeNibbles kCodeNibbles;
+
+#endif
+
 // The numbers of 32 codes in bf16.
 KP_INLINE I32x16 load_numbers(const F8e4m3* codes) {
 #if defined(__AVX512F__)
@@ -37,6 +56,27 @@ KP_INLINE I32x16 load_numbers(const F8e4m3* codes) {
   const __mmask32 upper = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x40));
   const __m512i sign = _mm512_and_si512(_mm512_slli_epi16(words, 8), _mm512_set1_epi16(INT16_MIN));
   return {{(IntPiece)_mm512_or_si512(_mm512_mask_mov_epi16(low, upper, high), sign)}};
+#elif defined(__AVX2__)
+  // The lower byte of a number depends on a code's last four bits, the upper one on the others; where those are 0 the number
+  // may be subnormal, and both bytes depend on the last four. An index above 127 makes the shuffle give 0.
+  const auto table = [](const uint8_t* bytes) KP_LAMBDA_INLINE {
+    return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
+  };
+  const __m256i in_order = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+  const __m256i bytes = _mm256_permute4x64_epi64(in_order, _MM_SHUFFLE(3, 1, 2, 0));  // as unpack reads them
+  const __m256i fours = _mm256_set1_epi8(0x0f), magnitude_bits = _mm256_set1_epi8(0x7f);
+  const __m256i last = _mm256_and_si256(bytes, fours), magnitude = _mm256_and_si256(bytes, magnitude_bits);
+  const __m256i first = _mm256_and_si256(_mm256_srli_epi16(magnitude, 4), fours);
+  const __m256i small = _mm256_or_si256(_mm256_cmpgt_epi8(magnitude, fours), last);
+  const __m256i nan = _mm256_cmpeq_epi8(magnitude, magnitude_bits);
+  const __m256i low = _mm256_xor_si256(_mm256_shuffle_epi8(table(kCodeNibbles.low), last),
+                                       _mm256_shuffle_epi8(table(kCodeNibbles.small_low), small));
+  const __m256i high = _mm256_xor_si256(_mm256_shuffle_epi8(table(kCodeNibbles.high), first),
+                                        _mm256_shuffle_epi8(table(kCodeNibbles.small_high), small));
+  const __m256i signed_high =
+      _mm256_or_si256(_mm256_or_si256(high, nan), _mm256_andnot_si256(magnitude_bits, bytes));
+  return {
+      {(IntPiece)_mm256_unpacklo_epi8(low, signed_high), (IntPiece)_mm256_unpackhi_epi8(low, signed_high)}};
 #else
   uint16_t numbers[kPair];
   for (int i = 0; i < kPair; ++i) {

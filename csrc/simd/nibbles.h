@@ -9,15 +9,9 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int kPoints = 16;  // a difference of a code and a zero point is at least -kPoints
-
-// The zero points of sixteen outputs, for load_differences: 16 - z in both halves of a dword.
-KP_INLINE I32x16 spread_points(const uint8_t* zeros) {
-  const I32x16 points = splat_int(kPoints) - load_u8(zeros);
-  return points | shift_left<16>(points);
-}
-
 #if defined(__AVX512F__)
+
+constexpr int kPoints = 16;  // a difference of a code and a zero point is at least -kPoints
 
 // The bits in bf16 of the whole numbers from -16 to 15.
 struct DifferenceTable {
@@ -30,22 +24,48 @@ struct DifferenceTable {
 };
 constexpr DifferenceTable kDifferenceTable;
 
-#endif
+// The zero points of sixteen outputs, for load_differences: 16 - z in both halves of a dword.
+KP_INLINE I32x16 spread_points(const uint8_t* zeros) {
+  const I32x16 points = splat_int(kPoints) - load_u8(zeros);
+  return points | shift_left<16>(points);
+}
 
 // Codes minus zero points of a row of bytes, exactly, in bf16: the first k below the second one.
 KP_INLINE I32x16 load_differences(const uint8_t* row, I32x16 points) {
   const I32x16 bytes = load_u8(row);
   const I32x16 codes = (bytes | shift_left<12>(bytes)) & splat_int(0x000f000f);
   const I32x16 places = codes + points;  // 0 .. 31 in each half: no carry
-#if defined(__AVX512F__)
   return {
       {(IntPiece)_mm512_permutexvar_epi16((__m512i)places.p[0], _mm512_load_si512(kDifferenceTable.bits))}};
-#else
-  const I32x16 first = (places & splat_int(0xffff)) - splat_int(kPoints);
-  const I32x16 second = shift_right<16>(places) - splat_int(kPoints);
-  return shift_right<16>(as_int(to_float(first))) | as_int(to_float(second));
-#endif
 }
+
+// The same as floats, of the first k and of the second one.
+KP_INLINE void load_differences(const uint8_t* row, I32x16 points, F32x16& first, F32x16& second) {
+  const I32x16 both = load_differences(row, points);
+  first = low_half(both);
+  second = high_half(both);
+}
+
+#else
+
+// The zero points of sixteen outputs, for load_differences.
+KP_INLINE I32x16 spread_points(const uint8_t* zeros) { return load_u8(zeros); }
+
+// Codes minus zero points of a row of bytes, of the first k and of the second one.
+KP_INLINE void load_differences(const uint8_t* row, I32x16 points, F32x16& first, F32x16& second) {
+  const I32x16 bytes = load_u8(row);
+  first = to_float((bytes & splat_int(15)) - points);
+  second = to_float(shift_right<4>(bytes) - points);
+}
+
+// The same, exactly, in bf16: the first k below the second one.
+KP_INLINE I32x16 load_differences(const uint8_t* row, I32x16 points) {
+  F32x16 first, second;
+  load_differences(row, points, first, second);
+  return shift_right<16>(as_int(first)) | as_int(second);
+}
+
+#endif
 
 // Four rows of bytes as quads of each of sixteen outputs: the codes of k, k + 2, k + 4, k + 6 and the ones behind
 // them.
@@ -61,6 +81,16 @@ KP_INLINE CodeQuads load_code_quads(const uint8_t* rows) {
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   const __m512i fours = _mm512_permutexvar_epi32(apart, _mm512_loadu_si512(rows));
   const I32x16 quads = {{(IntPiece)_mm512_shuffle_epi8(fours, bytes)}};
+#elif defined(__AVX2__)
+  // Bytes of two rows become words, words of four rows dwords; each time by halves.
+  __m128i row[4];
+  for (int i = 0; i < 4; ++i) row[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows) + i);
+  const auto four = [](__m128i two, __m128i others) KP_LAMBDA_INLINE {
+    return _mm256_set_m128i(_mm_unpackhi_epi16(two, others), _mm_unpacklo_epi16(two, others));
+  };
+  const I32x16 quads = {
+      {(IntPiece)four(_mm_unpacklo_epi8(row[0], row[1]), _mm_unpacklo_epi8(row[2], row[3])),
+       (IntPiece)four(_mm_unpackhi_epi8(row[0], row[1]), _mm_unpackhi_epi8(row[2], row[3]))}};
 #else
   const I32x16 quads = load_u8(rows) | shift_left<8>(load_u8(rows + 16)) |
                        shift_left<16>(load_u8(rows + 32)) | shift_left<24>(load_u8(rows + 48));

@@ -26,6 +26,15 @@ KP_SHORT_INLINE void interleave(F32x16& a, F32x16& b) {
   const __m512 first = _mm512_permutex2var_ps(a.p[0], low, b.p[0]);
   b.p[0] = (FloatPiece)_mm512_permutex2var_ps(a.p[0], _mm512_add_epi32(low, _mm512_set1_epi32(8)), b.p[0]);
   a.p[0] = (FloatPiece)first;
+#elif defined(__AVX2__)
+  F32x16 both[2];
+  KP_EACH_PIECE({
+    const __m256 low = _mm256_unpacklo_ps(a.p[i], b.p[i]), high = _mm256_unpackhi_ps(a.p[i], b.p[i]);
+    both[i] = {{(FloatPiece)_mm256_permute2f128_ps(low, high, 0x20),
+                (FloatPiece)_mm256_permute2f128_ps(low, high, 0x31)}};
+  });
+  a = both[0];
+  b = both[1];
 #else
   float even[16], odd[16], both[32];
   store(even, a);
@@ -53,6 +62,17 @@ KP_INLINE void load_split(const F16* pairs, F32x16& even, F32x16& odd) {
   const __m512i second = _mm512_or_si512(first, _mm512_set1_epi32(1));
   even.p[0] = (FloatPiece)_mm512_permutex2var_ps(low.p[0], first, high.p[0]);
   odd.p[0] = (FloatPiece)_mm512_permutex2var_ps(low.p[0], second, high.p[0]);
+#elif defined(__AVX2__)
+  // The even ones of a lane into its lower half, then those of both lanes into the lower lane.
+  const __m256i order =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+  const I32x16 both = load_dwords(pairs);
+  KP_EACH_PIECE({
+    const __m256i halves =
+        _mm256_permute4x64_epi64(_mm256_shuffle_epi8((__m256i)both.p[i], order), _MM_SHUFFLE(3, 1, 2, 0));
+    even.p[i] = (FloatPiece)_mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+    odd.p[i] = (FloatPiece)_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+  });
 #else
   const I32x16 both = load_dwords(pairs);
   F16 halves[2 * kLanes];

@@ -12,7 +12,20 @@ KP_INLINE void store_sums(float* to, F32x16 (&rows)[kRows]) {
   for (int i = 0; i < kRows; ++i) to[i] = reduce_add(rows[i]);
 }
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__) && !defined(__AVX512F__)
+
+// Four vectors become one of four lanes.
+KP_INLINE void store_sums(float* to, F32x16 (&rows)[4]) {
+  __m256 r[4];
+  for (int i = 0; i < 4; ++i) r[i] = _mm256_add_ps((__m256)rows[i].p[0], (__m256)rows[i].p[1]);
+  for (int i = 0; i < 4; i += 2)
+    r[i] = _mm256_add_ps(_mm256_unpacklo_ps(r[i], r[i + 1]), _mm256_unpackhi_ps(r[i], r[i + 1]));
+  const __m256 sums = _mm256_add_ps((__m256)_mm256_unpacklo_pd((__m256d)r[0], (__m256d)r[2]),
+                                    (__m256)_mm256_unpackhi_pd((__m256d)r[0], (__m256d)r[2]));
+  _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
+}
+
+#elif defined(__AVX512F__)
 
 // Sixteen vectors become one.
 KP_INLINE void store_sums(float* to, F32x16 (&rows)[16]) {

@@ -36,6 +36,41 @@ KP_INLINE void transpose(I32x16 (&rows)[16]) {
   }
 }
 
+#elif defined(__AVX2__)
+
+// Eight rows of eight lanes: pairs of rows, then of pairs (inside each half), then the halves.
+KP_INLINE void transpose_eight(__m256i (&rows)[8]) {
+  __m256i a[8], b[8];
+  for (int i = 0; i < 8; i += 2) {
+    a[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
+    a[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
+    b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
+    b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
+    b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
+    rows[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+  }
+}
+
+// Four blocks, of which two change places.
+KP_NOINLINE void transpose(I32x16 (&rows)[16]) {
+  __m256i blocks[2][2][8];
+  for (int down = 0; down < 2; ++down)
+    for (int across = 0; across < 2; ++across) {
+      auto& block = blocks[across][down];
+      for (int i = 0; i < 8; ++i) block[i] = (__m256i)rows[8 * down + i].p[across];
+      transpose_eight(block);
+    }
+  for (int down = 0; down < 2; ++down)
+    for (int i = 0; i < 8; ++i)
+      rows[8 * down + i] = {{(IntPiece)blocks[down][0][i], (IntPiece)blocks[down][1][i]}};
+}
+
 #else
 
 KP_NOINLINE void transpose(I32x16 (&rows)[16]) {

@@ -68,17 +68,18 @@ struct Mask16 {
 };
 #endif
 
-// A statement for each piece i. Where there are four it is written out: loops are memory to the optimizer until they are
-// unrolled, and cost these tiers a third of their compile time.
-#if defined(__AVX2__)
-#define KP_EACH_PIECE(...) \
-  _Pragma("GCC unroll 2") for (int i = 0; i < kPieces; ++i) { __VA_ARGS__; }
-#else
+// A statement for each piece i, written out: a loop is memory to the optimizer until it is unrolled, and costs a tier of four
+// pieces a third of its compile time.
 #define KP_PIECE(n, ...) \
   {                      \
     constexpr int i = n; \
     __VA_ARGS__;         \
   }
+#if defined(__AVX512F__)
+#define KP_EACH_PIECE(...) KP_PIECE(0, __VA_ARGS__)
+#elif defined(__AVX2__)
+#define KP_EACH_PIECE(...) KP_PIECE(0, __VA_ARGS__) KP_PIECE(1, __VA_ARGS__)
+#else
 #define KP_EACH_PIECE(...) \
   KP_PIECE(0, __VA_ARGS__) KP_PIECE(1, __VA_ARGS__) KP_PIECE(2, __VA_ARGS__) KP_PIECE(3, __VA_ARGS__)
 #endif
@@ -238,13 +239,21 @@ KP_INLINE Mask16 operator~(Mask16 a) {
   return a;
 }
 KP_INLINE bool any(Mask16 a) {
+#if defined(__AVX2__)
+  return _mm256_movemask_ps((__m256)(a.p[0] | a.p[1])) != 0;
+#else
   int32_t bits = 0;
   KP_EACH_PIECE(for (int lane = 0; lane < kPieceLanes; ++lane) bits |= a.p[i][lane]);
   return bits != 0;
+#endif
 }
 KP_INLINE I32x16 select(Mask16 m, I32x16 yes, I32x16 no) {
   I32x16 r;
+#if defined(__AVX2__)
+  KP_EACH_PIECE(r.p[i] = (IntPiece)_mm256_blendv_epi8((__m256i)no.p[i], (__m256i)yes.p[i], (__m256i)m.p[i]));
+#else
   KP_EACH_PIECE(r.p[i] = (yes.p[i] & m.p[i]) | (no.p[i] & ~m.p[i]));
+#endif
   return r;
 }
 KP_INLINE F32x16 select(Mask16 m, F32x16 yes, F32x16 no) {
@@ -277,7 +286,11 @@ KP_INLINE F32x16 max(F32x16 a, F32x16 b) {
   return {{(FloatPiece)_mm512_max_ps(a.p[0], b.p[0])}};
 #else
   F32x16 r;
+#if defined(__AVX2__)
+  KP_EACH_PIECE(r.p[i] = (FloatPiece)_mm256_max_ps(a.p[i], b.p[i]));
+#else
   KP_EACH_PIECE(r.p[i] = a.p[i] > b.p[i] ? a.p[i] : b.p[i]);
+#endif
   return r;
 #endif
 }
@@ -296,16 +309,35 @@ KP_INLINE F32x16 min(F32x16 a, F32x16 b) {
   return {{(FloatPiece)_mm512_min_ps(a.p[0], b.p[0])}};
 #else
   F32x16 r;
+#if defined(__AVX2__)
+  KP_EACH_PIECE(r.p[i] = (FloatPiece)_mm256_min_ps(a.p[i], b.p[i]));
+#else
   KP_EACH_PIECE(r.p[i] = a.p[i] < b.p[i] ? a.p[i] : b.p[i]);
+#endif
   return r;
 #endif
 }
 
 // --- across lanes ------------------------------------------------------------------------------------------
 
+#if !defined(__AVX512F__) && defined(__AVX2__)
+
+// One lane of all that `join` makes of eight.
+template <class Join>
+KP_INLINE float fold(__m256 a, const Join& join) {
+  const __m128 four = join(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 two = join(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(join(two, _mm_movehdup_ps(two)));
+}
+
+#endif
+
 KP_INLINE float reduce_add(F32x16 a) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps(a.p[0]);
+#elif defined(__AVX2__)
+  return fold((__m256)(a.p[0] + a.p[1]),
+              [](__m128 x, __m128 y) KP_LAMBDA_INLINE { return _mm_add_ps(x, y); });
 #else
   FloatPiece sum = a.p[0];
   for (int i = 1; i < kPieces; ++i) sum += a.p[i];
@@ -318,6 +350,9 @@ KP_INLINE float reduce_add(F32x16 a) {
 KP_INLINE float reduce_max(F32x16 a) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps(a.p[0]);
+#elif defined(__AVX2__)
+  return fold(_mm256_max_ps((__m256)a.p[0], (__m256)a.p[1]),
+              [](__m128 x, __m128 y) KP_LAMBDA_INLINE { return _mm_max_ps(x, y); });
 #else
   FloatPiece top = a.p[0];
   for (int i = 1; i < kPieces; ++i) top = top > a.p[i] ? top : a.p[i];

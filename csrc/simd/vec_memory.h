@@ -53,6 +53,10 @@ KP_INLINE I32x16 load_u16(const void* from) {
 KP_INLINE void store_u16(void* to, I32x16 a) {
 #if defined(__AVX512F__)
   _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi32_epi16((__m512i)a.p[0]));
+#elif defined(__AVX2__)
+  const I32x16 low = a & splat_int(0xffff);  // packed by lanes, so that quarters 1 and 2 change places
+  const __m256i words = _mm256_packus_epi32((__m256i)low.p[0], (__m256i)low.p[1]);
+  _mm256_storeu_si256(static_cast<__m256i*>(to), _mm256_permute4x64_epi64(words, _MM_SHUFFLE(3, 1, 2, 0)));
 #else
   KP_EACH_PIECE({
     const ShortPiece narrow = __builtin_convertvector((UintPiece)a.p[i], ShortPiece);
@@ -174,6 +178,18 @@ KP_NOINLINE void store_tail(T* to, F32x16 a, int lanes) {
   store(buffer, a);
   __builtin_memcpy(to, buffer, lanes * sizeof(T));
 }
+#if defined(__AVX2__)
+KP_INLINE F32x16 load_tail(const float* from, int lanes) {
+  const Mask16 live = first_lanes(lanes);
+  F32x16 r;
+  KP_EACH_PIECE(r.p[i] = (FloatPiece)_mm256_maskload_ps(from + i * kPieceLanes, (__m256i)live.p[i]));
+  return r;
+}
+KP_INLINE void store_tail(float* to, F32x16 a, int lanes) {
+  const Mask16 live = first_lanes(lanes);
+  KP_EACH_PIECE(_mm256_maskstore_ps(to + i * kPieceLanes, (__m256i)live.p[i], (__m256)a.p[i]));
+}
+#endif
 template <class T>
 KP_INLINE F32x16 load(const T* from, int lanes) {
   return lanes == kLanes ? load(from) : load_tail(from, lanes);

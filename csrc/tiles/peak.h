@@ -3,6 +3,7 @@
 
 #include "simd/bytes.h"
 #include "simd/vec_memory.h"
+#include "tiles/dot_pairs.h"
 #include "tiles/tile_block.h"
 
 namespace kernelpair::KP_TIER {
@@ -50,38 +51,43 @@ int64_t peak_byte_products(const void* operands, int64_t rounds) {
   return rounds * 4 * 16 * 16 * 64;
 }
 
-#elif defined(KP_PRODUCTS_DOTS)
-
-int64_t peak_products(const void* operands, int64_t rounds) {
-  const __m512bh a = (__m512bh)_mm512_loadu_si512(operands);
-  __m512 sums[kPeakSums] = {};
-  for (int64_t round = 0; round < rounds; ++round) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kPeakSums; ++i) {
-      sums[i] = _mm512_dpbf16_ps(sums[i], a, a);
-      asm volatile("" : "+v"(sums[i]));  // sums that are all the same would be one
-    }
-  }
-  __m512 total = sums[0];  // not the sums themselves: they would have to lie in memory all the while
-#pragma GCC unroll 16
-  for (int i = 1; i < kPeakSums; ++i) total = _mm512_add_ps(total, sums[i]);
-  asm volatile("" ::"v"(total));
-  return rounds * kPeakSums * 2 * kLanes;
-}
-
 #else
 
+// Sums that are all the same would be one.
+KP_INLINE void keep_apart(F32x16& sum) {
+#if defined(__AVX512F__)
+  asm volatile("" : "+v"(sum.p[0]));
+#elif defined(__SSE2__)
+  KP_EACH_PIECE(asm volatile("" : "+x"(sum.p[i])));
+#else
+  asm volatile("" : "+m"(sum));
+#endif
+}
+
 int64_t peak_products(const void* operands, int64_t rounds) {
-  const F32x16 a = load(static_cast<const Bf16*>(operands)),
-               b = load(static_cast<const Bf16*>(operands) + kLanes);
+  const auto* numbers = static_cast<const Bf16*>(operands);
+#if defined(KP_PRODUCTS_DOTS)
+  constexpr int64_t kProducts = 2 * kLanes;
+  const I32x16 pairs = load_dwords(numbers);
+  const auto add = [&](F32x16 sum) KP_LAMBDA_INLINE { return dot_pairs(sum, pairs, pairs); };
+#else
+  constexpr int64_t kProducts = kLanes;
+  const F32x16 a = load(numbers), b = load(numbers + kLanes);
+  const auto add = [&](F32x16 sum) KP_LAMBDA_INLINE { return fma(a, b, sum); };
+#endif
   F32x16 sums[kPeakSums] = {};
   for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kPeakSums; ++i) sums[i] = fma(a, b, sums[i]);
-    asm volatile("");  // a round stays a round
+    for (int i = 0; i < kPeakSums; ++i) {
+      sums[i] = add(sums[i]);
+      keep_apart(sums[i]);
+    }
   }
-  asm volatile("" ::"m"(sums));  // somebody might look at them
-  return rounds * kPeakSums * kLanes;
+  F32x16 total = sums[0];  // not the sums themselves: they would have to lie in memory all the while
+#pragma GCC unroll 16
+  for (int i = 1; i < kPeakSums; ++i) total = total + sums[i];
+  keep_apart(total);
+  return rounds * kPeakSums * kProducts;
 }
 
 #endif
