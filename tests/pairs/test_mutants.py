@@ -25,6 +25,7 @@ from kernelpair.search.tally import First, Tally
 from kernelpair.suite import Place
 from kernelpair.trial.check import known_trials
 from optimized import Tier, tiers
+from optimized.library import BUILT
 from properties.planting import plant, units
 from properties.scenarios.serving.cases import ServingCase
 from properties.suite import SUITE, kernel_of
@@ -64,6 +65,31 @@ def included(sources: list[Path]) -> set[Path]:
         seen.add(file)
         waiting += [properties.ROOT / "csrc" / name for name in names]
     return seen
+
+
+@pytest.mark.parametrize("tier", [tier for tier in tiers() if tier.compiled and not tier.tiled and tier.name != "scalar"], ids=str)
+def test_a_mutant_that_names_no_tier_is_in_what_every_machine_compiles(tier: Tier, tmp_path: Path) -> None:
+    """In a file that is compiled for tiers, a branch for other processors would hide it here, and it would survive."""
+    for_tiers = included([*(properties.ROOT / "csrc" / "kernels").glob("*.cpp")])
+    where: dict[str, dict[str, int]] = {}  # file -> mutant -> where its patch begins
+    for mutant in ALL.values():
+        for patch in mutant.patches if mutant.tier is None else ():
+            if properties.ROOT / patch.file in for_tiers:
+                where.setdefault(patch.file, {})[mutant.name] = (properties.ROOT / patch.file).read_text().index(patch.find)
+    assert where
+    hidden = []
+    for number, (file, mutants_of) in enumerate(where.items()):
+        text = (properties.ROOT / file).read_text()
+        for mark, place in sorted(enumerate(mutants_of.values()), key=lambda found: -found[1]):
+            text = f"{text[:place]} HERE_{mark}_ {text[place:]}"
+        marked = tmp_path / f"{number}.cpp"
+        marked.write_text(text)
+        products = f"-DKP_PRODUCTS_{tier.products.upper()}=1"
+        options = ["-std=gnu++20", "-Icsrc", f"-I{BUILT}/include", f"-DKP_TIER={tier.name}", products, *tier.flags.split()]
+        command = ["g++", "-E", "-w", *options, str(marked)]
+        seen = subprocess.run(command, cwd=properties.ROOT, capture_output=True, text=True, check=True).stdout
+        hidden += [name for mark, name in enumerate(mutants_of) if f"HERE_{mark}_" not in seen]
+    assert not hidden
 
 
 def test_the_catalogue_of_kernels_is_covered() -> None:
