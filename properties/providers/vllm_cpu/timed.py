@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.providers.provider import Calls, Unsupported
-from properties.providers.vllm_cpu.library import OPS, whole
+from properties.providers.vllm_cpu.library import NO_BF16, OPS, multiplies_bf16, whole
 from reference.causal_conv1d import causal_conv1d_unpack_weight
 from reference.pack_linear_weight import unpack_linear_weight
 
@@ -35,6 +35,8 @@ def linear(given: Given) -> Calls:
     """onednn_mm, and weight_packed_linear where it takes the sizes."""
     x, N, K = given["x"], given["N"], given["K"]
     _only((torch.bfloat16, torch.float32), "x", given)
+    if x.dtype == torch.bfloat16 and not multiplies_bf16():
+        raise Unsupported(NO_BF16)
     weight = unpack_linear_weight(given["packed_weight"], N, K).contiguous()
     handler = OPS.create_onednn_mm_handler(weight.t(), 32)
     number = torch.tensor(handler, dtype=torch.int64)
