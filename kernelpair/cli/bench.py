@@ -30,7 +30,7 @@ from kernelpair.timing.first_calls import FirstCalls
 from kernelpair.timing.interleaved import Timing, interleave, keep_freed_memory
 from kernelpair.timing.load import Load, look
 from kernelpair.timing.peers import arguments_of
-from kernelpair.timing.show import show_errors, show_failed, show_load, show_next, show_skipped, show_summary
+from kernelpair.timing.show import show_absent, show_errors, show_failed, show_load, show_next, show_skipped, show_summary
 
 WIDTH = 140  # where there is no terminal
 ONLY_AGAINST = ("one_thread", "errors")
@@ -90,6 +90,7 @@ def _contest(options: argparse.Namespace, place: Place, suite: Suite) -> int:
     contest = Contest(place, peers, options.seconds, torch.get_num_threads(), options.one_thread, console)
     contest.speeds.skipped_tiers = {name: reason for name, reason in tiers if reason}
     show_skipped(console, contest.speeds)
+    show_absent(console, peers.absent)
     loads = contest.speeds.load
     try:
         loads.append(show_load(console, look()))
@@ -122,7 +123,7 @@ def candidates_of(suite: Suite, pair: Pair, tiers: Sequence[tuple[str, str]]) ->
 
 
 def peers_named(suite: Suite, text: str) -> Peers:
-    """The peers of `--against A,B`, by name. UsageError for one that is unknown or cannot be used here."""
+    """The peers of `--against A,B`, by name. UsageError for one that is unknown, and if none can be used here."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise UsageError("--against: name at least one peer: torch, a provider, or a provider's file .py")
@@ -136,8 +137,11 @@ def peers_named(suite: Suite, text: str) -> Peers:
         found = provider_named(suite, name)
         reason = ready(found)
         if reason:
-            raise UsageError(f"--against: {name} cannot be used here: {reason}")
-        peers.providers[name] = found
+            peers.absent[name] = reason
+        else:
+            peers.providers[name] = found
+    if len(peers.absent) == len(names):
+        raise UsageError("--against: " + "; ".join(f"{name} cannot be used here: {why}" for name, why in peers.absent.items()))
     return peers
 
 

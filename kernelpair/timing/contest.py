@@ -47,6 +47,8 @@ class Peers:
 
     names: list[str]
     providers: dict[str, Provider] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    """Why a provider cannot be used here."""
 
 
 @dataclass
@@ -139,6 +141,8 @@ class Contest:
                         reason = "has no equivalent"
                 except Exception as error:  # noqa: BLE001 - whatever torch raises is its answer
                     reason = said(error)
+            elif name in self.peers.absent:
+                reason = self.peers.absent[name]
             elif pair.name not in self.peers.providers[name].adapters:  # it makes no arguments for nothing
                 reason = NO_KERNEL
             else:
@@ -197,7 +201,7 @@ class Contest:
     def compare_errors(self, pair: Pair, candidates: Sequence[tuple[str, str]]) -> Errors:
         """Judge the pair's `Bench.case`, which it has, on each tier and with each provider: the same data, the same bound."""
         assert pair.bench.case is not None
-        result = Errors(pair.name, pair.line(pair.bench.case))
+        result = Errors(pair.name, pair.line(pair.bench.case), unsupported=dict(self.peers.absent))
         named = [(name, name) for name, reason in candidates if not reason]
         for name, provider in self.peers.providers.items():
             if pair.name not in provider.adapters:

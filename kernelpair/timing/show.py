@@ -105,6 +105,12 @@ def show_skipped(console: Console, speeds: Speeds) -> None:
         console.print(Text(f"{tier}: every row skipped: {reason}", style="yellow"), soft_wrap=True)
 
 
+def show_absent(console: Console, absent: Mapping[str, str]) -> None:
+    """Peers that were asked for and do not run here: every row names them as not timed."""
+    for name, reason in absent.items():
+        console.print(Text(f"{name} cannot be used here: {reason}", style="yellow"), soft_wrap=True)
+
+
 def show_errors(console: Console, errors: Errors) -> None:
     """One line: each candidate's largest error over the bound."""
     says = [f"{name} {ratio:.3g}" for name, ratio in errors.largest.items()]

@@ -49,12 +49,24 @@ def test_wrong_usage_is_2_in_one_line(capsys: Capture, arguments: tuple[str, ...
     assert says in err and "Traceback" not in err and not out
 
 
-def test_a_provider_that_cannot_be_used_here_is_2(capsys: Capture) -> None:
-    Path("absent.py").write_text(
-        "from kernelpair.providers.provider import adapts\n"
-        "def missing():\n    return 'no wheel: make it'\n"
-        "@adapts('store_cache')\ndef store(**given):\n    pass\n"
-    )
+ABSENT = (
+    "from kernelpair.providers.provider import adapts\n"
+    "def missing():\n    return 'no wheel: make it'\n"
+    "@adapts('store_cache')\ndef store(**given):\n    pass\n"
+)
+
+
+def test_beside_others_a_provider_that_cannot_be_used_here_is_named(capsys: Capture) -> None:
+    Path("absent.py").write_text(ABSENT)
+    assert kernelpair("bench", *ONE_ROW, "--against", "torch,absent.py", "--errors") == 0
+    out = capsys.readouterr().out
+    assert "absent.py cannot be used here: no wheel: make it" in out
+    assert "absent.py: not timed: no wheel: make it" in out
+    assert "ratio" in out and "to torch" in out
+
+
+def test_if_no_provider_can_be_used_here_it_is_2(capsys: Capture) -> None:
+    Path("absent.py").write_text(ABSENT)
     assert kernelpair("bench", *ONE_ROW, "--against", "absent.py") == 2
     assert "--against: absent.py cannot be used here: no wheel: make it" in capsys.readouterr().err
 

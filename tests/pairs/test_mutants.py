@@ -67,7 +67,7 @@ def included(sources: list[Path]) -> set[Path]:
     return seen
 
 
-@pytest.mark.parametrize("tier", [tier for tier in tiers() if tier.compiled and not tier.tiled and tier.name != "scalar"], ids=str)
+@pytest.mark.parametrize("tier", [one for one in tiers() if one.compiled and not one.tiled and one.name != "scalar"], ids=str)
 def test_a_mutant_that_names_no_tier_is_in_what_every_machine_compiles(tier: Tier, tmp_path: Path) -> None:
     """In a file that is compiled for tiers, a branch for other processors would hide it here, and it would survive."""
     for_tiers = included([*(properties.ROOT / "csrc" / "kernels").glob("*.cpp")])
