@@ -258,7 +258,7 @@ def _record(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict, load
         if by_name:
             result = _call_by_name(writer, candidate.entry, function, arguments)
         else:
-            with _Recorder(writer):
+            with torch.inference_mode(), _Recorder(writer):  # with autograd, operators made of others would not be seen
                 result = function(**arguments)
         _compare(writer, pair, verdict, placement, arguments, result)
         writer.lines.append(FOOT)

@@ -113,3 +113,34 @@ def test_openmp_s_threads_are_not_waited_for(tmp_path: Path) -> None:
     finally:
         torch.set_num_threads(threads)
     assert "wrong: out[" in run(tmp_path / "bug.py").stdout
+
+
+HANDLES = """
+import os
+import torch
+
+library = torch.library.Library("kernelpair_handles", "DEF")
+library.define("make(Tensor x) -> int")
+library.define("use(Tensor handle) -> ()")
+
+
+def use(handle):
+    raise RuntimeError("used" if int(handle) == (1 << 40) + os.getpid() else "of another process")
+
+
+library.impl("make", lambda x: (1 << 40) + os.getpid(), "CompositeImplicitAutograd")
+library.impl("use", use, "CompositeExplicitAutograd")
+
+
+def kernel(x, slots, out, scale):
+    torch.ops.kernelpair_handles.use(torch.tensor(torch.ops.kernelpair_handles.make(x)))
+"""
+
+
+def test_an_operator_that_is_made_of_others_is_called_too(tmp_path: Path) -> None:
+    """With autograd the recorder would not see it, and the script would use a handle of another process."""
+    (tmp_path / "handles.py").write_text(HANDLES)
+    verdict = Verdict(ROWS, PAIR.line(ROWS), [Failure("exception", "", "RuntimeError: used")])
+    load = f"sys.path.insert(0, {str(tmp_path)!r})\nimport handles\n"
+    write_script(tmp_path / "bug.py", PAIR, Candidate("handles", f"{tmp_path}/handles.py:kernel"), verdict, load)
+    assert "RuntimeError: used" in run(tmp_path / "bug.py").stderr
