@@ -157,6 +157,8 @@ class Provider:
         if pair.name not in self.adapters:
             raise Unsupported(NO_KERNEL)
         adapter = self.adapter(pair.name)
+        if reason := adapter.absent():
+            raise Unsupported(reason)
         if adapter.timed is not None and any(row.name == declared.name for declared in pair.bench.rows):
             return adapter.timed(given)
         for limit, outside in adapter.limits.items() if row.case is not None else ():

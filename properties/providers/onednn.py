@@ -96,11 +96,11 @@ def _fit_bytes(case: int8.Int8Case) -> int8.Int8Case:
 @adapts(
     "int8_linear",
     limits={
-        NO_VNNI: lambda case: not torch.cpu._is_vnni_supported(),
         NO_POINTS: lambda case: not case.symmetric,
         "the outputs' scales are contiguous (so does the compiler hold them)": other_layouts(BYTE_LAYOUTS),
     },
     fit=_fit_bytes,
+    absent=lambda: "" if torch.cpu._is_vnni_supported() else NO_VNNI,
     timed=lambda given: timed_bytes(given),
 )
 def int8_linear(**given: Any) -> Tensor:
@@ -134,7 +134,5 @@ def _bytes_call(given: Mapping[str, Any]) -> Callable[[Tensor, Tensor, Tensor | 
 
 def timed_bytes(given: Mapping[str, Any]) -> Calls:
     """The rows quantized, the product, and their scales; the weight is packed once."""
-    if not torch.cpu._is_vnni_supported():
-        raise Unsupported(NO_VNNI)
     product = _bytes_call(given)
     return {"qlinear_pointwise": lambda: in_either_form(product, given)}

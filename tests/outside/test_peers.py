@@ -20,24 +20,25 @@ FAILING = {("zentorch", "int8_linear"), ("zentorch", "int4_linear")}  # see docs
 ADAPTED = [(name, pair) for name in PEERS for pair in sorted(provider(name).adapters)]
 
 
-def usable(name: str) -> Provider:
-    """The provider; the test is skipped, with the provider's reason, where this machine lacks it."""
+def usable(name: str, pair: str = "") -> Provider:
+    """The provider; the test is skipped, with the provider's reason, where this machine lacks it, or its kernel of the pair."""
     found = provider(name)
-    if ready(found):
-        pytest.skip(ready(found))
+    reason = ready(found) or (found.lacks(pair) if pair else "")
+    if reason:
+        pytest.skip(reason)
     return found
 
 
 @pytest.mark.parametrize(("name", "pair"), [each for each in ADAPTED if each not in FAILING])
 def test_a_peer_passes_within_its_limits(name: str, pair: str) -> None:
-    usable(name)
+    usable(name, pair)
     assert kernelpair("check", pair, "--provider", name, "--examples", "60", "--seed", "4") == 0
 
 
 @pytest.mark.parametrize(("name", "pair"), ADAPTED)
 def test_what_is_timed_is_what_is_tried(name: str, pair: str) -> None:
     """On the pair's own case each way gives the adapter's bits. Arguments are made anew for each, for calls may change them."""
-    found, judged = usable(name), properties.pairs()[pair]
+    found, judged = usable(name, pair), properties.pairs()[pair]
     getattr(found.module, "prepare", lambda: None)()
     case, adapter = row_of(judged, found.adapter(pair).fit(judged.bench.case)), found.adapter(pair)
     given = arguments_of(case)
@@ -116,11 +117,13 @@ def test_onednn_refuses_what_the_cpu_has_no_instructions_for(monkeypatch: pytest
     found, pairs = usable("onednn"), properties.pairs()
     monkeypatch.setattr(found.module, "_dtypes", lambda: ["float32"])
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    for pair in ("packed_linear", "int8_linear"):
-        case, adapter = pairs[pair].bench.case, found.adapter(pair)
-        assert any(outside(case) for outside in adapter.limits.values())
-        with pytest.raises(Unsupported, match=r"instructions for bfloat16|without VNNI"):
-            adapter.timed(arguments_of(row_of(pairs[pair], case)))
+    case, adapter = pairs["packed_linear"].bench.case, found.adapter("packed_linear")
+    assert any(outside(case) for outside in adapter.limits.values())
+    with pytest.raises(Unsupported, match="instructions for bfloat16"):
+        adapter.timed(arguments_of(row_of(pairs["packed_linear"], case)))
+    assert "without VNNI" in found.lacks("int8_linear")
+    with pytest.raises(Unsupported, match="without VNNI"):
+        found.calls(pairs["int8_linear"], pairs["int8_linear"].bench.rows[0], {})
     single = replace(pairs["packed_linear"].bench.case, dtype="float32")
     assert not any(outside(single) for outside in found.adapter("packed_linear").limits.values())
 
