@@ -154,8 +154,12 @@ def _library(mutant: Mutant, units: list[str], tier: str, folder: Path) -> str:
 def _link(anew: Callable[[dict[str, Any]], str | None], library: Path) -> None:
     """Link the ordinary build's objects into `library`, those apart that `anew` names another one for. Raises BuildError."""
     objects = [anew(command) or str(Path(command["directory"]) / command["output"]) for command in _commands()]
-    compiler = next(word for word in shlex.split(_commands()[0]["command"]) if word != "ccache")
-    run([compiler, "-shared", "-Wl,--no-as-needed", "-o", str(library), *objects, _torch()], library.parent)
+    run([compiler(), "-shared", "-Wl,--no-as-needed", "-o", str(library), *objects, _torch()], library.parent)
+
+
+def compiler() -> str:
+    """The compiler of the ordinary build."""
+    return next(word for word in shlex.split(_commands()[0]["command"]) if word != "ccache")
 
 
 def object_of(unit: str, tier: str) -> Path:

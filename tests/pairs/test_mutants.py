@@ -26,7 +26,7 @@ from kernelpair.suite import Place
 from kernelpair.trial.check import known_trials
 from optimized import Tier, tiers
 from optimized.library import BUILT
-from properties.planting import plant, units
+from properties.planting import compiler, plant, units
 from properties.scenarios.serving.cases import ServingCase
 from properties.suite import SUITE, kernel_of
 from tests.processes import heed_signals
@@ -71,24 +71,24 @@ def included(sources: list[Path]) -> set[Path]:
 def test_a_mutant_that_names_no_tier_is_in_what_every_machine_compiles(tier: Tier, tmp_path: Path) -> None:
     """In a file that is compiled for tiers, a branch for other processors would hide it here, and it would survive."""
     for_tiers = included([*(properties.ROOT / "csrc" / "kernels").glob("*.cpp")])
-    where: dict[str, dict[str, int]] = {}  # file -> mutant -> where its patch begins
+    patches: dict[Path, list[tuple[str, str]]] = {}  # file -> mutants, and the text that each replaces
     for mutant in ALL.values():
         for patch in mutant.patches if mutant.tier is None else ():
             if properties.ROOT / patch.file in for_tiers:
-                where.setdefault(patch.file, {})[mutant.name] = (properties.ROOT / patch.file).read_text().index(patch.find)
-    assert where
+                patches.setdefault(properties.ROOT / patch.file, []).append((mutant.name, patch.find))
+    assert patches
+    products = f"-DKP_PRODUCTS_{tier.products.upper()}=1"
+    options = ["-std=gnu++20", f"-I{BUILT}/include", "-Icsrc", f"-DKP_TIER={tier.name}", products, *tier.flags.split()]
     hidden = []
-    for number, (file, mutants_of) in enumerate(where.items()):
-        text = (properties.ROOT / file).read_text()
-        for mark, place in sorted(enumerate(mutants_of.values()), key=lambda found: -found[1]):
+    for number, (file, found) in enumerate(patches.items()):
+        text = file.read_text()
+        for mark, place in sorted(enumerate(text.index(find) for _, find in found), key=lambda one: -one[1]):
             text = f"{text[:place]} HERE_{mark}_ {text[place:]}"
         marked = tmp_path / f"{number}.cpp"
         marked.write_text(text)
-        products = f"-DKP_PRODUCTS_{tier.products.upper()}=1"
-        options = ["-std=gnu++20", "-Icsrc", f"-I{BUILT}/include", f"-DKP_TIER={tier.name}", products, *tier.flags.split()]
-        command = ["g++", "-E", "-w", *options, str(marked)]
+        command = [compiler(), "-E", "-w", *options, str(marked)]
         seen = subprocess.run(command, cwd=properties.ROOT, capture_output=True, text=True, check=True).stdout
-        hidden += [name for mark, name in enumerate(mutants_of) if f"HERE_{mark}_" not in seen]
+        hidden += [name for mark, (name, _) in enumerate(found) if f"HERE_{mark}_" not in seen]
     assert not hidden
 
 
