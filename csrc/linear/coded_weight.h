@@ -1,5 +1,6 @@
 // Weights of codes on their way into a product: codes become numbers that bf16 holds, exactly, and take the scale
-// of their block. A number times its scale is rounded once, to float32 or to bf16 for tiles.
+// of their block. A number times its scale is rounded once, to float32 or to bf16 for tiles; of few rows the sums
+// take the scale instead, where it holds for whole blocks.
 //
 // What the codes of one panel mean, and where their scales stand, is a Codes:
 //   Codes(call, p)            // of panel p
@@ -20,7 +21,16 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 // The ways through a product of codes.
-enum class Way { one, tiles_few, tiles_whole, tiles_slices, vectors_few, vectors_many, vectors_slices };
+enum class Way {
+  one,
+  tiles_few,
+  tiles_whole,
+  tiles_slices,
+  vectors_straight,
+  vectors_few,
+  vectors_many,
+  vectors_slices
+};
 
 template <class Codes>
 constexpr int64_t kCodedBytes = kBlockK * Codes::kPairBytes;  // of a block: two halves of 16 pairs
@@ -99,6 +109,7 @@ struct CodedPanels {
   template <int kRows>
   KP_NOINLINE void multiply_one(const float* x, const uint8_t* codes, int64_t p, int64_t blocks,
                                 float* kept) const {
+    mark(Codes::template path<Way::vectors_straight>());
     constexpr int kChains = kRows < 3 ? 2 : 1;  // of each sum: the products of one would wait for each other
     Codes panel(call, p);
     for (int64_t block = 0, count; block < blocks; block += count) {

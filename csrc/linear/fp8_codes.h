@@ -12,6 +12,7 @@ KP_PATH(fp8_dots_one);
 KP_PATH(fp8_tiles_few);
 KP_PATH(fp8_tiles_whole);
 KP_PATH(fp8_tiles_slices);
+KP_PATH(fp8_vectors_straight);
 KP_PATH(fp8_vectors_few);
 KP_PATH(fp8_vectors_many);
 KP_PATH(fp8_vectors_slices);
@@ -34,6 +35,7 @@ class Fp8Codes {
     if constexpr (way == Way::tiles_few) return paths::fp8_tiles_few;
     if constexpr (way == Way::tiles_whole) return paths::fp8_tiles_whole;
     if constexpr (way == Way::tiles_slices) return paths::fp8_tiles_slices;
+    if constexpr (way == Way::vectors_straight) return paths::fp8_vectors_straight;
     if constexpr (way == Way::vectors_few) return paths::fp8_vectors_few;
     if constexpr (way == Way::vectors_many) return paths::fp8_vectors_many;
     if constexpr (way == Way::vectors_slices) return paths::fp8_vectors_slices;

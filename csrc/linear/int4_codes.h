@@ -14,6 +14,7 @@ KP_PATH(int4_dots_one);
 KP_PATH(int4_tiles_few);
 KP_PATH(int4_tiles_whole);
 KP_PATH(int4_tiles_slices);
+KP_PATH(int4_vectors_straight);
 KP_PATH(int4_vectors_few);
 KP_PATH(int4_vectors_many);
 KP_PATH(int4_vectors_slices);
@@ -37,6 +38,7 @@ class Int4Codes {
     if constexpr (way == Way::tiles_few) return paths::int4_tiles_few;
     if constexpr (way == Way::tiles_whole) return paths::int4_tiles_whole;
     if constexpr (way == Way::tiles_slices) return paths::int4_tiles_slices;
+    if constexpr (way == Way::vectors_straight) return paths::int4_vectors_straight;
     if constexpr (way == Way::vectors_few) return paths::int4_vectors_few;
     if constexpr (way == Way::vectors_many) return paths::int4_vectors_many;
     if constexpr (way == Way::vectors_slices) return paths::int4_vectors_slices;
