@@ -3,6 +3,7 @@
 
 #include "core/kernel.h"
 #include "core/view.h"
+#include "linear/panel_run.h"
 
 namespace kernelpair {
 
@@ -15,5 +16,12 @@ struct Fp8LinearArguments {
   const View& out;   // [rows of x, N], contiguous
 };
 KP_KERNEL(fp8_linear, Fp8LinearArguments);
+
+// The products alone, for experts: x is absent, `out` f32.
+struct Fp8LinearPanelsArguments {
+  const Fp8LinearArguments& layer;
+  const PanelRun& run;
+};
+KP_KERNEL(fp8_linear_panels, Fp8LinearPanelsArguments);
 
 }  // namespace kernelpair

@@ -4,7 +4,6 @@
 #include "kernels/fused_moe.h"
 
 #include "linear/expert_bytes.h"
-#include "linear/expert_codes.h"
 #include "linear/expert_products.h"
 #include "simd/dtypes.h"
 #include "simd/each_vector.h"
@@ -169,10 +168,10 @@ void fused_moe(const FusedMoeArguments& call) {
     });
   const bool codes = call.w13.data.dtype == Dtype::u8;
   if (kHasTiles && call.x.dtype == Dtype::bf16)
-    return codes ? moe.run<Bf16, TileCodeExperts>() : moe.run<Bf16, TileExperts>();
+    return codes ? moe.run<Bf16, CodeExperts<TileEngine>>() : moe.run<Bf16, FloatExperts<TileEngine>>();
   with_vector_float(call.x.dtype, [&](auto element) {
     using T = decltype(element);
-    codes ? moe.run<T, VectorCodeExperts>() : moe.run<T, VectorExperts<T>>();
+    codes ? moe.run<T, CodeExperts<VectorEngine>>() : moe.run<T, FloatExperts<VectorEngine>>();
   });
 }
 

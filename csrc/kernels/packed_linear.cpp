@@ -12,7 +12,18 @@ namespace kernelpair::KP_TIER {
 void packed_linear(const PackedLinearArguments& call) {
   if (call.out.sizes[0] == 0) return;
   if (kHasTiles && call.x.dtype == Dtype::bf16) return TileLinear(call).run();
-  with_vector_float(call.x.dtype, [&](auto element) { VectorLinear<decltype(element)>(call).run(); });
+  with_vector_float(call.x.dtype, [&](auto element) {
+    VectorLinear<PackedPanels<decltype(element)>>(call.x, call.packed_weight, call.bias, call.out).run();
+  });
+}
+
+void packed_linear_panels(const PackedLinearPanelsArguments& call) {
+  const auto& [x, weight, bias, out] = call.layer;
+  if (kHasTiles && call.run.tiles)
+    return TileLinear(call.layer).multiply_run(call.run, thread_scratch(spilled_bytes()));
+  with_vector_float(weight.dtype, [&](auto element) {
+    VectorProduct<PackedPanels<decltype(element)>>(weight, bias, out).multiply_run(call.run);
+  });
 }
 
 }  // namespace kernelpair::KP_TIER

@@ -3,6 +3,7 @@
 
 #include "core/kernel.h"
 #include "core/view.h"
+#include "linear/panel_run.h"
 
 namespace kernelpair {
 
@@ -13,5 +14,12 @@ struct PackedLinearArguments {
   const View& out;            // [rows of x, N], contiguous
 };
 KP_KERNEL(packed_linear, PackedLinearArguments);
+
+// The products alone, for experts: x is absent, `out` f32.
+struct PackedLinearPanelsArguments {
+  const PackedLinearArguments& layer;
+  const PanelRun& run;
+};
+KP_KERNEL(packed_linear_panels, PackedLinearPanelsArguments);
 
 }  // namespace kernelpair

@@ -13,10 +13,9 @@ namespace {
 constexpr int kRowSums = 4;        // chains of products of one row, for each half of a panel
 constexpr int64_t kFewSteps = 16;  // of a panel and up to 16 rows of x: 48 KiB, half of it still in L1
 
-// On tiles of bf16, over a Base that says where rows come from and what becomes of sums.
-template <class Codes, class Kind, template <class> class Base>
-struct CodedProduct : Base<Kind> {
-  using Base<Kind>::steps, Base<Kind>::panel;
+template <class Codes, class Kind>
+struct CodedProduct : Bf16Tiles<Kind> {
+  using Bf16Tiles<Kind>::steps, Bf16Tiles<Kind>::panel;
   static constexpr bool kDecodes = true;
   static constexpr int64_t kStepBytes = kCodedBytes<Codes>;
 
@@ -24,9 +23,10 @@ struct CodedProduct : Base<Kind> {
   Bf16* const room;  // of decoded_bytes(); without it a thread's scratch
   const bool scale_sums = Codes::whole_steps(call);
 
-  template <class... Parts>
-  CodedProduct(const typename Codes::Arguments& arguments, Bf16* decode_to, const Parts&... parts)
-      : Base<Kind>(parts...), call(arguments), room(decode_to) {}
+  CodedProduct(const typename Codes::Arguments& arguments, void* decode_to)
+      : Bf16Tiles<Kind>(arguments.x, arguments.data, arguments.bias, arguments.out),
+        call(arguments),
+        room(static_cast<Bf16*>(decode_to)) {}
 
   static int64_t decoded_bytes() { return kSliceSteps * 2 * kTileBytes; }
   Bf16* decoded() const { return room ? room : static_cast<Bf16*>(thread_scratch(decoded_bytes())); }
@@ -125,9 +125,9 @@ struct CodedProduct : Base<Kind> {
 };
 
 template <class Codes>
-struct CodedTiles : CodedProduct<Codes, CodedTiles<Codes>, Bf16Tiles> {
-  explicit CodedTiles(const typename Codes::Arguments& call)
-      : CodedProduct<Codes, CodedTiles, Bf16Tiles>(call, nullptr, call.x, call.data, call.bias, call.out) {}
+struct CodedTiles : CodedProduct<Codes, CodedTiles<Codes>> {
+  explicit CodedTiles(const typename Codes::Arguments& call, void* decode_to = nullptr)
+      : CodedProduct<Codes, CodedTiles>(call, decode_to) {}
 
   static void mark_way(bool few, bool sliced) {
     mark(few      ? Codes::template path<Way::tiles_few>()
@@ -141,9 +141,7 @@ template <class Codes>
 void multiply_coded(const typename Codes::Arguments& call) {
   if (call.out.sizes[0] == 0) return;
   if (kHasTiles && call.x.dtype == Dtype::bf16) return CodedTiles<Codes>(call).run();
-  with_vector_float(call.x.dtype, [&](auto element) {
-    VectorLinear<decltype(element), CodedPanels<Codes>>(call.x, call.data, call.bias, call.out, {call}).run();
-  });
+  VectorLinear<CodedPanels<Codes>>(call.x, call.data, call.bias, call.out, {call}).run();
 }
 
 }  // namespace

@@ -119,8 +119,8 @@ struct TileByteExperts : ByteEngine {
     mark(block.rows <= kRows ? paths::moe_bytes_few : paths::moe_bytes_many);
     ChunkScales scales = scales_of(block);
     const ByteCall call(weights, block.expert, rows, out, block.first, block.rows);
-    multiply_spilling(TileInt8(call.arguments, scales), packed, 0, block.rows, begin, end,
-                      thread_scratch(spilled_bytes()));
+    TileInt8(call.arguments, scales)
+        .multiply_run({true, packed, 0, block.rows, begin, end}, thread_scratch(spilled_bytes()));
   }
 };
 

@@ -1,7 +1,9 @@
-// How rows of floats are multiplied with the weights of their experts: on vectors, or on tiles of bf16. Engines of
-// project() in experts.h.
+// How rows of floats are packed and multiplied with the weights of their experts, on vectors or on tiles of bf16:
+// engines of project() in experts.h. The products are those of packed_linear and fp8_linear, compiled there.
 #pragma once
 
+#include "kernels/fp8_linear.h"
+#include "kernels/packed_linear.h"
 #include "linear/experts.h"
 #include "linear/linear_tiles.h"
 #include "linear/linear_vectors.h"
@@ -13,6 +15,8 @@ KP_PATH(moe_vectors_few);
 KP_PATH(moe_vectors_many);
 KP_PATH(moe_tiles_few);
 KP_PATH(moe_tiles_many);
+KP_PATH(moe_codes_few);
+KP_PATH(moe_codes_many);
 
 // Work of a thread at least: what panel_grain of parts.h says, in rows of one panel.
 KP_INLINE int64_t expert_grain(int64_t K, int64_t rate) {
@@ -21,7 +25,7 @@ KP_INLINE int64_t expert_grain(int64_t K, int64_t rate) {
 
 // Rows as packed_linear's vectors read them, in fp32.
 struct VectorEngine {
-  static constexpr bool kOfBytes = false;
+  static constexpr bool kOfBytes = false, kTiles = false;
   static constexpr int64_t kRows = kRowBlock;
   const ExpertWeights& weights;
   const View& out;  // [rows, N] f32
@@ -35,65 +39,13 @@ struct VectorEngine {
 
   template <class Source>
   void pack(const Source& source, int64_t first, int64_t live, char* to) const {
-    with_row_count<kRowBlock>(live, [&](auto count) {
-      pack_row_block<decltype(count)::value>(source, first, live, reinterpret_cast<float*>(to));
-    });
+    pack_row_block(source, first, live, reinterpret_cast<float*>(to));
   }
 };
-
-template <class T>
-struct VectorExperts : VectorEngine {
-  void multiply(const ExpertRows& block, const char* packed, int64_t begin, int64_t end) const {
-    mark(block.rows <= kRows ? paths::moe_vectors_few : paths::moe_vectors_many);
-    const View weight = entry_of(weights.data, block.expert), bias = entry_of(weights.bias, block.expert);
-    const VectorProduct<PackedPanels<T>, float> product(weight, bias, out);
-    product.multiply_panels(reinterpret_cast<const float*>(packed), block.first, block.rows, begin, end);
-  }
-};
-
-// The rows of one expert on tiles; sums end as floats.
-template <class Kind>
-struct FloatTiles : PanelTiles<Kind> {
-  using Product = Bf16Product;
-  using PanelTiles<Kind>::out, PanelTiles<Kind>::N;
-  const View& bias;
-
-  FloatTiles(const View& weight, const View& expert_bias, const View& result)
-      : PanelTiles<Kind>(weight, result), bias(expert_bias) {}
-
-  void finish(const float* sums, int64_t first, int64_t rows, int64_t p) const {
-    const PanelBias panel_bias(bias, p * kPanelColumns, N);
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* low = sums + r / kTileRows * 512 + r % kTileRows * kTileRows;
-      store_row(static_cast<float*>(out.data) + (first + r) * N + p * kPanelColumns, load(low),
-                load(low + kTileFloats), panel_bias, N - p * kPanelColumns);
-    }
-  }
-};
-
-struct ExpertTiles : FloatTiles<ExpertTiles> {
-  using FloatTiles::FloatTiles;
-
-  static void mark_way(bool few, bool) { mark(few ? paths::moe_tiles_few : paths::moe_tiles_many); }
-};
-
-// Panels whose sums wait between slices of k: 256 KiB a thread.
-constexpr int64_t kSpillPanels = 16, kSpilledFloats = kPassRows / kPairRows * kBlockFloats;
-
-KP_INLINE int64_t spilled_bytes() { return 4 * kSpillPanels * kSpilledFloats; }
-
-template <class Tiles>
-void multiply_spilling(const Tiles& product, const char* packed, int64_t first, int64_t rows, int64_t begin,
-                       int64_t end, void* room) {
-  auto* spilled = static_cast<float*>(room);
-  for (int64_t p = begin; p < end; p += kSpillPanels)
-    product.multiply_panels(packed, first, rows, p, least(p + kSpillPanels, end),
-                            spilled - p * kSpilledFloats);
-}
 
 // Rows of bf16 as tiles read them.
 struct TileEngine {
-  static constexpr bool kOfBytes = false;
+  static constexpr bool kOfBytes = false, kTiles = true;
   static constexpr int64_t kRows = kTileRows;
   const ExpertWeights& weights;
   const View& out;  // [rows, N] f32
@@ -120,11 +72,43 @@ struct TileEngine {
   }
 };
 
-struct TileExperts : TileEngine {
+template <class Engine>
+PanelRun run_of(const ExpertRows& block, const char* packed, int64_t begin, int64_t end) {
+  return {Engine::kTiles, packed, block.first, block.rows, begin, end};
+}
+
+// Weights of floats.
+template <class Engine>
+struct FloatExperts : Engine {
   void multiply(const ExpertRows& block, const char* packed, int64_t begin, int64_t end) const {
-    const View weight = entry_of(weights.data, block.expert), bias = entry_of(weights.bias, block.expert);
-    multiply_spilling(ExpertTiles(weight, bias, out), packed, block.first, block.rows, begin, end,
-                      thread_scratch(spilled_bytes()));
+    const bool few = block.rows <= Engine::kRows;
+    if (Engine::kTiles)
+      mark(few ? paths::moe_tiles_few : paths::moe_tiles_many);
+    else
+      mark(few ? paths::moe_vectors_few : paths::moe_vectors_many);
+    const View weight = entry_of(this->weights.data, block.expert);
+    const View bias = entry_of(this->weights.bias, block.expert);
+    packed_linear_panels({.layer = {.x = kAbsent, .packed_weight = weight, .bias = bias, .out = this->out},
+                          .run = run_of<Engine>(block, packed, begin, end)});
+  }
+};
+
+// Weights of float8 codes.
+template <class Engine>
+struct CodeExperts : Engine {
+  void multiply(const ExpertRows& block, const char* packed, int64_t begin, int64_t end) const {
+    mark(block.rows <= Engine::kRows ? paths::moe_codes_few : paths::moe_codes_many);
+    const ExpertWeights& weights = this->weights;
+    const View data = entry_of(weights.data, block.expert), scales = entry_of(weights.scale, block.expert);
+    const View bias = entry_of(weights.bias, block.expert);
+    fp8_linear_panels({.layer = {.x = kAbsent,
+                                 .data = data,
+                                 .scales = scales,
+                                 .block_n = weights.block_n,
+                                 .block_k = weights.block_k,
+                                 .bias = bias,
+                                 .out = this->out},
+                       .run = run_of<Engine>(block, packed, begin, end)});
   }
 };
 

@@ -33,7 +33,11 @@ namespace {
 constexpr int64_t kTileBytes = 1024, kPairRows = 32;
 constexpr int64_t kPassRows = 128, kDotRows = 64, kSliceSteps = 64, kWholeRows = 64;
 constexpr int64_t kNearRows = 256, kTilePanels = 8, kLinesAStep = 8, kSpreadBytes = 8 << 10;
-constexpr int64_t kBlockFloats = 1024;  // a 2 x 2 block of sums
+constexpr int64_t kBlockFloats = 1024;                                    // a 2 x 2 block of sums
+constexpr int64_t kSpilledFloats = kPassRows / kPairRows * kBlockFloats;  // of a panel whose sums wait
+constexpr int64_t kSpillPanels = 16;  // that wait at a time in a run: 256 KiB a thread
+
+KP_INLINE int64_t spilled_bytes() { return 4 * kSpillPanels * kSpilledFloats; }
 
 // A line of the weights that `rows` rows wait for: into L1, or into L2 where vectors multiply several rows. One row
 // took 1.1 times as long from L2, more rows rather less, on an AMD EPYC (Zen 4); the cause was not looked for.
@@ -43,6 +47,28 @@ KP_INLINE void prefetch_few(const char* line, int64_t rows) {
   else
     __builtin_prefetch(line, 0, 2);
 }
+
+// Between the parts of a step of few rows: lines of the weights' stream.
+struct StreamAhead {
+  static constexpr int64_t kPartBytes = 2 * kTileBytes / kBlockParts;
+  const char* at;
+  int64_t rows;
+  KP_INLINE void operator()(int64_t step, int pass, int part) const {
+    for (int64_t line = 0; pass == 0 && line < kPartBytes; line += 64)
+      prefetch_few(at + step * 2 * kTileBytes + part * kPartBytes + line, rows);
+  }
+};
+
+// Between the steps of many rows: `lines` of the next panel, into L2.
+struct PanelAhead {
+  const char*& at;
+  int64_t lines;
+  KP_INLINE void operator()(int64_t, int, int part) const {
+    if (part > 0) return;
+    for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(at + 64 * line, 0, 2);
+    at += 64 * lines;
+  }
+};
 
 KP_PATH(linear_tiles_few);
 KP_PATH(linear_tiles_whole);
@@ -100,13 +126,8 @@ struct PanelTiles {
     TileScope scope(shape);
     alignas(64) float sums[512];
     for (int64_t p = begin; p < end; ++p) {
-      const char* ahead = panel(p, 0) + kStreamAhead;
-      constexpr int64_t kPartBytes = 2 * kTileBytes / kBlockParts;
       block_product<1, 2, Product>(shape, DenseTiles{x_tiles, 0, kTileBytes}, panel_tiles(p, 0, steps), steps,
-                                   nullptr, {sums}, [&](int64_t step, int pass, int part) KP_LAMBDA_INLINE {
-        for (int64_t line = 0; pass == 0 && line < kPartBytes; line += 64)
-          prefetch_few(ahead + step * 2 * kTileBytes + part * kPartBytes + line, rows);
-      });
+                                   nullptr, {sums}, StreamAhead{panel(p, 0) + kStreamAhead, rows});
       kind().finish(sums, first, rows, p);
     }
   }
@@ -134,11 +155,7 @@ struct PanelTiles {
                                ((p - begin) * (kPassRows / kPairRows) + r / kPairRows) * kBlockFloats};
           const BlockSums* from = step ? &kept : nullptr;
           const BlockSums to = last ? BlockSums{sums} : kept;
-          const auto between = [&](int64_t, int, int part) KP_LAMBDA_INLINE {
-            if (part > 0) return;
-            for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
-            ahead += 64 * lines;
-          };
+          const PanelAhead between{ahead, lines};
           const auto multiply = [&](const auto& a) KP_LAMBDA_INLINE {
             const int rows = static_cast<int>(live);
             if (live > kTileRows)
@@ -167,7 +184,7 @@ struct PanelTiles {
     kind().mark_way(rows <= kTileRows, spills(rows));
     if (rows <= kTileRows) return kind().multiply_few(x_tiles, first, rows, begin, end);
     TileScope scope;
-    spilled += begin * (kPassRows / kPairRows) * kBlockFloats;  // all runs of this thread have the same place
+    spilled += begin * kSpilledFloats;  // all runs of this thread have the same place
     for (int64_t near = 0; near < rows; near += kNearRows)
       for (int64_t p = begin; p < end; p += kTilePanels)
         for (int64_t pass = near; pass < least(rows, near + kNearRows); pass += pass_rows())
@@ -175,12 +192,19 @@ struct PanelTiles {
                         !spills(rows), spilled);
   }
 
+  // The same for rows that a caller packed; sums wait in `room`, of spilled_bytes().
+  void multiply_run(const PanelRun& run, void* room) const {
+    for (int64_t p = run.begin; p < run.end; p += kSpillPanels)
+      multiply_panels(static_cast<const char*>(run.packed), run.first, run.rows, p,
+                      least(p + kSpillPanels, run.end), static_cast<float*>(room) - p * kSpilledFloats);
+  }
+
   void run() const {
     const int64_t M = out.sizes[0], panels = packed.sizes[0];
     const int64_t chunk = least(M, kChunkRows), in_place = kind().rows_in_place;
     const int64_t packed_rows = in_place ? M - in_place : chunk;  // at a time
     const int64_t x_bytes = divide_up(packed_rows, kTileRows) * steps * kTileBytes;
-    const int64_t spilled_bytes = spills(chunk) ? panels * (kPassRows / kPairRows) * kBlockFloats * 4 : 0;
+    const int64_t spilled_bytes = spills(chunk) ? panels * kSpilledFloats * 4 : 0;
     auto* x_tiles = static_cast<char*>(call_scratch(x_bytes + spilled_bytes));
     auto* spilled = reinterpret_cast<float*>(x_tiles + x_bytes);
     for (int64_t first = 0; first < M; first += chunk) {
@@ -194,11 +218,11 @@ struct PanelTiles {
   }
 };
 
-// Rows of bf16, and sums that are rounded to it.
+// Rows of bf16, and sums that are rounded to the result's dtype.
 template <class Kind>
 struct Bf16Tiles : PanelTiles<Kind> {
   using Product = Bf16Product;
-  using PanelTiles<Kind>::steps, PanelTiles<Kind>::out, PanelTiles<Kind>::N;
+  using PanelTiles<Kind>::steps, PanelTiles<Kind>::out;
 
   const Rows x;
   const View& bias;
@@ -210,8 +234,8 @@ struct Bf16Tiles : PanelTiles<Kind> {
 
   // Vectors take even rows of whole steps from where they lie, unless those share too few places of a cache.
   bool lies_well() const {
-    return kHasDotProducts && x.column_stride() == 1 && x.columns() % kBlockK == 0 && row_bytes >= 0 &&
-           (row_bytes & -row_bytes) <= kSpreadBytes;
+    return kHasDotProducts && x.x.defined && x.column_stride() == 1 && x.columns() % kBlockK == 0 &&
+           row_bytes >= 0 && (row_bytes & -row_bytes) <= kSpreadBytes;
   }
 
   KP_INLINE auto tiles_in_place(int64_t row, int64_t step) const
@@ -243,12 +267,9 @@ struct Bf16Tiles : PanelTiles<Kind> {
 
   // Rounds the block of sums into rows of out.
   void finish(const float* sums, int64_t first, int64_t rows, int64_t p) const {
-    const PanelBias panel_bias(bias, p * kPanelColumns, N);
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* low = sums + r / kTileRows * 512 + r % kTileRows * kTileRows;
-      store_row(static_cast<Bf16*>(out.data) + (first + r) * N + p * kPanelColumns, load(low),
-                load(low + 256), panel_bias, N - p * kPanelColumns);
-    }
+    store_rows(out, bias, first, rows, p, [sums](int64_t r, int half) {
+      return sums + r / kTileRows * 512 + r % kTileRows * kTileRows + half * kTileFloats;
+    });
   }
 };
 

@@ -89,22 +89,32 @@ struct StridedRows {
   KP_INLINE Row row(int64_t m) const { return {x.row<T>(m), x.column_stride()}; }
 };
 
-// One block of rows of a source as [k][kRows] in fp32, k padded to whole blocks with 0.
-template <int kRows, class Source>
+// Sixteen columns of a block of rows, as [k][kRows].
+template <int kRows>
+KP_NOINLINE void store_columns(F32x16 (&lines)[16], float* to) {
+  if constexpr (kRows == 1) {
+    store(to, lines[0]);
+  } else {
+    transpose(lines);
+    for (int i = 0; i < kLanes; ++i) store(to + i * kRows, lines[i], kRows);
+  }
+}
+
+// One block of rows of a source as [k][rows] in fp32, as many rows as with_row_count makes of `live`; k padded to whole
+// blocks with 0.
+template <class Source>
 void pack_row_block(const Source& x, int64_t first, int64_t live, float* to) {
   const int64_t K = x.columns();
-  typename Source::Row rows[kRows];
+  typename Source::Row rows[kRowBlock];
   for (int r = 0; r < live; ++r) rows[r] = x.row(first + r);
   for (int64_t k = 0; k < round_up(K, kBlockK); k += kLanes) {
     const int lanes = lanes_left(K - k < 0 ? 0 : K - k);
     F32x16 lines[16] = {};
     for (int r = 0; r < live; ++r) lines[r] = rows[r](k, lanes);
-    if constexpr (kRows == 1) {
-      store(to + k, lines[0]);
-    } else {
-      transpose(lines);
-      for (int i = 0; i < kLanes; ++i) store(to + (k + i) * kRows, lines[i], kRows);
-    }
+    with_row_count<kRowBlock>(live, [&](auto count) {
+      constexpr int kRows = decltype(count)::value;
+      store_columns<kRows>(lines, to + k * kRows);
+    });
   }
 }
 
@@ -151,14 +161,12 @@ struct PackedPanels {
   }
 };
 
-// Packed rows that are multiplied with one panel after another, and the block of results, of type Out, they
-// end with.
-template <class Panels, class Out>
+// Packed rows that are multiplied with one panel after another, and the block of results they end with.
+template <class Panels>
 struct VectorProduct {
   using Element = typename Panels::Element;
 
   const View &packed, &bias, &out;
-  int64_t N = out.sizes[1];
   int64_t blocks = packed.sizes[1];  // blocks of 32 k in a panel
   int64_t block_floats = kRowBlock * blocks * kBlockK;
 
@@ -170,9 +178,6 @@ struct VectorProduct {
 
   KP_INLINE const Element* panel(int64_t p) const {
     return static_cast<const Element*>(packed.data) + p * blocks * Panels::kBlockUnits;
-  }
-  KP_INLINE Out* out_at(int64_t row, int64_t p) const {
-    return static_cast<Out*>(out.data) + row * N + p * kPanelColumns;
   }
 
   // One row block: the weights pass once, from memory to registers.
@@ -213,14 +218,13 @@ struct VectorProduct {
 
   // The first `live` of rows of sums as results.
   void finish(const float* sums, int64_t first, int64_t live, int64_t p) const {
-    const PanelBias panel_bias(bias, p * kPanelColumns, N);
-    for (int64_t r = 0; r < live; ++r, sums += kPanelColumns)
-      store_row(out_at(first + r, p), load(sums), load(sums + kLanes), panel_bias, N - p * kPanelColumns);
+    store_rows(out, bias, first, live, p,
+               [sums](int64_t r, int half) { return sums + r * kPanelColumns + half * kLanes; });
   }
 
   // A group of rows against up to kFloatRunPanels panels, a deep slice of k after the other.
-  void multiply_run(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end,
-                    float* widened, float* kept) const {
+  void multiply_near(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end,
+                     float* widened, float* kept) const {
     for (int64_t from = 0; from < blocks; from += kDeepBlocks) {
       const int64_t until = blocks - from < kDeepBlocks ? blocks : from + kDeepBlocks;
       for (int64_t p = begin; p < end; ++p) {
@@ -246,34 +250,35 @@ struct VectorProduct {
     for (int64_t group = 0; group < rows; group += kFloatGroupRows) {
       const int64_t group_rows = rows - group < kFloatGroupRows ? rows - group : kFloatGroupRows;
       for (int64_t p = begin; p < end; p += run)
-        multiply_run(x_blocks + group * blocks * kBlockK, first + group, group_rows, p,
-                     p + run < end ? p + run : end, widened, kept);
+        multiply_near(x_blocks + group * blocks * kBlockK, first + group, group_rows, p,
+                      p + run < end ? p + run : end, widened, kept);
     }
+  }
+
+  void multiply_run(const PanelRun& run) const {
+    multiply_panels(static_cast<const float*>(run.packed), run.first, run.rows, run.begin, run.end);
   }
 };
 
-template <class T, class Panels = PackedPanels<T>>
-struct VectorLinear : VectorProduct<Panels, T> {
-  using Product = VectorProduct<Panels, T>;
+// The whole layer, for rows x of the dtype of its result.
+template <class Panels>
+struct VectorLinear : VectorProduct<Panels> {
+  using Product = VectorProduct<Panels>;
   using Product::packed, Product::out, Product::blocks, Product::block_floats;
   const Rows x;
 
-  explicit VectorLinear(const PackedLinearArguments& call)
-      : Product(call.packed_weight, call.bias, call.out), x{call.x} {}
-
   VectorLinear(const View& rows, const View& packed_weight, const View& panel_bias, const View& result,
-               const Panels& panel_kind)
+               const Panels& panel_kind = {})
       : Product(packed_weight, panel_bias, result, panel_kind), x{rows} {}
 
   void pack_rows(int64_t first, int64_t rows, float* to) const {
     parallel_for(divide_up(rows, kRowBlock), (1 << 18) / block_floats + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        const int64_t live = least(rows - b * kRowBlock, kRowBlock);
-        with_row_count<kRowBlock>(live, [&](auto count) {
-          pack_row_block<decltype(count)::value>(StridedRows<T>{x}, first + b * kRowBlock, live,
-                                                 to + b * block_floats);
-        });
-      }
+      with_vector_float(x.x.dtype, [&](auto element) {
+        const StridedRows<decltype(element)> source{x};
+        for (int64_t row = begin * kRowBlock; row < least(end * kRowBlock, rows); row += kRowBlock)
+          pack_row_block(source, first + row, least(rows - row, kRowBlock),
+                         to + row / kRowBlock * block_floats);
+      });
     });
   }
 

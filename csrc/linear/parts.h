@@ -81,6 +81,20 @@ KP_INLINE void store_row(T* out, F32x16 low, F32x16 high, const PanelBias& bias,
   if (columns > kLanes) store(out + kLanes, high, lanes_left(columns - kLanes));
 }
 
+// The rows of `out`, contiguous, from `first` on, in the columns of panel p: the two halves of row r begin at
+// sums_of(r, 0) and sums_of(r, 1).
+template <class Sums>
+void store_rows(const View& out, const View& bias, int64_t first, int64_t rows, int64_t p,
+                const Sums& sums_of) {
+  const int64_t N = out.sizes[1], column = p * kPanelColumns;
+  const PanelBias panel_bias(bias, column, N);
+  with_float(out.dtype, [&](auto element) {
+    auto* to = static_cast<decltype(element)*>(out.data) + first * N + column;
+    for (int64_t r = 0; r < rows; ++r, to += N)
+      store_row(to, load(sums_of(r, 0)), load(sums_of(r, 1)), panel_bias, N - column);
+  });
+}
+
 // Panels a thread takes at least: 60 us of work at 40 multiply-adds a ns, what waking a thread costs; a panel
 // costs at least the reading of its weights, as much as eight rows of products.
 KP_INLINE int64_t panel_grain(int64_t rows, int64_t K) {

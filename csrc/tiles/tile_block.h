@@ -90,6 +90,10 @@ struct TileShape {
   int rows = 16, columns = 16, last_rows = rows;
 };
 
+struct NothingBetween {
+  KP_INLINE void operator()(int64_t, int, int) const {}
+};
+
 // Calls body(std::integral_constant<int, i>) for i in 0..n-1.
 template <int n, class Body>
 KP_INLINE void for_each_tile(const Body& body) {
@@ -178,7 +182,7 @@ namespace {
 template <int kDown, int kAcross, class A, class B>
 KP_INLINE void block_product(TileShape shape, const A& a, const B& b, int64_t steps, const BlockSums* from,
                              const BlockSums& to) {
-  block_product<kDown, kAcross>(shape, a, b, steps, from, to, [](int64_t, int, int) {});
+  block_product<kDown, kAcross>(shape, a, b, steps, from, to, NothingBetween{});
 }
 
 }  // namespace
