@@ -77,15 +77,16 @@ struct OnlineSoftmax {
     return rose;
   }
 
-  // Scales, caps and slopes the scores of `keys` rows, the first of which is key `first`; `slopes` by column.
+  // Scales, caps and slopes the scores of `keys` rows, the first of which is key `first`; `scales` and `slopes` by
+  // column.
   KP_NOINLINE void settle(float* scores, int64_t keys, int64_t first, const Scaling& scaling,
-                          const float* slopes) {
-    const F32x16 cap = splat(scaling.cap), scale = splat(scaling.scale);
+                          const float* scales, const float* slopes) {
+    const F32x16 cap = splat(scaling.cap);
     for (int64_t j = 0; j < keys; ++j) {
       const F32x16 distance = splat(static_cast<float>(first + j - scaling.position));
       for (int64_t c = 0; c < columns; c += kLanes) {
         float* at_c = scores + j * columns + c;
-        F32x16 z = load(at_c) * scale;
+        F32x16 z = load(at_c) * load(scales + c);
         if (scaling.cap > 0) z = cap * tanh(z / cap);
         store(at_c, scaling.slopes ? z + load(slopes + c) * distance : z);
       }

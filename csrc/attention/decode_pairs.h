@@ -49,7 +49,7 @@ struct DecodePairs {
   KP_NOINLINE void scores(const KeyBlock& block, float* to, int64_t score_stride) {
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.k_head_stride;
-      Following next = block.in_next_block<&KeyBlock::k>(offset);
+      Following next = block.in_next_block<&KeyBlock::k>(shape, h);
       const T* q = queries + h * shape.group * query_width();
       float* corner = to + h * columns;
       int64_t g = 0;
@@ -105,7 +105,7 @@ struct DecodePairs {
                      pack_pairs(load(from + j * score_stride + c), load(from + (j + 1) * score_stride + c)));
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.v_head_stride;
-      Following next = block.in_next_block<&KeyBlock::v>(offset);
+      Following next = block.in_next_block<&KeyBlock::v>(shape, h);
       if (shape.shared) next.keys = 0;
       const int32_t* weight = weights + h * columns;
       float* sum = sums + h * shape.group * sum_width();

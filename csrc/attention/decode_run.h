@@ -20,16 +20,21 @@ KP_PATH(decode_merged);
 KP_PATH(decode_head_parts);
 KP_PATH(decode_no_keys);
 
-// What the engine asks an item of. A Source has elements of its type Element.
+// What the engine asks an item of. A Source has elements of its type Element; it may have codes to widen.
 template <class Source>
 KP_INLINE DecodeSource decode_source(const Source& source) {
-  return {.self = &source, .queries = [](const void* self, void* to, int64_t width) {
+  DecodeSource asked{.self = &source, .queries = [](const void* self, void* to, int64_t width) {
     static_cast<const Source*>(self)->queries(static_cast<typename Source::Element*>(to), width);
   }, .rows = [](const void* self, int64_t first, KeyBlock& block) {
     static_cast<const Source*>(self)->rows(first, block);
   }, .result = [](const void* self, int64_t h, int64_t g, const float* sums, float top, float sum) {
     static_cast<const Source*>(self)->result(h, g, sums, top, sum);
   }};
+  if constexpr (requires(KeyBlock& block) { source.widen(block, nullptr); })
+    asked.widen = [](const void* self, KeyBlock& block, char* room) {
+      static_cast<const Source*>(self)->widen(block, room);
+    };
+  return asked;
 }
 
 // How a call is cut: each request into at most `splits` runs of keys of at least `target` keys, a multiple of
@@ -93,22 +98,24 @@ struct Partial {
   }
 };
 
-KP_NOINLINE void write_partial(Partial to, int64_t Dv, const float* sums, float top, float sum) {
+KP_NOINLINE void write_partial(Partial to, int64_t Dv, const float* sums, float top, float sum,
+                               float factor = 1) {
   for (int64_t d = 0; d < Dv; d += kLanes) {
     const int live = lanes_left(Dv - d);
-    store(to.row + d, load(sums + d) / splat(sum), live);
+    store(to.row + d, load(sums + d) * splat(factor) / splat(sum), live);
   }
   const float lse = top + __builtin_logf(sum);
   __builtin_memcpy(to.lse, &lse, sizeof lse);
 }
 
-// Writes sums / (sum + sink), both relative to `top`.
+// Writes sums * factor / (sum + sink), both sums relative to `top`.
 template <class T>
-KP_NOINLINE void write_result(T* to, int64_t Dv, const float* sums, float top, float sum, float sink) {
+KP_NOINLINE void write_result(T* to, int64_t Dv, const float* sums, float top, float sum, float sink,
+                              float factor = 1) {
   const float high = top > sink ? top : sink;
   const float shrink = top == high ? 1.0f : __builtin_expf(top - high);
-  const F32x16 factor = splat(shrink), total = splat(sum * shrink + __builtin_expf(sink - high));
-  for (int64_t d = 0; d < Dv; d += kLanes) store(to + d, load(sums + d) * factor / total, lanes_left(Dv - d));
+  const F32x16 share = splat(shrink * factor), total = splat(sum * shrink + __builtin_expf(sink - high));
+  for (int64_t d = 0; d < Dv; d += kLanes) store(to + d, load(sums + d) * share / total, lanes_left(Dv - d));
 }
 
 // Splits partial(0), partial(1), ... of one query head become its result; `row` has room for Dv floats.

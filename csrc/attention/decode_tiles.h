@@ -110,10 +110,9 @@ struct DecodeTiles {
       const int64_t offset = h * shape.k_head_stride;
       tiles.find(block.keys, block.k, offset, shape.D, k_copy);
       const Bf16* q = queries + h * query_tiles() * query_tile();
+      const Following next = block.in_next_block<&KeyBlock::k>(shape, h);
       for (int64_t t = 0; t < count; t += step) {
-        if (block.ahead)
-          prefetch_rows(block.ahead->k, t * 16, least((t + step) * 16, block.ahead->keys), offset,
-                        shape.D * 2);
+        for (int64_t j = t * 16; j < (t + step) * 16; ++j) next.fetch<2>(j, 0, shape.D * 2);
         float* corner = to + h * columns + t * 16 * score_stride;
         if (blocks == 1) score_column(tile, t, least(count - t, 4), q, corner, score_stride);
         for (int64_t c = 0; blocks > 1 && c < blocks; c += 2)
@@ -167,8 +166,8 @@ struct DecodeTiles {
     TileScope scope(tile);
     for (int64_t h = 0; h < shape.heads; ++h) {
       find_value_tiles(block, h);
-      if (block.ahead && !shape.shared)
-        prefetch_rows(block.ahead->v, 0, block.ahead->keys, h * shape.v_head_stride, shape.Dv * 2);
+      const Following next = block.in_next_block<&KeyBlock::v>(shape, h);
+      for (int64_t j = 0; j < next.keys && !shape.shared; ++j) next.fetch<2>(j, 0, shape.Dv * 2);
       const Bf16* p = weights + h * row_groups * rows * kDepth;
       float* c = sums + h * row_groups * value_depths * sum_tile();
       if (paired)

@@ -53,7 +53,7 @@ struct DecodeVectors {
   KP_NOINLINE void scores(const KeyBlock& block, float* to, int64_t score_stride) {
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.k_head_stride;
-      Following next = block.behind_head<&KeyBlock::k>(h, shape.heads, shape.k_head_stride);
+      Following next = block.behind_head<&KeyBlock::k>(shape, h);
       const float* q = queries + h * shape.group * query_width();
       float* corner = to + h * columns;
       int64_t g = 0;
@@ -114,7 +114,7 @@ struct DecodeVectors {
     if (first) __builtin_memset(sums, 0, shape.heads * shape.group * sum_width() * sizeof(float));
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.v_head_stride;
-      Following next = block.behind_head<&KeyBlock::v>(h, shape.heads, shape.v_head_stride);
+      Following next = block.behind_head<&KeyBlock::v>(shape, h);
       if (shape.shared) next.keys = 0;
       const float* weight = weights + h * columns;
       float* sum = sums + h * shape.group * sum_width();

@@ -15,10 +15,14 @@ namespace {
 
 // The tier whose object of a source this tier runs.
 std::string owner_of(const std::string& source, const std::string& tier) {
-#define KP_ENTRY(stem, of_tier, owner) \
-  if (source.ends_with("/" #stem ".cpp") && tier == #of_tier) return #owner;
-  KP_SHARED(KP_ENTRY)
+  struct Shared {
+    const char *file, *tier, *owner;
+  };
+#define KP_ENTRY(stem, of_tier, owner) {"/" #stem ".cpp", #of_tier, #owner},
+  static constexpr Shared kShared[] = {KP_SHARED(KP_ENTRY){"", "", ""}};
 #undef KP_ENTRY
+  for (const Shared& shared : kShared)
+    if (tier == shared.tier && source.ends_with(shared.file)) return shared.owner;
   return tier;
 }
 

@@ -192,9 +192,9 @@ std::string describe_tiers() {
                     ", \"flags\": ", json_string(kTiers[i].flags), "}");
   }
   std::string shared;
-#define KP_ENTRY(stem, tier, owner) \
-  shared += concat(shared.empty() ? "" : ", ", "[\"" #stem "\", \"" #tier "\", \"" #owner "\"]");
-  KP_SHARED(KP_ENTRY)
+#define KP_ENTRY(stem, tier, owner) "[\"" #stem "\", \"" #tier "\", \"" #owner "\"]",
+  for (const char* entry : {KP_SHARED(KP_ENTRY) ""})
+    if (*entry) shared += (shared.empty() ? "" : ", ") + std::string(entry);
 #undef KP_ENTRY
   return concat("{\"tiers\": [", tiers, "], \"shared\": [", shared,
                 "], \"best\": ", json_string(name_of(best_tier())), ", \"dot_rate\": ", dots,

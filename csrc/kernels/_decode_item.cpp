@@ -19,6 +19,9 @@ namespace {
 // avx512_bf16: query heads a kv head, below which tiles are mostly padding.
 constexpr int64_t kLeastTileHeads = 12;
 
+// Of the keys of a block of codes, as numbers: with its values they stay in the second-level cache.
+constexpr int64_t kWidenedBlockBytes = 36 << 10;
+
 KP_PATH(decode_blocks);
 KP_PATH(decode_rescaled);
 KP_PATH(decode_fetched_ahead);
@@ -35,7 +38,8 @@ struct ItemPieces {
   using Element = typename Products::Element;
   Products products;
   OnlineSoftmax softmax;
-  float *scores, *row, *slopes;
+  float *scores, *row, *scales, *slopes;
+  char* room;
   Element* queries;
   ItemPieces(const DecodeShape& s, int64_t step, BumpAllocator& allocator) : products(s, allocator) {
     softmax.columns = round_up(s.heads * products.columns, kLanes);
@@ -44,7 +48,9 @@ struct ItemPieces {
     softmax.rescale = allocator.take<float>(softmax.columns);
     scores = allocator.take<float>(round_up(step, kPairTileKeys) * softmax.columns);
     row = allocator.take<float>(round_up(s.Dv, 32));
+    scales = allocator.take<float>(softmax.columns);
     slopes = allocator.take<float>(softmax.columns);
+    room = allocator.take<char>(step * s.codes.row_bytes);
     queries = allocator.take<Element>(s.heads * s.group * products.query_width());
   }
 };
@@ -57,8 +63,10 @@ void run(const DecodeItemArguments& item) {
   const DecodeSource& source = item.source;
   const int64_t first = item.first, last = item.last;
   const int64_t key_bytes = shape.heads * shape.D * static_cast<int64_t>(sizeof(typename Pieces::Element));
+  const bool coded = shape.codes.row_bytes > 0;
+  const int64_t block_bytes = coded ? kWidenedBlockBytes : Products::kBlockBytes;
   const int64_t step =
-      most(kTileKeys, least(Products::kBlockBytes / key_bytes, kMostBlockKeys) / kTileKeys * kTileKeys);
+      most(kTileKeys, least(block_bytes / key_bytes, kMostBlockKeys) / kTileKeys * kTileKeys);
   BumpAllocator measure{nullptr};
   Pieces(shape, step, measure);
   BumpAllocator allocator{static_cast<char*>(thread_scratch(measure.used))};
@@ -71,29 +79,36 @@ void run(const DecodeItemArguments& item) {
   // Columns that no product writes.
   for (int64_t i = shape.heads * p.products.columns; i < softmax.columns; ++i)
     for (int64_t j = 0; j < step; ++j) p.scores[j * softmax.columns + i] = 0;
-  if (scaling.slopes) {
-    for (int64_t i = 0; i < softmax.columns; ++i) p.slopes[i] = 0;
+  if (scaling.settles()) {
+    for (int64_t i = 0; i < softmax.columns; ++i) p.scales[i] = p.slopes[i] = 0;
     for (int64_t h = 0; h < shape.heads; ++h)
-      for (int64_t g = 0; g < shape.group; ++g)
-        p.slopes[h * p.products.columns + g] = scaling.slopes[h * shape.group + g];
+      for (int64_t g = 0, c = h * p.products.columns; g < shape.group; ++g, ++c) {
+        p.scales[c] = scaling.scale * (scaling.factors ? scaling.factors[h * scaling.factor_stride] : 1);
+        if (scaling.slopes) p.slopes[c] = scaling.slopes[h * shape.group + g];
+      }
   }
 
   KeyBlock blocks[2];
-  blocks[0].keys = least(step, last - first);
-  source.rows(source.self, first, blocks[0]);
-  blocks[0].repeat_last_key();
+  const auto find_rows = [&](int64_t from, KeyBlock& block) {
+    block.keys = least(step, last - from);
+    source.rows(source.self, from, block);
+    block.repeat_last_key();
+  };
+  find_rows(first, blocks[0]);
   for (int64_t j = first, turn = 0; j < last; j += step, turn ^= 1) {
     KeyBlock &block = blocks[turn], &next = blocks[turn ^ 1];
     block.ahead = nullptr;
     if (j + step < last) {
-      next.keys = least(step, last - j - step);
-      source.rows(source.self, j + step, next);
-      next.repeat_last_key();
-      if (Products::kPrefetchInOrder || !in_order(next, item.slot_stride)) block.ahead = &next;
+      find_rows(j + step, next);
+      if (Products::kPrefetchInOrder || coded || !in_order(next, item.slot_stride)) block.ahead = &next;
+    }
+    if (coded) {
+      source.widen(source.self, block, p.room);
+      block.repeat_last_key();
     }
     p.products.scores(block, p.scores, softmax.columns);
     if (block.ahead) mark(paths::decode_fetched_ahead);
-    if (scaling.settles()) softmax.settle(p.scores, block.keys, j, scaling, p.slopes);
+    if (scaling.settles()) softmax.settle(p.scores, block.keys, j, scaling, p.scales, p.slopes);
     const bool rose =
         softmax.step(p.scores, block.keys, round_up(block.keys, p.products.key_step()), scaling);
     if (j > first) mark(rose ? paths::decode_rescaled : paths::decode_blocks);

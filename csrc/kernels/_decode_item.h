@@ -13,6 +13,13 @@ namespace kernelpair {
 constexpr int64_t kMostBlockKeys = 128;
 constexpr int64_t kTileKeys = 16;
 
+// Of a cache of codes, whose rows the engine gets as numbers of the item's dtype, a block of keys at a time.
+struct CodeShape {
+  int64_t row_bytes = 0;  // that the numbers of a key and its value take; 0: the cache has no codes
+  int64_t k_head_stride = 0, v_head_stride = 0;  // bytes from one kv head to the next
+  int shift = 0;                                 // a number takes 1 << shift bytes
+};
+
 struct DecodeShape {
   int64_t heads;          // kv heads of the item
   int64_t group;          // query heads of each
@@ -21,32 +28,37 @@ struct DecodeShape {
   int64_t v_head_stride;
   bool shared;            // the value is the first part of its key
   bool accurate = false;  // weights are not rounded to bf16 before they meet the values
+  CodeShape codes{};
 };
 
 // How scores become exponents of 2: z = score * scale, or cap * tanh(score * scale / cap), and slope * (key -
-// position) more; the exponent is z * log2(e).
+// position) more; the exponent is z * log2(e). A kv head may have a factor of its own beside the scale.
 struct Scaling {
   static constexpr float kLog2E = 1.44269504088896341f;
   float scale;
-  float cap;                      // 0: none
-  const float* slopes = nullptr;  // of the item's query heads, or null
-  int64_t position = 0;           // of the row, counted as the item's keys are
+  float cap;                       // 0: none
+  const float* slopes = nullptr;   // of the item's query heads, or null
+  int64_t position = 0;            // of the row, counted as the item's keys are
+  const float* factors = nullptr;  // of the item's kv heads, factor_stride apart, or null
+  int64_t factor_stride = 0;
   // Before the softmax, which then has no factor of its own.
-  KP_INLINE bool settles() const { return cap > 0 || slopes; }
+  KP_INLINE bool settles() const { return cap > 0 || slopes || factors; }
   KP_INLINE float factor() const { return settles() ? kLog2E : scale * kLog2E; }
 };
 
 // Rows that are fetched while others are multiplied, a few lines at a time. All of a head's at once took decode
 // with four query heads a kv head 1.4 to 1.7 times as long on an AMD EPYC (Zen 4).
 struct Following {
-  const char* const* rows;
-  int64_t keys, offset;
+  const char* const* rows = nullptr;
+  int64_t keys = 0, offset = 0;
+  int shift = 0;  // bytes are those of numbers, of which codes take so many times half as many
 
   // Bytes [from, until) of row j, to the second-level cache (2) or the first (3).
   template <int kLevel>
   KP_INLINE void fetch(int64_t j, int64_t from, int64_t until) const {
     if (j >= keys) return;
-    for (int64_t i = from; i < until; i += 64) __builtin_prefetch(rows[j] + offset + i, 0, kLevel);
+    for (int64_t i = from >> shift; i < until >> shift; i += 64)
+      __builtin_prefetch(rows[j] + offset + i, 0, kLevel);
   }
 };
 
@@ -57,15 +69,25 @@ struct KeyBlock {
   const char* v[kMostBlockKeys];
   const KeyBlock* ahead;  // the next block, to be prefetched meanwhile, or null
 
-  // Those of the next head, or of the first one in the next block; kRows is k or v.
+  // Those of the head behind h, or of the first one in the next block; kRows is k or v. Of codes, those of head h in the
+  // next block: the rows of this one were made just now.
   template <const char* (KeyBlock::*kRows)[kMostBlockKeys]>
-  KP_INLINE Following behind_head(int64_t h, int64_t heads, int64_t head_stride) const {
-    return h + 1 < heads ? Following{this->*kRows, keys, (h + 1) * head_stride} : in_next_block<kRows>(0);
+  KP_INLINE Following behind_head(const DecodeShape& shape, int64_t h) const {
+    if (shape.codes.row_bytes) return in_next_block<kRows>(shape, h);
+    if (h + 1 == shape.heads) return in_next_block<kRows>(shape, 0);
+    return {this->*kRows, keys,
+            (h + 1) * (kRows == &KeyBlock::k ? shape.k_head_stride : shape.v_head_stride)};
   }
-  // Those of the head at `offset` in the next block.
+  // Those of head h in the next block.
   template <const char* (KeyBlock::*kRows)[kMostBlockKeys]>
-  KP_INLINE Following in_next_block(int64_t offset) const {
-    return ahead ? Following{ahead->*kRows, ahead->keys, offset} : Following{nullptr, 0, 0};
+  KP_INLINE Following in_next_block(const DecodeShape& shape, int64_t h) const {
+    if (!ahead) return {};
+    const CodeShape& codes = shape.codes;
+    const bool of_keys = kRows == &KeyBlock::k;
+    if (codes.row_bytes)
+      return {ahead->*kRows, ahead->keys, h * (of_keys ? codes.k_head_stride : codes.v_head_stride),
+              codes.shift};
+    return {ahead->*kRows, ahead->keys, h * (of_keys ? shape.k_head_stride : shape.v_head_stride)};
   }
 
   // What is left of the last tile of keys has the rows of the last key, so that groups of keys are read whole.
@@ -87,6 +109,8 @@ struct DecodeSource {
   // Query head g of kv head h: sums of weights times values, of which `sum` is the sum of weights, relative to
   // the score `top`.
   void (*result)(const void* self, int64_t h, int64_t g, const float* sums, float top, float sum);
+  // The rows there, of codes, become rows of numbers in `room`, of codes.row_bytes for each key.
+  void (*widen)(const void* self, KeyBlock& block, char* room) = nullptr;
 };
 
 struct DecodeItemArguments {

@@ -1,11 +1,12 @@
 // paged_attention: keys in pages, for the prefill engine; and for the engine of decode_attention where no
 // request has more than one row: that one reads a token with all its heads at once, which is twice as fast
-// when reading is all there is.
+// when reading is all there is, and of float8 it gets numbers (widened_rows.h).
 #include "kernels/paged_attention.h"
 
 #include "attention/decode_run.h"
 #include "attention/prefill_keys.h"
 #include "attention/sinks.h"
+#include "attention/widened_rows.h"
 #include "simd/dtypes.h"
 
 namespace kernelpair::KP_TIER {
@@ -13,6 +14,7 @@ namespace {
 
 KP_PATH(paged_sloped_rows);
 KP_PATH(paged_sloped_step);
+KP_PATH(paged_widened_codes);
 
 struct PageKeys : PagedAttentionArguments {
   KP_INLINE Sequence sequence(int64_t b) const {
@@ -50,6 +52,7 @@ struct PagedStep {
   int64_t width() const { return keys.q.sizes[2] + (latent ? keys.qv.sizes[2] : 0); }
   int64_t value_width() const { return keys.v_cache.sizes[3]; }
   const View& key_cache() const { return latent ? keys.v_cache : keys.k_cache; }
+  bool coded() const { return keys.k_cache.dtype != keys.q.dtype; }  // float8, whose numbers are q's
   Partial partial(int64_t b, int64_t head, int64_t split) const {
     float* row = partials + ((b * keys.q.sizes[1] + head) * splits + split) * (value_width() + 1);
     return {row, row + value_width()};
@@ -81,23 +84,31 @@ struct PagedItem {
     if (step.latent) __builtin_memcpy(block.k, block.v, block.keys * sizeof(block.k[0]));
   }
 
+  void widen(KeyBlock& block, char* room) const {
+    mark(paths::paged_widened_codes);
+    auto* to = reinterpret_cast<T*>(room);
+    widen_rows(step.keys.k_cache, heads, block.keys, block.k, to);
+    widen_rows(step.keys.v_cache, heads, block.keys, block.v, to + block.keys * heads * step.width());
+  }
+
   void result(int64_t h, int64_t g, const float* sums, float top, float sum) const {
     const int64_t head = (first_head + h) * step.group() + g, Dv = step.value_width();
+    const View& descales = step.keys.v_descale;
+    const float descale = descales.defined ? *at<float>(descales, b, first_head + h) : 1;
     if (splits == 1)
-      write_result(at<T>(step.keys.out, row, head), Dv, sums, top, sum, sink_of(step.keys.sinks, head));
+      write_result(at<T>(step.keys.out, row, head), Dv, sums, top, sum, sink_of(step.keys.sinks, head),
+                   descale);
     else
-      write_partial(step.partial(b, head, split), Dv, sums, top, sum);
+      write_partial(step.partial(b, head, split), Dv, sums, top, sum, descale);
   }
 };
 
-// Whether the decode engine fits: at most one row a request, keys in q's dtype, and one row of memory for all
-// of a key.
+// Whether the decode engine fits: at most one row a request, and one row of memory for all of a key.
 bool is_step(const PageKeys& keys, bool& latent) {
   const View &k = keys.k_cache, &v = keys.v_cache, &qv = keys.qv;
   latent = qv.defined && static_cast<char*>(v.data) + v.sizes[3] * element_size(v.dtype) == k.data;
   for (int d = 0; d < 3 && latent; ++d) latent = k.sizes[d] == 1 || k.strides[d] == v.strides[d];
-  if (k.dtype != keys.q.dtype || keys.k_descale.defined || keys.v_descale.defined || (qv.defined && !latent))
-    return false;
+  if (qv.defined && !latent) return false;
   for (int64_t b = 0; b < keys.cache_seqlens.sizes[0]; ++b)
     if (keys.sequence(b).rows > 1) return false;
   return true;
@@ -108,7 +119,7 @@ void attend_step(PagedStep step, int64_t most_splits) {
   const PageKeys& keys = step.keys;
   const int64_t requests = keys.cache_seqlens.sizes[0], kv_heads = keys.k_cache.sizes[2],
                 heads = keys.q.sizes[1];
-  const int64_t Dv = step.value_width(), size = sizeof(T);
+  const int64_t Dv = step.value_width(), size = element_size(keys.k_cache.dtype);
   const auto seen = [&](int64_t b) {
     const Sequence sequence = keys.sequence(b);
     return sequence.rows ? sequence.high(0) - sequence.low(0) : 0;
@@ -138,14 +149,27 @@ void attend_step(PagedStep step, int64_t most_splits) {
     Scaling scaling = step.scaling;
     if (scaling.slopes) scaling.slopes += first_head * step.group();
     scaling.position = sequence.keys - 1 - sequence.low(0);
+    if (keys.k_descale.defined) {
+      scaling.factors = at<float>(keys.k_descale, b, first_head);
+      scaling.factor_stride = keys.k_descale.strides[1];
+    }
     const View& rows = step.key_cache();
-    const DecodeShape shape{.heads = own,
-                            .group = step.group(),
-                            .D = step.width(),
-                            .Dv = Dv,
-                            .k_head_stride = rows.strides[2] * size,
-                            .v_head_stride = keys.v_cache.strides[2] * size,
-                            .shared = step.latent};
+    DecodeShape shape{.heads = own,
+                      .group = step.group(),
+                      .D = step.width(),
+                      .Dv = Dv,
+                      .k_head_stride = rows.strides[2] * size,
+                      .v_head_stride = keys.v_cache.strides[2] * size,
+                      .shared = step.latent};
+    if (step.coded()) {
+      constexpr int64_t kNumber = sizeof(T);
+      shape.codes = {.row_bytes = own * (shape.D + Dv) * kNumber,
+                     .k_head_stride = shape.k_head_stride,
+                     .v_head_stride = shape.v_head_stride,
+                     .shift = kNumber == 4 ? 2 : 1};
+      shape.k_head_stride = shape.D * kNumber;
+      shape.v_head_stride = Dv * kNumber;
+    }
     const PagedItem<T> source{.step = step,
                               .b = b,
                               .row = sequence.first_row,

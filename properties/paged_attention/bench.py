@@ -89,6 +89,7 @@ BENCH_ROWS = [
     )
 ] + [
     _row("512 cached + 128 new, B 4, float8", 4, 128, 640, 16, torch.float8_e4m3fn),
+    _row("decode B 1, L 8192, float8", 1, 1, 8192, 16, torch.float8_e4m3fn),
     _row("decode B 16, L 1024, float8", 16, 1, 1024, 16, torch.float8_e4m3fn),
 ]
 
@@ -99,6 +100,7 @@ BENCH = Bench(
         seed=8, dtype="bfloat16", rows=(64, 1), lens=(300, 200), page=64, heads=8, kv_heads=2, width=128, width_v=128,
         causal=True, scattered=True, poison="outlier", int32=("page_table", "cache_seqlens", "cu_seqlens_q"),
     ),
-    memory="as extend_attention; steps of one row a request as decode_attention, and if keys are split one allocation a call "
-    "for their sums: requests x heads x splits x (Dv + 1) floats",
+    memory="as extend_attention; steps of one row a request as decode_attention, of float8 with the numbers of one block of at "
+    "most 36 KiB of keys and its values in each thread, and if keys are split one allocation a call for their sums: requests x "
+    "heads x splits x (Dv + 1) floats",
 )
