@@ -53,6 +53,16 @@ struct ItemPieces {
     room = allocator.take<char>(step * s.codes.row_bytes);
     queries = allocator.take<Element>(s.heads * s.group * products.query_width());
   }
+
+  // What settle() takes of each column.
+  void set_scaling(const DecodeShape& s, const Scaling& scaling) {
+    for (int64_t i = 0; i < softmax.columns; ++i) scales[i] = slopes[i] = 0;
+    for (int64_t h = 0; h < s.heads; ++h)
+      for (int64_t g = 0, c = h * products.columns; g < s.group; ++g, ++c) {
+        scales[c] = scaling.scale * (scaling.factors ? scaling.factors[h * scaling.factor_stride] : 1);
+        if (scaling.slopes) slopes[c] = scaling.slopes[h * s.group + g];
+      }
+  }
 };
 
 template <class Products>
@@ -79,14 +89,7 @@ void run(const DecodeItemArguments& item) {
   // Columns that no product writes.
   for (int64_t i = shape.heads * p.products.columns; i < softmax.columns; ++i)
     for (int64_t j = 0; j < step; ++j) p.scores[j * softmax.columns + i] = 0;
-  if (scaling.settles()) {
-    for (int64_t i = 0; i < softmax.columns; ++i) p.scales[i] = p.slopes[i] = 0;
-    for (int64_t h = 0; h < shape.heads; ++h)
-      for (int64_t g = 0, c = h * p.products.columns; g < shape.group; ++g, ++c) {
-        p.scales[c] = scaling.scale * (scaling.factors ? scaling.factors[h * scaling.factor_stride] : 1);
-        if (scaling.slopes) p.slopes[c] = scaling.slopes[h * shape.group + g];
-      }
-  }
+  if (scaling.settles()) p.set_scaling(shape, scaling);
 
   KeyBlock blocks[2];
   const auto find_rows = [&](int64_t from, KeyBlock& block) {
