@@ -4,6 +4,7 @@
 #include "simd/dtypes.h"
 #include "simd/transpose.h"
 #include "simd/vec_math.h"
+#include "simd/wide.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -37,12 +38,25 @@ void transpose_groups(const float* x, float* out, int64_t n) {
   }
 }
 
+// Rounded to bf16 thirty-two at a time, as simd/wide.h stores them.
+void round_wide(const float* x, float* out, int64_t n) {
+  for (int64_t i = 0; i + kPair <= n; i += kPair) {
+    F32x32 both = load(x + i, Wide{});
+    if constexpr (!kWideInOrder<Bf16>) load_split(x + i, both.first, both.second);
+    Bf16 rounded[kPair];
+    store(rounded, both, Wide{});
+    store(out + i, F32x32{load(rounded), load(rounded + kLanes)}, Wide{});
+  }
+}
+
 }  // namespace
 
 void _vec_function(const VecFunctionArguments& call) {
   const View &x = call.x, &out = call.out;
   if (call.function == VecFunction::transpose)
     return transpose_groups(static_cast<float*>(x.data), static_cast<float*>(out.data), x.sizes[0]);
+  if (call.function == VecFunction::round_wide)
+    return round_wide(static_cast<float*>(x.data), static_cast<float*>(out.data), x.sizes[0]);
   with_float(x.dtype, [&](auto element) {
     using T = decltype(element);
     if (out.dtype == Dtype::f32)

@@ -6,7 +6,7 @@
 
 namespace kernelpair {
 
-enum class VecFunction { identity, exp, exp2, tanh, sigmoid, silu, softplus, transpose };
+enum class VecFunction { identity, exp, exp2, tanh, sigmoid, silu, softplus, transpose, round_wide };
 
 struct VecFunctionArguments {
   const View& x;    // [n], of any float dtype

@@ -1,6 +1,7 @@
 // rotary_embedding: a token's cosines and sines are widened to float32 once, in the order in which a head's
 // elements meet them, and serve all of its heads. A vector is x c + (partner) s in both pairings, rounded
-// alike, so that the pairings agree bit for bit.
+// alike, so that the pairings agree bit for bit. Where bf16 is taken thirty-two elements at a time, even and odd ones
+// apart (simd/wide.h), neighbours need no exchange, and the angles of halves stand in that order too.
 #include "kernels/rotary_embedding.h"
 
 #include "core/integers.h"
@@ -10,6 +11,7 @@
 #include "simd/each_vector.h"
 #include "simd/neighbours.h"
 #include "simd/pairs.h"
+#include "simd/wide.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
@@ -23,10 +25,15 @@ KP_PATH(rotate_gptj);
 KP_PATH(rotate_axes);
 
 // Of the pairs [first, first + count) of one token: `along` is what an element is multiplied by, `across` what
-// its partner is. Halves: c and s of each pair. Neighbours: c c, and -s s.
+// its partner is. Halves: c and s of each pair. Neighbours: c c, and -s s; and c and s of each pair once more.
 struct Angles {
   float along[kFloats], across[kFloats];
+  float c[kBlockPairs], s[kBlockPairs];
 };
+
+// Whether 32 elements of T are two vectors of every other one.
+template <class T>
+constexpr bool kApart = !kWideInOrder<T>;
 
 int64_t axis_of(const RotaryEmbeddingArguments& call, int64_t pair) {
   const int64_t turn = pair % 3;
@@ -58,10 +65,13 @@ void look_up(const RotaryEmbeddingArguments& call, int64_t t, int64_t first, int
 
 // From halves to neighbours. The last vectors may hold more than there is: the arrays have room.
 void spread(int64_t count, Angles& angles) {
-  float c[kBlockPairs] = {}, s[kBlockPairs] = {};
-  for (int64_t j = 0; j < count; ++j) c[j] = angles.along[j], s[j] = angles.across[j];
+  for (int64_t j = 0; j < round_up(count, kLanes); ++j) {
+    angles.c[j] = j < count ? angles.along[j] : 0;
+    angles.s[j] = j < count ? angles.across[j] : 0;
+  }
   for (int64_t j = 0; j < count; j += kLanes) {
-    F32x16 along = load(c + j), along_high = along, across_high = load(s + j), across = -across_high;
+    F32x16 along = load(angles.c + j), along_high = along;
+    F32x16 across_high = load(angles.s + j), across = -across_high;
     interleave(along, along_high);
     interleave(across, across_high);
     store(angles.along + 2 * j, along);
@@ -71,11 +81,20 @@ void spread(int64_t count, Angles& angles) {
   }
 }
 
+// Angles of halves in the order of wide loads, as far as there are whole ones.
+void separate(int64_t count, float* angles) {
+  for (int64_t j = 0; j + kPair <= count; j += kPair) {
+    F32x32 apart;
+    load_split(angles + j, apart.first, apart.second);
+    store(angles + j, apart, Wide{});
+  }
+}
+
 template <class T>
 void rotate_halves(T* x, T* y, int64_t count, const Angles& angles) {
-  each_vector(0, count, [&](int64_t j, auto... lanes) {
-    const F32x16 c = load(angles.along + j, lanes...), s = load(angles.across + j, lanes...);
-    const F32x16 old_x = load(x + j, lanes...), old_y = load(y + j, lanes...);
+  each_wide<kApart<T>>(0, count, [&](int64_t j, auto... lanes) {
+    const auto c = load(angles.along + j, lanes...), s = load(angles.across + j, lanes...);
+    const auto old_x = load(x + j, lanes...), old_y = load(y + j, lanes...);
     store(x + j, fma(old_y, -s, old_x * c), lanes...);
     store(y + j, fma(old_x, s, old_y * c), lanes...);
   });
@@ -83,7 +102,13 @@ void rotate_halves(T* x, T* y, int64_t count, const Angles& angles) {
 
 template <class T>
 void rotate_neighbours(T* x, int64_t count, const Angles& angles) {
-  each_vector(0, 2 * count, [&](int64_t d, auto... lanes) {
+  int64_t done = 0;
+  for (; kApart<T> && done + kPair <= 2 * count; done += kPair) {
+    const F32x16 c = load(angles.c + done / 2), s = load(angles.s + done / 2);
+    const auto [even, odd] = load(x + done, Wide{});
+    store(x + done, F32x32{fma(odd, -s, even * c), fma(even, s, odd * c)}, Wide{});
+  }
+  each_vector(done, 2 * count, [&](int64_t d, auto... lanes) {
     const F32x16 c = load(angles.along + d, lanes...), s = load(angles.across + d, lanes...);
     const F32x16 old = load(x + d, lanes...);
     store(x + d, fma(swap_neighbours(old), s, old * c), lanes...);
@@ -111,7 +136,10 @@ void rotate_token(const RotaryEmbeddingArguments& call, int64_t t) {
     const int64_t count = least(half - first, kBlockPairs);
     Angles angles;
     look_up<C>(call, t, first, count, angles.along, angles.across);
-    if (!call.is_neox) spread(count, angles);
+    if (!call.is_neox)
+      spread(count, angles);
+    else if (kApart<T>)
+      separate(count, angles.along), separate(count, angles.across);
     rotate_heads<T>(call, call.query, t, first, count, angles);
     rotate_heads<T>(call, call.key, t, first, count, angles);
   }

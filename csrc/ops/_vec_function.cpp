@@ -7,11 +7,11 @@ namespace kernelpair {
 namespace {
 
 // VecFunction.
-constexpr const char* kFunctions[] = {"identity", "exp",  "exp2",     "tanh",
-                                      "sigmoid",  "silu", "softplus", "transpose"};
+constexpr const char* kFunctions[] = {"identity", "exp",      "exp2",      "tanh",      "sigmoid",
+                                      "silu",     "softplus", "transpose", "round_wide"};
 
 // x contiguous, of any float dtype (identity converts and rounds back, the others return f32). transpose
-// swaps the two dimensions of each 16 x 16 group of elements.
+// swaps the two dimensions of each 16 x 16 group of elements, round_wide rounds each 32 floats to bf16.
 Tensor _vec_function(const std::string& function, const Tensor& x_in, bool widen) {
   const View x = view_of("x", x_in);
   check_float({"x", x});

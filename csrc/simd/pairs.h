@@ -55,13 +55,21 @@ KP_INLINE void load_split(const Bf16* pairs, F32x16& even, F32x16& odd) {
   odd = high_half(both);
 }
 
-KP_INLINE void load_split(const F16* pairs, F32x16& even, F32x16& odd) {
 #if defined(__AVX512F__)
-  const F32x16 low = load(pairs), high = load(pairs + kLanes);
+
+// a0 b0 a1 .. and a8 b8 a9 .. become a0 a1 .. and b0 b1 ..
+KP_INLINE void separate(F32x16 low, F32x16 high, F32x16& even, F32x16& odd) {
   const __m512i first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i second = _mm512_or_si512(first, _mm512_set1_epi32(1));
   even.p[0] = (FloatPiece)_mm512_permutex2var_ps(low.p[0], first, high.p[0]);
   odd.p[0] = (FloatPiece)_mm512_permutex2var_ps(low.p[0], second, high.p[0]);
+}
+
+#endif
+
+KP_INLINE void load_split(const F16* pairs, F32x16& even, F32x16& odd) {
+#if defined(__AVX512F__)
+  separate(load(pairs), load(pairs + kLanes), even, odd);
 #elif defined(__AVX2__)
   // The even ones of a lane into its lower half, then those of both lanes into the lower lane.
   const __m256i order =
@@ -84,10 +92,24 @@ KP_INLINE void load_split(const F16* pairs, F32x16& even, F32x16& odd) {
 }
 
 KP_INLINE void load_split(const float* pairs, F32x16& even, F32x16& odd) {
+#if defined(__AVX512F__)
+  separate(load(pairs), load(pairs + kLanes), even, odd);
+#elif defined(__AVX2__)
+  KP_EACH_PIECE({
+    // Of both lanes side by side, then the lanes in order.
+    const __m256 first = _mm256_loadu_ps(pairs + i * kLanes),
+                 second = _mm256_loadu_ps(pairs + i * kLanes + 8);
+    const __m256 evens = _mm256_shuffle_ps(first, second, _MM_SHUFFLE(2, 0, 2, 0));
+    const __m256 odds = _mm256_shuffle_ps(first, second, _MM_SHUFFLE(3, 1, 3, 1));
+    even.p[i] = (FloatPiece)_mm256_permute4x64_pd((__m256d)evens, _MM_SHUFFLE(3, 1, 2, 0));
+    odd.p[i] = (FloatPiece)_mm256_permute4x64_pd((__m256d)odds, _MM_SHUFFLE(3, 1, 2, 0));
+  });
+#else
   float lanes[2][kLanes];
   for (int n = 0; n < kLanes; ++n) lanes[0][n] = pairs[2 * n], lanes[1][n] = pairs[2 * n + 1];
   even = load(lanes[0]);
   odd = load(lanes[1]);
+#endif
 }
 
 // In the order that costs least, the same for all elements of a dtype; restore_order undoes it.

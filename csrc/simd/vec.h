@@ -219,7 +219,11 @@ KP_INLINE I32x16 select(Mask16 m, I32x16 yes, I32x16 no) {
 KP_COMPARE(less, a.p[i] < b.p[i])
 KP_COMPARE(less_equal, a.p[i] <= b.p[i])
 KP_COMPARE(equal, a.p[i] == b.p[i])
+#if defined(__AVX2__)
+KP_COMPARE(unordered, (IntPiece)_mm256_cmp_ps((__m256)a.p[i], (__m256)b.p[i], _CMP_UNORD_Q))
+#else
 KP_COMPARE(unordered, (a.p[i] != a.p[i]) | (b.p[i] != b.p[i]))
+#endif
 #undef KP_COMPARE
 KP_INLINE Mask16 less(I32x16 a, I32x16 b) {
   Mask16 r;

@@ -67,11 +67,13 @@ KP_INLINE void store_u16(void* to, I32x16 a) {
 
 KP_INLINE F32x16 load(const Bf16* from) { return as_float(shift_left<16>(load_u16(from))); }
 
-// Rounded to nearest even: bf16 in the upper half of each lane, anything in the lower.
-KP_SHORT_INLINE I32x16 bf16_upper(F32x16 a) {
+// Rounded to nearest even: bf16 in the upper half of each lane, anything in the lower; where no lane is NaN.
+KP_INLINE I32x16 bf16_upper_of_number(F32x16 a) {
   const I32x16 bits = as_int(a);
-  const I32x16 rounded = bits + splat_int(0x7fff) + (shift_right<16>(bits) & splat_int(1));
-  return select(unordered(a, a), bits | splat_int(0x400000), rounded);
+  return bits + splat_int(0x7fff) + (shift_right<16>(bits) & splat_int(1));
+}
+KP_SHORT_INLINE I32x16 bf16_upper(F32x16 a) {
+  return select(unordered(a, a), as_int(a) | splat_int(0x400000), bf16_upper_of_number(a));
 }
 KP_INLINE I32x16 bf16_bits(F32x16 a) {
   return shift_right<16>(bf16_upper(a));

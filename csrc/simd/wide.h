@@ -24,6 +24,7 @@ struct F32x32 {
 
 KP_INLINE F32x32 operator+(F32x32 a, F32x32 b) { return {a.first + b.first, a.second + b.second}; }
 KP_INLINE F32x32 operator+(F32x32 a, F32x16 b) { return {a.first + b, a.second + b}; }
+KP_INLINE F32x32 operator-(F32x32 a) { return {-a.first, -a.second}; }
 KP_INLINE F32x32 operator*(F32x32 a, F32x32 b) { return {a.first * b.first, a.second * b.second}; }
 KP_INLINE F32x32 operator*(F32x32 a, F32x16 b) { return {a.first * b, a.second * b}; }
 KP_INLINE F32x32 fma(F32x32 a, F32x32 b, F32x32 c) {
@@ -62,8 +63,14 @@ KP_INLINE F32x32 load(const Bf16* from, Wide) {
   load_split(from, r.first, r.second);
   return r;
 }
-KP_INLINE void store(Bf16* to, F32x32 a, Wide) {
+KP_NOINLINE void store_nan(Bf16* to, F32x32 a) {
   store_dwords(to, shift_right<16>(bf16_upper(a.first)) | as_int(high_half(bf16_upper(a.second))));
+}
+// NaN takes a way of its own: it is rare, and to leave it as it is costs as much as to round the others.
+KP_INLINE void store(Bf16* to, F32x32 a, Wide) {
+  if (__builtin_expect(any(unordered(a.first, a.second)), false)) return store_nan(to, a);
+  store_dwords(
+      to, shift_right<16>(bf16_upper_of_number(a.first)) | as_int(high_half(bf16_upper_of_number(a.second))));
 }
 KP_INLINE F32x32 store_and_load(Bf16* to, F32x32 a, Wide) {
   const F32x32 r = {high_half(bf16_upper(a.first)), high_half(bf16_upper(a.second))};

@@ -85,3 +85,18 @@ def test_results_round_to_nearest_even(tier: optimized.Tier, dtype: torch.dtype)
     x = torch.from_numpy(rng.uniform(-24, 24, 100_000).astype(np.float32)).to(dtype)
     got, truth = run(tier, "exp", x, widen=False), run(tier, "exp", x).to(dtype)
     assert torch.equal(got.view(torch.int16), truth.view(torch.int16))
+
+
+def test_thirty_two_at_a_time_round_to_nearest_even(tier: optimized.Tier) -> None:
+    """Any bits, so numbers and NaNs of all payloads, of which some would round to infinity or to zero."""
+    rng = np.random.Generator(np.random.Philox(5))
+    bits = rng.integers(0, 2**32, 32_000, dtype=np.uint64).astype(np.uint32)
+    blocks = bits.reshape(-1, 32)
+    blocks[::3] &= 0xBFFFFFFF  # no NaN
+    blocks[1::3, 5] |= 0x7F800001
+    blocks[1::6, 17] = 0x7FFFFFFF
+    x = torch.from_numpy(bits.view(np.float32).copy())
+    got, truth = run(tier, "round_wide", x), x.bfloat16().float()
+    assert torch.equal(got.isnan(), truth.isnan())
+    numbers = ~truth.isnan() & (x.abs() >= 2.0**-126)  # smaller ones a tier may flush
+    assert torch.equal(got[numbers], truth[numbers])
