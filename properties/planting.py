@@ -119,6 +119,8 @@ def _commands() -> list[dict[str, Any]]:
     if not path.exists():
         raise BuildError(f"{path} does not exist: run `make build`")
     commands: list[dict[str, Any]] = json.loads(path.read_text())  # those of precompiled headers are not objects
+    if any("output" not in command for command in commands):
+        raise BuildError(f"{path} does not say what each command makes, for an older CMake wrote it: run `make build`")
     return [command for command in commands if command["output"].endswith(".o") and not OTHERS.search(command["output"])]
 
 

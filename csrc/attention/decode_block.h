@@ -22,14 +22,6 @@ namespace {
 constexpr int64_t kWideBlockBytes = 144 << 10;
 constexpr int64_t kPairTileKeys = 32;  // keys of a tile of weights whose values are interleaved in pairs
 
-// Fetches rows [first, last), at this offset: to the second-level cache (2) or the first (3).
-template <int kLevel = 2>
-KP_INLINE void prefetch_rows(const char* const* rows, int64_t first, int64_t last, int64_t offset,
-                             int64_t bytes) {
-  for (int64_t j = first; j < last; ++j)
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows[j] + offset + i, 0, kLevel);
-}
-
 // The running softmax of `columns` heads (a multiple of 16): the largest score (settled if that is
 // asked for, else raw), the sum of the weights relative to it, and what the last block multiplied older weights
 // with.

@@ -2,29 +2,11 @@
 // that memory is read for half as many bytes as of bfloat16, and the engine of decode finds its rows in a cache of the CPU.
 #pragma once
 
-#include <type_traits>
-
 #include "attention/decode_block.h"
 #include "simd/float8_pairs.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
-
-// `count` numbers.
-template <class T, class Code>
-KP_NOINLINE void widen_codes(const Code* codes, int64_t count, T* to) {
-  int64_t i = 0;
-  if constexpr (std::is_same_v<T, Bf16> && std::is_same_v<Code, F8e4m3>)
-    for (; i + 2 * kPair <= count; i += 2 * kPair) {
-      const TwoPairs numbers = load_two_numbers(codes + i);
-      store_dwords(to + i, numbers.first);
-      store_dwords(to + i + kPair, numbers.second);
-    }
-  for (; i < count; i += kLanes) {
-    const int lanes = lanes_left(count - i);
-    store(to + i, load(codes + i, lanes), lanes);
-  }
-}
 
 // The rows of `keys` keys of a [pages, slots, heads, width] cache, each with `heads` heads: rows[j] becomes the address of
 // dense ones at `to`.

@@ -51,7 +51,7 @@ struct Scaling {
 struct Following {
   const char* const* rows = nullptr;
   int64_t keys = 0, offset = 0;
-  int shift = 0;  // bytes are those of numbers, of which codes take so many times half as many
+  int shift = 0;  // rows of codes: one for 1 << shift bytes of numbers, which fetch() counts
 
   // Bytes [from, until) of row j, to the second-level cache (2) or the first (3).
   template <int kLevel>
@@ -75,19 +75,19 @@ struct KeyBlock {
   KP_INLINE Following behind_head(const DecodeShape& shape, int64_t h) const {
     if (shape.codes.row_bytes) return in_next_block<kRows>(shape, h);
     if (h + 1 == shape.heads) return in_next_block<kRows>(shape, 0);
-    return {this->*kRows, keys,
-            (h + 1) * (kRows == &KeyBlock::k ? shape.k_head_stride : shape.v_head_stride)};
+    return {this->*kRows, keys, (h + 1) * head_stride<kRows>(shape)};
   }
   // Those of head h in the next block.
   template <const char* (KeyBlock::*kRows)[kMostBlockKeys]>
   KP_INLINE Following in_next_block(const DecodeShape& shape, int64_t h) const {
     if (!ahead) return {};
     const CodeShape& codes = shape.codes;
-    const bool of_keys = kRows == &KeyBlock::k;
-    if (codes.row_bytes)
-      return {ahead->*kRows, ahead->keys, h * (of_keys ? codes.k_head_stride : codes.v_head_stride),
-              codes.shift};
-    return {ahead->*kRows, ahead->keys, h * (of_keys ? shape.k_head_stride : shape.v_head_stride)};
+    if (codes.row_bytes) return {ahead->*kRows, ahead->keys, h * head_stride<kRows>(codes), codes.shift};
+    return {ahead->*kRows, ahead->keys, h * head_stride<kRows>(shape)};
+  }
+  template <const char* (KeyBlock::*kRows)[kMostBlockKeys], class Shape>
+  KP_INLINE static int64_t head_stride(const Shape& shape) {
+    return kRows == &KeyBlock::k ? shape.k_head_stride : shape.v_head_stride;
   }
 
   // What is left of the last tile of keys has the rows of the last key, so that groups of keys are read whole.

@@ -2,7 +2,7 @@
 // bf16, fp16 and fp32. Threads share the rows.
 #include "kernels/fp8_to_float.h"
 
-#include "simd/float8.h"  // first: templates of the next ones load its elements
+#include "simd/float8_pairs.h"  // first: templates of the next ones load its elements
 
 #include "core/parallel.h"
 #include "linear/parts.h"
@@ -23,6 +23,10 @@ void fp8_to_float(const Fp8ToFloatArguments& call) {
       for (int64_t m = begin; m < end; ++m) {
         const F8e4m3* row = rows.row<F8e4m3>(m);
         auto* to = at<decltype(element)>(call.out, m);
+        if (stride == 1) {
+          widen_codes(row, K, to);
+          continue;
+        }
         for (int64_t k = 0; k < K; k += kLanes) {
           const int lanes = lanes_left(K - k);
           store(to + k, load_columns(row, stride, k, lanes), lanes);

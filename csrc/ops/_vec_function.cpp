@@ -21,6 +21,7 @@ Tensor _vec_function(const std::string& function, const Tensor& x_in, bool widen
   for (int64_t i = 0; i < static_cast<int64_t>(std::size(kFunctions)); ++i)
     if (function == kFunctions[i]) number = i;
   KP_CHECK_VALUE(number >= 0, "there is no function '", function, "'");
+  if (function == "transpose" || function == "round_wide") check_dtype({"x", x}, {Dtype::f32});
   Tensor out = new_tensor(x.sizes, 1, widen ? Dtype::f32 : x.dtype);
   kernels::_vec_function({.x = x, .out = view_of("out", out), .function = static_cast<VecFunction>(number)});
   return out;

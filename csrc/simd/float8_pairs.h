@@ -1,6 +1,8 @@
 // Thirty-two or sixty-four codes of float8_e4m3fn as the numbers that they stand for, exactly.
 #pragma once
 
+#include <type_traits>
+
 #include "simd/float8.h"
 #include "simd/pairs.h"
 
@@ -121,6 +123,22 @@ KP_INLINE TwoPairs load_two_numbers(const F8e4m3* codes) {
 #else
   return {load_numbers(codes), load_numbers(codes + kPair)};
 #endif
+}
+
+// The numbers of `count` codes of either kind, in a dtype that holds them.
+template <class T, class Code>
+KP_NOINLINE void widen_codes(const Code* codes, int64_t count, T* to) {
+  int64_t i = 0;
+  if constexpr (std::is_same_v<T, Bf16> && std::is_same_v<Code, F8e4m3>)
+    for (; i + 2 * kPair <= count; i += 2 * kPair) {
+      const TwoPairs numbers = load_two_numbers(codes + i);
+      store_dwords(to + i, numbers.first);
+      store_dwords(to + i + kPair, numbers.second);
+    }
+  for (; i < count; i += kLanes) {
+    const int lanes = lanes_left(count - i);
+    store(to + i, load(codes + i, lanes), lanes);
+  }
 }
 
 }  // namespace

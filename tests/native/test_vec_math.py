@@ -100,3 +100,9 @@ def test_thirty_two_at_a_time_round_to_nearest_even(tier: optimized.Tier) -> Non
     assert torch.equal(got.isnan(), truth.isnan())
     numbers = ~truth.isnan() & (x.abs() >= 2.0**-126)  # smaller ones a tier may flush
     assert torch.equal(got[numbers], truth[numbers])
+
+
+@pytest.mark.parametrize("function", ["transpose", "round_wide"])
+def test_what_takes_floats_alone_refuses_others(tier: optimized.Tier, function: str) -> None:
+    with optimized.use_tier(tier.name), pytest.raises(RuntimeError, match=r"^TypeError: x has dtype bfloat16"):
+        torch.ops.kernelpair._vec_function(function, torch.zeros(256, dtype=torch.bfloat16), False)
