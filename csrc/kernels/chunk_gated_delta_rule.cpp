@@ -3,9 +3,9 @@
 //
 // bf16 in the tile tiers runs in chunks on tiles (delta_rule/chunk_tiles.h), a work item being one key head
 // of one sequence with all its value heads; everything else, and an accurate call where dot products stand
-// for tiles, runs token by token on vectors (delta_rule/chunk_tokens.h), an item being one block of value
-// columns. Items of one head follow each other, so that equal ranges of items are equal work. Scratch is per
-// thread and call: the state of an item and one chunk, independent of the length.
+// for tiles, runs token by token on vectors (delta_rule/chunk_tokens.h), an item being some of the value
+// columns of a key head. Items of one head follow each other, so that equal ranges of items are equal work.
+// Scratch is per thread and call: the states of an item and one chunk, independent of the length.
 #include "kernels/chunk_gated_delta_rule.h"
 
 #include "core/parallel.h"
@@ -101,10 +101,13 @@ void chunk_gated_delta_rule(const ChunkGatedDeltaRuleArguments& arguments) {
       return;
     }
   }
-  const int64_t blocks = column_blocks(call);
-  run_items(call, call.v.sizes[1] * blocks, token_scratch_bytes(call),
+  const int64_t blocks = call.heads_per_key * blocks_of_head(call), shares = shares_of_key_head(call);
+  if (shares == 0) return;  // no columns
+  run_items(call, call.q.sizes[1] * shares, token_scratch_bytes(call, divide_up(blocks, shares)),
             [&](const Sequence& seq, int64_t item, char* scratch) {
-    run_tokens(call, seq, item / blocks, item % blocks, scratch);
+    const int64_t i = item % shares;
+    const Share share{item / shares, i * blocks / shares, (i + 1) * blocks / shares};
+    with_float(call.q.dtype, [&](auto element) { run_tokens<decltype(element)>(call, seq, share, scratch); });
   });
 }
 

@@ -66,6 +66,6 @@ BENCH = Bench(
         seed=8, dtype="bfloat16", form="pool", lengths=(130, 64), key_heads=2, group=2, K=128, V=128,
         int32=("state_indices", "cu_seqlens"),
     ),
-    memory="in each thread, kept between calls: the fp32 states of one key head's value heads and a chunk of 64 tokens "
-    "(tiles), or 64 columns of one state (vectors); independent of the length",
+    memory="in each thread, kept between calls: the fp32 states of one key head's value heads (on vectors those of a share of "
+    "their columns) and a chunk of 64 tokens; independent of the length",
 )
