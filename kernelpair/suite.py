@@ -311,7 +311,11 @@ def usual_candidate(suite: Suite, pair: "Pair") -> Candidate:
 
 def saved_lines(suite: Suite, pair: str) -> tuple[str, ...]:
     """The saved cases of a pair."""
-    path = suite.saved(pair)
+    return lines_in(suite.saved(pair))
+
+
+def lines_in(path: Path) -> tuple[str, ...]:
+    """The lines of a file of cases; none where there is no file."""
     return tuple(line for line in path.read_text().splitlines() if line.strip()) if path.is_file() else ()
 
 

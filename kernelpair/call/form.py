@@ -10,7 +10,7 @@ from torch import Tensor
 from kernelpair.call.layout import reach
 
 STORAGE_TIMES, STORAGE_BYTES = 8, 1 << 16  # more than so many times its size and so many bytes is too much for a result to hold
-FORM = ("dtype", "requires_grad", "bytes of storage")
+FORM = ("dtype", "requires_grad")
 
 
 class Shape(NamedTuple):
@@ -23,7 +23,8 @@ class Shape(NamedTuple):
 
     def reformed(self, now: "Shape") -> str:
         """Which of dtype, requires_grad and storage have changed, in words; empty if none has."""
-        return "; ".join(f"{name} is {new}, was {was}" for name, was, new in zip(FORM, self[1:], now[1:]) if was != new)
+        changed = [f"its {name} is {new}, was {was}" for name, was, new in zip(FORM, self[1:3], now[1:3]) if was != new]
+        return "; ".join([*changed, *(["it has another storage"] if self.storage != now.storage else [])])
 
 
 def shape_of(tensor: Tensor) -> Shape:
@@ -46,7 +47,8 @@ def form_of(value: Tensor) -> str:
     if any(flags.values()):
         return f"has {' and '.join(name for name, holds in flags.items() if holds)} set"
     held, needed = value.untyped_storage().nbytes(), value.numel() * value.element_size()
-    return f"holds {held} bytes of storage for {needed}" if held > STORAGE_TIMES * needed + STORAGE_BYTES else ""
+    too_much = held > STORAGE_TIMES * needed + STORAGE_BYTES
+    return f"has {needed} bytes, but keeps a storage that is much larger alive" if too_much else ""
 
 
 def aliased(value: Tensor, arguments: Mapping[str, Any]) -> str:

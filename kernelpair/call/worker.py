@@ -142,7 +142,7 @@ def work(descriptor: int, arena: int, log: int) -> None:
         caller = Caller(candidate, shared, note_faults=True)
         connection.send(os.getpid())
     except BaseException as error:  # noqa: BLE001 - whatever it is, the judge reports it
-        connection.send(Outcome("harness", type(error).__name__, f"the candidate does not load: {error}"))
+        connection.send(Outcome("harness", type(error).__name__, f"the candidate does not load: {type(error).__name__}: {error}"))
         return
     while True:
         try:
@@ -322,7 +322,7 @@ class Caller:
                 raise MemoryError(f"result {name} of shape {list(value.shape)} does not fit into the arena")
             sizes = tuple(value.shape)
             copy = Placed(value.dtype, at, sizes, tuple(torch.empty(sizes, device="meta").stride()))
-            self.arena.view(copy).copy_(value)
+            self.arena.view(copy).copy_(value.detach())  # else all views of the arena require a gradient like it
             collected[name] = Returned(copy, strides, aliased(value, arguments), form_of(value))
             if request.keep and not collected[name].aliases:
                 self.kept.append((name, value, bits_of(value)))
@@ -336,6 +336,9 @@ def named_results(result: Any, names: tuple[str, ...]) -> dict[str, Any]:
         return {}
     if isinstance(result, Mapping):
         return dict(result)
+    if isinstance(result, tuple) and len(names) == 1:
+        count = f"{len(result)} value{'' if len(result) == 1 else 's'}"
+        raise TypeError(f"the call returned a tuple of {count}, the contract names one value: {names[0]}")
     values = result if isinstance(result, tuple) else (result,)
     if len(values) != len(names):
         raise TypeError(f"the call returned {len(values)} values, the contract names {len(names)}: {', '.join(names)}")

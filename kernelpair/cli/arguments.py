@@ -25,7 +25,15 @@ Commands = Any
 
 
 class _Parser(argparse.ArgumentParser):
-    """One that names the command which was probably meant."""
+    """One that names the command or the option which was probably meant, in the words of the command."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, rest = super().parse_known_args(args, namespace)
+        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+        options = [name for action in shown for name in action.option_strings if name.startswith("--")]
+        for name in (name.partition("=")[0] for name in rest if name.startswith("-")):
+            self.error(unknown("option", name, options))
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         found = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
@@ -33,14 +41,17 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _positive(text: str) -> int:
-    value = int(text)
+    value = int(text) if re.fullmatch(r"\s*[+-]?\d+\s*", text) else 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {value}")
+        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, got {text}")
     return value
 
 
 def _above_0(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
     return value
@@ -155,7 +166,10 @@ def _add_replay(commands: Commands) -> None:
     )
     says = "write the (first) case as a script that needs only torch and the kernel's library"
     replay.add_argument("--script", metavar="F", help=says)
-    says = "add the case to the pair's corpus.jsonl, which every check tries first, if a candidate fails on it"
+    says = (
+        "add the case to the pair's corpus.jsonl, or with --provider to corpus/PAIR.jsonl beside its file, which every check "
+        "tries first, if a candidate fails on it"
+    )
     replay.add_argument("--save", action="store_true", help=says)
     replay.add_argument("--save-passing", action="store_true", help="as --save, whether a candidate fails or not")
     _tiers(replay)

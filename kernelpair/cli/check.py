@@ -14,7 +14,15 @@ from rich.console import Console
 from rich.text import Text
 
 from kernelpair.cli import page
-from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
+from kernelpair.cli.main import (
+    EXIT_FAILED,
+    EXIT_HARNESS,
+    EXIT_INTERRUPTED,
+    EXIT_NOTHING,
+    EXIT_OK,
+    EXIT_USAGE,
+    UsageError,
+)
 from kernelpair.cli.result_lines import COLOURS, print_line
 from kernelpair.cli.select import (
     provided,
@@ -46,13 +54,14 @@ from kernelpair.report.lines import (
 )
 from kernelpair.report.live import Progress
 from kernelpair.search.jobs import INTERRUPT_SECONDS, Ended, Job, Jobs, carry_out, spread
-from kernelpair.suite import Place, Suite, saved_lines
+from kernelpair.suite import Place, Suite, lines_in, saved_lines
 from kernelpair.trial.check import known_trials, read_case
 
 EXAMPLES = 200  # for each pair and tier where nothing else is asked for,
 SECONDS = 45.0  # and at most this long in all: a check without options ends within a minute
 PILOT = 30  # cases that measure the cost of each pair and tier before --total is spread
 ALIKE = 3  # skips for one reason that get a line each; more of them share one
+PROVIDER_FAULT = "ProviderError: "  # what a declaration of a provider did
 UNFINISHED = "NotImplementedError: fill in "  # what the files of new-pair say until somebody has
 
 
@@ -121,7 +130,7 @@ class CheckRun:
         self.errors: list[Ended] = []
         self.progress: Progress | None = None
         cpu = select_cpu(suite, options)
-        provider = select_provider(suite, options.provider, options.tier) if options.provider else None
+        self.provider = provider = select_provider(suite, options.provider, options.tier) if options.provider else None
         self.known = _known(options.known)
         tiers = [] if provider else select_tiers(suite, options.tier)
         for pair in pairs:
@@ -141,7 +150,7 @@ class CheckRun:
         else:
             foreign = bool(self.options.provider)
             known = tuple((entry.group, entry.case, entry.ratio) for entry in self.known if entry.pair == pair.name)
-            saved = () if foreign else saved_lines(self.suite, pair.name)
+            saved = lines_in(self.provider.saved(pair.name)) if self.provider else saved_lines(self.suite, pair.name)
             several = foreign or bool(known)
             self.jobs.append(Job(pair.name, candidate, None, None, self.seed, trial, saved, several, known, explain=True))
 
@@ -228,10 +237,12 @@ class CheckRun:
             self.errors.append(ended)
             if self.progress is not None:
                 self.progress.ended((ended.job.pair, shown(ended.job.candidate)), ended.tally.cases)
-            self.results.append(PairResult(*ended.job.key, "skip", f"harness fault: {ended.error}", ended.tally.cases))
             who = f"{ended.job.pair} {shown(ended.job.candidate)}".rstrip()
-            says = f"harness fault: {who}: {ended.error}"
-            self.console.print(says, style="red", markup=False)
+            says, of_provider, by_whom = ended.error.partition(PROVIDER_FAULT)
+            reason = f"provider fault: {by_whom}" if of_provider else f"harness fault: {says}"
+            self.results.append(PairResult(*ended.job.key, "skip", reason, ended.tally.cases))
+            told = reason if of_provider else f"harness fault: {who}: {says}"
+            self.console.print(told, style="red", soft_wrap=True, markup=False)
             return
         result = result_of(ended, self.pairs[ended.job.pair])
         self.results.append(result)
@@ -259,7 +270,11 @@ class CheckRun:
 
     def conclude(self, seconds: float, interrupted: bool) -> int:
         """Print failures and the summary, write the files, and choose the exit status."""
-        steps = words.next_steps(self.results, self.options.html)
+        if interrupted:
+            reached = {(result.pair, result.candidate) for result in self.results}
+            rest = (job.key for job in self.jobs if job.key not in reached)
+            self.results += [PairResult(*key, "skip", "interrupted before it began") for key in rest]
+        steps = words.next_steps(self.results, self.options.html, interrupted, bool(self.errors))
         self._print_end(steps, interrupted)
         counts = {verdict: sum(result.verdict == verdict for result in self.results) for verdict in COLOURS}
         cases = sum(result.cases for result in self.results)
@@ -271,8 +286,10 @@ class CheckRun:
             return EXIT_INTERRUPTED
         if counts["fail"]:
             return EXIT_FAILED
-        if self.errors or unwritten:
+        if unwritten or any(PROVIDER_FAULT not in ended.error for ended in self.errors):
             return EXIT_HARNESS
+        if self.errors:
+            return EXIT_USAGE
         if not cases:
             self.console.print("nothing was tested", style="red")
             return EXIT_NOTHING

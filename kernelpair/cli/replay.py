@@ -79,7 +79,7 @@ def replay(options: argparse.Namespace) -> int:
             if options.script and ran == 1:  # of several cases the first
                 _write(console, Path(options.script), subject, verdict, _load_line(suite, provider, name))
         if fails_here or options.save_passing:
-            _save(console, suite, pair, line, options)
+            _save(console, suite, pair, line, options, provider)
         elif options.save:
             raise UsageError(f"--save: no candidate fails on {line}; --save-passing keeps it all the same")
         failed |= fails_here
@@ -101,11 +101,13 @@ def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[str, str
             yield line, provider, finding.cpu if provider else ""
 
 
-def _save(console: Console, suite: Suite, pair: Pair, line: str, options: argparse.Namespace) -> None:
-    """Add the case to the corpus of its pair, once, if that was asked for."""
+def _save(
+    console: Console, suite: Suite, pair: Pair, line: str, options: argparse.Namespace, provider: Provider | None
+) -> None:
+    """Add the case to the corpus of its pair, or to the provider's own, once, if that was asked for."""
     if not (options.save or options.save_passing):
         return
-    path = suite.saved(pair.name)
+    path = provider.saved(pair.name) if provider else suite.saved(pair.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     known = path.read_text().splitlines() if path.is_file() else []
     case = pair.line(read(suite, line)[1])

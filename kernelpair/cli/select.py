@@ -93,10 +93,13 @@ def select_provider(suite: Suite, spec: str, tiers: Sequence[str]) -> "Provider"
     """The provider asked for. UsageError if there is none, if it cannot be used here, or if a tier is asked for as well."""
     if tiers:
         raise UsageError("--tier chooses among our own kernels and --provider names somebody else's: give one of them")
-    from kernelpair.providers.provider import ready
+    from kernelpair.providers.provider import ProviderError, ready
 
     found = provider_named(suite, spec)
-    reason = ready(found)
+    try:
+        reason = ready(found)
+    except ProviderError as error:
+        raise UsageError(str(error)) from None
     if reason:
         raise UsageError(f"provider {spec} cannot be used here: {reason}")
     return found

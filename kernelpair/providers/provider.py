@@ -15,8 +15,13 @@ It is found as a file (`path/to/mine.py`) or by name, through the entry point gr
 """
 
 import importlib
+import inspect
 import os
+import select
+import signal
+import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from kernelpair.call.surroundings import undisturbed
+from kernelpair.call.system import die_with
 from kernelpair.contract.candidate import Candidate, module_of_file
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import BenchRow, Pair, Within
@@ -35,6 +41,7 @@ PREFIX = "provider:"  # of a candidate's name: what follows is what `--provider`
 NO_KERNEL = "has no such kernel"
 ON = " on "  # in a candidate's name: what follows is what `--cpu` was given
 SKIPPED_TRIALS = ("concurrent", "fuzz", WRONG_CALLS)
+IMPORT_SECONDS = 60  # of a file; what it loads for long belongs into its prepare()
 Limits = Mapping[str, Callable[[Any], bool]]
 Calls = Mapping[str, Callable[[], object]]
 
@@ -95,7 +102,15 @@ def adapts(
     absent: Callable[[], str] = lambda: "",
     timed: Callable[[Mapping[str, Any]], Calls] | None = None,
 ) -> Callable[[Callable[..., Any]], Adapter]:
-    """Mark a function as the adapter of `pair` (a name from `kernelpair list`)."""
+    """Mark a function as the adapter of `pair` (a name from `kernelpair list`). Raises ProviderError for a declaration of
+    another kind than `Adapter` says."""
+    for name, given in {"limits": limits, "silent": silent, "side_effects": side_effects}.items():
+        if given is not None and not isinstance(given, Mapping):
+            raise ProviderError(f"{pair}: {name} must be a mapping, got a {type(given).__name__}")
+    functions = {f"limits[{says!r}]": outside for says, outside in (limits or {}).items()}
+    for name, function in {**functions, "fit": fit, "claimed": claimed, "absent": absent}.items():
+        if not callable(function):
+            raise ProviderError(f"{pair}: {name} must be a function, got {function!r}")
 
     def mark(call: Callable[..., Any]) -> Adapter:
         effects = side_effects or {}
@@ -181,6 +196,8 @@ class Provider:
         calls from several Python threads at once either: engines run one forward pass at a time.
         """
         adapter = self.adapter(pair.name)
+        if says := _refuses(adapter.call, pair.reference):
+            raise ProviderError(f"{self.name}: {pair.name}: the adapter does not take what the reference takes: {says}")
         unknown = set(adapter.silent) - set(pair.relations) - set(BUILT_IN)
         if unknown:
             raise ProviderError(f"{self.name}: {pair.name} has no trial {', '.join(sorted(unknown))}")
@@ -196,9 +213,17 @@ class Provider:
         entry = f"{self.place}:{self.adapters[pair.name]}"
         candidate = Candidate(PREFIX + self.spec, entry, f"{__name__}:enter" if prepare else "", claims=adapter.claims)
         skipped = (*SKIPPED_TRIALS, *adapter.silent)
-        limits, fit, rounding, claimed = adapter.limits, adapter.fit, adapter.rounding, adapter.claimed
-        effects = adapter.side_effects
-        return Subject(pair, candidate, limits, fit, skipped, rounding, claimed, effects, foreign=True)
+        who = f"{self.name}: {pair.name}"
+        limits = {says: _told(outside, f"{who}: the limit {says!r}") for says, outside in adapter.limits.items()}
+        fit = _told(adapter.fit, f"{who}: fit", pair.cases.type)
+        claimed, effects = _told(adapter.claimed, f"{who}: claimed"), adapter.side_effects
+        return Subject(pair, candidate, limits, fit, skipped, adapter.rounding, claimed, effects, foreign=True)
+
+    def saved(self, pair: str) -> Path:
+        """The file of the saved cases of a pair, which every run with this provider tries first: beside the provider's own
+        file, or in the current folder."""
+        folder = Path(self.place).parent if self.place.endswith(".py") else Path.cwd()
+        return folder / "corpus" / f"{pair}.jsonl"
 
 
 def candidate_name(spec: str, cpu: str = "") -> str:
@@ -220,17 +245,19 @@ def spec_and_cpu(name: str) -> tuple[str, str]:
 def enter(name: str) -> None:
     """Load the provider's library in the process that runs it."""
     module = _module(_place(spec_and_cpu(name)[0]))
-    module.prepare()
+    _told(module.prepare, f"{spec_and_cpu(name)[0]}: prepare()")()
 
 
 def provider(spec: str) -> Provider:
     """The provider of this name or file. Raises ProviderError."""
     place = _place(spec)
+    if place.endswith(".py"):
+        _try_import(spec, place)
     try:
         with undisturbed():  # the judge loads it too; what the worker finds changed then is told
             module = _module(place)
-    except Exception as error:  # it is somebody else's module: whatever it raises is theirs to see
-        raise ProviderError(f"provider {spec} does not import: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # it is somebody else's module: whatever it raises is theirs to see
+        raise ProviderError(f"provider {spec} does not import: {_said(error)}") from error
     adapters: dict[str, str] = {}
     for attribute, value in vars(module).items():
         if isinstance(value, Adapter):
@@ -247,7 +274,7 @@ def provider(spec: str) -> Provider:
 def ready(found: Provider) -> str:
     """Why the provider cannot be used on this machine, or empty: what its `missing()` says."""
     missing = getattr(found.module, "missing", None)
-    return str(missing()) if callable(missing) else ""
+    return str(_told(missing, f"{found.name}: missing()")()) if callable(missing) else ""
 
 
 def known() -> dict[str, str]:
@@ -264,6 +291,71 @@ def _place(spec: str) -> str:
     if spec not in names:
         raise ProviderError(f"unknown provider {spec!r}; known are {', '.join(sorted(names)) or 'none'}, or give a file .py")
     return names[spec]
+
+
+def _said(error: BaseException) -> str:
+    """The exception, and the line of somebody else's file that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    at = next((f" ({frame.filename}:{frame.lineno})" for frame in reversed(frames) if frame.filename != __file__), "")
+    return f"{type(error).__name__}: {error}{at}"
+
+
+def _told(function: Callable[..., Any], what: str, kind: type = object) -> Callable[..., Any]:
+    """The function; what it raises becomes a ProviderError that says whose it is, and so does a result of another kind."""
+
+    def call(*arguments: Any) -> Any:
+        try:
+            result = function(*arguments)
+        except (Exception, SystemExit) as error:  # whatever it raises is theirs to see
+            raise ProviderError(f"{what} raised {_said(error)}") from error
+        if not isinstance(result, kind):
+            raise ProviderError(f"{what} gave a {type(result).__name__}, not a {kind.__name__}")
+        return result
+
+    return call
+
+
+def _refuses(call: Callable[..., Any], reference: Callable[..., Any]) -> str:
+    """Which argument that the reference demands the function does not take, or demands beyond them; empty if none."""
+    with suppress(ValueError, TypeError):  # no function of Python
+        takes, names = inspect.signature(call), inspect.signature(reference).parameters
+        if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in names.values()):
+            return ""
+        try:
+            takes.bind(**{name: None for name, parameter in names.items() if parameter.default is parameter.empty})
+        except TypeError as error:
+            return str(error)
+    return ""
+
+
+def _try_import(spec: str, place: str) -> None:
+    """Import the file in a child: it may end its process or never return. ProviderError if it does."""
+    reads, writes = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if not child:
+        die_with(parent)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (1, 2):  # what it prints comes when it is imported here
+            os.dup2(nowhere, stream)
+        with suppress(BaseException):  # what it raises too
+            _module(place)
+        os.write(writes, b"!")
+        os._exit(0)
+    os.close(writes)
+    try:
+        ended = bool(select.select([reads], [], [], IMPORT_SECONDS)[0])
+        if ended and os.read(reads, 1):
+            return
+    finally:
+        os.close(reads)
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if not ended:
+        raise ProviderError(f"provider {spec} does not import within {IMPORT_SECONDS} s; load libraries in its prepare()")
+    how = f"status {code}" if code >= 0 else signal.Signals(-code).name
+    raise ProviderError(f"provider {spec} does not import: it ends the process that imports it ({how})")
 
 
 def _module(place: str) -> ModuleType:

@@ -61,10 +61,17 @@ def shortest_first(results: Sequence[PairResult]) -> list[PairResult]:
     return sorted(failed, key=lambda result: min((len(failure.case) or 2**31 for failure in result.failures), default=2**31))
 
 
-def next_steps(results: Sequence[PairResult], page: str | None = None) -> list[str]:
-    """What to do now: about the first failure, or, where there is none, that nothing needs doing."""
+def next_steps(
+    results: Sequence[PairResult], page: str | None = None, interrupted: bool = False, faults: bool = False
+) -> list[str]:
+    """What to do now: about the first failure, or, where there is none, that nothing needs doing. `faults`: something ended
+    without a verdict, and was told above."""
     failed = shortest_first(results)
     if not failed:
+        if faults:
+            return ["mend what is at fault (above), then the same check again"]
+        if interrupted:
+            return ["the same check again, which was interrupted"]
         if not any(result.verdict == "pass" for result in results):
             return ["see what this machine can run: kernelpair doctor"]
         return ["nothing needs doing. More cases make it surer: kernelpair check --seconds 600"]

@@ -10,6 +10,7 @@ from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -169,6 +170,7 @@ class _Seat:
     """Of its last job: it has loaded what this one needs."""
     cases: int = 0
     """That the job has tried, as far as it told."""
+    began: float = 0.0
 
 
 class Jobs:
@@ -180,6 +182,7 @@ class Jobs:
         self._processes = processes
         self._seats: list[_Seat] = []
         self._numbers = count(1)
+        self._over: list[float] = []  # seconds that jobs took beyond their shares: to start, and to end
 
     def run(
         self,
@@ -189,7 +192,8 @@ class Jobs:
         seconds: float | None = None,
         stopped: Callable[[], bool] | None = None,
     ) -> None:
-        """Run all jobs; with `seconds` each gets, when its turn comes, its share of what is left of them.
+        """Run all jobs; with `seconds` each gets, when its turn comes, its share of what is left of them, less what others
+        took beyond theirs.
 
         When the run is to end, which `stopped` or else Ctrl-C, SIGTERM or SIGHUP says, every running job hands in what it
         knows; then KeyboardInterrupt is raised.
@@ -238,8 +242,9 @@ class Jobs:
                     if until is not None:
                         left = until - time.monotonic()
                         share = left * min(len(self._seats) / (len(pending) + 1), 1)
-                        seat.job = replace(seat.job, seconds=max(share, LEAST_SECONDS))
-                    seat.cases = 0
+                        over = median(self._over) if self._over else 0
+                        seat.job = replace(seat.job, seconds=max(share - over, LEAST_SECONDS))
+                    seat.cases, seat.began = 0, time.monotonic()
                     with suppress(BrokenPipeError, ConnectionResetError):  # it died since; seen when it is read from
                         seat.connection.send(seat.job)
             busy = [seat for seat in self._seats if seat.job]
@@ -259,6 +264,8 @@ class Jobs:
             self._seats[self._seats.index(seat)] = self._seat()
             return
         if isinstance(message, Ended):
+            if seat.job.seconds is not None:
+                self._over.append(time.monotonic() - seat.began - min(message.tally.seconds, seat.job.seconds))
             seat.job = None
             on_end(message)
         else:

@@ -119,7 +119,7 @@ def _aftermath(session: Session) -> None:
         held = [_weighed(session, placement, collect=True) for _ in range(CONFIRMING_CALLS)]  # what cycles hold is no leak
         grown = _kept_by_each(held)
         if grown >= LEAST_LEAK:
-            says = f"{HEAP}: each of {len(held) - 1} equal calls keeps {grown} bytes or more"
+            says = f"each of {len(held) - 1} equal calls keeps {grown} bytes or more"
             session.effects.append(Failure("leak", HEAP, says))  # last: a thread that is left takes memory too
 
 

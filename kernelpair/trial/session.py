@@ -239,7 +239,7 @@ class Session:
     def _note_effects(self, outcome: Outcome) -> None:
         """What the call changed in its process: each change once, after everything else that is wrong."""
         for effect in outcome.side_effects:
-            failure = Failure(effect.kind, effect.name, f"{effect.name}: {effect.says}")
+            failure = Failure(effect.kind, effect.name, effect.says)
             if effect.name not in self.subject.side_effects and failure.tensor not in {known.tensor for known in self.effects}:
                 self.effects.append(failure)
 
@@ -263,7 +263,7 @@ class Session:
         self.record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.signature.scratch)), note)
         for name in outcome.moved:
             self.record([Failure("layout", name, MOVED)], note)
-        self.record([Failure("argument_form", name, f"of the argument {says}") for name, says in outcome.reformed], note)
+        self.record([Failure("argument_form", name, says) for name, says in outcome.reformed], note)
         if outcome.left:
             self.record([Failure("left_behind", "", outcome.left)], note)
         self._judge_path(case, outcome, note)

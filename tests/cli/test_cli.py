@@ -82,9 +82,9 @@ def test_several_kinds_are_printed_each_with_its_case(monkeypatch: pytest.Monkey
     [
         (("nonsense",), "unknown pair 'nonsense'; known are "),
         (("--tier", "neon"), f"unknown tier 'neon'; known are {', '.join(map(str, tiers()))}"),
-        (("--wrong",), "unrecognized arguments: --wrong"),
-        (("--examples", "many"), "argument --examples: invalid"),
-        (("--examples", "0"), "argument --examples: must be 1 or more, got 0"),
+        (("--wrong",), "unknown option '--wrong'"),
+        (("--examples", "many"), "argument --examples: must be a whole number, 1 or more, got "),
+        (("--examples", "0"), "argument --examples: must be a whole number, 1 or more, got 0"),
         (("--seconds", "-1"), "argument --seconds: must be a number above 0"),
         (("--seconds", "nan"), "argument --seconds: must be a number above 0"),
         (("--examples", "5", "--total", "5"), "--examples and --total both say when to stop; give one of them"),

@@ -163,7 +163,8 @@ def test_an_exception_is_an_outcome_with_its_classes(isolated: Make, arena: Aren
     ("name", "says"),
     [
         ("exits", "SystemExit: 3"),
-        ("returns_two", "TypeError: the call returned 2 values, the contract names 1: out"),
+        ("returns_two", "TypeError: the call returned a tuple of 2 values, the contract names one value: out"),
+        ("returns_one_in_a_tuple", "TypeError: the call returned a tuple of 1 value, the contract names one value: out"),
         ("returns_strange_thing", "result out is a function, not a tensor or a plain value"),
     ],
 )

@@ -1,6 +1,7 @@
 """Providers: somebody else's kernels, found by file or name, judged within documented limits, one defect after another."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,11 +72,44 @@ def written(text: str, name: str = "mine.py") -> str:
         ("x = 1", "adapts nothing"),
         ("import nowhere_to_be_found", "does not import: ModuleNotFoundError"),
         (GOOD + "\nagain = store_cache", "adapts store_cache twice"),
+        (GOOD + "\nraise SystemExit(0)", r"does not import: SystemExit: 0 \(.*\.py:"),
+        (GOOD + "\nos._exit(0)", r"it ends the process that imports it \(status 0\)"),
+        (GOOD + "\nos.kill(os.getpid(), 11)", r"it ends the process that imports it \(SIGSEGV\)"),
+        (GOOD.replace('{"no pads": lambda case: bool(case.pads)}', '["no pads"]'), "limits must be a mapping, got a list"),
+        (GOOD.replace("lambda case: bool(case.pads)", "'pads'"), r"limits\['no pads'\] must be a function, got 'pads'"),
     ],
 )
 def test_a_module_that_is_no_provider_is_refused(text: str, says: str) -> None:
     with pytest.raises(ProviderError, match=says):
         provider(written(text, f"{abs(hash(text))}.py"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("bool(case.pads)", "case.padding", r"mine: store_cache: the limit 'no pads' raised AttributeError: .* \(.*mine\.py:"),
+        ("replace(case, pads=(), pad_in_range=False)", "None", "mine: store_cache: fit gave a NoneType, not a StoreCacheCase"),
+        ("def store_cache(k, v,", "def store_cache(keys, v,", "does not take what the reference takes: missing a"),
+        ("LOADED.append(True)", "sys.exit(4)", r"mine\.py: prepare\(\) raised NameError"),
+    ],
+)
+def test_a_mistake_in_a_declaration_is_the_providers(capsys: Capture, old: str, new: str, says: str) -> None:
+    options = ("store_cache", "--provider", written(GOOD.replace(old, new)), "--examples", "20", "--seed", "1")
+    assert kernelpair("check", *options) == 2
+    out = capsys.readouterr().out
+    assert re.search(f"provider fault: .*{says}", out) and "Next: mend what is at fault" in out
+
+
+def test_a_result_that_requires_a_gradient_is_blamed_alone(capsys: Capture) -> None:
+    text = HEAD + """
+@adapts("act_and_mul")
+def act_and_mul(x, activation="silu"):
+    return torch.zeros(*x.shape[:-1], x.shape[-1] // 2, dtype=x.dtype).requires_grad_()
+"""
+    case = '{"pair":"act_and_mul","v":1}'
+    assert kernelpair("replay", case, "--provider", written(text), "--in-process") == 1
+    out = capsys.readouterr().out
+    assert "out: the result has requires_grad set" in out and "argument_form" not in out
 
 
 def test_wrong_usage_is_2(capsys: Capture) -> None:
@@ -242,8 +276,8 @@ torch.set_default_dtype(torch.float64)
 def test_a_module_that_changes_how_numbers_are_computed_is_told_and_changes_nothing_here(capsys: Capture) -> None:
     assert kernelpair("check", "--provider", written(FAST_MATH), "--examples", "10") == 1
     out = capsys.readouterr().out
-    assert "fp_state: mxcsr: mxcsr: when it was loaded: 0x9fc0 instead of 0x1f80" in out
-    assert "settings: default_dtype: default_dtype: when it was loaded: torch.float64 instead of torch.float32" in out
+    assert "fp_state: mxcsr: when it was loaded: 0x9fc0 instead of 0x1f80" in out
+    assert "settings: default_dtype: when it was loaded: torch.float64 instead of torch.float32" in out
     assert torch.get_default_dtype() is torch.float32
     assert torch.tensor(1e-40).mul(1.0).item() > 0, "denormals are flushed to zero in the judging process"
 
