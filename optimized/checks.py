@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+FLOAT32_ZERO, FLOAT32_INFINITE = 2.0**-150, (2 - 2.0**-24) * 2.0**127  # up to and from where float32 rounds to these
 INDEX_DTYPES = (torch.int32, torch.int64)
 FLOAT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 

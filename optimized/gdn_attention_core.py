@@ -1,6 +1,5 @@
 """The attention of a gated-delta-net layer over the compiled operators; no cache is copied or re-strided."""
 
-import sys
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +7,8 @@ from torch import Tensor
 
 from optimized.causal_conv1d import causal_conv1d_fwd, causal_conv1d_update
 from optimized.checks import (
+    FLOAT32_INFINITE,
+    FLOAT32_ZERO,
     FLOAT_DTYPES,
     INDEX_DTYPES,
     check_dense_last,
@@ -107,8 +108,8 @@ def _check_scalars(heads: _Heads, conv_layout: str, state_layout: str, silu: boo
             raise TypeError(f"{name} must be a bool, got {type(flag).__name__}")
     if not isinstance(eps, (int, float)):
         raise TypeError(f"eps must be a number, got {type(eps).__name__}")
-    if not 0 < eps <= sys.float_info.max:
-        raise ValueError(f"eps must be finite and > 0, got {eps}")
+    if not FLOAT32_ZERO < eps < FLOAT32_INFINITE:
+        raise ValueError(f"eps must be finite and > 0 in float32, got {eps}")
 
 
 def _check_metadata(m: GdnMetadata) -> list[int]:

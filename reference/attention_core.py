@@ -58,12 +58,10 @@ def check_core(H: int, Hkv: int, D: int, Dv: int, dtype: torch.dtype, sm_scale: 
     """The argument checks that belong to the core: scale, cap, head ratio, widths, sinks (ValueError, TypeError).
 
     `names` is what the caller's arguments for scale and cap are called."""
-    for name, value in zip(names, (sm_scale, logit_cap)):
-        checks.is_number(name, value)
-    if not (math.isfinite(sm_scale) and sm_scale > 0):
-        raise ValueError(f"{names[0]} must be finite and positive, got {sm_scale}")
-    if not (math.isfinite(logit_cap) and logit_cap >= 0):
-        raise ValueError(f"{names[1]} must be finite and not negative, got {logit_cap}")
+    checks.positive(names[0], sm_scale)
+    checks.is_number(names[1], logit_cap)
+    if logit_cap != 0:  # no cap
+        checks.positive(names[1], logit_cap)
     if Hkv < 1 or H % Hkv:
         raise ValueError(f"q has {H} heads, which is not a multiple of the cache's {Hkv} heads")
     if D < 1 or Dv < 1:

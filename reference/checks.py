@@ -156,11 +156,15 @@ def offsets(name: str, value: Tensor, tokens: int) -> None:
         raise ValueError(f"{name}[{len(value) - 1}] = {int(value[-1])} lies beyond the {tokens} tokens")
 
 
+FLOAT32_ZERO, FLOAT32_INFINITE = 2.0**-150, (2 - 2.0**-24) * 2.0**127
+"""In float32 a number up to the first rounds to 0, and one from the second on to infinity."""
+
+
 def positive(name: str, value: float) -> None:
-    """TypeError unless `value` is a number, ValueError unless it is finite and above 0."""
+    """TypeError unless `value` is a number, ValueError unless it is finite and above 0, also when it is rounded to float32."""
     is_number(name, value)
-    if not 0.0 < value < float("inf"):
-        raise ValueError(f"{name} must be finite and > 0, got {value}")
+    if not FLOAT32_ZERO < value < FLOAT32_INFINITE:
+        raise ValueError(f"{name} must be finite and > 0 in float32, got {value}")
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:

@@ -37,10 +37,8 @@ float value_at(const View& view, int64_t i) {
 
 void check_attention(const AttentionSizes& sizes, double sm_scale, double logit_cap, const View& sinks,
                      const char* scale_name, const char* cap_name) {
-  KP_CHECK_VALUE(std::isfinite(sm_scale) && sm_scale > 0, scale_name, " must be finite and positive, got ",
-                 sm_scale);
-  KP_CHECK_VALUE(std::isfinite(logit_cap) && logit_cap >= 0, cap_name,
-                 " must be finite and not negative, got ", logit_cap);
+  check_positive(scale_name, sm_scale);
+  if (logit_cap != 0) check_positive(cap_name, logit_cap);  // 0: no cap
   KP_CHECK_VALUE(sizes.kv_heads >= 1 && sizes.heads % sizes.kv_heads == 0, "q has ", sizes.heads,
                  " heads, which is not a multiple of the cache's ", sizes.kv_heads, " heads");
   KP_CHECK_VALUE(sizes.D >= 1 && sizes.Dv >= 1,

@@ -192,7 +192,8 @@ void check_offsets(Arg offsets, int64_t tokens) {
 }
 
 void check_positive(const char* name, double value) {
-  KP_CHECK_VALUE(value > 0 && std::isfinite(value), name, " must be finite and > 0, got ", value);
+  const float single = static_cast<float>(value);
+  KP_CHECK_VALUE(single > 0 && std::isfinite(single), name, " must be finite and > 0 in float32, got ", value);
 }
 
 namespace {

@@ -76,7 +76,7 @@ void check_no_duplicates(Arg indices, Pad pad = {});
 void check_written_slots(Arg indices, int64_t slots, Pad pad, const std::function<bool(int64_t)>& live);
 // [B + 1]: from 0 or above, never falling, up to `tokens` or below.
 void check_offsets(Arg offsets, int64_t tokens);
-void check_positive(const char* name, double value);  // and finite
+void check_positive(const char* name, double value);  // and finite, both in float32
 
 // No mutated argument may share a byte with itself, with another mutated one or with one that is read.
 void check_disjoint(std::initializer_list<Arg> mutated, std::initializer_list<Arg> read);

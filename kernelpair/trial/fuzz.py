@@ -16,8 +16,8 @@ DTYPES = (
     torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2,
     torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64,
 )
-INTEGERS = (-1, 0, 1, 2, 3, 7, 2**31 - 1, 2**31, -(2**31) - 1, 2**32, 2**62, 2**63 - 1, -(2**63))
-NUMBERS = (math.nan, math.inf, -math.inf, -1.0, 0.0, -0.0, 1e-300, 1e300, 0.5, *INTEGERS)
+INTEGERS = (-1, 0, 1, 2, 3, 7, -129, 128, 2**31 - 1, 2**31, -(2**31) - 1, 2**32, 2**62, 2**63 - 1, -(2**63))
+NUMBERS = (math.nan, math.inf, -math.inf, -1.0, 0.0, -0.0, 1e-300, 1e-50, 1e39, 1e300, 0.5, *INTEGERS)
 STRANGERS: tuple[Any, ...] = (None, "text", (), [1, 2], 1.5, 7, {}, 10**400)
 """Values of every other type that Python code may pass by mistake."""
 
@@ -52,6 +52,9 @@ def _another(rng: Rng, name: str, inputs: Inputs) -> tuple[Any, str]:
         changes = TENSOR + (INDEX if value.dtype in (torch.int32, torch.int64) else FLOAT)
         change = changes[rng.integers(len(changes))]
         return change(rng, value), str(change.__name__).strip("_").replace("_", " ")
+    if isinstance(value, list) and value and all(isinstance(entry, int) for entry in value):
+        entries = [entry if rng.random() < 0.5 else INTEGERS[rng.integers(len(INTEGERS))] for entry in value]
+        return entries, f"set to {entries}"
     if value is None or isinstance(value, (bool, str, Alias)):
         shape = rng.choice([0, 2, 3], size=rng.integers(1, 4)).tolist()  # torch takes a tensor of one element for its number
         dtype = DTYPES[rng.integers(len(DTYPES))]
@@ -62,24 +65,31 @@ def _another(rng: Rng, name: str, inputs: Inputs) -> tuple[Any, str]:
 
 
 def _other_argument(rng: Rng, name: str, inputs: Inputs) -> tuple[Any, str]:
-    """The memory of another argument, which may be one that the call writes."""
-    shape = tuple(inputs[name].shape)
+    """The memory of another argument, of any dtype, which may be one that the call writes."""
+    shape, dtype = tuple(inputs[name].shape), inputs[name].dtype
     others = [
         other for other, tensor in inputs.items()
-        if other != name and isinstance(tensor, Tensor) and tensor.dtype == inputs[name].dtype
-        and tensor.is_contiguous() and tensor.numel() >= inputs[name].numel()
+        if other != name and isinstance(tensor, Tensor) and tensor.is_contiguous() and tensor.nbytes >= inputs[name].nbytes
     ]
     if not others:
         return None, "replaced by None"
-    other = str(rng.choice(others))
-    return Alias(other, lambda tensor: _over(tensor, shape)), f"laid over {other}"
+    other, last = str(rng.choice(others)), bool(rng.integers(2))
+    return Alias(other, lambda tensor: over(tensor, shape, dtype, last)), f"laid over {'the end of ' if last else ''}{other}"
 
 
-def _over(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A contiguous view of the first elements. Raises ValueError where they do not lie in a row."""
-    if math.prod(shape) > reach(tensor.shape, tensor.stride()):
-        raise ValueError(f"{list(shape)} does not fit over {list(tensor.shape)} with strides {list(tensor.stride())}")
-    return tensor.as_strided(shape, torch.empty(shape, device="meta").stride(), tensor.storage_offset())
+def over(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, last: bool = False) -> Tensor:
+    """A contiguous view of the first bytes of the tensor's memory, or of its last. Raises ValueError where these do not lie in a
+    row, or no element of `dtype` can begin at them."""
+    held, wanted = reach(tensor.shape, tensor.stride()) * tensor.element_size(), math.prod(shape) * dtype.itemsize
+    if wanted > held or not tensor.numel():
+        raise ValueError(f"{list(shape)} of {dtype} does not fit over {list(tensor.shape)} with strides {list(tensor.stride())}")
+    first = tensor.storage_offset() * tensor.element_size()
+    if last:
+        first += (held - wanted) // dtype.itemsize * dtype.itemsize
+    if first % dtype.itemsize:
+        raise ValueError(f"no {dtype} begins at byte {first}")
+    strides = torch.empty(shape, device="meta").stride()
+    return torch.empty(0, dtype=dtype).set_(tensor.untyped_storage(), first // dtype.itemsize, shape, strides)
 
 
 def _one_dimension_more(rng: Rng, value: Tensor) -> Tensor:
@@ -139,8 +149,9 @@ def _with_one_other_index(rng: Rng, value: Tensor) -> Tensor:
         return _another_size(rng, value)
     ends = torch.iinfo(value.dtype)
     wrong = value.clone().flatten()
-    choices = [number for number in (*INTEGERS, len(wrong), int(wrong.max()) + 1) if ends.min <= number <= ends.max]
-    wrong[rng.integers(len(wrong))] = int(rng.choice(choices))
+    place = int(rng.integers(len(wrong)))
+    choices = (*INTEGERS, len(wrong), int(wrong.max()) + 1, int(wrong[place]) + 2**32)  # the last is right in 32 bits
+    wrong[place] = int(rng.choice([number for number in choices if ends.min <= number <= ends.max]))
     return wrong.view(value.shape)
 
 

@@ -11,6 +11,7 @@ from properties.shared.wrong_calls import (
     INF,
     NAN,
     aliased,
+    any_of,
     cast,
     changed,
     entry,
@@ -30,18 +31,20 @@ from properties.shared.wrong_calls import (
 FLOATS = ("q", "k_cache", "v_cache", "out", "key", "value")
 
 
-def _first_key(case: Any, given: Inputs) -> tuple[int, int] | None:
-    """Table entry of the first visible key of the first request that has one."""
+def _seen_key(case: Any, given: Inputs) -> tuple[int, int] | None:
+    """Table entry of a visible key: the first or the last of a request."""
+    seen = []
     for b, tokens in enumerate(keys_of(case)):
         if tokens:
             cut = tokens - case.window if not case.cross and 0 < case.window < tokens else 0
-            return int(given["req_pool_indices"][b]), behind_of(case)[b] + cut
-    return None
+            row, first = int(given["req_pool_indices"][b]), behind_of(case)[b]
+            seen += [(row, first + cut), (row, first + tokens - 1)]
+    return any_of(case, seen) if seen else None
 
 
 def _used(value: int) -> Callable[[Any, Inputs], tuple[Any, int] | None]:
     def pick(case: Any, given: Inputs) -> tuple[Any, int] | None:
-        where = _first_key(case, given)
+        where = _seen_key(case, given)
         return None if where is None else (where, value if value < 0 else given["k_cache"].shape[0] + value)
 
     return pick

@@ -7,6 +7,7 @@ import torch
 from kernelpair.contract.pair import Inputs
 from properties.fused_moe.cases import MoeCase
 from properties.shared.wrong_calls import (
+    any_of,
     cast,
     changed,
     entry,
@@ -38,13 +39,14 @@ def _quantized(case: Any) -> bool:
     return bool(case.int8 or case.block)
 
 
-def _last_id(value: int, past: bool = False) -> Any:
-    """The last id out of range: `value`, counted from the number of experts if `past`."""
+def _one_id(value: int, past: bool = False) -> Any:
+    """An id out of range: `value`, counted from the number of experts if `past`."""
 
     def pick(case: MoeCase, given: Inputs) -> tuple[tuple[int, int], int] | None:
         if not case.pairs:
             return None
-        return (case.tokens - 1, case.topk - 1), value + (case.experts if past else 0)
+        token, choice = divmod(any_of(case, range(case.tokens * case.topk)), case.topk)
+        return (token, choice), value + (case.experts if past else 0)
 
     return entry("topk_ids", pick, IndexError, when=_moe)
 
@@ -106,9 +108,9 @@ WRONG_CALLS = {
     "ids_floats": no_index("topk_ids"),
     "ids_rank": one_rank_more("topk_ids"),
     "ids_rows": grown("topk_ids", 0, "x", "topk_weights"),
-    "ids_below": _last_id(-2),
-    "ids_above": _last_id(0, past=True),
-    "ids_far": _last_id(2**31 - 1),
+    "ids_below": _one_id(-2),
+    "ids_above": _one_id(0, past=True),
+    "ids_far": _one_id(2**31 - 1),
     "weights_columns": grown("topk_weights", 1, "topk_ids"),
     "weights_dtype": cast("topk_weights", torch.bfloat16),
     "weights_none": replaced("topk_weights", None, TypeError, when=_moe),

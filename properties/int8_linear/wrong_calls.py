@@ -6,7 +6,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs
 from properties.int8_linear.cases import Int8Case
-from properties.shared.wrong_calls import cast, changed, entry, grown, made, one_rank_more, replaced, setting, sparse
+from properties.shared.wrong_calls import any_of, cast, changed, entry, grown, made, one_rank_more, replaced, setting, sparse
 
 
 def _matmul(case: Any) -> bool:
@@ -17,8 +17,8 @@ def _linear(case: Any) -> bool:
     return bool(case.form == "linear")
 
 
-def _last_point(value: int) -> Any:
-    return entry("azp", lambda case, given: (len(given["azp"]) - 1, value), ValueError, when=_matmul)
+def _one_point(value: int) -> Any:
+    return entry("azp", lambda case, given: (any_of(case, range(len(given["azp"]))), value), ValueError, when=_matmul)
 
 
 def _raw_weight(case: Int8Case, given: Inputs) -> Inputs:
@@ -45,8 +45,8 @@ WRONG_CALLS = {
     "scale_none": replaced("scale", None, TypeError, when=_matmul),
     "azp_length": grown("azp", 0, "q"),
     "azp_dtype": cast("azp", torch.int64),
-    "azp_below": _last_point(-129),
-    "azp_above": _last_point(128),
+    "azp_below": _one_point(-129),
+    "azp_above": _one_point(128),
     "out_integers": replaced("out_dtype", "int32", TypeError, when=_matmul),
     "out_none": replaced("out_dtype", None, TypeError, when=_matmul),
     "data_rank": changed("data", lambda data: data.flatten(4), ValueError),

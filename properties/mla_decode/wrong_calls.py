@@ -10,7 +10,9 @@ from optimized.mla_decode import mla_decode_workspace_size
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    any_of,
     cast,
+    entry,
     grown,
     no_index,
     one_rank_more,
@@ -23,18 +25,14 @@ from properties.shared.wrong_calls import (
 FLOATS = ("q_nope", "q_pe", "kv_cache")
 
 
-def _first_page(value: int) -> WrongCall:
-    """The first used page of the first request that has keys."""
+def _page(value: int) -> WrongCall:
+    """A used page: the first or the last of a request."""
 
-    def make(case: Any, given: Inputs) -> Inputs | None:
-        rows = [b for b, n in enumerate(case.lens) if n]
-        if not rows:
-            return None
-        table = given["page_table"].clone()
-        table[rows[0], 0] = value if value < 0 else len(given["kv_cache"]) + value
-        return given | {"page_table": table}
+    def pick(case: Any, given: Inputs) -> tuple[tuple[int, int], int] | None:
+        used = [(b, page) for b, n in enumerate(case.lens) if n for page in (0, (n - 1) // case.page)]
+        return (any_of(case, used), value if value < 0 else len(given["kv_cache"]) + value) if used else None
 
-    return WrongCall(make, IndexError, "page_table")
+    return entry("page_table", pick, IndexError)
 
 
 def _narrow_table(case: Any, given: Inputs) -> Inputs | None:
@@ -99,9 +97,9 @@ WRONG_CALLS = {
     "seq_lens_negative": _length(-1, ValueError),
     "seq_lens_too_large": _length(1, IndexError),
     "page_table_narrow": WrongCall(_narrow_table, IndexError, ("seq_lens", "page_table")),
-    "page_negative": _first_page(-1),
-    "page_too_large": _first_page(0),
-    "page_huge": _first_page(2**30),
+    "page_negative": _page(-1),
+    "page_too_large": _page(0),
+    "page_huge": _page(2**30),
     "workspace_short": WrongCall(_short_workspace, ValueError, "workspace"),
     "workspace_dtype": cast("workspace", torch.float32),
     "workspace_rank": one_rank_more("workspace"),

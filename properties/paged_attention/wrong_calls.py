@@ -9,6 +9,7 @@ from kernelpair.contract.pair import Inputs, WrongCall
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    any_of,
     cast,
     entry,
     grown,
@@ -34,18 +35,19 @@ def _float8(case: Any) -> bool:
     return case.cache != "same"
 
 
-def _first_page(case: Any) -> tuple[int, int] | None:
-    """Table entry of the first page that some row sees."""
+def _seen_page(case: Any) -> tuple[int, int] | None:
+    """Table entry of a page that some row sees."""
+    seen = []
     for b, (sq, sk) in enumerate(zip(case.rows, case.lens)):
         low = max(0, sk - sq - case.left) if case.left >= 0 else 0
         if sq and low < sk:
-            return b, low // case.page
-    return None
+            seen += [(b, low // case.page), (b, (sk - 1) // case.page)]
+    return any_of(case, seen) if seen else None
 
 
 def _used(value: int) -> Pick:
     def pick(case: Any, given: Inputs) -> tuple[Any, int] | None:
-        where = _first_page(case)
+        where = _seen_page(case)
         return None if where is None else (where, value if value < 0 else given["k_cache"].shape[0] + value)
 
     return pick
@@ -113,6 +115,12 @@ def _slopes(make: Callable[[int], torch.Tensor], error: type[Exception]) -> Wron
     return WrongCall(lambda case, given: given | {"alibi_slopes": make(case.heads)}, error, "alibi_slopes")
 
 
+def _slope_nan(case: Any, given: Inputs) -> Inputs:
+    slopes = torch.zeros(case.heads)
+    slopes[any_of(case, range(case.heads))] = NAN
+    return given | {"alibi_slopes": slopes}
+
+
 WRONG_CALLS = {
     "q_dtype": other_dtype("q", *FLOATS, when=_same),
     "q_integer": cast("q", torch.int32),
@@ -150,7 +158,7 @@ WRONG_CALLS = {
     "num_splits": replaced("num_splits", -1, ValueError),
     "sink_nan": with_sink(NAN),
     "sink_inf": with_sink(INF),
-    "slope_nan": _slopes(lambda heads: torch.full((heads,), NAN), ValueError),
+    "slope_nan": WrongCall(_slope_nan, ValueError, "alibi_slopes"),
     "slope_inf": _slopes(lambda heads: torch.full((heads,), -INF), ValueError),
     "slopes_length": _slopes(lambda heads: torch.zeros(heads + 1), ValueError),
     "slopes_rank": _slopes(lambda heads: torch.zeros(1, heads), ValueError),

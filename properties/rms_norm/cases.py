@@ -24,7 +24,7 @@ MODELS = (  # outer sizes, width of a group, groups
     ((16,), 4096, 0), ((7,), 7168, 0), ((33,), 2048, 0), ((130, 8), 128, 0), ((64, 32), 64, 0), ((5,), 512, 16), ((3,), 16384, 0),
 )  # fmt: skip
 EPS = (1e-6, 1e-5, 1e-12, 1.0)
-SIZES = (1.0, 1e-3, 30.0, 0.1)
+SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4)  # the last: what a few channels of large models reach
 LAYOUTS = {"x": READ_ONLY, "residual": DENSE_LAST, "gate": READ_ONLY, "weight": ANY_STRIDES}
 SIXTEEN = ("bfloat16", "float16")
 

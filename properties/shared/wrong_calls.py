@@ -4,7 +4,7 @@ except for one thing. A case is left out if it has no such argument, or if `when
 A message may also name any of `against`: where two arguments disagree, either may be named.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ Change = Callable[[Tensor], Tensor | None]
 Pick = Callable[[Any, Inputs], tuple[Any, Any] | None]
 Rows = Callable[[Any, Inputs], list[int]]
 NAN, INF = float("nan"), float("inf")
+WRAPPED_FROM = 2**30
 
 
 def always(case: Any) -> bool:
@@ -107,12 +108,20 @@ def sparse(name: str, when: Condition = always) -> WrongCall:
 
 
 def self_overlapping(name: str, when: Condition = always) -> WrongCall:
-    """A mutated argument whose rows all lie in the memory of its first."""
+    """A mutated argument whose rows all lie in the memory of its first, or each begins in the last element of the one before."""
 
-    def expand(value: Tensor) -> Tensor | None:
-        return value[:1].expand(value.shape) if len(value) > 1 and value.numel() else None
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        value = given.get(name)
+        if not isinstance(value, Tensor) or len(value) < 2 or not value.numel():
+            return None
+        row, strides = value[0].numel(), list(value.stride())
+        if row < 2 or not value.is_contiguous() or not case.seed % 2:
+            return given | {name: value[:1].expand(value.shape)}
+        strides[0] = row - 1
+        memory = value.new_zeros((len(value) - 1) * (row - 1) + row)
+        return given | {name: memory.as_strided(value.shape, strides)}
 
-    return changed(name, expand, ValueError, when=when)
+    return made(make, ValueError, name, when=when)
 
 
 def replaced(name: str, value: Any, error: type[Exception], *names: str, when: Condition = always) -> WrongCall:
@@ -143,16 +152,29 @@ def one_entry(name: str, pick: Pick) -> Make:
 
 
 def entry(name: str, pick: Pick, error: type[Exception], *names: str, when: Condition = always) -> WrongCall:
-    """One entry of an index tensor set to a wrong value."""
-    return made(one_entry(name, pick), error, *(names or (name,)), when=when)
+    """One entry of an index tensor set to a wrong value; far outside of a range at times to 2^32 more than the right one, which
+    32 bits do not show."""
+
+    def wrapped(case: Any, given: Inputs) -> tuple[Any, Any] | None:
+        chosen = pick(case, given)
+        if chosen is None or error is not IndexError or chosen[1] < WRAPPED_FROM or case.seed // 8 % 2:
+            return chosen
+        return chosen[0], int(given[name][chosen[0]]) + 2**32
+
+    return made(one_entry(name, wrapped), error, *(names or (name,)), when=when)
+
+
+def any_of(case: Any, places: Sequence[Any]) -> Any:
+    """One of several places that may be made wrong: the first, the last or another."""
+    return places[(0, -1, case.seed // 3 % len(places))[case.seed % 3]]
 
 
 def slot(name: str, live: Rows, value: int, size: Callable[[Inputs], int] | None = None) -> WrongCall:
-    """A slot outside of its pool in the last of the `live` rows: `value`, behind the pool's `size` if that is given."""
+    """A slot outside of its pool in one of the `live` rows: `value`, behind the pool's `size` if that is given."""
 
     def pick(case: Any, given: Inputs) -> tuple[int, int] | None:
         rows = live(case, given)
-        return (rows[-1], value + (size(given) if size is not None else 0)) if rows else None
+        return (any_of(case, rows), value + (size(given) if size is not None else 0)) if rows else None
 
     return entry(name, pick, IndexError)
 
@@ -199,11 +221,11 @@ def within(name: str, pool: str, when: Condition = always) -> WrongCall:
 
 
 def with_sink(value: float) -> WrongCall:
-    """A sink that is no number to add."""
+    """A sink that is no number to add, of any head, in the call's dtype or in float32."""
 
     def make(case: Any, given: Inputs) -> Inputs:
-        sinks = torch.zeros(case.heads)
-        sinks[-1] = value
+        sinks = torch.zeros(case.heads, dtype=getattr(torch, case.dtype) if case.seed % 2 else torch.float32)
+        sinks[case.seed // 2 % case.heads] = value
         return given | {"sinks": sinks}
 
     return made(make, ValueError, "sinks")

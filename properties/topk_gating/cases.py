@@ -138,8 +138,12 @@ def _bias(case: TopkCase) -> Tensor | None:
         return None
     dtype, size = getattr(torch, case.dtype) if case.bias == "call" else torch.float32, BIAS_SIZES[case.bias_size]
     if case.values == "random":
-        return uniform(case.seed, "bias", (case.experts,), dtype, size)
-    return small_integers(case.seed, "bias", (case.experts,), dtype, 1) * size
+        bias = uniform(case.seed, "bias", (case.experts,), dtype, size)
+    else:
+        bias = small_integers(case.seed, "bias", (case.experts,), dtype, 1) * size
+    if case.broken and case.seed % 3 == 0:
+        bias[case.seed // 3 % case.experts] = (-torch.inf, torch.inf, torch.nan)[case.seed // 9 % 3]
+    return bias
 
 
 def inputs(case: TopkCase) -> Inputs:

@@ -21,7 +21,8 @@ def _more_groups(case: Any, given: Inputs) -> Inputs:
 
 
 def _groups_of_one(case: Any, given: Inputs) -> Inputs:
-    return given | {"num_expert_group": case.experts, "topk_group": case.experts}
+    kept = 1 if case.seed % 2 else case.experts
+    return given | {"num_expert_group": case.experts, "topk_group": kept, "topk": min(case.topk, kept)}
 
 
 def _rows_past(case: Any, given: Inputs) -> Inputs:
