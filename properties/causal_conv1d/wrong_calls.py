@@ -8,7 +8,18 @@ from torch import Tensor
 
 from kernelpair.contract.pair import Alias, Inputs, WrongCall
 from properties.causal_conv1d.batch import requests
-from properties.shared.wrong_calls import Make, changing, larger, made, other_float, self_overlapping, setting, slot, slot_twice
+from properties.shared.wrong_calls import (
+    Make,
+    changing,
+    laid_over,
+    larger,
+    made,
+    other_float,
+    self_overlapping,
+    setting,
+    slot,
+    slot_twice,
+)
 
 CONVOLVES = ("batched", "varlen", "update")
 FORWARD = ("batched", "varlen")
@@ -174,4 +185,5 @@ WRONG_CALLS = {
     ),
     "offsets_rank": _wrong(_offsets(lambda offsets, tokens: offsets[None]), ValueError, "query_start_loc", forms=("varlen",)),
     "offsets_float": _wrong(_offsets(lambda offsets, tokens: offsets.float()), TypeError, "query_start_loc", forms=("varlen",)),
+    "laid_over": laid_over(("conv_states",), ("x", "bias", "query_start_loc", "cache_indices", "has_initial_state")),
 }

@@ -10,6 +10,7 @@ from properties.shared.wrong_calls import (
     changed,
     entry,
     grown,
+    laid_over,
     made,
     no_index,
     one_rank_more,
@@ -96,4 +97,5 @@ WRONG_CALLS = {
     "offsets_empty": changed("query_start_loc", lambda offsets: offsets[:0], ValueError),
     "offsets_negative": entry("query_start_loc", lambda case, given: (0, -1), ValueError),
     "offsets_beyond": entry("query_start_loc", _beyond, ValueError),
+    "laid_over": laid_over(("conv_states",), ("x", "bias", "query_start_loc", "cache_indices", "num_accepted_tokens")),
 }

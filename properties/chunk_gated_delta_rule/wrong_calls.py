@@ -10,6 +10,7 @@ from properties.shared.wrong_calls import (
     cast,
     changed,
     grown,
+    laid_over,
     one_rank_more,
     other_dtype,
     replaced,
@@ -104,4 +105,5 @@ WRONG_CALLS = {
     "slots_count": grown("state_indices", 0),
     "flags_dtype": cast("has_initial_state", torch.int32),
     "flags_count": grown("has_initial_state", 0),
+    "laid_over": laid_over(("state",), ("q", "k", "v", "g", "beta", "state_indices", "has_initial_state", "cu_seqlens")),
 }

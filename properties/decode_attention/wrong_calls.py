@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from kernelpair.contract.pair import Alias, Inputs, WrongCall
-from properties.decode_attention.cases import behind_of, keys_of, live_of, pad_slot_of
+from properties.decode_attention.cases import INDICES, behind_of, keys_of, live_of, pad_slot_of
 from properties.shared.wrong_calls import (
     INF,
     NAN,
@@ -16,6 +16,7 @@ from properties.shared.wrong_calls import (
     changed,
     entry,
     grown,
+    laid_over,
     made,
     no_index,
     one_rank_more,
@@ -184,4 +185,5 @@ WRONG_CALLS = {
     "key_is_k_cache": aliased("key", "k_cache"),
     "overlapping_caches": WrongCall(_shifted_values, ValueError, ("k_cache", "v_cache")),
     "out_overlaps_itself": self_overlapping("out"),
+    "laid_over": laid_over(("out", "attn_logits"), ("q", "key", "value", *INDICES, "sinks")),
 }

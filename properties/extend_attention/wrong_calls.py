@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
+from properties.extend_attention.cases import INDICES
 from properties.shared.wrong_calls import (
     INF,
     NAN,
@@ -13,6 +14,7 @@ from properties.shared.wrong_calls import (
     cast,
     entry,
     grown,
+    laid_over,
     no_index,
     one_rank_more,
     other_dtype,
@@ -146,4 +148,5 @@ WRONG_CALLS = {
     "out_is_v": aliased("out", "v"),
     "out_is_v_cache": aliased("out", "v_cache"),
     "out_overlaps_itself": self_overlapping("out"),
+    "laid_over": laid_over(("out",), ("q", "k", "v", "k_cache", "v_cache", *INDICES, "sinks")),
 }

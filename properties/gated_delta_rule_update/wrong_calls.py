@@ -11,6 +11,7 @@ from properties.shared.wrong_calls import (
     cast,
     changed,
     grown,
+    laid_over,
     no_index,
     one_rank_more,
     other_dtype,
@@ -96,4 +97,5 @@ WRONG_CALLS = {
     "index_duplicate": slot_twice("state_indices", _live),
     "state_overlaps_v": WrongCall(_overlap, ValueError, ("state", "v")),
     "state_overlaps_itself": self_overlapping("state"),
+    "laid_over": laid_over(("state",), ("A_log", "dt_bias", "q", "k", "v", "a", "b", "state_indices")),
 }

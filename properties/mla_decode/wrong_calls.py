@@ -14,6 +14,7 @@ from properties.shared.wrong_calls import (
     cast,
     entry,
     grown,
+    laid_over,
     no_index,
     one_rank_more,
     other_dtype,
@@ -108,4 +109,5 @@ WRONG_CALLS = {
     "accurate_text": replaced("accurate", "yes", TypeError),
     **replaced_each("sm_scale", (0.0, -1.0, INF, NAN)),
     **{f"splits_{value}": replaced("num_kv_splits", value, ValueError) for value in (0, -2)},
+    "laid_over": laid_over(("workspace",), ("q_nope", "q_pe", "kv_cache", "seq_lens", "page_table")),
 }

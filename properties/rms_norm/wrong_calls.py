@@ -12,6 +12,7 @@ from properties.shared.wrong_calls import (
     cast,
     changed,
     grown,
+    laid_over,
     made,
     one_rank_more,
     other_dtype,
@@ -74,4 +75,5 @@ WRONG_CALLS = {
     "eps_negative": replaced("eps", -1e-6, ValueError),
     "eps_infinite": replaced("eps", INF, ValueError),
     "eps_nan": replaced("eps", NAN, ValueError),
+    "laid_over": laid_over(("residual",), ("x", "weight")),
 }

@@ -13,6 +13,7 @@ from properties.shared.wrong_calls import (
     changed,
     entry,
     grown,
+    laid_over,
     made,
     no_index,
     one_rank_more,
@@ -87,6 +88,10 @@ WRONG_CALLS = {
         when=lambda case: not case.section,
     ),
     "section_sum": made(_section(1), ValueError, "mrope_section"),
+    "section_wraps": made(
+        lambda case, given: given | {"mrope_section": [2**63 - 1, 2**63 - 1, case.rotary // 2 + 2]}, ValueError, "mrope_section",
+        when=lambda case: bool(case.section),
+    ),
     "section_negative": made(
         lambda case, given: given | {"mrope_section": [-1, case.rotary // 2 + 1, 0]}, ValueError, "mrope_section"
     ),
@@ -96,4 +101,5 @@ WRONG_CALLS = {
     "position_behind": _position(POSITIONS),
     "position_of_32_bits": _position(2**32),
     "key_narrow": changed("key", lambda key: key[..., :-1], ValueError, "query", when=_has_key),
+    "laid_over": laid_over(("query", "key"), ("positions", "cos_sin_cache")),
 }

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.contract.pair import Alias, Inputs, WrongCall
+from kernelpair.trial.fuzz import over
 
 Make = Callable[[Any, Inputs], Inputs | None]
 Condition = Callable[[Any], bool]
@@ -157,7 +158,7 @@ def entry(name: str, pick: Pick, error: type[Exception], *names: str, when: Cond
 
     def wrapped(case: Any, given: Inputs) -> tuple[Any, Any] | None:
         chosen = pick(case, given)
-        if chosen is None or error is not IndexError or chosen[1] < WRAPPED_FROM or case.seed // 8 % 2:
+        if chosen is None or error is not IndexError or chosen[1] < WRAPPED_FROM or name in case.int32 or case.seed % 2:
             return chosen
         return chosen[0], int(given[name][chosen[0]]) + 2**32
 
@@ -218,6 +219,28 @@ def within(name: str, pool: str, when: Condition = always) -> WrongCall:
         return given | {name: first}
 
     return made(make, ValueError, pool, name, when=when)
+
+
+def laid_over(written: Sequence[str], read: Sequence[str], when: Condition = always) -> WrongCall:
+    """An argument that is only read lies, with its numbers, in the memory of one that is written, of any dtype."""
+
+    def fits(case: Any, memory: Any, value: Any) -> bool:
+        if not isinstance(memory, Tensor) or not isinstance(value, Tensor):
+            return False
+        return 0 < value.nbytes <= memory.nbytes and memory.nbytes % value.element_size() == 0
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        dense = [name for name in written if case.layout.get(name, "dense") == "dense"]
+        choices = [(to, name) for to in dense for name in read if fits(case, given.get(to), given.get(name))]
+        if not choices:
+            return None
+        to, name = choices[case.seed % len(choices)]
+        memory, value = given[to].clone(), given[name].contiguous()
+        memory.flatten().view(torch.uint8)[: value.nbytes] = value.flatten().view(torch.uint8)
+        shape, dtype = tuple(value.shape), value.dtype
+        return given | {to: memory, name: Alias(to, lambda tensor: over(tensor, shape, dtype))}
+
+    return made(make, ValueError, *written, *read, when=when)
 
 
 def with_sink(value: float) -> WrongCall:

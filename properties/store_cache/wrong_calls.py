@@ -5,6 +5,7 @@ from properties.shared.wrong_calls import (
     aliased,
     changed,
     grown,
+    laid_over,
     no_index,
     one_rank_more,
     other_dtype,
@@ -51,4 +52,5 @@ WRONG_CALLS = {
     "cache_overlap": aliased("v_cache", "k_cache"),
     "source_overlap": aliased("k", "k_cache"),
     "self_overlap": self_overlapping("k_cache"),
+    "laid_over": laid_over(("k_cache", "v_cache"), ("k", "v", "indices")),
 }
