@@ -14,15 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kernelpair.cli import page
-from kernelpair.cli.main import (
-    EXIT_FAILED,
-    EXIT_HARNESS,
-    EXIT_INTERRUPTED,
-    EXIT_NOTHING,
-    EXIT_OK,
-    EXIT_USAGE,
-    UsageError,
-)
+from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, EXIT_USAGE, UsageError
 from kernelpair.cli.result_lines import COLOURS, print_line
 from kernelpair.cli.select import (
     provided,
@@ -272,7 +264,7 @@ class CheckRun:
         """Print failures and the summary, write the files, and choose the exit status."""
         if interrupted:
             reached = {(result.pair, result.candidate) for result in self.results}
-            rest = (job.key for job in self.jobs if job.key not in reached)
+            rest = [job.key for job in self.jobs if job.key not in reached]
             self.results += [PairResult(*key, "skip", "interrupted before it began") for key in rest]
         steps = words.next_steps(self.results, self.options.html, interrupted, bool(self.errors))
         self._print_end(steps, interrupted)

@@ -78,18 +78,16 @@ def _other_argument(rng: Rng, name: str, inputs: Inputs) -> tuple[Any, str]:
 
 
 def over(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, last: bool = False) -> Tensor:
-    """A contiguous view of the first bytes of the tensor's memory, or of its last. Raises ValueError where these do not lie in a
-    row, or no element of `dtype` can begin at them."""
-    held, wanted = reach(tensor.shape, tensor.stride()) * tensor.element_size(), math.prod(shape) * dtype.itemsize
-    if wanted > held or not tensor.numel():
+    """A contiguous view of the first bytes of the tensor's memory at which elements of `dtype` may begin, or of its last. Raises
+    ValueError where they do not fit."""
+    begin = tensor.storage_offset() * tensor.element_size()
+    end = begin + reach(tensor.shape, tensor.stride()) * tensor.element_size()
+    count = math.prod(shape)
+    first = end // dtype.itemsize - count if last else -(-begin // dtype.itemsize)
+    if first * dtype.itemsize < begin or (first + count) * dtype.itemsize > end:
         raise ValueError(f"{list(shape)} of {dtype} does not fit over {list(tensor.shape)} with strides {list(tensor.stride())}")
-    first = tensor.storage_offset() * tensor.element_size()
-    if last:
-        first += (held - wanted) // dtype.itemsize * dtype.itemsize
-    if first % dtype.itemsize:
-        raise ValueError(f"no {dtype} begins at byte {first}")
     strides = torch.empty(shape, device="meta").stride()
-    return torch.empty(0, dtype=dtype).set_(tensor.untyped_storage(), first // dtype.itemsize, shape, strides)
+    return torch.empty(0, dtype=dtype).set_(tensor.untyped_storage(), first, shape, strides)
 
 
 def _one_dimension_more(rng: Rng, value: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ ROW_SIZES = ((1, 1), *((1, size) for size in around(16, 32, 64, 128)), (2, 32), 
 LARGE = {"heads": 2, "width_k": 4003, "width_v": 4003}  # with 133 rows of 2 bytes an element: more than a cache keeps
 WIDTHS = ((0, 0), (64, 64), (192, 128), (33, 1), (0, 5), (7, 0))  # Dk, Dv that differ; a cache of zero width
 SWEEP: dict[str, Any] = {"rows": 128, "heads": 2, "width_k": 256, "width_v": 256}  # 65,536 elements
-PAD, FAR_PAD = -7, 2**32  # entries to be skipped, as is a slot inside the cache; 32 bits take the second for slot 0
+PAD = -7  # an entry to be skipped; -7 and a slot inside the cache are both tried
 LAYOUTS = {
     "k": READ_ONLY,
     "v": READ_ONLY,
@@ -114,9 +114,7 @@ def _slots(case: StoreCacheCase) -> int:
 def _pad_slot(case: StoreCacheCase) -> int | None:
     if not case.pads:
         return None
-    if case.pad_in_range:
-        return _slots(case) - 1
-    return FAR_PAD if "indices" not in case.int32 and case.seed % 4 == 0 else PAD
+    return _slots(case) - 1 if case.pad_in_range else PAD
 
 
 def inputs(case: StoreCacheCase) -> Inputs:

@@ -76,6 +76,21 @@ def test_a_run_that_is_interrupted_tells_its_results_and_its_seed(tmp_path: Path
     assert f"seed {told['environment']['seed']}" in out
 
 
+def test_pairs_that_an_interrupted_run_did_not_reach_are_named(tmp_path: Path) -> None:
+    pairs = ("store_cache", "merge_state", "gdn_gating", "act_and_mul", "rms_norm", "topk_gating")
+    options = ("--tier", "scalar", "--seconds", "120", "--json", "r.json", "--junit", "r.xml")
+    with run(tmp_path / "run", "check", *pairs, *options, *SUITE) as running:
+        journals = running.folder / ".kernelpair"
+        assert wait_for(lambda: any(path.stat().st_size for path in journals.glob("running-*.json")), ENDED_WITHIN)
+        os.kill(running.pid, signal.SIGTERM)
+        out, _ = running.end()
+    told = json.loads((running.folder / "r.json").read_text())["results"]
+    unreached = [result["pair"] for result in told if result["reason"] == "interrupted before it began"]
+    assert unreached and {result["pair"] for result in told} == set(pairs)
+    assert "(interrupted before it began)" in out and "Next: the same check again, which was interrupted" in out
+    assert "interrupted before it began" in (running.folder / "r.xml").read_text()
+
+
 def test_a_candidate_that_does_not_answer_does_not_delay_the_end(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     provider = _provider(tmp_path, "time.sleep(60)")
