@@ -26,6 +26,7 @@ LEAST_LEAK = 4096  # bytes by which every one of several equal calls must grow t
 IDLE_SECONDS = 0.0003  # of waiting, in which threads whose calls have ended need no processor,
 NOTHING_SECONDS = 1e-5  # or no more of its time than this;
 BUSY_SECONDS, DECIDED_SECONDS = 0.01, 2.0  # one that has had so much goes on running; on a busy machine it waits for it
+BUSY_LOOKS = 10  # and was never seen idle: what a host takes from a virtual machine counts as time of the thread that it stopped
 RNG_BYTES = 2500  # of numpy's global generator: 624 words and a position
 CACHES = ("torchinductor_",)  # beginnings of names in the temporary folder that later calls use again
 MXCSR_CONTROL, X87_CONTROL = 0xFFC0, 0x1F3F  # without the flags that every operation may raise
@@ -306,15 +307,15 @@ def control_words_of_pool() -> str:
 
 def busy() -> bool:
     """Whether other threads go on running while this one waits, however seldom the system lets them."""
-    until, used = time.monotonic() + DECIDED_SECONDS, 0.0
-    while used < BUSY_SECONDS and time.monotonic() < until:
+    until, used, looks = time.monotonic() + DECIDED_SECONDS, 0.0, 0
+    while (used < BUSY_SECONDS or looks < BUSY_LOOKS) and time.monotonic() < until:
         before = _used_by_others()
         threading.Event().wait(IDLE_SECONDS)
         spent = _used_by_others() - before
         if spent < NOTHING_SECONDS and not _others_are_runnable():
             return False
-        used += spent
-    return used >= BUSY_SECONDS
+        used, looks = used + spent, looks + 1
+    return used >= BUSY_SECONDS and looks >= BUSY_LOOKS
 
 
 def _used_by_others() -> float:
