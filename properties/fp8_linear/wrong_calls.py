@@ -2,7 +2,7 @@
 
 from properties.fp8_linear.cases import LAYOUT
 from properties.shared import linear_calls
-from properties.shared.wrong_calls import grown, one_rank_more, replaced
+from properties.shared.wrong_calls import grown, one_rank_more, replaced, with_gaps
 
 WRONG_CALLS = {
     **linear_calls.wrong_calls(LAYOUT.replace("e4m3", "e5m2")),
@@ -11,4 +11,5 @@ WRONG_CALLS = {
     "scales_rank": one_rank_more("scales"),
     "block_n_zero": replaced("block_n", 0, ValueError),
     "block_k_zero": replaced("block_k", 0, ValueError),
+    "data_gaps": with_gaps("data"),
 }

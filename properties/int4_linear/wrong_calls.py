@@ -4,7 +4,7 @@ import torch
 
 from properties.int4_linear.cases import LAYOUT
 from properties.shared import linear_calls
-from properties.shared.wrong_calls import cast, changed, grown, replaced, replaced_each
+from properties.shared.wrong_calls import cast, changed, grown, replaced, replaced_each, with_gaps
 
 WRONG_CALLS = {
     **linear_calls.wrong_calls(LAYOUT.replace("nib2", "nib4")),
@@ -18,4 +18,5 @@ WRONG_CALLS = {
     "zeros_none": replaced("zeros", None, TypeError),
     "activation_unknown": replaced("activation", "int4", ValueError),
     "activation_none": replaced("activation", None, TypeError),
+    "data_gaps": with_gaps("data"),
 }

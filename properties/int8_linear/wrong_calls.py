@@ -6,7 +6,19 @@ import torch
 
 from kernelpair.contract.pair import Inputs
 from properties.int8_linear.cases import Int8Case
-from properties.shared.wrong_calls import any_of, cast, changed, entry, grown, made, one_rank_more, replaced, setting, sparse
+from properties.shared.wrong_calls import (
+    any_of,
+    cast,
+    changed,
+    entry,
+    grown,
+    made,
+    one_rank_more,
+    replaced,
+    setting,
+    sparse,
+    with_gaps,
+)
 
 
 def _matmul(case: Any) -> bool:
@@ -23,6 +35,16 @@ def _one_point(value: int) -> Any:
 
 def _raw_weight(case: Int8Case, given: Inputs) -> Inputs:
     return given | {"data": torch.ones(case.N, case.K, dtype=torch.int8), "layout": None}
+
+
+def _too_wide(case: Int8Case, given: Inputs) -> Inputs | None:
+    """One column more than sums have room for, in the weight and in the rows."""
+    name, columns = "x" if _linear(case) else "q", 2**16 + 1
+    data, rows = given["data"], given[name]
+    if len(data) > 2 or rows.shape[:-1].numel() > 16:
+        return None
+    wide = data.new_zeros(len(data), -(-columns // 64), *data.shape[2:])
+    return given | {"data": wide, "K": columns, name: rows.new_zeros(*rows.shape[:-1], columns)}
 
 
 def _more(name: str, by: int) -> Any:
@@ -52,6 +74,7 @@ WRONG_CALLS = {
     "data_rank": changed("data", lambda data: data.flatten(4), ValueError),
     "data_floats": cast("data", torch.float32),
     "data_N": made(_more("N", 32), ValueError, "data", "N"),
+    "K_too_large": made(_too_wide, ValueError, "K"),
     "data_K": made(_more("K", 64), ValueError, "data", "K"),
     "N_zero": made(setting(N=0), ValueError, "N"),
     "sums_length": grown("sums", 0, "N"),
@@ -65,4 +88,5 @@ WRONG_CALLS = {
     "bias_length": made(lambda case, given: given | {"bias": torch.zeros(case.N + 1)}, ValueError, "bias"),
     "bias_rank": made(lambda case, given: given | {"bias": torch.zeros(1, case.N)}, ValueError, "bias"),
     "bias_integers": made(lambda case, given: given | {"bias": torch.zeros(case.N, dtype=torch.int32)}, TypeError, "bias"),
+    "data_gaps": with_gaps("data"),
 }

@@ -4,6 +4,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
 from properties.packed_linear.cases import LinearCase, _weight
+from properties.shared.wrong_calls import with_gaps
 
 # --- wrong calls ---
 
@@ -39,4 +40,5 @@ WRONG_CALLS = {
     "bias_integers": WrongCall(
         lambda case, given: given | {"bias": torch.zeros(case.N, dtype=torch.int64)}, TypeError, "bias"
     ),
+    "packed_weight_gaps": with_gaps("packed_weight"),
 }

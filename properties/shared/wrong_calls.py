@@ -108,6 +108,18 @@ def sparse(name: str, when: Condition = always) -> WrongCall:
     return changed(name, spread, ValueError, when=when)
 
 
+def with_gaps(name: str, when: Condition = always) -> WrongCall:
+    """Every second part of a tensor twice as long in its first dimension of more than one."""
+
+    def spread(value: Tensor) -> Tensor | None:
+        dim = next((dim for dim, size in enumerate(value.shape) if size > 1), None)
+        if dim is None or not value.numel():
+            return None
+        return value.repeat_interleave(2, dim).unflatten(dim, (-1, 2)).select(dim + 1, 0)
+
+    return changed(name, spread, ValueError, when=when)
+
+
 def self_overlapping(name: str, when: Condition = always) -> WrongCall:
     """A mutated argument whose rows all lie in the memory of its first, or each begins in the last element of the one before."""
 
