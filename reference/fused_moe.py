@@ -157,7 +157,8 @@ def _expert(
     wide: torch.dtype,
 ) -> Tensor:  # fmt: skip
     """y [n, D] of rows [n, D]."""
-    gate, up = _projected(rows.to(wide), w13, expert, b13).chunk(2, dim=-1)
+    rows = rows.to(wide, copy=True)  # the bits do not depend on where x lies
+    gate, up = _projected(rows, w13, expert, b13).chunk(2, dim=-1)
     return _projected(silu(gate) * up, w2, expert, b2)
 
 

@@ -14,6 +14,7 @@
 It is found as a file (`path/to/mine.py`) or by name, through the entry point group `kernelpair.providers`.
 """
 
+import faulthandler
 import importlib
 import inspect
 import os
@@ -335,6 +336,7 @@ def _try_import(spec: str, place: str) -> None:
     child = os.fork()
     if not child:
         die_with(parent)
+        faulthandler.disable()
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (1, 2):  # what it prints comes when it is imported here
             os.dup2(nowhere, stream)
