@@ -193,7 +193,8 @@ void check_offsets(Arg offsets, int64_t tokens) {
 
 void check_positive(const char* name, double value) {
   const float single = static_cast<float>(value);
-  KP_CHECK_VALUE(single > 0 && std::isfinite(single), name, " must be finite and > 0 in float32, got ", value);
+  KP_CHECK_VALUE(single > 0 && std::isfinite(single), name, " must be finite and > 0 in float32, got ",
+                 value);
 }
 
 namespace {
