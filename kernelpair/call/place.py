@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,19 @@ def resolve(inputs: Mapping[str, Any]) -> Inputs:
     return {
         name: value.view(inputs[value.of]) if isinstance(value, Alias) else value for name, value in inputs.items()
     }
+
+
+def over(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, last: bool = False) -> Tensor:
+    """A contiguous view of the first bytes of the tensor's memory at which elements of `dtype` may begin, or of its last. Raises
+    ValueError where they do not fit."""
+    begin = tensor.storage_offset() * tensor.element_size()
+    end = begin + reach(tensor.shape, tensor.stride()) * tensor.element_size()
+    count = prod(shape)
+    first = end // dtype.itemsize - count if last else -(-begin // dtype.itemsize)
+    if first * dtype.itemsize < begin or (first + count) * dtype.itemsize > end:
+        raise ValueError(f"{list(shape)} of {dtype} does not fit over {list(tensor.shape)} with strides {list(tensor.stride())}")
+    strides = torch.empty(shape, device="meta").stride()
+    return torch.empty(0, dtype=dtype).set_(tensor.untyped_storage(), first, shape, strides)
 
 
 def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena, beside: bool = False) -> Placement:

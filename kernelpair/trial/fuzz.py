@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import reach
+from kernelpair.call.place import over
 from kernelpair.call.values import generator
 from kernelpair.contract.pair import Alias, Inputs
 
@@ -75,19 +75,6 @@ def _other_argument(rng: Rng, name: str, inputs: Inputs) -> tuple[Any, str]:
         return None, "replaced by None"
     other, last = str(rng.choice(others)), bool(rng.integers(2))
     return Alias(other, lambda tensor: over(tensor, shape, dtype, last)), f"laid over {'the end of ' if last else ''}{other}"
-
-
-def over(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, last: bool = False) -> Tensor:
-    """A contiguous view of the first bytes of the tensor's memory at which elements of `dtype` may begin, or of its last. Raises
-    ValueError where they do not fit."""
-    begin = tensor.storage_offset() * tensor.element_size()
-    end = begin + reach(tensor.shape, tensor.stride()) * tensor.element_size()
-    count = math.prod(shape)
-    first = end // dtype.itemsize - count if last else -(-begin // dtype.itemsize)
-    if first * dtype.itemsize < begin or (first + count) * dtype.itemsize > end:
-        raise ValueError(f"{list(shape)} of {dtype} does not fit over {list(tensor.shape)} with strides {list(tensor.stride())}")
-    strides = torch.empty(shape, device="meta").stride()
-    return torch.empty(0, dtype=dtype).set_(tensor.untyped_storage(), first, shape, strides)
 
 
 def _one_dimension_more(rng: Rng, value: Tensor) -> Tensor:
