@@ -8,8 +8,9 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-// Channels of a unit: 2 KiB pieces of a row stream, weights (20 KiB) stay in L1.
+// Channels of a unit: 2 KiB pieces of a row stream, weights (8 KiB of 16-bit elements) stay in L1.
 constexpr int64_t kChunk = 1024;
+constexpr int64_t kBlock = 32;   // channels of a block of the packed weight
 constexpr int64_t kRow = 512;    // tokens of a float row buffer
 constexpr int kMostColumns = 3;  // of history: width 4
 
@@ -24,10 +25,11 @@ struct Matrix {
   T* at(int64_t c, int64_t t) const { return data + c * channel_stride + t * column_stride; }
 };
 
-// What a unit keeps for itself. taps[w] is the bias.
+// What a unit keeps for itself.
 template <class T>
 struct Scratch {
-  alignas(64) float taps[kMostColumns + 2][kChunk];
+  const T* packed;  // the weight of its channels: [block][pair][kBlock][2]
+  alignas(64) float bias[kChunk];
   alignas(64) T history[kMostColumns][kChunk];
   alignas(64) float row[kMostColumns + kRow + kLanes];
 };

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "convolution/conv_state.h"
+#include "simd/pairs.h"
 #include "simd/vec_math.h"
 #include "simd/wide.h"
 
@@ -25,17 +26,34 @@ constexpr bool kWholeLines = kPieces == 1 && sizeof(T) == 2 && kWideInOrder<T>;
 template <class T>
 constexpr int kBlockChannels = kWholeLines<T> ? kPair : kLanes;
 
+// Where the packed weight has taps 2 * pair and 2 * pair + 1 of channel c.
+template <class T>
+KP_INLINE const T* packed_taps(const Scratch<T>& scratch, int W, int64_t c, int pair) {
+  const int64_t within = c & (kBlock - 1);
+  return scratch.packed + ((c - within) * ((W + 1) / 2) + pair * kBlock + within) * 2;
+}
+
+template <class T>
+KP_INLINE void load_taps(const T* packed, F32x16& even, F32x16& odd) {
+  load_split(packed, even, odd);
+}
+template <class T>
+KP_INLINE void load_taps(const T* packed, F32x32& even, F32x32& odd) {
+  load_split(packed, even.first, odd.first);
+  load_split(packed + 2 * kLanes, even.second, odd.second);
+}
+
 // A vector of channels of R tokens; rows[r] is w-1 tokens before output r. `lanes` as for load().
 template <class T, int W, int R, class... Lanes>
 KP_INLINE void convolve_vector(const T* const* rows, int64_t c, const Scratch<T>& scratch, Matrix<T> y,
                                bool silu_activation, Lanes... lanes) {
   using Vector = decltype(load(rows[0], lanes...));
-  Vector x[R + W - 1], taps[W], sum[R];
+  Vector x[R + W - 1], taps[W + 1], sum[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R + W - 1; ++r) x[r] = load(rows[r] + c, lanes...);
 #pragma GCC unroll 8
-  for (int j = 0; j < W; ++j) taps[j] = load(scratch.taps[j] + c, lanes...);
-  const Vector bias = load(scratch.taps[W] + c, lanes...);
+  for (int j = 0; j < W; j += 2) load_taps(packed_taps(scratch, W, c, j / 2), taps[j], taps[j + 1]);
+  const Vector bias = load(scratch.bias + c, lanes...);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     sum[r] = bias;
@@ -168,15 +186,16 @@ void widen(const T* from, int64_t stride, int64_t count, float* to) {
 template <class T>
 KP_NOINLINE void one_channel(const T* x, int64_t stride, T* y, int64_t length, int64_t c, int W,
                              Scratch<T>& scratch, bool silu_activation) {
-  float* row = scratch.row;
+  float *row = scratch.row, taps[kMostColumns + 1];
+  for (int j = 0; j < W; ++j) taps[j] = load_one(packed_taps(scratch, W, c, j / 2) + j % 2);
   for (int j = 0; j < W - 1; ++j) row[j] = load_one(&scratch.history[j][c]);
   for (int64_t t = 0; t < length; t += kRow) {
     const int64_t count = length - t < kRow ? length - t : kRow;
     widen(x + t * stride, stride, count, row + W - 1);
     for (int64_t i = 0; i < count; i += kLanes) {
       const int lanes = lanes_left(count - i);
-      F32x16 sum = splat(scratch.taps[W][c]);
-      for (int j = 0; j < W; ++j) sum = fma(splat(scratch.taps[j][c]), load(row + i + j, lanes), sum);
+      F32x16 sum = splat(scratch.bias[c]);
+      for (int j = 0; j < W; ++j) sum = fma(splat(taps[j]), load(row + i + j, lanes), sum);
       if (silu_activation) sum = silu(sum);
       store(y + t + i, sum, lanes);
     }

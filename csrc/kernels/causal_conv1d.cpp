@@ -11,14 +11,12 @@
 #include "core/parallel.h"
 #include "core/path.h"
 #include "simd/dtypes.h"
-#include "simd/pairs.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
 constexpr int64_t kLeastChunk = 128;   // smaller ones cost more in weights than they gain in balance
 constexpr int64_t kGrain = 16 * 1024;  // elements, about 5 us: what waking a thread costs
-constexpr int64_t kBlock = 32;         // channels of a block of the packed weight
 
 KP_PATH(conv_dense_channels);
 KP_PATH(conv_any_strides);
@@ -89,21 +87,11 @@ Matrix<T> state_of(const Call& call, int64_t slot, int64_t channel, int64_t colu
       strides[1], strides[2]};
 }
 
-// packed[block][pair][32][2] to one float vector a tap, and the bias; first is a multiple of 16.
-template <class T, int W>
-KP_NOINLINE void unpack_taps(const Call& call, int64_t first, int64_t channels, Scratch<T>& scratch) {
-  constexpr int kPairs = (W + 1) / 2;
-  const T* packed = static_cast<const T*>(call.packed.data);
-  for (int64_t c = 0; c < channels; c += kLanes) {
-    const int64_t block = (first + c) / kBlock, within = (first + c) % kBlock;
-    for (int pair = 0; pair < kPairs; ++pair) {
-      F32x16 even, odd;
-      load_split(packed + ((block * kPairs + pair) * kBlock + within) * 2, even, odd);
-      store(scratch.taps[2 * pair] + c, even);
-      if (2 * pair + 1 < W) store(scratch.taps[2 * pair + 1] + c, odd);
-    }
-  }
-  float* bias = scratch.taps[W];
+// The weight and the bias of the channels from `first` on, a multiple of kBlock.
+template <class T>
+KP_NOINLINE void take_weight(const Call& call, int64_t first, int64_t channels, Scratch<T>& scratch) {
+  scratch.packed = static_cast<const T*>(call.packed.data) + first * call.packed.sizes[1] * 2;
+  float* bias = scratch.bias;
   if (!call.bias.defined) {
     __builtin_memset(bias, 0, channels * sizeof(float));
     return;
@@ -183,12 +171,12 @@ void run(const Call& call) {
   const int64_t elements = element_count(call.x), units = sequences * chunks;
   parallel_for(units, units * kGrain / elements + 1, [&](int64_t begin, int64_t end) {
     Scratch<T> scratch;
-    int64_t unpacked = -1;
+    int64_t taken = -1;
     // All sequences of a chunk in turn: they share its weights.
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t first = unit / sequences * chunk, channels = dim - first < chunk ? dim - first : chunk;
-      if (unpacked != first) unpack_taps<T, W>(call, first, channels, scratch);
-      unpacked = first;
+      if (taken != first) take_weight(call, first, channels, scratch);
+      taken = first;
       run_unit<T, W>(call, unit % sequences, first, channels, scratch);
     }
   });

@@ -107,16 +107,31 @@ KP_SHORT_INLINE F32x16 sigmoid(F32x16 x) {
 
 // x sigmoid(x). For negative x the scale joins last, for exp(x) is subnormal before x exp(x) is.
 #if defined(__AVX512F__)
-// x / (1 + 2^n m), where a larger 2^n than 2^120 is divided by apart; past 80 nothing changes. The rounded
-// 1 / ln 2 costs 2^-26 |x|, less than 2^-19 for every x whose result is not subnormal.
+// 2^(i / 16) for each lane i, less what i << 19 adds to its bits.
+KP_INLINE __m512 sixteenth_powers() {
+  return _mm512_castsi512_ps(_mm512_setr_epi32(
+      0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
+      0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d));
+}
+
+// x u / (1 + u) with u = exp(x), as x U / (2^8 + U) with U = 2^8 u, which is normal for every result that is. 1.5 * 2^19
+// rounds a sum to sixteenths, which then are its low bits: four choose from a table, those above go to U's exponent. A
+// polynomial of degree 2 does the rest, relative error 2^-21. The rounded 1 / ln 2 costs 2^-26 |x|, less than 2^-19 for
+// every x whose result is not subnormal.
 KP_INLINE F32x16 silu(F32x16 x) {
-  const F32x16 bounded = min(splat(80), x), minus_log2e = splat(-1.44269504f);
-  const F32x16 n = floor(bounded * minus_log2e);
-  const F32x16 m = exp2_fraction(fma(bounded, minus_log2e, -n));
-  const F32x16 near = min(splat(120), n);
-  const F32x16 divisor = splat(1) + F32x16{{(FloatPiece)_mm512_scalef_ps(m.p[0], near.p[0])}};
-  const F32x16 r = {{(FloatPiece)_mm512_rcp14_ps(divisor.p[0])}};
-  return times_power(x * fma(r, fma(-divisor, r, splat(1)), r), near - n);
+  const F32x16 log2e = splat(1.44269504f), sixteenths = splat(0x1.8p19f + 8);
+  const F32x16 shifted = fma(x, log2e, sixteenths);
+  const I32x16 power = as_int(shifted);
+  const F32x16 rest = fma(x, log2e, sixteenths - shifted);
+  const F32x16 entry = {{(FloatPiece)_mm512_permutexvar_ps((__m512i)power.p[0], sixteenth_powers())}};
+  const F32x16 scale = as_float(as_int(entry) + shift_left<19>(power));
+  const F32x16 u = fma(scale * rest, fma(splat(0.2402264299f), rest, splat(0.6931877208f)), scale);
+  const F32x16 divisor = splat(256) + u, r = {{(FloatPiece)_mm512_rcp14_ps(divisor.p[0])}};
+  const F32x16 product = x * u * fma(r, fma(-divisor, r, splat(1)), r);
+  // Below is nothing that is normal; above exp(-x) is lost beside 1.
+  const __mmask16 lives = _mm512_cmp_ps_mask(x.p[0], _mm512_set1_ps(-92), _CMP_NLT_UQ);
+  const __mmask16 large = _mm512_cmp_ps_mask(x.p[0], _mm512_set1_ps(20), _CMP_GT_OQ);
+  return {{(FloatPiece)_mm512_mask_mov_ps(_mm512_maskz_mov_ps(lives, product.p[0]), large, x.p[0])}};
 }
 #else
 KP_SHORT_INLINE F32x16 silu(F32x16 x) {
