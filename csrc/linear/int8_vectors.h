@@ -2,9 +2,12 @@
 //
 // | number       | value         | why                                                                      |
 // |--------------|---------------|--------------------------------------------------------------------------|
-// | kByteRows    | 8 / 3 / 1     | sums of two half panels: 16 of 32 registers, 12 of 16, 8 of 16           |
+// | kByteRows    | 6 / 3 / 1     | rows of a block ...                                                      |
+// | kBytePanels  | 2 / 1 / 1     | ... and panels: sums in 24 of 32 registers, 12 of 16, 8 of 16            |
 // | unroll       | 4             | quads a turn of the loop: shorter turns stop at half of the peak of VNNI |
-// | kSliceBlocks | 12            | 768 k of a panel (24 KiB) and of a row block (6 KiB with VNNI) stay in L1 |
+// | kSliceBlocks | 32 / 12       | AVX512: 2048 k of a row block (12 KiB) stay in L1, and of two panels in  |
+// |              |               | L2 (128 KiB), from where ten loads for 24 products keep up; otherwise    |
+// |              |               | 768 k of a panel (24 KiB) stay in L1                                     |
 // | kGroupRows   | 96            | rows that share one reading of a slice of the weights ...                |
 // | kDeepByteBlocks | 64 / 32    | ... of which 4096 k (2048 without VNNI: 384 KiB) stay in L2; sums wait   |
 // | kRunPanels   | 64            | ... for as many panels at a time: waiting sums of 768 KiB a thread       |
@@ -20,42 +23,52 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int kByteRows = kVectorBytes == 64 ? 8 : kRowBlock;
-constexpr int64_t kSliceBlocks = 12, kDeepByteBlocks = 64 / kQuadDwords;
+constexpr int kByteRows = kVectorBytes == 64 ? 6 : kRowBlock;
+constexpr int kBytePanels = kVectorBytes == 64 ? 2 : 1;
+constexpr int64_t kSliceBlocks = kVectorBytes == 64 ? 32 : 12, kDeepByteBlocks = 64 / kQuadDwords;
 constexpr int64_t kBlockQuads = kByteBlockWidth / 4;
 
 KP_PATH(int8_vectors_few);
 KP_PATH(int8_vectors_many);
 KP_PATH(int8_vectors_slices);
 
+// Panels next to each other: how far apart their weights and their sums are, and what is read ahead in each.
+struct NextPanel {
+  int64_t weights, sums;
+};
+
 // sums += rows x weights over `blocks` blocks; the quads of row r begin at r * row_dwords of x. The sums of row r
-// lie at 32 r.
-template <int kRows, bool kStream>
-KP_NOINLINE void multiply_blocks(const uint32_t* x, int64_t row_dwords, const int8_t* weights, int64_t blocks,
-                                 Ahead ahead, bool fresh, int32_t* kept) {
-  I32x16 sums[kRows][2] = {};
+// lie at 32 r of their panel's.
+template <int kRows, int kPanels, bool kStream>
+KP_NOINLINE void multiply_blocks(const uint32_t* x, int64_t row_dwords, const int8_t* weights, NextPanel next,
+                                 int64_t blocks, Ahead ahead, bool fresh, int32_t* kept) {
+  I32x16 sums[kRows][2 * kPanels] = {};
+  const auto kept_at = [&](int r, int half) KP_LAMBDA_INLINE {
+    return kept + half / 2 * next.sums + r * kPanelColumns + half % 2 * kLanes;
+  };
 #pragma GCC unroll 12
-  for (int r = 0; !fresh && r < kRows; ++r) {
-    sums[r][0] = load_dwords(kept + r * kPanelColumns);
-    sums[r][1] = load_dwords(kept + r * kPanelColumns + kLanes);
-  }
+  for (int r = 0; !fresh && r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int half = 0; half < 2 * kPanels; ++half) sums[r][half] = load_dwords(kept_at(r, half));
   for (int64_t b = 0; b < blocks; ++b, weights += kBlockBytes)
 #pragma GCC unroll 4
     for (int64_t quad = 0; quad < kBlockQuads; ++quad, x += kQuadDwords) {
+      if constexpr (kPanels > 1) __builtin_prefetch(ahead.at + next.weights, 0, 2);
       prefetch<kStream>(ahead);
-      const Quads low = load_quads(weights + 64 * quad);
-      const Quads high = load_quads(weights + kHalfBlockBytes + 64 * quad);
+      Quads column[2 * kPanels];
+#pragma GCC unroll 4
+      for (int half = 0; half < 2 * kPanels; ++half)
+        column[half] = load_quads(weights + half / 2 * next.weights + half % 2 * kHalfBlockBytes + 64 * quad);
 #pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) {
-        sums[r][0] = add_products(sums[r][0], x + r * row_dwords, low);
-        sums[r][1] = add_products(sums[r][1], x + r * row_dwords, high);
-      }
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (int half = 0; half < 2 * kPanels; ++half)
+          sums[r][half] = add_products(sums[r][half], x + r * row_dwords, column[half]);
     }
 #pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
-    store_dwords(kept + r * kPanelColumns, sums[r][0]);
-    store_dwords(kept + r * kPanelColumns + kLanes, sums[r][1]);
-  }
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int half = 0; half < 2 * kPanels; ++half) store_dwords(kept_at(r, half), sums[r][half]);
 }
 
 // The rows `first` to `first + rows` of a call, one after the other as quads.
@@ -116,44 +129,59 @@ struct VectorInt8 {
     for (int64_t p = begin; p < end; ++p) {
       const Ahead stream{reinterpret_cast<const char*>(panel(p)) + kStreamAhead, kBlockBytes / kBlockQuads};
       with_row_count<kByteRows>(chunk.rows, [&](auto count) {
-        multiply_blocks<decltype(count)::value, true>(chunk.quads, row_dwords, panel(p), blocks, stream, true,
-                                                      kept);
+        multiply_blocks<decltype(count)::value, 1, true>(chunk.quads, row_dwords, panel(p), {}, blocks,
+                                                         stream, true, kept);
       });
       finish(chunk, 0, chunk.rows, p, kept);
     }
   }
 
-  // Blocks `from` to `until` of one panel against a group of rows, a slice after the other; the next slice is
+  // Blocks `from` to `until` of `kPanels` panels against a group of rows, a slice after the other; what comes next is
   // prefetched meanwhile.
+  template <int kPanels>
   void multiply_group(const RowChunk& chunk, int64_t group, int64_t live, int64_t p, int64_t from,
                       int64_t until, int32_t* kept) const {
-    for (; from < until; from += kSliceBlocks) {
-      const int64_t count = least(until - from, kSliceBlocks);
-      const int8_t* slice = panel(p) + from * kBlockBytes;
-      const int64_t share = kBlockBytes / kBlockQuads / divide_up(live, kByteRows) + 1;
-      Ahead ahead{reinterpret_cast<const char*>(slice) + count * kBlockBytes, share};
+    const NextPanel next{blocks * kBlockBytes, kGroupRows * kPanelColumns};
+    const int64_t share = kBlockBytes / kBlockQuads / divide_up(live, kByteRows) + 1;
+    for (int64_t block = from, count; block < until; block += count) {
+      count = least(until - block, kSliceBlocks);
+      const int8_t* slice = panel(p) + block * kBlockBytes;
+      const int8_t* then =
+          block + count < until ? slice + count * kBlockBytes : panel(p + kPanels) + from * kBlockBytes;
+      Ahead ahead{reinterpret_cast<const char*>(then), share};
       for (int64_t r = 0; r < live; r += kByteRows, ahead.at += share * count * kBlockQuads)
         with_row_count<kByteRows>(live - r, [&](auto block_rows) {
-          const uint32_t* x = chunk.quads + (group + r) * row_dwords + from * kBlockQuads * kQuadDwords;
+          const uint32_t* x = chunk.quads + (group + r) * row_dwords + block * kBlockQuads * kQuadDwords;
           constexpr int kRows = decltype(block_rows)::value;
           int32_t* sums = kept + r * kPanelColumns;
-          multiply_blocks<kRows, false>(x, row_dwords, slice, count, ahead, from == 0, sums);
+          multiply_blocks<kRows, kPanels, false>(x, row_dwords, slice, next, count, ahead, block == 0, sums);
         });
     }
-    if (until == blocks) finish(chunk, group, live, p, kept);
+    for (int i = 0; until == blocks && i < kPanels; ++i)
+      finish(chunk, group, live, p + i, kept + i * next.sums);
+  }
+
+  // The same of panels `first` to `end`.
+  void multiply_run(const RowChunk& chunk, int64_t group, int64_t live, int64_t first, int64_t end,
+                    int64_t from, int64_t until, int32_t* kept) const {
+    const auto kept_of = [&](int64_t p) { return kept + (p - first) * kGroupRows * kPanelColumns; };
+    int64_t p = first;
+    if constexpr (kBytePanels > 1)
+      for (; p + kBytePanels <= end; p += kBytePanels)
+        multiply_group<kBytePanels>(chunk, group, live, p, from, until, kept_of(p));
+    for (; p < end; ++p) multiply_group<1>(chunk, group, live, p, from, until, kept_of(p));
   }
 
   // Rows in groups, panels in runs, k in deep slices.
   void multiply_many(const RowChunk& chunk, int64_t begin, int64_t end) const {
-    const int64_t run = blocks > kDeepByteBlocks ? least(end - begin, kRunPanels) : 1;
+    const int64_t run = blocks > kDeepByteBlocks ? least(end - begin, kRunPanels) : kBytePanels;
     auto* kept = static_cast<int32_t*>(thread_scratch(4 * run * kGroupRows * kPanelColumns));
     for (int64_t group = 0; group < chunk.rows; group += kGroupRows) {
       const int64_t live = least(chunk.rows - group, kGroupRows);
       for (int64_t first = begin; first < end; first += run)
         for (int64_t from = 0; from < blocks; from += kDeepByteBlocks)
-          for (int64_t p = first; p < least(first + run, end); ++p)
-            multiply_group(chunk, group, live, p, from, least(from + kDeepByteBlocks, blocks),
-                           kept + (p - first) * kGroupRows * kPanelColumns);
+          multiply_run(chunk, group, live, first, least(first + run, end), from,
+                       least(from + kDeepByteBlocks, blocks), kept);
     }
   }
 
