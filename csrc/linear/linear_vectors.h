@@ -3,7 +3,8 @@
 // | number           | value       | why                                                                  |
 // |------------------|-------------|----------------------------------------------------------------------|
 // | kRowBlock        | 12 / 3 / 1  | sums of two half panels fill registers: 24 of 32, 12 of 16, 8 of 16  |
-// | kWidenedBlocks   | 6           | 192 k of a panel in fp32 (24 KiB), of a row block (9 KiB) stay in L1 |
+// | kWidenedBlocks   | 12 / 6      | AVX512: 384 k of a panel in fp32 (48 KiB) stay in L2, from where 14  |
+// |                  |             | loads for 24 products keep up; otherwise 192 k (24 KiB) in L1        |
 // | kFloatGroupRows  | 264         | rows that share one reading and widening of the weights              |
 // | kDeepBlocks      | 12          | 384 k of a group of rows (396 KiB) stay in L2; sums wait ...         |
 // | kFloatRunPanels  | 24          | ... for as many panels at a time: waiting sums of 792 KiB a thread   |
@@ -11,7 +12,7 @@
 // | kChunkRows       | 1024        | bounds the fp32 copy of x at 4 KiB of memory for each k              |
 //
 // A single row block needs no widened copy: it reads the packed weights once, from memory to registers.
-// Several row blocks prefetch the weights of the next 192 k into L2 while they multiply.
+// Several row blocks prefetch the weights of the next slice into L2 while they multiply.
 #pragma once
 
 #include "core/parallel.h"
@@ -25,7 +26,8 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int64_t kWidenedBlocks = 6, kDeepBlocks = 12, kFloatGroupRows = 264, kFloatRunPanels = 24;
+constexpr int64_t kWidenedBlocks = kVectorBytes == 64 ? 12 : 6;
+constexpr int64_t kDeepBlocks = 12, kFloatGroupRows = 264, kFloatRunPanels = 24;
 
 KP_PATH(linear_vectors_few);
 KP_PATH(linear_vectors_many);

@@ -25,7 +25,7 @@ from serving import PackedInt8Weight
 ROWS = (*range(1, 17), 24, *around(32), 101, 0)  # M
 OUTPUTS = (1, 7, *around(16), *around(32), 64, 96, 416)  # N
 DEPTHS = (1, 2, 3, *around(4), *around(32), *around(64), 96, 768, 1023, 4096)  # K
-DEEP = 4200  # K of one case in 32, with few columns: more than the vectors multiply in one go
+DEEP = 4200  # K of two cases in 32, with few columns or few rows: more than the vectors multiply in one go
 LONGEST = 65_536  # K of one case in 32, with extreme values
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "exact", "ends")
@@ -76,6 +76,8 @@ def strategy(draw: st.DrawFn) -> Int8Case:
         M, N, K, fields["values"] = min(M, 2), min(N, 7), LONGEST, "ends"
     if rare == 29:  # sums that are put away between slices of K
         M, N, K = 65, min(N, 7), DEEP
+    if rare == 28:  # of several panels a thread
+        M, N, K = 7, 129, DEEP
     if rare == 30:
         M, N, K = LONG, min(N, 7), min(K, 31)
     return completed(fields, drawn_outer(draw, (M, N, K), folded=fields["form"] == "linear"), N, K)
