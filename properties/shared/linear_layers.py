@@ -55,6 +55,8 @@ def drawn_layer(
         M, N, K = (65, 20)[rare - 30], min(N, 7), DEEP
     if rare == 29:
         M, N, K = LONG, min(N, 7), min(K, 31)
+    if rare == 28:  # of several panels a thread: beyond the budget, but no fewer would do
+        return (65,), 97, DEEP
     return drawn_outer(draw, (M, N, K)), N, K
 
 
