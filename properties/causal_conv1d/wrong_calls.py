@@ -109,12 +109,12 @@ def _wrong(make: Make, error: type[Exception], *names: str, forms: tuple[str, ..
     return made(make, error, *names, when=lambda case: case.form in forms)
 
 
-def _unpack(**wrong: Any) -> Make:
-    """The weight of a convolution, unpacked wrongly."""
+def _unpack(blocks: int = 0, **wrong: Any) -> Make:
+    """The weight of a convolution, unpacked wrongly: some blocks of 32 channels too many, or another width."""
 
     def make(case: Any, given: Inputs) -> Inputs:
         kept = {name: given[name] for name in ("packed_weight", "dim", "width")}
-        return {"form": "unpack", **kept} | wrong
+        return {"form": "unpack", **kept, "dim": given["dim"] + 32 * blocks} | wrong
 
     return make
 
@@ -133,7 +133,7 @@ WRONG_CALLS = {
     "pack_integers": _wrong(changing("weight", lambda w: w.to(torch.int32)), TypeError, "weight", forms=("pack",)),
     "pack_nothing": _wrong(changing("weight", lambda w: w[:0]), ValueError, "dim", forms=("pack",)),
     "unpack_width": _wrong(_unpack(width=5), ValueError, *PACKED),
-    "unpack_dim": _wrong(_unpack(dim=1000), ValueError, *PACKED),
+    "unpack_dim": _wrong(_unpack(blocks=1), ValueError, *PACKED),
     "width_5": _wrong(setting(width=5), ValueError, *PACKED),
     "width_1": _wrong(setting(width=1), ValueError, *PACKED),
     "width_other": _wrong(
