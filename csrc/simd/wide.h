@@ -52,6 +52,11 @@ KP_INLINE void store(Bf16* to, F32x32 a, Wide) {
   const __m512bh bits = _mm512_cvtne2ps_pbh((__m512)a.second.p[0], (__m512)a.first.p[0]);
   __builtin_memcpy(to, &bits, sizeof bits);
 }
+KP_INLINE F32x32 store_and_split(Bf16* to, F32x32 a, Wide) {
+  const I32x16 pairs = {{(IntPiece)_mm512_cvtne2ps_pbh((__m512)a.second.p[0], (__m512)a.first.p[0])}};
+  store_dwords(to, pairs);
+  return {low_half(pairs), high_half(pairs)};
+}
 
 #else
 
@@ -72,7 +77,7 @@ KP_INLINE void store(Bf16* to, F32x32 a, Wide) {
   store_dwords(
       to, shift_right<16>(bf16_upper_of_number(a.first)) | as_int(high_half(bf16_upper_of_number(a.second))));
 }
-KP_INLINE F32x32 store_and_load(Bf16* to, F32x32 a, Wide) {
+KP_INLINE F32x32 store_and_split(Bf16* to, F32x32 a, Wide) {
   const F32x32 r = {high_half(bf16_upper(a.first)), high_half(bf16_upper(a.second))};
   store_dwords(to, shift_right<16>(as_int(r.first)) | as_int(r.second));
   return r;
@@ -90,9 +95,9 @@ KP_INLINE void store(T* to, F32x32 a, Wide) {
   store(to + kLanes, a.second);
 }
 
-// Stores, and returns what was stored.
+// Stores, and returns what was stored, in any order: for sums of all.
 template <class T, class Vector, class... Lanes>
-KP_INLINE Vector store_and_load(T* to, Vector a, Lanes... lanes) {
+KP_INLINE Vector store_and_split(T* to, Vector a, Lanes... lanes) {
   store(to, a, lanes...);
   return load(to, lanes...);
 }
