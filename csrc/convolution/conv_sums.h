@@ -22,7 +22,7 @@ constexpr int kTile = 4;
 // Channels of a block: a whole cache line, which is then touched once. Rows are often a multiple of 4 KiB
 // apart, so all lines of a tile, and those fetched for the next, want the same few places of a cache.
 template <class T>
-constexpr bool kWholeLines = kPieces == 1 && sizeof(T) == 2 && kWideInOrder<T>;
+constexpr bool kWholeLines = kPieces == 1 && sizeof(T) == 2 && (std::is_same_v<T, F16> || kRoundsBf16);
 template <class T>
 constexpr int kBlockChannels = kWholeLines<T> ? kPair : kLanes;
 
@@ -73,7 +73,7 @@ template <class T, int W, int R>
 KP_INLINE void convolve_block(const T* const* rows, int64_t c, const Scratch<T>& scratch, Matrix<T> y,
                               bool silu_activation) {
   if constexpr (kWholeLines<T>)
-    convolve_vector<T, W, R>(rows, c, scratch, y, silu_activation, Wide{});
+    convolve_vector<T, W, R>(rows, c, scratch, y, silu_activation, WideInOrder{});
   else
     convolve_vector<T, W, R>(rows, c, scratch, y, silu_activation);
 }

@@ -98,7 +98,7 @@ void normalise_row(const RmsNormArguments& call, int64_t i, const W& weight) {
       T* stored = row_at<T>(call.residual, i);
       T* into = stored + first;
       const float sum = sum_of_squares(call.group, [&](int64_t d, auto... lanes) {
-        return store_and_split(into + d, load(from + d, lanes...) + load(into + d, lanes...), lanes...);
+        return store_and_load(into + d, load(from + d, lanes...) + load(into + d, lanes...), lanes...);
       });
       scale_group(call, stored, sum, first, weight, NoFactor<T>{}, to);
       continue;

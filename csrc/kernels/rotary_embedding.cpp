@@ -34,6 +34,9 @@ struct Angles {
 // Whether 32 elements of T are two vectors of every other one.
 template <class T>
 constexpr bool kApart = !kWideInOrder<T>;
+// The same in halves, where it is worth that angles are brought into that order.
+template <class T>
+constexpr bool kHalvesApart = kApart<T> && !kRoundsBf16;
 
 int64_t axis_of(const RotaryEmbeddingArguments& call, int64_t pair) {
   const int64_t turn = pair % 3;
@@ -92,7 +95,7 @@ void separate(int64_t count, float* angles) {
 
 template <class T>
 void rotate_halves(T* x, T* y, int64_t count, const Angles& angles) {
-  each_wide<kApart<T>>(0, count, [&](int64_t j, auto... lanes) {
+  each_wide<kHalvesApart<T>>(0, count, [&](int64_t j, auto... lanes) {
     const auto c = load(angles.along + j, lanes...), s = load(angles.across + j, lanes...);
     const auto old_x = load(x + j, lanes...), old_y = load(y + j, lanes...);
     store(x + j, fma(old_y, -s, old_x * c), lanes...);
@@ -138,7 +141,7 @@ void rotate_token(const RotaryEmbeddingArguments& call, int64_t t) {
     look_up<C>(call, t, first, count, angles.along, angles.across);
     if (!call.is_neox)
       spread(count, angles);
-    else if (kApart<T>)
+    else if (kHalvesApart<T>)
       separate(count, angles.along), separate(count, angles.across);
     rotate_heads<T>(call, call.query, t, first, count, angles);
     rotate_heads<T>(call, call.key, t, first, count, angles);

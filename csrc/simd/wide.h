@@ -1,6 +1,5 @@
-// Rows thirty-two elements at a time, where each element keeps to itself. Without an instruction that converts to
-// bf16 most of a row's work is converting and rounding; of two neighbours in a dword it costs half as much as of elements
-// in order.
+// Rows thirty-two elements at a time, where each element keeps to itself. Much of a row's work is converting to and from
+// bf16; of two neighbours in a dword it costs half as much as of elements in order.
 //
 //   each_wide<true>(0, n, [&](int64_t d, auto... lanes) {     // lanes: Wide, or as each_vector() gives them
 //     store(to + d, load(from + d, lanes...) * factor, lanes...);
@@ -16,6 +15,14 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 struct Wide {};
+struct WideInOrder {};  // for kernels whose other operands are in order; of 16 bits alone
+
+// Whether one instruction rounds two vectors to bf16.
+#if defined(__AVX512BF16__)
+constexpr bool kRoundsBf16 = true;
+#else
+constexpr bool kRoundsBf16 = false;
+#endif
 
 // In the order of load(from, Wide), the same for all elements of a dtype.
 struct F32x32 {
@@ -43,31 +50,35 @@ KP_INLINE F32x32 each_half(F32x32 a, const F& f) {
 
 // Whether load(from, Wide) takes the elements in order, as it does floats, so that the two can be multiplied.
 template <class T>
-constexpr bool kWideInOrder = true;
-
-#if defined(__AVX512BF16__)
-
-KP_INLINE F32x32 load(const Bf16* from, Wide) { return {load(from), load(from + kLanes)}; }
-KP_INLINE void store(Bf16* to, F32x32 a, Wide) {
-  const __m512bh bits = _mm512_cvtne2ps_pbh((__m512)a.second.p[0], (__m512)a.first.p[0]);
-  __builtin_memcpy(to, &bits, sizeof bits);
-}
-KP_INLINE F32x32 store_and_split(Bf16* to, F32x32 a, Wide) {
-  const I32x16 pairs = {{(IntPiece)_mm512_cvtne2ps_pbh((__m512)a.second.p[0], (__m512)a.first.p[0])}};
-  store_dwords(to, pairs);
-  return {low_half(pairs), high_half(pairs)};
-}
-
-#else
-
-template <>
-constexpr bool kWideInOrder<Bf16> = false;
+constexpr bool kWideInOrder = !std::is_same_v<T, Bf16>;
 
 KP_INLINE F32x32 load(const Bf16* from, Wide) {
   F32x32 r;
   load_split(from, r.first, r.second);
   return r;
 }
+
+#if defined(__AVX512BF16__)
+
+KP_INLINE __m512i rounded(F32x32 a) {
+  return (__m512i)_mm512_cvtne2ps_pbh((__m512)a.second.p[0], (__m512)a.first.p[0]);
+}
+// Pairs of neighbours.
+KP_INLINE I32x16 rounded_pairs(F32x32 a) {
+  const __m512i even = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i order =
+      _mm512_or_si512(even, _mm512_slli_epi32(_mm512_or_si512(even, _mm512_set1_epi32(16)), 16));
+  return {{(IntPiece)_mm512_permutexvar_epi16(order, rounded(a))}};
+}
+KP_INLINE void store(Bf16* to, F32x32 a, Wide) { store_dwords(to, rounded_pairs(a)); }
+KP_INLINE F32x32 store_and_load(Bf16* to, F32x32 a, Wide) {
+  const I32x16 pairs = rounded_pairs(a);
+  store_dwords(to, pairs);
+  return {low_half(pairs), high_half(pairs)};
+}
+
+#else
+
 KP_NOINLINE void store_nan(Bf16* to, F32x32 a) {
   store_dwords(to, shift_right<16>(bf16_upper(a.first)) | as_int(high_half(bf16_upper(a.second))));
 }
@@ -77,7 +88,7 @@ KP_INLINE void store(Bf16* to, F32x32 a, Wide) {
   store_dwords(
       to, shift_right<16>(bf16_upper_of_number(a.first)) | as_int(high_half(bf16_upper_of_number(a.second))));
 }
-KP_INLINE F32x32 store_and_split(Bf16* to, F32x32 a, Wide) {
+KP_INLINE F32x32 store_and_load(Bf16* to, F32x32 a, Wide) {
   const F32x32 r = {high_half(bf16_upper(a.first)), high_half(bf16_upper(a.second))};
   store_dwords(to, shift_right<16>(as_int(r.first)) | as_int(r.second));
   return r;
@@ -95,9 +106,22 @@ KP_INLINE void store(T* to, F32x32 a, Wide) {
   store(to + kLanes, a.second);
 }
 
-// Stores, and returns what was stored, in any order: for sums of all.
+// Thirty-two elements in order.
+template <class T>
+KP_INLINE F32x32 load(const T* from, WideInOrder) {
+  return {load(from), load(from + kLanes)};
+}
+KP_INLINE void store(F16* to, F32x32 a, WideInOrder) {
+  store(to, a.first);
+  store(to + kLanes, a.second);
+}
+#if defined(__AVX512BF16__)
+KP_INLINE void store(Bf16* to, F32x32 a, WideInOrder) { store_dwords(to, {{(IntPiece)rounded(a)}}); }
+#endif
+
+// Stores, and returns what was stored.
 template <class T, class Vector, class... Lanes>
-KP_INLINE Vector store_and_split(T* to, Vector a, Lanes... lanes) {
+KP_INLINE Vector store_and_load(T* to, Vector a, Lanes... lanes) {
   store(to, a, lanes...);
   return load(to, lanes...);
 }
