@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelpair.call.runner import InProcess, Isolated
-from kernelpair.cli.case_lines import lines_of, read
+from kernelpair.cli.case_lines import Given, lines_of, read
 from kernelpair.cli.findings import unseen
 from kernelpair.cli.main import EXIT_FAILED, EXIT_OK, UsageError
 from kernelpair.cli.select import (
@@ -47,11 +47,11 @@ def replay(options: argparse.Namespace) -> int:
     place, suite = select_suite(options, built=True)
     wanted, asked = list(_lines(options, suite)), select_cpu(suite, options)
     failed, ran = False, 0
-    for line, spec, its_own in wanted:
+    for (line, _, at), spec, its_own in wanted:
         cpu = asked or its_own
         if cpu and options.script:
             raise UsageError("--script does not go with --cpu: a script runs on the CPU that there is")
-        pair, case = read(suite, line)
+        pair, case = read(suite, line, at)
         fails_here = False
         if options.verbose:
             console.print(picture(pair, case), soft_wrap=True, markup=False)
@@ -88,17 +88,18 @@ def replay(options: argparse.Namespace) -> int:
     return EXIT_FAILED if failed else EXIT_OK
 
 
-def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[str, str, str]]:
+def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[Given, str, str]]:
     """Cases given as JSON, lines of files, or ids of findings, each with the provider and the CPU that it is for (or none)."""
     for argument in options.cases:
-        for line, finding in lines_of(suite, argument):
+        for given in lines_of(suite, argument):
+            finding = given.finding
             if finding is None:
-                yield line, options.provider, ""
+                yield given, options.provider, ""
                 continue
             provider = options.provider or ("" if options.tier else finding.provider)
             if provider and (why_not := unseen(suite, finding)):
                 raise UsageError(f"{finding.id} does not show here: {why_not}")
-            yield line, provider, finding.cpu if provider else ""
+            yield given, provider, finding.cpu if provider else ""
 
 
 def _save(

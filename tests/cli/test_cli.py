@@ -148,6 +148,16 @@ def test_a_fault_of_the_pair_is_70(monkeypatch: pytest.MonkeyPatch, capsys: Capt
     assert result["verdict"] == "skip" and "a mistake in the reference" in result["reason"]
 
 
+def test_a_saved_line_that_is_no_case_is_told_with_the_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(properties, "ROOT", Path.cwd())
+    put_in_place(monkeypatch, "good")
+    Path("corpus").mkdir()
+    Path("corpus/toy.jsonl").write_text('{"pair":"toy","v":0}\n')
+    assert kernelpair("check", *IN_PROCESS, "20") == 70
+    says = 'the saved case {"pair":"toy","v":0} is refused: the case of toy has schema version 0'
+    assert says in capsys.readouterr().out
+
+
 def test_a_fault_of_the_harness_is_70(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr("kernelpair.cli.listing.listing", lambda options: {}["no such thing"])
     assert kernelpair("list") == 70
@@ -313,6 +323,13 @@ def test_replay_of_a_file_tries_every_line(monkeypatch: pytest.MonkeyPatch, caps
     assert kernelpair("replay", "cases.json", "--in-process") == 1
     verdicts = [line for line in capsys.readouterr().out.splitlines() if line.startswith("toy")]
     assert verdicts == ["toy[python] pass", "toy[python] fail", "toy[python] pass"]
+
+
+def test_a_bad_line_of_a_file_is_told_with_its_place(capsys: Capture) -> None:
+    Path("cases.jsonl").write_text(f'{PLAIN}\n\n{{"pair":"store_cache","v":1,"rows":-1}}\n')
+    for command in (("replay", "cases.jsonl"), ("bench", "--case", "cases.jsonl")):
+        assert kernelpair(*command) == 2
+        assert "cases.jsonl:3: store_cache: this case cannot be built (rows = -1)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
