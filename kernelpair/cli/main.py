@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
         print(f"kernelpair {options.command}: {error}", file=sys.stderr)
         return EXIT_HARNESS
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return _interrupted(options)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
@@ -133,4 +133,9 @@ def _beside_workers(options: argparse.Namespace) -> int:
     try:
         return forked(_run, options, [*preload, _module(options)], EXIT_HARNESS)
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return _interrupted(options)
+
+
+def _interrupted(options: argparse.Namespace) -> int:
+    print(f"kernelpair {options.command}: interrupted before it ended", file=sys.stderr)
+    return EXIT_INTERRUPTED
