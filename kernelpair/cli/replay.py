@@ -125,8 +125,6 @@ def _load_line(suite: Suite, provider: Provider | None, name: str) -> str:
 
 def _write(console: Console, path: Path, subject: Subject, verdict: Verdict, load: str) -> None:
     """Write the script, which begins with the lines `load`."""
-    if not path.resolve().parent.is_dir():
-        raise UsageError(f"--script: the folder of {path} does not exist")
     try:
         write_script(path, subject.pair, subject.candidate, verdict, load)
     except ValueError as error:
