@@ -94,6 +94,10 @@ def fails_to_load(name: str) -> None:
     raise OSError("libsomething.so.3: cannot open shared object file")
 
 
+def takes_three_seconds_to_load(name: str) -> None:
+    time.sleep(3)
+
+
 def dies_on_loading(name: str) -> None:
     os._exit(4)
 

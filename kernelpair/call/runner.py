@@ -24,7 +24,7 @@ HANG_SECONDS_AGAIN = 2.0  # once a candidate has hung, shrinking tries many more
 UNWATCHED = 0.1  # of these seconds; only then is it asked how long a worker waits for a processor, which few calls live to see
 AT_ONCE = 0.25  # seconds of one wait for an answer
 PATIENCE = 4.0  # times these seconds: so much longer may a call take that has waited for a processor as long
-START_SECONDS = 120.0  # for importing torch and the candidate on a loaded machine
+START_SECONDS = 120.0  # for being forked, and again for importing the candidate
 END_SECONDS = 5.0  # for a process whose connection has closed to be seen ended
 WORK = f"{work.__module__}:{work.__name__}"
 
@@ -104,7 +104,7 @@ class Isolated(Runner):
         self.start()
         try:
             self._connection.send(request)
-            if not self._answers_in_time():
+            if not self._answers_in_time(self._hang_seconds):
                 return self._hung()
             outcome: Outcome = self._connection.recv()
         except (EOFError, ConnectionResetError, BrokenPipeError):
@@ -113,10 +113,9 @@ class Isolated(Runner):
             self._stop()
         return outcome if outcome.status != "spoiled" else self._once_more(request, again)
 
-    def _answers_in_time(self) -> bool:
-        """Whether the worker answers before its time is over. Time that it waits for a processor does not count: a busy
-        machine is no hang."""
-        seconds = self._hang_seconds
+    def _answers_in_time(self, seconds: float) -> bool:
+        """Whether the worker answers within this time. Time that it waits for a processor does not count: a busy machine is no
+        hang."""
         if self._answers_within(UNWATCHED * seconds):
             return True
         waited, given, left = waited_for_processor(self._pid), 0.0, (1 - UNWATCHED) * seconds
@@ -154,18 +153,24 @@ class Isolated(Runner):
         with suppress(BrokenPipeError, ConnectionResetError):  # that it died is seen below
             self._connection.send((self.arena.capacity, self.candidate, here()))
         self.restarts += 1
-        if not self._connection.poll(START_SECONDS):
-            self._stop()
-            raise HarnessError(f"the worker of {self.candidate.name} did not start within {START_SECONDS:.0f} s")
         try:
-            answer = self._connection.recv()
+            answer = self._first_answer()
         except (EOFError, ConnectionResetError):
             outcome = self._died()
             raise HarnessError(f"the worker of {self.candidate.name} died at its start: {outcome.message}") from None
-        if isinstance(answer, Outcome):
+        if answer is not None:
             self._stop()
             raise HarnessError(answer.message)
-        self._pid: int = answer
+
+    def _first_answer(self) -> Outcome | None:
+        """Why the worker does not load the candidate; None where it has. HarnessError where it does not say so in time."""
+        if self._answers_within(START_SECONDS):  # once it is forked, from a process with torch loaded
+            self._pid: int = self._connection.recv()
+            if self._answers_in_time(START_SECONDS):
+                says: Outcome | None = self._connection.recv()
+                return says
+        self._stop()
+        raise HarnessError(f"the worker of {self.candidate.name} did not start within {START_SECONDS:g} s")
 
     def _fork(self, connection: int) -> Forked:
         """A worker; from a new server where the candidate has ended the one that it had."""

@@ -135,12 +135,13 @@ def work(descriptor: int, arena: int, log: int) -> None:
     os.dup2(log, 2)
     os.dup2(log, 1)
     connection: Connection = Connection(descriptor)
+    connection.send(os.getpid())  # first: the judge looks whether this process gets a processor
     try:
         capacity, candidate, standing = connection.recv()
         stand(standing)
         shared = Arena(arena, capacity)
         caller = Caller(candidate, shared, note_faults=True)
-        connection.send(os.getpid())
+        connection.send(None)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the judge reports it
         connection.send(Outcome("harness", type(error).__name__, f"the candidate does not load: {type(error).__name__}: {error}"))
         return

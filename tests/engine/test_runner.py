@@ -254,6 +254,22 @@ def test_a_candidate_that_does_not_load_is_no_verdict(isolated: Make, candidate:
         call(isolated(candidate))
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["busy", "idle"])
+def test_a_worker_that_waits_for_a_processor_may_take_longer_to_start(
+    isolated: Make, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    isolated("good").start()  # the server loads torch, which takes as long
+    told = iter(range(100))
+    monkeypatch.setattr("kernelpair.call.runner.START_SECONDS", 1.5)
+    monkeypatch.setattr("kernelpair.call.runner.waited_for_processor", lambda pid: float(next(told)) if waits else 0.0)
+    slow = isolated(kernel("good", prepare="takes_three_seconds_to_load"))
+    if waits:
+        assert call(slow).status == "ok"
+    else:
+        with pytest.raises(HarnessError, match=r"the worker of toy did not start within 1\.5 s"):
+            call(slow)
+
+
 # --- the journal ---
 
 
