@@ -16,7 +16,7 @@ from kernelpair.call.fault import forget, noted
 from kernelpair.call.fork_server import Forked, ForkServer, ServerGone
 from kernelpair.call.memory import Arena
 from kernelpair.call.system import here, waited_for_processor
-from kernelpair.call.worker import Caller, CallRequest, Outcome, stderr_of, stderr_tail, work
+from kernelpair.call.worker import CLOSED_CHANNEL, Caller, CallRequest, Outcome, stderr_of, stderr_tail, work
 from kernelpair.contract.candidate import Candidate
 
 HANG_SECONDS = 20.0  # a case has a budget of work far below this on every tier
@@ -26,6 +26,7 @@ AT_ONCE = 0.25  # seconds of one wait for an answer
 PATIENCE = 4.0  # times these seconds: so much longer may a call take that has waited for a processor as long
 START_SECONDS = 120.0  # for being forked, and again for importing the candidate
 END_SECONDS = 5.0  # for a process whose connection has closed to be seen ended
+CLOSES = "closes file descriptors of its process, also the one by which the process answers"
 WORK = f"{work.__module__}:{work.__name__}"
 
 
@@ -197,7 +198,10 @@ class Isolated(Runner):
         self._stop()
         log = stderr_of(self._log)
         tail = stderr_tail(log)
-        name = signal_name(-code) if code is not None and code < 0 else f"exit status {code}"
+        if code in (None, CLOSED_CHANNEL):  # None: it is still there
+            name = CLOSES
+        else:
+            name = signal_name(-code) if code < 0 else f"exit status {code}"
         return Outcome("crash", name, f"{name}{': ' + tail if tail else ''}", fault=noted(self.arena, log))
 
     def _stop(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from kernelpair.call.memory import Arena
 from kernelpair.call.place import place, settle
-from kernelpair.call.runner import HarnessError, InProcess, Isolated
+from kernelpair.call.runner import CLOSES, HarnessError, InProcess, Isolated
 from kernelpair.call.system import waited_for_processor
 from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.candidate import Candidate
@@ -80,6 +80,9 @@ def test_a_good_call_leaves_its_result_in_the_arena(isolated: Make) -> None:
         ("aborts_with_words", "SIGABRT: first | *** corrupted ***"),
         ("leaves", "exit status 3"),
         ("real_time_signal", "signal 37"),
+        ("closes_all", CLOSES),
+        ("puts_others_in_their_place", CLOSES),
+        ("closes_all_and_sleeps", CLOSES),
     ],
 )
 def test_a_death_is_an_outcome_with_its_cause(isolated: Make, name: str, says: str) -> None:
