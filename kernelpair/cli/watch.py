@@ -99,7 +99,7 @@ def watch(options: argparse.Namespace) -> int:
 def _again() -> None:
     """Begin anew in this process: modules that were imported are not what is on disk."""
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "kernelpair.cli", *sys.argv[1:]])  # noqa: S606 - the same command
+    os.execv(sys.executable, [sys.executable, "-m", "kernelpair", *sys.argv[1:]])  # noqa: S606 - the same command
 
 
 def _named(files: Iterable[Path]) -> str:
