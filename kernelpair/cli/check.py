@@ -163,6 +163,7 @@ class CheckRun:
                 if not stopped():
                     carry_out(job, self.resolve, self.suite.preload, True, lambda tally: None, stopped, ended)
             finally:
+                ended.cut_short = stopped()
                 if ended.tally.cases or not stopped():
                     self._ended(ended)
         if stopped():

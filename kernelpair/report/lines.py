@@ -19,6 +19,7 @@ from kernelpair.search.coverage import cells
 from kernelpair.search.jobs import Ended
 from kernelpair.search.tally import Shrinking
 
+NO_CASE = "no case was tried"  # all of them unsupported, or no time
 BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -158,7 +159,7 @@ def result_of(ended: Ended, pair: Pair) -> PairResult:
         candidate=ended.job.candidate,
         run_as=ended.candidate.run_as if ended.candidate else "",
         verdict="fail" if failures else "pass" if tally.cases else "skip",
-        reason="" if tally.cases else "no case was tried",  # all of them unsupported, or no time
+        reason="cut short by the interrupt" if ended.cut_short else "" if tally.cases else NO_CASE,
         cases=tally.cases,
         seconds=round(tally.seconds, 3),
         failures=failures,

@@ -213,7 +213,8 @@ def test_a_failure_comes_back_first_in_the_next_run(monkeypatch: pytest.MonkeyPa
 def test_an_interrupt_in_process_loses_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     put_in_place(monkeypatch, "interrupts")
     assert kernelpair("check", "--in-process", "--seed", "1", "--seconds", "600", "--json", "r.json") == 130
-    assert "interrupted: 1 passed, 0 failed" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "pass  cut short by the interrupt\n" in out and "\ninterrupted: 1 passed, 0 failed" in out
     (result,) = json.loads(Path("r.json").read_text())["results"]
     assert result["verdict"] == "pass" and result["cases"] > 0
 
@@ -254,7 +255,8 @@ def test_ctrl_c_ends_with_what_is_known_and_leaves_no_process() -> None:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
     assert begun and running.returncode == 130, err
-    assert "interrupted: 1 passed, 0 failed, 0 skipped" in out and not err
+    assert "pass  cut short by the interrupt\n" in out and not err
+    assert out.splitlines()[-1].startswith("interrupted: 1 passed, 0 failed, 0 skipped"), "the last line could be read as a pass"
     (result,) = json.loads(Path("r.json").read_text())["results"]
     assert result["verdict"] == "pass" and result["cases"] > 0
     assert _wait_for(lambda: _group_is_gone(running.pid), 20), "processes are left"
