@@ -225,7 +225,7 @@ class CheckRun:
             told = reason if of_provider else f"harness fault: {who}: {says}"
             self.console.print(told, style="red", soft_wrap=True, markup=False)
             return
-        result = result_of(ended, self.pairs[ended.job.pair])
+        result = result_of(ended, self.pairs[ended.job.pair], self.options.suite)
         self.results.append(result)
         if self.progress is not None:
             failures = [f"{result.pair}[{result.shown}] {f.kind}: {f.detail}" for f in result.failures]

@@ -156,18 +156,18 @@ def _trials(run: Premerge, options: argparse.Namespace, place: Place, console: C
             leader.run(
                 jobs,
                 lambda job, cases, seconds: progress.update(job.key, cases, seconds),
-                lambda ended: _ended(run, suite, ended, progress),
+                lambda ended: _ended(run, suite, ended, progress, options.suite),
             )
     finally:
         leader.close()
 
 
-def _ended(run: Premerge, suite: Suite, ended: Ended, progress: Progress) -> None:
+def _ended(run: Premerge, suite: Suite, ended: Ended, progress: Progress, spec: str | None) -> None:
     progress.ended(ended.job.key, ended.tally.cases, list(ended.tally.failures))
     if ended.error:
         run.errors.append(f"{ended.job.pair} {ended.job.candidate}: {ended.error}")
     else:
-        run.results.append(result_of(ended, suite.pairs()[ended.job.pair]))
+        run.results.append(result_of(ended, suite.pairs()[ended.job.pair], spec))
 
 
 def _benches(run: Premerge, place: Place, console: Console) -> None:

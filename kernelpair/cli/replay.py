@@ -30,7 +30,7 @@ from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.providers.bug_script import write_script
 from kernelpair.providers.provider import Provider
 from kernelpair.providers.subjects import Subjects
-from kernelpair.report.lines import shown
+from kernelpair.report.lines import replay_command, shown
 from kernelpair.report.picture import picture
 from kernelpair.report.plane import Plane, drawn_in_text
 from kernelpair.report.recorder import Recorder
@@ -76,6 +76,9 @@ def replay(options: argparse.Namespace) -> int:
                     console.print(drawn_in_text(plane), soft_wrap=True, markup=False)
             if verdict.table is not None and (options.verbose or not verdict.passed):
                 show_table(console, verdict.table, remarks(subject, [case], suite.preload)[0])
+            if not verdict.passed:
+                again = replay_command(verdict.line, name, options.suite)
+                console.print(f"  {again}{'' if options.verbose else ' -v'}", soft_wrap=True, markup=False)
             if options.script and ran == 1:  # of several cases the first
                 _write(console, Path(options.script), subject, verdict, _load_line(suite, provider, name))
         if fails_here or options.save_passing:

@@ -137,7 +137,7 @@ class _Watch:
             if one.error:
                 self.say(f"harness fault: {one.job.pair} {shown(one.job.candidate)}: {one.error}", "red")
                 return
-            result = result_of(one, self.resolve(*one.job.key).pair)
+            result = result_of(one, self.resolve(*one.job.key).pair, self.options.suite)
             results.append(result)
             self._show(result, time.monotonic() - built)
 

@@ -14,7 +14,7 @@ import pytest
 
 import properties
 from kernelpair.contract.case import to_line
-from kernelpair.contract.pair import Coverage, Pair
+from kernelpair.contract.pair import Coverage, Pair, Within
 from kernelpair.suite import PlainSuite
 from optimized import Tier, best_tier, tiers
 from properties.store_cache.cases import StoreCacheCase
@@ -68,6 +68,17 @@ def test_a_failure_is_1_and_says_how_to_see_it_again(monkeypatch: pytest.MonkeyP
     assert f"  kernelpair replay '{line}' --tier python\n" in out
     assert "  pytest 'tests/pairs/test_pairs.py::test_pair[toy-python]'\n" in out
     assert "0 passed, 1 failed" in out
+
+
+def test_a_bound_that_proves_nothing_is_told_with_a_command_although_it_has_no_case(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    loose = Within(lambda case, given, truth: {"out": truth["out"].abs() + 1})
+    put_in_place(monkeypatch, "good", replace(TOY, truth=loose))
+    assert kernelpair("check", *IN_PROCESS, "100") == 1
+    out = capsys.readouterr().out
+    assert "FAIL toy[python] vacuous: out: " in out and "\n  kernelpair check toy --tier python -v\n" in out
+    assert "Next: sharpen the bound" in out
 
 
 def test_several_kinds_are_printed_each_with_its_case(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -289,7 +300,8 @@ def test_replay_of_a_line_that_fails_is_1_with_a_table(monkeypatch: pytest.Monke
     line = to_line("toy", 1, ToyCase(rows=3, width=2, layout={"x": "padded"}))
     assert kernelpair("replay", line, "--in-process") == 1
     short = capsys.readouterr().out.splitlines()
-    assert short[0] == "toy[python] fail" and short[1].startswith("  value: out: 6 of 6 elements differ") and len(short) == 2
+    assert short[0] == "toy[python] fail" and short[1].startswith("  value: out: 6 of 6 elements differ") and len(short) == 3
+    assert short[2] == f"  kernelpair replay '{line}' --tier python -v"
 
     assert kernelpair("replay", line, "--in-process", "-v") == 1
     long = capsys.readouterr().out
@@ -298,7 +310,8 @@ def test_replay_of_a_line_that_fails_is_1_with_a_table(monkeypatch: pytest.Monke
     rows = long.splitlines()[long.splitlines().index(heading) + 1 :]
     assert all(row.startswith("  out ") and "[" in row for row in rows[:6])
     assert rows[6].startswith("  out float32[3, 2]: 6 of 6 judged elements are wrong")
-    assert [row.split() for row in rows[7:]] == [["0", "##"], ["1", "##"], ["2", "##"]]
+    assert [row.split() for row in rows[7:10]] == [["0", "##"], ["1", "##"], ["2", "##"]]
+    assert rows[10:] == [f"  kernelpair replay '{line}' --tier python"]
 
 
 def test_save_keeps_a_case_that_fails(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
