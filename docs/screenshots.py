@@ -95,7 +95,7 @@ def ran(page: Path, *command: str) -> None:
 def runs(folder: Path, names: Sequence[str]) -> None:
     """Pictures of whole runs, each as a command writes its page."""
     folder.mkdir(exist_ok=True)
-    commands = {"clean": ("-m", "kernelpair.cli", *CLEAN), "campaign": (str(FOLDER.parent / "three_nodes.py"),)}
+    commands = {"clean": ("-m", "kernelpair", *CLEAN), "campaign": (str(FOLDER.parent / "three_nodes.py"),)}
     for name in names or ("failing", *commands):
         page = folder.resolve() / f"{name}.html"
         if name == "failing":

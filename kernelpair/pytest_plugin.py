@@ -237,7 +237,8 @@ def hold_trial(item: pytest.Item, subject: Subject, preload: Sequence[str], corp
         if statistics:
             item.hypothesis_statistics = f"{item.nodeid}:\n\n" + "\n\n".join(statistics)  # type: ignore[attr-defined]
     if not tally.passed:
-        pytest.fail("\n".join([*_lines(subject, tally), f"  {_again(item)}"]), pytrace=False)
+        suite = config.getoption("--kernelpair-suite")
+        pytest.fail("\n".join([*_lines(subject, tally, suite), f"  {_again(item)}"]), pytrace=False)
     return tally
 
 
@@ -249,11 +250,11 @@ def _again(item: pytest.Item) -> str:
     return shlex.join([*words, *(["--kernelpair-suite", suite] if suite else [])])
 
 
-def _lines(subject: Subject, tally: Tally) -> Iterator[str]:
+def _lines(subject: Subject, tally: Tally, suite: str | None) -> Iterator[str]:
     pair, candidate = subject.pair, subject.candidate
     for verdict in tally.failures.values():
         yield f"Falsifying example: {verdict.case!r}"
-        reports: list[FailureReport] = failures_of(verdict, candidate.name)
+        reports: list[FailureReport] = failures_of(verdict, candidate.name, suite=suite)
         yield from (f"{pair.name}[{candidate.name}] {report.kind}: {report.detail}" for report in reports)
         yield f"  {reports[0].replay}"
     yield from (f"{pair.name}[{candidate.name}] {failure}" for failure in tally.vacuous)

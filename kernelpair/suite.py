@@ -117,6 +117,10 @@ class Suite:
         """Instruction sets, from what any CPU has to what few have."""
         return ()
 
+    def tier_names(self) -> Sequence[str]:
+        """What `--tier` may name, if that is known before torch is loaded; else empty."""
+        return ()
+
     def candidates(self, pair: "Pair") -> Sequence[Candidate]:
         """What is put on trial, the plainest first. One that is named as a tier runs where that tier does."""
         function = pair.optimized

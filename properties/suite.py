@@ -30,6 +30,7 @@ PYTHON = "python"
 BYTES = "products of bytes"
 TILES = re.compile(r"csrc/(tiles/\w+|\w+/\w*_tiles|attention/decode_pairs|delta_rule/chunk)\.(h|cpp)$")
 """Only the tiers that multiply tiles of bf16 compile these in."""
+NAMED_TIER = re.compile(r"^kp_tier\((\w+)", re.MULTILINE)
 ON_TRIAL = {
     "KERNELPAIR_POISON_SCRATCH": "1",  # the kernels' own scratch is NaN when they get it
     "KERNELPAIR_SPLIT_LOOPS": "1",  # their loops take several threads in small batches too
@@ -207,6 +208,11 @@ class KernelSuite(Suite):
         from optimized import tiers
 
         return tiers()
+
+    def tier_names(self) -> Sequence[str]:
+        """As the build of a checkout names them; of an installed suite the library alone knows."""
+        build = self.root / "CMakeLists.txt"
+        return [*NAMED_TIER.findall(build.read_text()), PYTHON] if build.is_file() else ()
 
     def candidates(self, pair: "Pair") -> Sequence[Candidate]:
         names = [PYTHON] if pair.tiers == PYTHON else [tier.name for tier in self.tiers()]

@@ -43,6 +43,9 @@ def _last_byte(tensor: Tensor) -> int:
 segfaults = _bad(lambda x, out: os.kill(os.getpid(), signal.SIGSEGV))
 aborts_with_words = _bad(lambda x, out: (os.write(2, b"first\n*** corrupted ***\n"), os.abort()))
 real_time_signal = _bad(lambda x, out: os.kill(os.getpid(), signal.SIGRTMIN + 3))
+closes_all = _bad(lambda x, out: os.closerange(0, 4096))
+closes_all_and_sleeps = _bad(lambda x, out: (os.closerange(0, 4096), time.sleep(60)))
+puts_others_in_their_place = _bad(lambda x, out: [os.dup2(os.open(os.devnull, os.O_RDWR), number) for number in range(3, 64)])
 leaves = _bad(lambda x, out: os._exit(3))
 exits = _bad(lambda x, out: sys.exit(3))
 sleeps = _bad(lambda x, out: time.sleep(60))
@@ -92,6 +95,10 @@ def raises(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
 
 def fails_to_load(name: str) -> None:
     raise OSError("libsomething.so.3: cannot open shared object file")
+
+
+def takes_three_seconds_to_load(name: str) -> None:
+    time.sleep(3)
 
 
 def dies_on_loading(name: str) -> None:

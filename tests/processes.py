@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "KERNELPAIR_RUN_OF_A_TEST"  # in the environment of a run, and of all that it starts
-COMMAND = ("-m", "kernelpair.cli")
+COMMAND = ("-m", "kernelpair")
 STARTED_WITHIN, ENDED_WITHIN, GONE_WITHIN = 300.0, 300.0, 30.0  # on a machine with much else to do
 
 

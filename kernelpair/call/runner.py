@@ -16,7 +16,7 @@ from kernelpair.call.fault import forget, noted
 from kernelpair.call.fork_server import Forked, ForkServer, ServerGone
 from kernelpair.call.memory import Arena
 from kernelpair.call.system import here, waited_for_processor
-from kernelpair.call.worker import Caller, CallRequest, Outcome, stderr_of, stderr_tail, work
+from kernelpair.call.worker import CLOSED_CHANNEL, Caller, CallRequest, Outcome, stderr_of, stderr_tail, work
 from kernelpair.contract.candidate import Candidate
 
 HANG_SECONDS = 20.0  # a case has a budget of work far below this on every tier
@@ -24,8 +24,9 @@ HANG_SECONDS_AGAIN = 2.0  # once a candidate has hung, shrinking tries many more
 UNWATCHED = 0.1  # of these seconds; only then is it asked how long a worker waits for a processor, which few calls live to see
 AT_ONCE = 0.25  # seconds of one wait for an answer
 PATIENCE = 4.0  # times these seconds: so much longer may a call take that has waited for a processor as long
-START_SECONDS = 120.0  # for importing torch and the candidate on a loaded machine
+START_SECONDS = 120.0  # for being forked, and again for importing the candidate
 END_SECONDS = 5.0  # for a process whose connection has closed to be seen ended
+CLOSES = "closes file descriptors of its process, also the one by which the process answers"
 WORK = f"{work.__module__}:{work.__name__}"
 
 
@@ -104,7 +105,7 @@ class Isolated(Runner):
         self.start()
         try:
             self._connection.send(request)
-            if not self._answers_in_time():
+            if not self._answers_in_time(self._hang_seconds):
                 return self._hung()
             outcome: Outcome = self._connection.recv()
         except (EOFError, ConnectionResetError, BrokenPipeError):
@@ -113,10 +114,9 @@ class Isolated(Runner):
             self._stop()
         return outcome if outcome.status != "spoiled" else self._once_more(request, again)
 
-    def _answers_in_time(self) -> bool:
-        """Whether the worker answers before its time is over. Time that it waits for a processor does not count: a busy
-        machine is no hang."""
-        seconds = self._hang_seconds
+    def _answers_in_time(self, seconds: float) -> bool:
+        """Whether the worker answers within this time. Time that it waits for a processor does not count: a busy machine is no
+        hang."""
         if self._answers_within(UNWATCHED * seconds):
             return True
         waited, given, left = waited_for_processor(self._pid), 0.0, (1 - UNWATCHED) * seconds
@@ -154,18 +154,24 @@ class Isolated(Runner):
         with suppress(BrokenPipeError, ConnectionResetError):  # that it died is seen below
             self._connection.send((self.arena.capacity, self.candidate, here()))
         self.restarts += 1
-        if not self._connection.poll(START_SECONDS):
-            self._stop()
-            raise HarnessError(f"the worker of {self.candidate.name} did not start within {START_SECONDS:.0f} s")
         try:
-            answer = self._connection.recv()
+            answer = self._first_answer()
         except (EOFError, ConnectionResetError):
             outcome = self._died()
             raise HarnessError(f"the worker of {self.candidate.name} died at its start: {outcome.message}") from None
-        if isinstance(answer, Outcome):
+        if answer is not None:
             self._stop()
             raise HarnessError(answer.message)
-        self._pid: int = answer
+
+    def _first_answer(self) -> Outcome | None:
+        """Why the worker does not load the candidate; None where it has. HarnessError where it does not say so in time."""
+        if self._answers_within(START_SECONDS):  # once it is forked, from a process with torch loaded
+            self._pid: int = self._connection.recv()
+            if self._answers_in_time(START_SECONDS):
+                says: Outcome | None = self._connection.recv()
+                return says
+        self._stop()
+        raise HarnessError(f"the worker of {self.candidate.name} did not start within {START_SECONDS:g} s")
 
     def _fork(self, connection: int) -> Forked:
         """A worker; from a new server where the candidate has ended the one that it had."""
@@ -192,7 +198,10 @@ class Isolated(Runner):
         self._stop()
         log = stderr_of(self._log)
         tail = stderr_tail(log)
-        name = signal_name(-code) if code is not None and code < 0 else f"exit status {code}"
+        if code in (None, CLOSED_CHANNEL):  # None: it is still there
+            name = CLOSES
+        else:
+            name = signal_name(-code) if code < 0 else f"exit status {code}"
         return Outcome("crash", name, f"{name}{': ' + tail if tail else ''}", fault=noted(self.arena, log))
 
     def _stop(self) -> None:

@@ -36,6 +36,7 @@ from kernelpair.call.system import inherit_orphans, stand
 from kernelpair.contract.candidate import Candidate
 
 LOG_BYTES = 1 << 20  # the end of what a worker wrote, where its last words are looked for
+CLOSED_CHANNEL = 193  # a worker's exit status after a call that closed the connection to the judge; kernels end with smaller ones
 THREADS = NAMES.index("torch_threads")
 LEFT = "left_behind"  # not seen in a process that does other things too: threads, files and memory may be its own
 PLAIN = (bool, int, float, str, tuple, list, type(None))  # what a call may return beside tensors
@@ -135,12 +136,14 @@ def work(descriptor: int, arena: int, log: int) -> None:
     os.dup2(log, 2)
     os.dup2(log, 1)
     connection: Connection = Connection(descriptor)
+    channel = _behind(descriptor)
+    connection.send(os.getpid())  # first: the judge looks whether this process gets a processor
     try:
         capacity, candidate, standing = connection.recv()
         stand(standing)
         shared = Arena(arena, capacity)
         caller = Caller(candidate, shared, note_faults=True)
-        connection.send(os.getpid())
+        connection.send(None)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the judge reports it
         connection.send(Outcome("harness", type(error).__name__, f"the candidate does not load: {type(error).__name__}: {error}"))
         return
@@ -149,7 +152,20 @@ def work(descriptor: int, arena: int, log: int) -> None:
             request = connection.recv()
         except EOFError:
             return
-        connection.send(caller.call(request, guarded=True))
+        try:
+            outcome = caller.call(request, guarded=True)
+        finally:
+            if _behind(descriptor) != channel:
+                os._exit(CLOSED_CHANNEL)
+        connection.send(outcome)
+
+
+def _behind(descriptor: int) -> int:
+    """The inode of what a descriptor leads to, 0 where it is closed."""
+    try:
+        return os.fstat(descriptor).st_ino
+    except OSError:
+        return 0
 
 
 class Caller:

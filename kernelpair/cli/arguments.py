@@ -79,7 +79,7 @@ def _cpu(parser: argparse.ArgumentParser) -> None:
 
 
 def _html(parser: argparse.ArgumentParser) -> None:
-    says = "write a page with pictures of every failure to this file (needs the extra `report`)"
+    says = "write a page with pictures of every failure to this file (needs pip install 'kernelpair[report]')"
     parser.add_argument("--html", metavar="F", help=says)
 
 
@@ -319,7 +319,7 @@ def _add_completion(commands: Commands) -> None:
     completion = commands.add_parser(
         "completion",
         help="print a shell's completion script for this command",
-        description="Prints a script for the shell (needs the extra `completion`).",
+        description="Prints a script for the shell (needs pip install 'kernelpair[completion]').",
         epilog='bash: eval "$(kernelpair completion bash)"   zsh: kernelpair completion zsh > "${fpath[1]}/_kernelpair"',
     )
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))

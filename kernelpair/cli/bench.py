@@ -68,8 +68,8 @@ def _rows(options: argparse.Namespace, suite: Suite) -> list[tuple[Pair, BenchRo
         return [(pair, row) for pair, row in declared if _wanted(options, row)]
     found = []
     for argument in options.case:
-        for line, _ in lines_of(suite, argument):
-            pair, case = read(suite, line)
+        for given in lines_of(suite, argument):
+            pair, case = read(suite, given.line, given.place)
             try:
                 found.append((pair, row_of(pair, case)))
             except ValueError as error:

@@ -15,7 +15,6 @@ from typing import Any
 from rich.console import Console
 
 from kernelpair.call.runner import HarnessError
-from kernelpair.cli import page
 from kernelpair.cli.ending import end
 from kernelpair.cli.main import EXIT_OK, UsageError
 from kernelpair.cli.select import select_candidates, select_pairs, select_suite, select_tiers
@@ -58,7 +57,6 @@ def campaign(options: argparse.Namespace) -> int:
     if options.labels:
         print(",".join(f"{name}=yes" for name in labels_here(suite)))
         return EXIT_OK
-    page.check_page(options)
     if options.cases is None and options.hours is None:
         raise UsageError("say when to stop: --cases N, such as 1e8, or --hours H")
     try:

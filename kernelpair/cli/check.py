@@ -61,8 +61,7 @@ def check(options: argparse.Namespace) -> int:
     """Run the trials and report; the exit status is that of the worst thing that happened."""
     place, suite = select_suite(options, built=True)
     pairs, broken = select_loaded(suite, options.pairs)
-    _validate(options, pairs)
-    page.check_page(options)
+    _refuse_trial(options.trial, pairs)
     run = CheckRun(options, place, suite, pairs, broken)
     interrupted = False
     started = time.monotonic()
@@ -75,22 +74,11 @@ def check(options: argparse.Namespace) -> int:
         return run.conclude(time.monotonic() - started, interrupted)
 
 
-def _validate(options: argparse.Namespace, pairs: list[Pair]) -> None:
-    limits = [name for name in ("examples", "total", "seconds") if getattr(options, name) is not None]
-    if len(limits) > 1 and set(limits) != {"examples", "seconds"}:
-        raise UsageError(f"--{limits[0]} and --{limits[1]} both say when to stop; give one of them")
-    if options.in_process and options.total:
-        raise UsageError("--total measures what a case costs in several processes; with --in-process give --examples")
-    for name in ("json", "junit"):
-        path = getattr(options, name)
-        if path and not Path(path).resolve().parent.is_dir():
-            raise UsageError(f"--{name}: the folder of {path} does not exist")
-        if path and Path(path).is_dir():
-            raise UsageError(f"--{name}: {path} is a folder")
-    if options.trial:
-        known = {trial for pair in pairs for trial in known_trials(pair)}
-        if options.trial not in known:
-            raise UsageError(unknown("trial", options.trial, sorted(known)))
+def _refuse_trial(trial: str | None, pairs: list[Pair]) -> None:
+    """Raises UsageError for a trial that none of the pairs has."""
+    known = {name for pair in pairs for name in known_trials(pair)}
+    if trial and trial not in known:
+        raise UsageError(unknown("trial", trial, sorted(known)))
 
 
 def _known(path: str | None) -> tuple[Known, ...]:
@@ -175,6 +163,7 @@ class CheckRun:
                 if not stopped():
                     carry_out(job, self.resolve, self.suite.preload, True, lambda tally: None, stopped, ended)
             finally:
+                ended.cut_short = stopped()
                 if ended.tally.cases or not stopped():
                     self._ended(ended)
         if stopped():
@@ -236,7 +225,7 @@ class CheckRun:
             told = reason if of_provider else f"harness fault: {who}: {says}"
             self.console.print(told, style="red", soft_wrap=True, markup=False)
             return
-        result = result_of(ended, self.pairs[ended.job.pair])
+        result = result_of(ended, self.pairs[ended.job.pair], self.options.suite)
         self.results.append(result)
         if self.progress is not None:
             failures = [f"{result.pair}[{result.shown}] {f.kind}: {f.detail}" for f in result.failures]

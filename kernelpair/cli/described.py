@@ -8,6 +8,7 @@ from typing import Any
 from kernelpair.cli.select import select_candidates, select_loaded
 from kernelpair.contract.pair import NotFuzzed, Pair
 from kernelpair.suite import Suite, Tier, run_as
+from kernelpair.trial.check import known_trials
 from kernelpair.trial.modes import BUILT_IN
 
 
@@ -32,7 +33,8 @@ def _describe(suite: Suite, pair: Pair) -> dict[str, Any]:
         "summary": _summary(suite.root / files["properties"]).removeprefix(f"{pair.name} on trial: "),
         "dtypes": list(pair.signature.dtypes),
         "candidates": [_candidate(name, reason, tiers.get(name)) for name, reason in candidates],
-        "relations": {name: relation.says for name, relation in pair.relations.items()} | BUILT_IN,
+        "relations": {name: relation.says for name, relation in pair.relations.items()} | _built_in(pair),
+        "not_fuzzed": pair.fuzz.why if isinstance(pair.fuzz, NotFuzzed) else "",
         "wrong_calls": list(pair.wrong_calls),
         "incomplete": _lacks(pair),
         "edges": list(pair.coverage.edges),
@@ -47,9 +49,11 @@ def _candidate(name: str, reason: str, tier: Tier | None) -> dict[str, Any]:
     return {"name": name, "runnable": not reason and not stand_in, "reason": reason, "run_as": stand_in}
 
 
+def _built_in(pair: Pair) -> dict[str, str]:
+    """The trials of the engine that the pair has, and what each shows."""
+    return {name: says for name, says in BUILT_IN.items() if name in known_trials(pair)}
+
+
 def _lacks(pair: Pair) -> str:
     """What a pair must have and does not have; empty if it is complete."""
-    if pair.wrong_calls:
-        return ""
-    why = f"; no random ones either: {pair.fuzz.why}" if isinstance(pair.fuzz, NotFuzzed) else ""
-    return f"no wrong call: what a call with wrong arguments does is not tested{why}"
+    return "" if pair.wrong_calls else "no wrong call: what a call with wrong arguments does is not tested"

@@ -8,7 +8,6 @@ from rich.console import Console
 
 from kernelpair.call.runner import Isolated
 from kernelpair.cli.main import EXIT_FAILED, EXIT_NOTHING, EXIT_OK, UsageError
-from kernelpair.cli.page import check_page
 from kernelpair.cli.pages import findings_page
 from kernelpair.cli.select import cpu_obstacle, provider_named, select_provider, select_suite
 from kernelpair.contract.verdict import Verdict
@@ -26,7 +25,6 @@ def findings(options: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     place, suite = select_suite(options, built=True)
     found = [finding for page in _pages(suite, options.pages) for finding in _read(page)]
-    check_page(options)
     wrong, told = 0, []
     with Steps(console, len(found), "findings") as steps:
         for finding in found:

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from kernelpair.cli.main import EXIT_NOTHING, EXIT_OK, UsageError
-from kernelpair.cli.page import check_page
 from kernelpair.cli.select import select_pairs, select_suite
 from kernelpair.report.files import write_whole
 from kernelpair.report.history import FILE, WHAT, History, RunFigure
@@ -23,7 +22,6 @@ def history(options: argparse.Namespace) -> int:
     """Print, plot or export the figures of earlier runs; 3 if there are none."""
     _, suite = select_suite(options)
     pairs = [pair.name for pair in select_pairs(suite, options.pairs)] if options.pairs else []
-    check_page(options)
     kept = History.usual(suite.root) or History(FILE, suite.root)
     try:
         rows = kept.rows(pairs, options.what or "")

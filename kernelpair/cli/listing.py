@@ -91,6 +91,8 @@ def _show(console: Console, entry: dict[str, Any]) -> None:
     for number, (name, says) in enumerate(entry["relations"].items()):
         console.print(f"  {'relations' if number == 0 else '':12} {name}: {says}", soft_wrap=True, markup=False)
     console.print(f"  wrong calls  {len(entry['wrong_calls'])}: {' '.join(entry['wrong_calls'])}", soft_wrap=True, markup=False)
+    if entry["not_fuzzed"]:
+        console.print(f"  no fuzz      {entry['not_fuzzed']}", soft_wrap=True, markup=False)
     if entry["incomplete"]:
         console.print(f"  incomplete   {entry['incomplete']}", style="yellow", soft_wrap=True, markup=False)
     for number, (role, path) in enumerate(entry["files"].items()):

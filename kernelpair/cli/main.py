@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
         print(f"kernelpair {options.command}: {error}", file=sys.stderr)
         return EXIT_HARNESS
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return _interrupted(options)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
@@ -103,7 +103,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _dispatch(options: argparse.Namespace) -> int:
-    # Each command imports what it needs: `--help` answers before torch has loaded.
+    # Each command imports what it needs: `--help`, and what is wrong with the options, is told before torch has loaded.
+    import_module("kernelpair.cli.usage").refuse_misuse(options)
     module = _module(options)
     gc.disable()  # of what is loaded nothing is garbage, and looking for it takes a sixth of the time
     try:
@@ -124,13 +125,20 @@ def _module(options: argparse.Namespace) -> str:
 def _beside_workers(options: argparse.Namespace) -> int:
     """Run the command where its workers are forked."""
     from kernelpair.cli.forked import forked
+    from kernelpair.cli.usage import refuse_misuse
     from kernelpair.suite import SuiteError, find
 
     try:
+        refuse_misuse(options)
         preload = find(options.suite).load().preload
-    except SuiteError:  # the command tells it
+    except (UsageError, SuiteError):  # the command tells it
         return _run(options)
     try:
         return forked(_run, options, [*preload, _module(options)], EXIT_HARNESS)
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return _interrupted(options)
+
+
+def _interrupted(options: argparse.Namespace) -> int:
+    print(f"kernelpair {options.command}: interrupted before it ended", file=sys.stderr)
+    return EXIT_INTERRUPTED

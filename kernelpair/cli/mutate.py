@@ -13,7 +13,6 @@ from rich.live import Live
 from rich.text import Text
 
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
-from kernelpair.cli.page import check_page
 from kernelpair.cli.pages import MOST_MUTANTS, figures_of, mutate_page
 from kernelpair.cli.select import select_candidates, select_pairs, select_suite, select_tiers
 from kernelpair.contract.candidate import Candidate
@@ -54,7 +53,6 @@ def mutate(options: argparse.Namespace) -> int:
     """Try the mutants, then the kernels as they are on as many cases; the exit status is that of the worst that happened."""
     place, suite = select_suite(options, built=True)
     chosen = chosen_mutants(options, suite)
-    check_page(options)
     folder = (STATE / f"mutants-{os.getpid()}").resolve()
     run = MutateRun(options, place, chosen, folder)
     interrupted = False

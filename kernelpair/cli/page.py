@@ -1,32 +1,19 @@
 """The page of a run (`--html`): what every command that has results says about itself, and the failures run again for it."""
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from kernelpair.cli.main import UsageError
 from kernelpair.cli.select import select_candidates
 from kernelpair.environment import environment
 from kernelpair.providers.provider import PREFIX, provider, spec_and_cpu
 from kernelpair.report.exhibit import Again, exhibits
 from kernelpair.report.history import History
-from kernelpair.report.html import SHOWN_GROUPS, ReportPage, Section, Series, missing, write_page
+from kernelpair.report.html import SHOWN_GROUPS, ReportPage, Section, Series, write_page
 from kernelpair.report.lines import PairResult
 from kernelpair.suite import Resolve, Suite
-
-
-def check_page(options: argparse.Namespace) -> None:
-    """Raises UsageError where `--html` cannot be followed: better before an hour of trials than after it."""
-    path = options.html
-    if not path:
-        return
-    if missing():
-        raise UsageError(f"--html {path}: {missing()}")
-    if not Path(path).resolve().parent.is_dir() or Path(path).is_dir():
-        raise UsageError(f"--html {path}: no file can be written there; name one in a folder that exists")
 
 
 def histories(console: Console, history: History | None, results: Sequence[PairResult]) -> list[Series]:

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from kernelpair.changes import Affected, Needs, RevisionError, affected, base_revision, changed_files, is_new
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, UsageError
-from kernelpair.cli.page import check_page
 from kernelpair.cli.pages import premerge_page
 from kernelpair.cli.select import select_candidates, select_suite
 from kernelpair.contract.candidate import Candidate
@@ -79,11 +78,6 @@ class Premerge:
 def premerge(options: argparse.Namespace) -> int:
     """Try what changed, compare its speed with the base, and say so; the exit status is that of `check`."""
     place, suite = select_suite(options, built=True)
-    check_page(options)
-    for name in ("markdown", "junit"):
-        path = getattr(options, name)
-        if path and not Path(path).resolve().parent.is_dir():
-            raise UsageError(f"--{name}: the folder of {path} does not exist")
     try:
         base = base_revision(suite.root, options.base)
     except RevisionError as error:
@@ -162,18 +156,18 @@ def _trials(run: Premerge, options: argparse.Namespace, place: Place, console: C
             leader.run(
                 jobs,
                 lambda job, cases, seconds: progress.update(job.key, cases, seconds),
-                lambda ended: _ended(run, suite, ended, progress),
+                lambda ended: _ended(run, suite, ended, progress, options.suite),
             )
     finally:
         leader.close()
 
 
-def _ended(run: Premerge, suite: Suite, ended: Ended, progress: Progress) -> None:
+def _ended(run: Premerge, suite: Suite, ended: Ended, progress: Progress, spec: str | None) -> None:
     progress.ended(ended.job.key, ended.tally.cases, list(ended.tally.failures))
     if ended.error:
         run.errors.append(f"{ended.job.pair} {ended.job.candidate}: {ended.error}")
     else:
-        run.results.append(result_of(ended, suite.pairs()[ended.job.pair]))
+        run.results.append(result_of(ended, suite.pairs()[ended.job.pair], spec))
 
 
 def _benches(run: Premerge, place: Place, console: Console) -> None:

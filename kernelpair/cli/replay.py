@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelpair.call.runner import InProcess, Isolated
-from kernelpair.cli.case_lines import lines_of, read
+from kernelpair.cli.case_lines import Given, lines_of, read
 from kernelpair.cli.findings import unseen
 from kernelpair.cli.main import EXIT_FAILED, EXIT_OK, UsageError
 from kernelpair.cli.select import (
@@ -30,7 +30,7 @@ from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.providers.bug_script import write_script
 from kernelpair.providers.provider import Provider
 from kernelpair.providers.subjects import Subjects
-from kernelpair.report.lines import shown
+from kernelpair.report.lines import replay_command, shown
 from kernelpair.report.picture import picture
 from kernelpair.report.plane import Plane, drawn_in_text
 from kernelpair.report.recorder import Recorder
@@ -47,11 +47,11 @@ def replay(options: argparse.Namespace) -> int:
     place, suite = select_suite(options, built=True)
     wanted, asked = list(_lines(options, suite)), select_cpu(suite, options)
     failed, ran = False, 0
-    for line, spec, its_own in wanted:
+    for (line, _, at), spec, its_own in wanted:
         cpu = asked or its_own
         if cpu and options.script:
             raise UsageError("--script does not go with --cpu: a script runs on the CPU that there is")
-        pair, case = read(suite, line)
+        pair, case = read(suite, line, at)
         fails_here = False
         if options.verbose:
             console.print(picture(pair, case), soft_wrap=True, markup=False)
@@ -76,6 +76,9 @@ def replay(options: argparse.Namespace) -> int:
                     console.print(drawn_in_text(plane), soft_wrap=True, markup=False)
             if verdict.table is not None and (options.verbose or not verdict.passed):
                 show_table(console, verdict.table, remarks(subject, [case], suite.preload)[0])
+            if not verdict.passed:
+                again = replay_command(verdict.line, name, options.suite)
+                console.print(f"  {again}{'' if options.verbose else ' -v'}", soft_wrap=True, markup=False)
             if options.script and ran == 1:  # of several cases the first
                 _write(console, Path(options.script), subject, verdict, _load_line(suite, provider, name))
         if fails_here or options.save_passing:
@@ -88,17 +91,18 @@ def replay(options: argparse.Namespace) -> int:
     return EXIT_FAILED if failed else EXIT_OK
 
 
-def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[str, str, str]]:
+def _lines(options: argparse.Namespace, suite: Suite) -> Iterator[tuple[Given, str, str]]:
     """Cases given as JSON, lines of files, or ids of findings, each with the provider and the CPU that it is for (or none)."""
     for argument in options.cases:
-        for line, finding in lines_of(suite, argument):
+        for given in lines_of(suite, argument):
+            finding = given.finding
             if finding is None:
-                yield line, options.provider, ""
+                yield given, options.provider, ""
                 continue
             provider = options.provider or ("" if options.tier else finding.provider)
             if provider and (why_not := unseen(suite, finding)):
                 raise UsageError(f"{finding.id} does not show here: {why_not}")
-            yield line, provider, finding.cpu if provider else ""
+            yield given, provider, finding.cpu if provider else ""
 
 
 def _save(
@@ -124,8 +128,6 @@ def _load_line(suite: Suite, provider: Provider | None, name: str) -> str:
 
 def _write(console: Console, path: Path, subject: Subject, verdict: Verdict, load: str) -> None:
     """Write the script, which begins with the lines `load`."""
-    if not path.resolve().parent.is_dir():
-        raise UsageError(f"--script: the folder of {path} does not exist")
     try:
         write_script(path, subject.pair, subject.candidate, verdict, load)
     except ValueError as error:

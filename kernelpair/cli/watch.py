@@ -99,7 +99,7 @@ def watch(options: argparse.Namespace) -> int:
 def _again() -> None:
     """Begin anew in this process: modules that were imported are not what is on disk."""
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "kernelpair.cli", *sys.argv[1:]])  # noqa: S606 - the same command
+    os.execv(sys.executable, [sys.executable, "-m", "kernelpair", *sys.argv[1:]])  # noqa: S606 - the same command
 
 
 def _named(files: Iterable[Path]) -> str:
@@ -137,7 +137,7 @@ class _Watch:
             if one.error:
                 self.say(f"harness fault: {one.job.pair} {shown(one.job.candidate)}: {one.error}", "red")
                 return
-            result = result_of(one, self.resolve(*one.job.key).pair)
+            result = result_of(one, self.resolve(*one.job.key).pair, self.options.suite)
             results.append(result)
             self._show(result, time.monotonic() - built)
 

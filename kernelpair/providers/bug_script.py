@@ -35,6 +35,7 @@ from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import WRONG_CALL, Case
 from kernelpair.contract.pair import Inputs, Pair
 from kernelpair.contract.verdict import Failure, Verdict
+from kernelpair.providers.provider import PREFIX
 from kernelpair.providers.script_text import FOOT, HEAD, WRONG
 
 OURS = ("aten", "prim", "prims", "_c10d_functional")
@@ -228,8 +229,9 @@ def _refuse_unless_it_shows(script: Path, failure: Failure) -> None:
     if not script.is_file():
         raise NoScript("the call could not be made here")
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    try:
-        ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=SECONDS, env=plain, check=False)
+    command = [sys.executable, str(script.resolve())]
+    try:  # in another folder than this: whoever gets the script has none of ours
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=plain, cwd="/", check=False)
     except subprocess.TimeoutExpired:
         if failure.kind == "hang":
             return
@@ -289,8 +291,9 @@ def _prepared(candidate: Candidate) -> str:
     """Lines that make a process ready for a candidate that is called by its name."""
     lines = ["import importlib", *(f"import os\nos.environ[{name!r}] = {value!r}" for name, value in candidate.on_trial.items())]
     if candidate.prepare:
-        folder, prepare = _importing(candidate.prepare)
-        lines += [f"sys.path.insert(0, {folder!r})", f"{prepare}({candidate.name!r})"]
+        foreign = candidate.name.startswith(PREFIX)  # then it is the adapter's own module that makes itself ready
+        folder, prepare = _importing(f"{candidate.entry.partition(':')[0]}:prepare" if foreign else candidate.prepare)
+        lines += [f"sys.path.insert(0, {folder!r})", f"{prepare}({'' if foreign else repr(candidate.name)})"]
     return "\n".join(lines)
 
 

@@ -3,7 +3,6 @@
 jinja2 and matplotlib make it, the optional extra `report`; nothing else of the engine needs them.
 """
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -12,13 +11,12 @@ from typing import Any
 
 from kernelpair.report import pictures
 from kernelpair.report.exhibit import Exhibit, View
-from kernelpair.report.files import write_whole
+from kernelpair.report.files import missing, write_whole
 from kernelpair.report.lines import PairResult
 from kernelpair.report.plane import FINE
 from kernelpair.report.plane import Plane as PlaneType
 from kernelpair.search.tally import LEAST
 
-NEEDS = ("jinja2", "matplotlib")
 MOST_PLANES = 3  # of one call: the ones with the most wrong elements
 SHOWN_GROUPS = 10
 WORDS = {"pass": "pass", "fail": "fail", "skip": "skipped"}
@@ -65,12 +63,6 @@ class ReportPage:
     sections: Sequence[Section] = ()
     histories: Sequence[Series] = ()
     next_steps: Sequence[str] = field(default_factory=list)
-
-
-def missing() -> str:
-    """What has to be installed before a page can be made; empty if all is there."""
-    absent = [name for name in NEEDS if importlib.util.find_spec(name) is None]
-    return f"{' and '.join(absent)} cannot be imported: pip install 'kernelpair[report]'" if absent else ""
 
 
 def write_page(path: Path, page: ReportPage) -> None:

@@ -19,6 +19,7 @@ from kernelpair.search.coverage import cells
 from kernelpair.search.jobs import Ended
 from kernelpair.search.tally import Shrinking
 
+NO_CASE = "no case was tried"  # all of them unsupported, or no time
 BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -112,12 +113,18 @@ def instructions(executed: Mapping[str, int]) -> dict[str, int]:
     return dict(paths)
 
 
-def replay_command(line: str, candidate: str) -> str:
-    """What to type to see a case again."""
-    if not candidate.startswith(PREFIX):
-        return f"kernelpair replay {shlex.quote(line)} --tier {shlex.quote(candidate)}"
-    spec, cpu = spec_and_cpu(candidate)
-    return f"kernelpair replay {shlex.quote(line)} --provider {shlex.quote(spec)}{f' --cpu {cpu}' if cpu else ''}"
+def replay_command(line: str, candidate: str, suite: str | None = None) -> str:
+    """What to type to see a case again; `suite` is what `--suite` was given."""
+    return f"kernelpair replay {shlex.quote(line)} {_chosen(candidate, suite)}"
+
+
+def _chosen(candidate: str, suite: str | None) -> str:
+    """The options that choose a candidate of a suite."""
+    chosen = ["--tier", candidate]
+    if candidate.startswith(PREFIX):
+        spec, cpu = spec_and_cpu(candidate)
+        chosen = ["--provider", spec, *(["--cpu", cpu] if cpu else [])]
+    return shlex.join([*chosen, *(["--suite", suite] if suite else [])])
 
 
 def command_for_pytest(test: str, pair: str, candidate: str) -> str:
@@ -128,10 +135,10 @@ def command_for_pytest(test: str, pair: str, candidate: str) -> str:
 
 
 def failures_of(
-    verdict: Verdict, candidate: str, group: str = "", trail: Shrinking | None = None, shared: str = ""
+    verdict: Verdict, candidate: str, group: str = "", trail: Shrinking | None = None, shared: str = "", suite: str | None = None
 ) -> list[FailureReport]:
     """A verdict's failures with the command that replays them."""
-    command = replay_command(verdict.line, candidate)
+    command = replay_command(verdict.line, candidate, suite)
     found, tried = (trail.found, trail.tried) if trail is not None else ("", 0)
     return [
         FailureReport(
@@ -141,24 +148,25 @@ def failures_of(
     ]
 
 
-def result_of(ended: Ended, pair: Pair) -> PairResult:
-    """The report of a job that ended."""
+def result_of(ended: Ended, pair: Pair, suite: str | None = None) -> PairResult:
+    """The report of a job that ended; `suite` is what `--suite` was given."""
     tally, branches = ended.tally, pair.coverage.branches()
     failures = [
         report
         for label, verdict in tally.failures.items()
         for report in failures_of(
             verdict, ended.job.candidate, label if ended.job.several else "", tally.shrinking.get(label),
-            tally.shared.get(label, ""),
+            tally.shared.get(label, ""), suite,
         )
     ]
-    failures += [FailureReport(f.kind, "", "", f"{f.tensor}: {f.detail}") for f in tally.vacuous]
+    again = f"kernelpair check {pair.name} {_chosen(ended.job.candidate, suite)} -v"
+    failures += [FailureReport(f.kind, "", again, f"{f.tensor}: {f.detail}") for f in tally.vacuous]
     return PairResult(
         pair=ended.job.pair,
         candidate=ended.job.candidate,
         run_as=ended.candidate.run_as if ended.candidate else "",
         verdict="fail" if failures else "pass" if tally.cases else "skip",
-        reason="" if tally.cases else "no case was tried",  # all of them unsupported, or no time
+        reason="cut short by the interrupt" if ended.cut_short else "" if tally.cases else NO_CASE,
         cases=tally.cases,
         seconds=round(tally.seconds, 3),
         failures=failures,

@@ -75,7 +75,7 @@ def next_steps(
         if not any(result.verdict == "pass" for result in results):
             return ["see what this machine can run: kernelpair doctor"]
         return ["nothing needs doing. More cases make it surer: kernelpair check --seconds 600"]
-    first = next((failure for result in failed for failure in result.failures if failure.replay), None)
+    first = next((failure for result in failed for failure in result.failures if failure.kind != "vacuous"), None)
     if first is not None and first.kind == "unfinished":
         return ["fill it in, then the same check again"]
     if first is None:

@@ -18,6 +18,8 @@ from kernelpair.call.fork_server import Forked, ServerGone, adopt, fork_server
 from kernelpair.call.runner import HarnessError, InProcess, Isolated, Runner
 from kernelpair.call.system import here, stand
 from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.case import Case, CaseError
+from kernelpair.contract.pair import Pair
 from kernelpair.interruption import raise_until_caught, until_interrupted
 from kernelpair.search.search import SHRINK_SECONDS, Search
 from kernelpair.search.tally import Tally
@@ -97,7 +99,7 @@ def carry_out(
         subject = resolve(job.pair, job.candidate)
         pair, candidate = subject.pair, subject.candidate
         ended.candidate, ended.rounding = candidate, subject.rounding
-        saved = [read_case({pair.name: pair}, line)[1] for line in job.corpus]
+        saved = [_saved(pair, line) for line in job.corpus]
         runner: Runner = InProcess(candidate) if in_process else Isolated(candidate, preload=preload)
         with runner:
             search = Search(
@@ -106,7 +108,7 @@ def carry_out(
             )
             ended.tally = search.tally
             if job.known:
-                search.recall({label: (read_case({pair.name: pair}, line)[1], most) for label, line, most in job.known})
+                search.recall({label: (_saved(pair, line), most) for label, line, most in job.known})
             search.replay(saved)
             search.run(job.examples, job.seconds, job.seed, EXAMPLES if job.remember else None, job.shared)
     except HarnessError as error:
@@ -116,6 +118,14 @@ def carry_out(
     finally:
         journal.remove()
     return ended
+
+
+def _saved(pair: Pair, line: str) -> Case:
+    """The case of a saved line. HarnessError, with the line, where it is none."""
+    try:
+        return read_case({pair.name: pair}, line)[1]
+    except CaseError as error:
+        raise HarnessError(f"the saved case {line} is refused: {error}") from None
 
 
 def judge(descriptor: int, channel: int) -> None:

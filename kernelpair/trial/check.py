@@ -22,6 +22,7 @@ from kernelpair.trial.modes import BUILT_IN, hold_trial
 from kernelpair.trial.session import Abandoned, Session
 
 BUILD_BYTES = 1 << 30  # that building a saved case may take: far above what any strategy draws, far below a small machine
+TORCH_ALLOCATOR = "DefaultCPUAllocator: "  # in torch's message when memory does not suffice; its class is RuntimeError
 
 
 class Journal:
@@ -93,6 +94,8 @@ def read_case(pairs: Mapping[str, Pair], line: str) -> tuple[Pair, Case]:
         with _limited_memory(BUILD_BYTES):
             inputs = pair.cases.inputs(case)
     except Exception as error:
+        if isinstance(error, MemoryError) or TORCH_ALLOCATOR in str(error):
+            raise CaseError(f"{name}: {_too_large(case)}") from error
         raise CaseError(f"{name}: this case cannot be built ({_own_fields(case)}): {error or type(error).__name__}") from error
     _check_placement(pair, case, inputs)
     _check_contract(pair, case, inputs)
@@ -122,9 +125,14 @@ def _check_placement(pair: Pair, case: Case, inputs: Inputs) -> None:
         if argument not in pair.signature.indices:
             known = list(pair.signature.indices)
             raise CaseError(f"{pair.name}: int32: no index argument {argument!r}; known are {', '.join(known) or 'none'}")
-    size = sum(value.numel() * value.element_size() for value in inputs.values() if isinstance(value, Tensor))
-    if size > BUILD_BYTES:
-        raise CaseError(f"{pair.name}: this case takes {size >> 20} MiB ({_own_fields(case)})")
+    sizes = {argument: value.numel() * value.element_size() for argument, value in inputs.items() if isinstance(value, Tensor)}
+    if sum(sizes.values()) > BUILD_BYTES:
+        largest = max(sizes, key=lambda argument: sizes[argument])
+        raise CaseError(f"{pair.name}: {_too_large(case)}: {largest} alone takes {sizes[largest] >> 20} MiB")
+
+
+def _too_large(case: Case) -> str:
+    return f"this case takes more than {BUILD_BYTES >> 30} GiB ({_own_fields(case)})"
 
 
 def _own_fields(case: Case) -> str:

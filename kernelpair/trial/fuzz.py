@@ -25,18 +25,18 @@ Rng = np.random.Generator
 Change = Callable[[Rng, Tensor], Any]
 
 
-def made_wrong(seed: int, inputs: Inputs, names: Sequence[str]) -> tuple[Inputs, str]:
-    """A copy of valid logical inputs with one of `names`, at times two, made wrong, and what was done to it in words.
+def made_wrong(seed: int, inputs: Inputs, names: Sequence[str]) -> tuple[Inputs, dict[str, str]]:
+    """A copy of valid logical inputs with one of `names`, at times two, made wrong; and by name what was done to it in words.
 
     The result may by chance still be valid, such as a window of 7 instead of 3. The caller asks the reference.
     """
     rng = generator(seed, "fuzz")
-    wrong, says = dict(inputs), []
+    wrong: Inputs = dict(inputs)
+    done: dict[str, str] = {}
     count = 1 if rng.random() < 0.8 else min(2, len(names))
     for name in map(str, rng.choice(names, size=count, replace=False)):
-        wrong[name], what = _another(rng, name, wrong)
-        says.append(f"{name} {what}")
-    return wrong, " and ".join(says)
+        wrong[name], done[name] = _another(rng, name, wrong)
+    return wrong, done
 
 
 def _another(rng: Rng, name: str, inputs: Inputs) -> tuple[Any, str]:

@@ -205,7 +205,7 @@ def _make_wrong_call(session: Session, name: str, wrong: Inputs, given: Inputs) 
     placement = session.place(wrong, _rows_kept(session.case, wrong, given))
     _reference_refuses(session, placement, wrong_call, name)
     outcome = session.call(placement)
-    _judge_refusal(session, outcome, [wrong_call.error], wrong_call.names, name)
+    _judge_refusal(session, outcome, [wrong_call.error], wrong_call.names, wrong_call.names[0], name)
     session.record(session.changed(placement), name)
 
 
@@ -216,18 +216,18 @@ def _rows_kept(case: Case, wrong: Inputs, given: Inputs) -> Case:
 
 
 def _judge_refusal(
-    session: Session, outcome: Outcome, errors: Sequence[type[Exception]], names: Sequence[str], says: str
+    session: Session, outcome: Outcome, errors: Sequence[type[Exception]], names: Sequence[str], wrong: str, says: str
 ) -> None:
-    """A wrong call must end in one of `errors`, with one of `names` in its message."""
+    """A wrong call must end in one of `errors`, with one of `names` in its message. A failure is about what is `wrong`."""
     wanted = " or ".join(error.__name__ for error in errors)
     wanted += f" naming {' or '.join(names) if len(names) < 4 else 'an argument'}"
     if outcome.status == "ok":
-        session.record([Failure("missing_error", names[0], f"{says}: a result instead of {wanted}")])
+        session.record([Failure("missing_error", wrong, f"{says}: a result instead of {wanted}")])
     elif outcome.status != "exception":
-        session.record([Failure(outcome.status, names[0], f"{says}: {outcome.message}")])
+        session.record([Failure(outcome.status, wrong, f"{says}: {outcome.message}")])
     elif not {error.__name__ for error in errors} & set(outcome.bases) or not named_in(outcome.message, names):
         detail = f"{says}: {outcome.error}({outcome.message!r}) instead of {wanted}"
-        session.record([Failure("exception", names[0], detail)])
+        session.record([Failure("exception", wrong, detail)])
 
 
 def _fuzz(session: Session) -> None:
@@ -237,7 +237,8 @@ def _fuzz(session: Session) -> None:
     if not names:
         session.run_first()
         return
-    wrong, says = made_wrong(session.case.seed, given, names)
+    wrong, done = made_wrong(session.case.seed, given, names)
+    says = " and ".join(f"{name} {what}" for name, what in done.items())
     try:
         placement = session.place(wrong)
     except (RuntimeError, IndexError, TypeError, ValueError, AttributeError):  # an alias of what is no such tensor any more
@@ -257,7 +258,7 @@ def _fuzz(session: Session) -> None:
         signature = session.pair.signature
         session.record(session.changed(placement, signature.written if outcome.status == "ok" else (), signature.scratch), says)
         return
-    _judge_refusal(session, outcome, CONTRACT_ERRORS, tuple(wrong), says)
+    _judge_refusal(session, outcome, CONTRACT_ERRORS, tuple(wrong), " and ".join(done), says)
     session.record(session.changed(placement), says)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import properties
-from kernelpair.contract.pair import Pair, Signature
+from kernelpair.contract.pair import NotFuzzed, Pair, Signature, every_argument
 from kernelpair.suite import PlainSuite
 from tests.command_line import kernelpair
 from tests.kernels import kernel
@@ -69,6 +69,17 @@ def test_a_pair_without_wrong_calls_is_listed_as_incomplete(suite: PlainSuite, c
     suite.all = [replace(pair, wrong_calls={}) for pair in suite.all]
     kernelpair("list")
     assert "incomplete   no wrong call" in capsys.readouterr().out
+
+
+def test_a_pair_that_is_not_fuzzed_is_listed_with_the_reason_instead_of_the_trial(suite: PlainSuite, capsys: Capture) -> None:
+    suite.all = [replace(pair, fuzz=every_argument) for pair in suite.all]
+    kernelpair("list")
+    said = capsys.readouterr().out
+    assert " fuzz: a call made wrong at random " in said and "no fuzz" not in said
+    suite.all = [replace(pair, fuzz=NotFuzzed("nobody checks slots")) for pair in suite.all]
+    kernelpair("list")
+    said = capsys.readouterr().out
+    assert "\n  no fuzz      nobody checks slots\n" in said and " fuzz: " not in said
 
 
 def test_bench_refuses_it_by_name(capsys: Capture) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import properties
 from kernelpair.contract.case import to_line
-from kernelpair.contract.pair import Coverage, Pair
+from kernelpair.contract.pair import Coverage, Pair, Within
 from kernelpair.suite import PlainSuite
 from optimized import Tier, best_tier, tiers
 from properties.store_cache.cases import StoreCacheCase
@@ -68,6 +68,17 @@ def test_a_failure_is_1_and_says_how_to_see_it_again(monkeypatch: pytest.MonkeyP
     assert f"  kernelpair replay '{line}' --tier python\n" in out
     assert "  pytest 'tests/pairs/test_pairs.py::test_pair[toy-python]'\n" in out
     assert "0 passed, 1 failed" in out
+
+
+def test_a_bound_that_proves_nothing_is_told_with_a_command_although_it_has_no_case(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    loose = Within(lambda case, given, truth: {"out": truth["out"].abs() + 1})
+    put_in_place(monkeypatch, "good", replace(TOY, truth=loose))
+    assert kernelpair("check", *IN_PROCESS, "100") == 1
+    out = capsys.readouterr().out
+    assert "FAIL toy[python] vacuous: out: " in out and "\n  kernelpair check toy --tier python -v\n" in out
+    assert "Next: sharpen the bound" in out
 
 
 def test_several_kinds_are_printed_each_with_its_case(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -148,6 +159,16 @@ def test_a_fault_of_the_pair_is_70(monkeypatch: pytest.MonkeyPatch, capsys: Capt
     assert result["verdict"] == "skip" and "a mistake in the reference" in result["reason"]
 
 
+def test_a_saved_line_that_is_no_case_is_told_with_the_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(properties, "ROOT", Path.cwd())
+    put_in_place(monkeypatch, "good")
+    Path("corpus").mkdir()
+    Path("corpus/toy.jsonl").write_text('{"pair":"toy","v":0}\n')
+    assert kernelpair("check", *IN_PROCESS, "20") == 70
+    says = 'the saved case {"pair":"toy","v":0} is refused: the case of toy has schema version 0'
+    assert says in capsys.readouterr().out
+
+
 def test_a_fault_of_the_harness_is_70(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr("kernelpair.cli.listing.listing", lambda options: {}["no such thing"])
     assert kernelpair("list") == 70
@@ -203,7 +224,8 @@ def test_a_failure_comes_back_first_in_the_next_run(monkeypatch: pytest.MonkeyPa
 def test_an_interrupt_in_process_loses_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     put_in_place(monkeypatch, "interrupts")
     assert kernelpair("check", "--in-process", "--seed", "1", "--seconds", "600", "--json", "r.json") == 130
-    assert "interrupted: 1 passed, 0 failed" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "pass  cut short by the interrupt\n" in out and "\ninterrupted: 1 passed, 0 failed" in out
     (result,) = json.loads(Path("r.json").read_text())["results"]
     assert result["verdict"] == "pass" and result["cases"] > 0
 
@@ -244,7 +266,8 @@ def test_ctrl_c_ends_with_what_is_known_and_leaves_no_process() -> None:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
     assert begun and running.returncode == 130, err
-    assert "interrupted: 1 passed, 0 failed, 0 skipped" in out and not err
+    assert "pass  cut short by the interrupt\n" in out and not err
+    assert out.splitlines()[-1].startswith("interrupted: 1 passed, 0 failed, 0 skipped"), "the last line could be read as a pass"
     (result,) = json.loads(Path("r.json").read_text())["results"]
     assert result["verdict"] == "pass" and result["cases"] > 0
     assert _wait_for(lambda: _group_is_gone(running.pid), 20), "processes are left"
@@ -277,7 +300,8 @@ def test_replay_of_a_line_that_fails_is_1_with_a_table(monkeypatch: pytest.Monke
     line = to_line("toy", 1, ToyCase(rows=3, width=2, layout={"x": "padded"}))
     assert kernelpair("replay", line, "--in-process") == 1
     short = capsys.readouterr().out.splitlines()
-    assert short[0] == "toy[python] fail" and short[1].startswith("  value: out: 6 of 6 elements differ") and len(short) == 2
+    assert short[0] == "toy[python] fail" and short[1].startswith("  value: out: 6 of 6 elements differ") and len(short) == 3
+    assert short[2] == f"  kernelpair replay '{line}' --tier python -v"
 
     assert kernelpair("replay", line, "--in-process", "-v") == 1
     long = capsys.readouterr().out
@@ -286,7 +310,8 @@ def test_replay_of_a_line_that_fails_is_1_with_a_table(monkeypatch: pytest.Monke
     rows = long.splitlines()[long.splitlines().index(heading) + 1 :]
     assert all(row.startswith("  out ") and "[" in row for row in rows[:6])
     assert rows[6].startswith("  out float32[3, 2]: 6 of 6 judged elements are wrong")
-    assert [row.split() for row in rows[7:]] == [["0", "##"], ["1", "##"], ["2", "##"]]
+    assert [row.split() for row in rows[7:10]] == [["0", "##"], ["1", "##"], ["2", "##"]]
+    assert rows[10:] == [f"  kernelpair replay '{line}' --tier python"]
 
 
 def test_save_keeps_a_case_that_fails(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -313,6 +338,13 @@ def test_replay_of_a_file_tries_every_line(monkeypatch: pytest.MonkeyPatch, caps
     assert kernelpair("replay", "cases.json", "--in-process") == 1
     verdicts = [line for line in capsys.readouterr().out.splitlines() if line.startswith("toy")]
     assert verdicts == ["toy[python] pass", "toy[python] fail", "toy[python] pass"]
+
+
+def test_a_bad_line_of_a_file_is_told_with_its_place(capsys: Capture) -> None:
+    Path("cases.jsonl").write_text(f'{PLAIN}\n\n{{"pair":"store_cache","v":1,"rows":-1}}\n')
+    for command in (("replay", "cases.jsonl"), ("bench", "--case", "cases.jsonl")):
+        assert kernelpair(*command) == 2
+        assert "cases.jsonl:3: store_cache: this case cannot be built (rows = -1)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

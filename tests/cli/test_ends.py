@@ -103,6 +103,18 @@ def test_a_candidate_that_does_not_answer_does_not_delay_the_end(tmp_path: Path)
     assert json.loads((folder / "r.json").read_text())["results"]
 
 
+@pytest.mark.parametrize("more", [(), ("--in-process",)], ids=["worker", "in process"])
+def test_a_replay_that_is_interrupted_says_so(tmp_path: Path, more: tuple[str, ...]) -> None:
+    folder = tmp_path / "run"
+    provider = _provider(tmp_path, "time.sleep(60)")
+    with run(folder, "replay", '{"pair":"store_cache","v":1}', "--provider", provider, *more, *SUITE) as running:
+        assert wait_for(lambda: (folder / "called").exists(), ENDED_WITHIN)
+        os.kill(running.pid, signal.SIGINT)
+        out, err = running.end()
+        assert not running.left()
+    assert (running.process.returncode, out, err) == (130, "", "kernelpair replay: interrupted before it ended\n")
+
+
 def test_what_a_candidate_starts_goes_with_it(tmp_path: Path) -> None:
     provider = _provider(tmp_path, "subprocess.Popen(['sleep', '300'], start_new_session=True)")
     with run(tmp_path / "run", "check", "store_cache", "--provider", provider, "--examples", "5", *SUITE) as running:

@@ -4,16 +4,19 @@ import json
 import os
 import resource
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kernelpair.contract.case import CaseError
 from kernelpair.trial.check import read_case
 from properties.suite import SUITE
 from tests import mounts
 from tests.processes import Run, run
+from tests.selftest.toy import PAIR as TOY
 
 CHECK = ("check", "store_cache", "--tier", "scalar", "--examples", "5", "--suite", "properties.suite")
 UNWRITABLE = Path("/sys")  # where root cannot make a file either
@@ -122,11 +125,19 @@ def test_two_runs_in_one_folder_do_not_meet(tmp_path: Path) -> None:
         ('{"pair":"decode_attention","v":1,"heads":3,"kv_heads":2}', "heads = 3, kv_heads = 2"),
         ('{"pair":"store_cache","v":1,"seed":1,"seed":2}', "'seed' stands twice"),
         ('{"pair":"store_cache","v":1,"layout":{"k":"dense","k":"padded"}}', "'k' stands twice"),
-        ('{"pair":"packed_linear","v":1,"N":1000000,"K":1000000}', "N = 1000000, K = 1000000"),
-        ('{"pair":"decode_attention","v":1,"lens":[1000000000000]}', "lens = (1000000000000,)"),
+        ('{"pair":"packed_linear","v":1,"N":1000000,"K":1000000}', "takes more than 1 GiB (N = 1000000, K = 1000000)"),
+        ('{"pair":"decode_attention","v":1,"lens":[1000000000000]}', "takes more than 1 GiB (lens = (1000000000000,))"),
     ],
 )
 def test_a_case_that_no_strategy_draws_is_refused_by_name(line: str, says: str) -> None:
     with pytest.raises(CaseError) as refused:
         read_case(SUITE.pairs(), line)
-    assert says in str(refused.value)
+    assert says in str(refused.value) and "alloc" not in str(refused.value)
+
+
+def test_expanded_tensors_that_are_too_large_for_the_arena_are_refused_with_the_largest() -> None:
+    given = {"x": torch.zeros(1).expand(2**29), "out": torch.zeros(1)}
+    pair = replace(TOY, cases=replace(TOY.cases, inputs=lambda case: given))
+    with pytest.raises(CaseError) as refused:
+        read_case({"toy": pair}, '{"pair":"toy","v":1,"rows":7}')
+    assert str(refused.value) == "toy: this case takes more than 1 GiB (rows = 7): x alone takes 2048 MiB"

@@ -2,10 +2,12 @@
 
 import json
 import subprocess
+import sys
 
 import pytest
 
 import properties
+from kernelpair import __version__
 from optimized import tiers
 from tests.command_line import COMMAND, ENVIRONMENT, kernelpair
 
@@ -59,6 +61,11 @@ def test_doctor_tells_the_flags_where_they_are_asked_for(capsys: Capture) -> Non
     assert "-mavx2" not in capsys.readouterr().out
     assert kernelpair("doctor", "-v") == 0
     assert "avx2: -mavx2 -mfma" in capsys.readouterr().out
+
+
+def test_the_package_itself_is_the_command() -> None:
+    ended = subprocess.run([sys.executable, "-m", "kernelpair", "--version"], env=ENVIRONMENT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, f"kernelpair {__version__}\n"), ended.stderr
 
 
 def test_an_unknown_command_is_2(capsys: Capture) -> None:

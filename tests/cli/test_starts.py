@@ -27,7 +27,11 @@ LOADS = (*SUITE.preload, "kernelpair.cli.replay", "kernelpair.cli.main", "kernel
 
 
 def _replay(program: str, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program, "replay", LINE, "--tier", "scalar", *more]
+    return _run(program, "replay", LINE, "--tier", "scalar", *more)
+
+
+def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, cwd=SUITE.root, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
@@ -44,3 +48,38 @@ def test_a_command_whose_process_is_killed_says_so_and_has_the_status_of_a_broke
     done = _replay(COMMAND[-1], "--suite", "tests.cli.ends_itself")
     assert (done.returncode, done.stdout) == (70, "")
     assert done.stderr == "kernelpair replay: the process that ran it ended before its time\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("check", "stor_cache"), "check: unknown pair 'stor_cache' (did you mean store_cache?)"),
+        (("list", "stor_cache"), "list: unknown pair 'stor_cache' (did you mean store_cache?)"),
+        (("bench", "stor_cache"), "bench: unknown pair 'stor_cache' (did you mean store_cache?)"),
+        (("replay", LINE.replace("store", "stor")), "replay: unknown pair 'stor_cache' (did you mean store_cache?)"),
+        (("check", "--tier", "sclar"), "check: unknown tier 'sclar' (did you mean scalar?); known are scalar, avx2, "),
+        (("replay", LINE, "--tier", "sclar"), "replay: unknown tier 'sclar' (did you mean scalar?)"),
+        (("check", "--total", "5", "--seconds", "5"), "check: --total and --seconds both say when to stop"),
+        (("check", "--json", "no/such/r.json"), "check: --json: the folder of no/such/r.json does not exist"),
+        (("bench", "--json", "."), "bench: --json: . is a folder"),
+        (("premerge", "--junit", "/proc/r.xml"), "premerge: --junit: cannot write /proc/r.xml: "),
+        (("replay", LINE, "--script", "/proc/bug.py"), "replay: --script: cannot write /proc/bug.py: "),
+    ],
+)
+def test_wrong_usage_is_told_before_torch_has_loaded(arguments: tuple[str, ...], says: str) -> None:
+    done = _run(SPIED, *arguments)
+    assert (done.returncode, done.stdout) == (2, "torch here: False\n")
+    assert done.stderr.startswith(f"kernelpair {says}")
+
+
+def test_a_page_that_lacks_its_packages_is_refused_with_what_pip_is_to_be_given() -> None:
+    without = "import sys; sys.modules['jinja2'] = None\n"
+    done = _run(without + SPIED, "check", "--html", "r.html")
+    assert (done.returncode, done.stdout) == (2, "torch here: False\n")
+    says = "jinja2 cannot be imported: pip install 'kernelpair[report]'"
+    assert done.stderr == f"kernelpair check: --html r.html: {says}\n"
+    assert "needs pip install 'kernelpair[report]'" in " ".join(_run(SPIED, "check", "--help").stdout.split())
+
+
+def test_the_tiers_that_are_known_before_the_library_has_loaded_are_all() -> None:
+    assert list(SUITE.tier_names()) == [*(tier.name for tier in SUITE.tiers()), "python"]

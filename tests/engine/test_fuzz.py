@@ -75,6 +75,16 @@ def test_a_kernel_that_checks_nothing_is_caught() -> None:
     assert kinds & {"missing_error", "exception"}
 
 
+def test_a_failure_is_about_what_was_made_wrong() -> None:
+    """Not about the first argument of the call, whatever was done to the others."""
+    failures = [failure for verdict in _fuzz("good") for failure in verdict.failures]
+    about = {failure.tensor: failure.detail for failure in failures if failure.kind in ("missing_error", "exception")}
+    assert {"x", "slots", "out"} <= set(about) and any(" and " in names for names in about)
+    for names, detail in about.items():
+        first, *second = names.split(" and ")
+        assert detail.startswith(f"{first} ") and all(f" and {name} " in detail for name in second)
+
+
 def test_a_reference_with_another_error_is_a_fault_of_the_pair() -> None:
     def refuses_strangely(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
         raise KeyError("x")

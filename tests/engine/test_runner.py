@@ -12,7 +12,7 @@ import pytest
 
 from kernelpair.call.memory import Arena
 from kernelpair.call.place import place, settle
-from kernelpair.call.runner import HarnessError, InProcess, Isolated
+from kernelpair.call.runner import CLOSES, HarnessError, InProcess, Isolated
 from kernelpair.call.system import waited_for_processor
 from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.candidate import Candidate
@@ -80,6 +80,9 @@ def test_a_good_call_leaves_its_result_in_the_arena(isolated: Make) -> None:
         ("aborts_with_words", "SIGABRT: first | *** corrupted ***"),
         ("leaves", "exit status 3"),
         ("real_time_signal", "signal 37"),
+        ("closes_all", CLOSES),
+        ("puts_others_in_their_place", CLOSES),
+        ("closes_all_and_sleeps", CLOSES),
     ],
 )
 def test_a_death_is_an_outcome_with_its_cause(isolated: Make, name: str, says: str) -> None:
@@ -252,6 +255,22 @@ def test_in_process_says_what_a_worker_says(isolated: Make, arena: Arena, name: 
 def test_a_candidate_that_does_not_load_is_no_verdict(isolated: Make, candidate: Candidate, says: str) -> None:
     with pytest.raises(HarnessError, match=says):
         call(isolated(candidate))
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["busy", "idle"])
+def test_a_worker_that_waits_for_a_processor_may_take_longer_to_start(
+    isolated: Make, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    isolated("good").start()  # the server loads torch, which takes as long
+    told = iter(range(100))
+    monkeypatch.setattr("kernelpair.call.runner.START_SECONDS", 1.5)
+    monkeypatch.setattr("kernelpair.call.runner.waited_for_processor", lambda pid: float(next(told)) if waits else 0.0)
+    slow = isolated(kernel("good", prepare="takes_three_seconds_to_load"))
+    if waits:
+        assert call(slow).status == "ok"
+    else:
+        with pytest.raises(HarnessError, match=r"the worker of toy did not start within 1\.5 s"):
+            call(slow)
 
 
 # --- the journal ---

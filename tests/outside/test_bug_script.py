@@ -17,6 +17,7 @@ from kernelpair.providers.bug_script import NoScript, write_script
 from kernelpair.trial.check import check
 from properties.store_cache.cases import StoreCacheCase
 from properties.suite import SUITE, candidate
+from tests.command_line import kernelpair
 from tests.selftest.toy import PAIR, ToyCase
 
 STORE = properties.pairs()["store_cache"]
@@ -113,6 +114,33 @@ def test_openmp_s_threads_are_not_waited_for(tmp_path: Path) -> None:
     finally:
         torch.set_num_threads(threads)
     assert "wrong: out[" in run(tmp_path / "bug.py").stdout
+
+
+PREPARED = """
+from kernelpair.providers.provider import adapts
+
+FACTOR = []
+
+
+def prepare():
+    FACTOR.append(2)
+
+
+@adapts("store_cache")
+def store_cache(k, v, k_cache, v_cache, indices, pad_slot=None):
+    k_cache[indices], v_cache[indices] = FACTOR[0] * k, v
+"""
+
+
+def test_the_kernel_of_a_provider_s_file_that_prepares_runs_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "mine.py").write_text(PREPARED)
+    monkeypatch.chdir(tmp_path / "a b")
+    line = '{"pair":"store_cache","v":1,"rows":2}'
+    assert kernelpair("replay", line, "--provider", "mine.py", "--script", "../bug.py") == 1
+    assert "wrong: k_cache[" in run(tmp_path / "bug.py").stdout
 
 
 HANDLES = """

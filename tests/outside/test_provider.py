@@ -84,6 +84,14 @@ def test_a_module_that_is_no_provider_is_refused(text: str, says: str) -> None:
         provider(written(text, f"{abs(hash(text))}.py"))
 
 
+def test_a_file_that_hangs_when_it_is_imported_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelpair.providers.provider.IMPORT_SECONDS", 0.5)
+    hangs = written("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n" + GOOD, "hangs.py")
+    with pytest.raises(ProviderError, match=r"hangs\.py does not import within 0\.5 s; load libraries in its prepare\(\)"):
+        provider(hangs)
+    assert not Path("/proc", Path("pid").read_text()).exists(), "the process that imports it goes on"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

@@ -1,4 +1,4 @@
-"""`python -m kernelpair.cli` is `kernelpair`."""
+"""`python -m kernelpair` is `kernelpair`."""
 
 import sys
 
