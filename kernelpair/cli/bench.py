@@ -39,8 +39,6 @@ WITHOUT_CASE = ("pairs", "row", "series", "tiles", "errors")
 
 def bench(options: argparse.Namespace) -> int:
     """Time and print row by row; 3 if no row fits the selection."""
-    if options.json and not Path(options.json).resolve().parent.is_dir():
-        raise UsageError(f"--json: the folder of {options.json} does not exist")
     for name in () if options.tiles else ONLY_AGAINST:
         if getattr(options, name) and options.against is None:
             raise UsageError(f"--{name.replace('_', '-')} needs --against")

@@ -68,10 +68,6 @@ def mutate(options: argparse.Namespace) -> int:
 
 def chosen_mutants(options: argparse.Namespace, suite: Suite) -> list[Mutant]:
     """What is to be planted; UsageError for a mutant or a pair that is not known, and where nothing is left."""
-    for name in ("json", "markdown"):
-        path = getattr(options, name)
-        if path and (not Path(path).resolve().parent.is_dir() or Path(path).is_dir()):
-            raise UsageError(f"--{name}: {path} is no place for a file")
     try:
         known = mutants(suite)
     except MutantError as error:

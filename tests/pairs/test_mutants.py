@@ -196,7 +196,7 @@ def test_a_survivor_is_1_and_is_named(capsys: pytest.CaptureFixture[str]) -> Non
         (("--tier", "avx2"), "--tier: 'avx2' must be OLD=NEW, two of scalar, "),
         (("--tier", "scalar=neon"), "--tier: 'scalar=neon' must be OLD=NEW"),
         (("store_cache", "--tier", "amx_emulated=scalar"), "--tier: none of these mutants names amx_emulated"),
-        (("--json", "no/such/folder.json"), "--json: no/such/folder.json is no place for a file"),
+        (("--json", "no/such/folder.json"), "--json: the folder of no/such/folder.json does not exist"),
     ],
 )
 def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str) -> None:
