@@ -2,10 +2,11 @@
 //
 // | number       | value         | why                                                                      |
 // |--------------|---------------|--------------------------------------------------------------------------|
-// | kByteRows    | 6 / 3 / 1     | rows of a block ...                                                      |
-// | kBytePanels  | 2 / 1 / 1     | ... and panels: sums in 24 of 32 registers, 12 of 16, 8 of 16            |
+// | kByteRows    | 6 / 8 / 3 / 1 | VNNI / AVX512 / AVX2 / scalar: rows of a block ...                       |
+// | kBytePanels  | 2 / 1 / 1 / 1 | ... and panels: sums in 24 of 32 registers, 16 of 32, 12 of 16, 8 of 16;  |
+// |              |               | without VNNI weights take two registers each                             |
 // | unroll       | 4             | quads a turn of the loop: shorter turns stop at half of the peak of VNNI |
-// | kSliceBlocks | 32 / 12       | AVX512: 2048 k of a row block (12 KiB) stay in L1, and of two panels in  |
+// | kSliceBlocks | 32 / 12       | VNNI: 2048 k of a row block (12 KiB) stay in L1, and of two panels in    |
 // |              |               | L2 (128 KiB), from where ten loads for 24 products keep up; otherwise    |
 // |              |               | 768 k of a panel (24 KiB) stay in L1                                     |
 // | kGroupRows   | 96            | rows that share one reading of a slice of the weights ...                |
@@ -23,16 +24,17 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int kByteRows = kVectorBytes == 64 ? 6 : kRowBlock;
-constexpr int kBytePanels = kVectorBytes == 64 ? 2 : 1;
-constexpr int64_t kSliceBlocks = kVectorBytes == 64 ? 32 : 12, kDeepByteBlocks = 64 / kQuadDwords;
+constexpr bool kHasVnni = kQuadDwords == 1;
+constexpr int kByteRows = kHasVnni ? 6 : kVectorBytes == 64 ? 8 : kRowBlock;
+constexpr int kBytePanels = kHasVnni ? 2 : 1;
+constexpr int64_t kSliceBlocks = kHasVnni ? 32 : 12, kDeepByteBlocks = 64 / kQuadDwords;
 constexpr int64_t kBlockQuads = kByteBlockWidth / 4;
 
 KP_PATH(int8_vectors_few);
 KP_PATH(int8_vectors_many);
 KP_PATH(int8_vectors_slices);
 
-// Panels next to each other: how far apart their weights and their sums are, and what is read ahead in each.
+// How far apart the weights and the sums of neighbouring panels are.
 struct NextPanel {
   int64_t weights, sums;
 };
