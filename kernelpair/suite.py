@@ -113,6 +113,10 @@ class Suite:
         """Every pair by name. A mapping may import a pair when it is asked for."""
         raise NotImplementedError
 
+    def pair_names(self) -> Sequence[str]:
+        """The names of all pairs, if they are known before torch is loaded; else empty."""
+        return ()
+
     def tiers(self) -> Sequence[Tier]:
         """Instruction sets, from what any CPU has to what few have."""
         return ()

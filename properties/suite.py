@@ -204,6 +204,9 @@ class KernelSuite(Suite):
     def pairs(self) -> "Mapping[str, Pair]":
         return properties.pairs()
 
+    def pair_names(self) -> Sequence[str]:
+        return list(properties.pairs())
+
     def tiers(self) -> "Sequence[Tier]":
         from optimized import tiers
 

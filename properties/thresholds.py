@@ -27,8 +27,8 @@ COUNTS = {
     "kGroupBytes": "group", "kBlocks": "blocks",
 }  # fmt: skip
 """What a constant counts whose name does not say so."""
-OF_FILE = {("conv_state.h", "kChunk"): "channels", ("conv_state.h", "kBlock"): "channels",
-           ("causal_conv1d.cpp", "kBlock"): "channels", ("conv_state.h", "kMostColumns"): "history",
+OF_FILE = {("conv_state.h", "kChunk"): "channels", ("causal_conv1d.h", "kConvBlock"): "channels",
+           ("conv_state.h", "kMostColumns"): "history",
            ("chunk.h", "kBlocks"): "blocks of a chunk", ("chunk_tokens.h", "kMaxColumns"): "vectors",
            ("linear_tiles.h", "kTileBytes"): "elements", ("linear_tiles.h", "kSpreadBytes"): "elements"}  # fmt: skip
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/path.h"
+#include "kernels/causal_conv1d.h"
 #include "simd/vec_memory.h"
 
 namespace kernelpair::KP_TIER {
@@ -10,7 +11,6 @@ namespace {
 
 // Channels of a unit: 2 KiB pieces of a row stream, weights (8 KiB of 16-bit elements) stay in L1.
 constexpr int64_t kChunk = 1024;
-constexpr int64_t kBlock = 32;   // channels of a block of the packed weight
 constexpr int64_t kRow = 512;    // tokens of a float row buffer
 constexpr int kMostColumns = 3;  // of history: width 4
 
@@ -28,7 +28,7 @@ struct Matrix {
 // What a unit keeps for itself.
 template <class T>
 struct Scratch {
-  const T* packed;  // the weight of its channels: [block][pair][kBlock][2]
+  const T* packed;  // the weight of its channels: [block][pair][kConvBlock][2]
   alignas(64) float bias[kChunk];
   alignas(64) T history[kMostColumns][kChunk];
   alignas(64) float row[kMostColumns + kRow + kLanes];

@@ -29,8 +29,8 @@ constexpr int kBlockChannels = kWholeLines<T> ? kPair : kLanes;
 // Where the packed weight has taps 2 * pair and 2 * pair + 1 of channel c.
 template <class T>
 KP_INLINE const T* packed_taps(const Scratch<T>& scratch, int W, int64_t c, int pair) {
-  const int64_t within = c & (kBlock - 1);
-  return scratch.packed + ((c - within) * ((W + 1) / 2) + pair * kBlock + within) * 2;
+  const int64_t within = c & (kConvBlock - 1);
+  return scratch.packed + ((c - within) * ((W + 1) / 2) + pair * kConvBlock + within) * 2;
 }
 
 template <class T>

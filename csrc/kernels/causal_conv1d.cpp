@@ -87,7 +87,7 @@ Matrix<T> state_of(const Call& call, int64_t slot, int64_t channel, int64_t colu
       strides[1], strides[2]};
 }
 
-// The weight and the bias of the channels from `first` on, a multiple of kBlock.
+// The weight and the bias of the channels from `first` on, a multiple of kConvBlock.
 template <class T>
 KP_NOINLINE void take_weight(const Call& call, int64_t first, int64_t channels, Scratch<T>& scratch) {
   scratch.packed = static_cast<const T*>(call.packed.data) + first * call.packed.sizes[1] * 2;
@@ -206,10 +206,10 @@ void move_weight(const CausalConv1dPackArguments& call) {
   const View &weight = call.weight, &packed = call.packed;
   const int64_t dim = weight.sizes[0], width = weight.sizes[1], pairs = packed.sizes[1];
   T* in_blocks = static_cast<T*>(packed.data);
-  for (int64_t i = 0; i < packed.sizes[0] * pairs * kBlock * 2; ++i) {
-    const int64_t half = i % 2, n = i / 2 % kBlock, pair = i / (2 * kBlock) % pairs,
-                  block = i / (2 * kBlock) / pairs;
-    const int64_t channel = block * kBlock + n, j = 2 * pair + half;
+  for (int64_t i = 0; i < packed.sizes[0] * pairs * kConvBlock * 2; ++i) {
+    const int64_t half = i % 2, n = i / 2 % kConvBlock, pair = i / (2 * kConvBlock) % pairs,
+                  block = i / (2 * kConvBlock) / pairs;
+    const int64_t channel = block * kConvBlock + n, j = 2 * pair + half;
     const bool inside = channel < dim && j < width;
     T* plain = static_cast<T*>(weight.data) + channel * weight.strides[0] + j * weight.strides[1];
     if (call.pack)

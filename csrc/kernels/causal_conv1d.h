@@ -6,6 +6,8 @@
 
 namespace kernelpair {
 
+constexpr int64_t kConvBlock = 32;  // channels of a block of the packed weight
+
 struct CausalConv1dArguments {
   const View& x;                    // [dim, T] with query_start_loc, else [B, dim, L]
   const View& packed;               // the packed weight

@@ -9,8 +9,6 @@
 namespace kernelpair {
 namespace {
 
-constexpr int64_t kBlock = 32;  // channels of a packed block
-
 void check_dim_and_width(int64_t dim, int64_t width) {
   KP_CHECK_VALUE(dim >= 1, "dim must be >= 1, got ", dim);
   KP_CHECK_VALUE(width >= 2 && width <= 4, "width must be 2, 3 or 4, got ", width);
@@ -19,7 +17,7 @@ void check_dim_and_width(int64_t dim, int64_t width) {
 void check_packed(const View& packed, int64_t dim, int64_t width) {
   check_rank({"packed_weight", packed}, 4);
   check_float({"packed_weight", packed});
-  check_shape({"packed_weight", packed}, {divide_up(dim, kBlock), divide_up(width, 2), kBlock, 2});
+  check_shape({"packed_weight", packed}, {divide_up(dim, kConvBlock), divide_up(width, 2), kConvBlock, 2});
   int64_t dense = 1;
   for (int d = 3; d >= 0; --d) {
     KP_CHECK_VALUE(packed.sizes[d] == 1 || packed.strides[d] == dense, "packed_weight must be contiguous");
@@ -37,8 +35,8 @@ Tensor causal_conv1d_pack_weight(const Tensor& weight_in) {
   weight.dim = 2;
   KP_CHECK_VALUE(weight.sizes[0] >= 1 && weight.sizes[1] >= 2 && weight.sizes[1] <= 4,
                  "weight must have dim >= 1 and width 2, 3 or 4, got ", shape_of(weight));
-  Tensor packed = new_tensor({divide_up(weight.sizes[0], kBlock), divide_up(weight.sizes[1], 2), kBlock, 2},
-                             weight.dtype);
+  Tensor packed = new_tensor(
+      {divide_up(weight.sizes[0], kConvBlock), divide_up(weight.sizes[1], 2), kConvBlock, 2}, weight.dtype);
   kernels::causal_conv1d_pack({.weight = weight, .packed = view_of("packed", packed), .pack = true});
   return packed;
 }

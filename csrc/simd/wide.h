@@ -15,7 +15,7 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 struct Wide {};
-struct WideInOrder {};  // for kernels whose other operands are in order; of 16 bits alone
+struct WideInOrder {};  // for kernels whose other operands are in order
 
 // Whether one instruction rounds two vectors to bf16.
 #if defined(__AVX512BF16__)
@@ -97,27 +97,26 @@ KP_INLINE F32x32 store_and_load(Bf16* to, F32x32 a, Wide) {
 #endif
 
 template <class T>
-KP_INLINE F32x32 load(const T* from, Wide) {
-  return {load(from), load(from + kLanes)};
-}
-template <class T>
-KP_INLINE void store(T* to, F32x32 a, Wide) {
-  store(to, a.first);
-  store(to + kLanes, a.second);
-}
-
-// Thirty-two elements in order.
-template <class T>
 KP_INLINE F32x32 load(const T* from, WideInOrder) {
   return {load(from), load(from + kLanes)};
 }
-KP_INLINE void store(F16* to, F32x32 a, WideInOrder) {
+template <class T>
+KP_INLINE void store(T* to, F32x32 a, WideInOrder) {
   store(to, a.first);
   store(to + kLanes, a.second);
 }
 #if defined(__AVX512BF16__)
 KP_INLINE void store(Bf16* to, F32x32 a, WideInOrder) { store_dwords(to, {{(IntPiece)rounded(a)}}); }
 #endif
+
+template <class T>
+KP_INLINE F32x32 load(const T* from, Wide) {
+  return load(from, WideInOrder{});
+}
+template <class T>
+KP_INLINE void store(T* to, F32x32 a, Wide) {
+  store(to, a, WideInOrder{});
+}
 
 // Stores, and returns what was stored.
 template <class T, class Vector, class... Lanes>

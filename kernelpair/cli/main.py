@@ -78,8 +78,17 @@ def _open_streams() -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    return _told(options, _dispatch)
+
+
+def _run_right(options: argparse.Namespace) -> int:
+    """The same for options that were found right."""
+    return _told(options, _perform)
+
+
+def _told(options: argparse.Namespace, carry_out: Callable[[argparse.Namespace], int]) -> int:
     try:
-        status = _dispatch(options)
+        status = carry_out(options)
         sys.stdout.flush()
         return status
     except UsageError as error:
@@ -105,6 +114,10 @@ def _run(options: argparse.Namespace) -> int:
 def _dispatch(options: argparse.Namespace) -> int:
     # Each command imports what it needs: `--help`, and what is wrong with the options, is told before torch has loaded.
     import_module("kernelpair.cli.usage").refuse_misuse(options)
+    return _perform(options)
+
+
+def _perform(options: argparse.Namespace) -> int:
     module = _module(options)
     gc.disable()  # of what is loaded nothing is garbage, and looking for it takes a sixth of the time
     try:
@@ -134,7 +147,7 @@ def _beside_workers(options: argparse.Namespace) -> int:
     except (UsageError, SuiteError):  # the command tells it
         return _run(options)
     try:
-        return forked(_run, options, [*preload, _module(options)], EXIT_HARNESS)
+        return forked(_run_right, options, [*preload, _module(options)], EXIT_HARNESS)
     except KeyboardInterrupt:
         return _interrupted(options)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kernelpair.cli.main import UsageError
 from kernelpair.names import unknown
-from kernelpair.report.files import missing
+from kernelpair.report.packages import missing
 from kernelpair.suite import REFERENCE, Suite, SuiteError, find
 
 FILES = ("json", "junit", "html", "markdown", "script")  # options that name a file to be written
@@ -68,9 +68,11 @@ def _pairs(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _refuse_names(suite: Suite, pairs: list[str], tiers: list[str]) -> None:
+    """Where the suite cannot tell its names without loading pairs, the command does so."""
+    known = suite.pair_names()
     for name in pairs:
-        if name not in suite.pairs():
-            raise UsageError(unknown("pair", name, suite.pairs()))
+        if known and name not in known:
+            raise UsageError(unknown("pair", name, known))
     known = suite.tier_names()
     for name in tiers:
         if known and name not in (*known, REFERENCE):

@@ -1,10 +1,7 @@
-"""Files that are whole or not there, whenever the process ends; and what a page needs that is not there."""
+"""Files that are whole or not there, whenever the process ends."""
 
-import importlib.util
 from contextlib import suppress
 from pathlib import Path
-
-NEEDS = ("jinja2", "matplotlib")  # of a page
 
 
 class WriteError(OSError):
@@ -25,9 +22,3 @@ def write_whole(path: Path, text: str) -> None:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise WriteError(f"cannot write {path}: {error.strerror or error}") from None
-
-
-def missing() -> str:
-    """What has to be installed before a page can be made; empty if all is there."""
-    absent = [name for name in NEEDS if importlib.util.find_spec(name) is None]
-    return f"{' and '.join(absent)} cannot be imported: pip install 'kernelpair[report]'" if absent else ""

@@ -11,8 +11,9 @@ from typing import Any
 
 from kernelpair.report import pictures
 from kernelpair.report.exhibit import Exhibit, View
-from kernelpair.report.files import missing, write_whole
+from kernelpair.report.files import write_whole
 from kernelpair.report.lines import PairResult
+from kernelpair.report.packages import missing
 from kernelpair.report.plane import FINE
 from kernelpair.report.plane import Plane as PlaneType
 from kernelpair.search.tally import LEAST

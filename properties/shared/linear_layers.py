@@ -18,7 +18,7 @@ from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error,
 from properties.shared.strategies import any_of, between, shrinking
 
 MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
-DEEP = 2080  # K of a rare case, with few columns: sums are put away between slices of K
+DEEP = 2080  # K of rare cases: sums are put away between slices of K
 MOST_EMULATED = 1_000_000  # M * N * K, each rounded up to tiles: 20 ms of tiles in software
 LONG = 1031  # rows of one: more than a kernel copies at a time
 Sizes = tuple[int, int, int]

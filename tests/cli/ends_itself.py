@@ -1,10 +1,9 @@
-"""A suite that kills the process which asks for its candidates."""
+"""A suite that kills the process which asks for its pairs."""
 
 import os
 import signal
 from typing import NoReturn
 
-from kernelpair.contract.pair import Pair
 from kernelpair.suite import Suite
 from properties.suite import SUITE as OURS
 
@@ -13,14 +12,15 @@ class Ends(Suite):
     """Whoever judges with it is gone."""
 
     root = OURS.root
-    pairs = OURS.pairs
+
+    def pairs(self) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("SIGKILL came back")
 
     def tiers(self) -> tuple[()]:
         return ()
 
-    def candidates(self, pair: Pair) -> NoReturn:
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError("SIGKILL came back")
+    candidates = OURS.candidates
 
 
 SUITE = Ends()
