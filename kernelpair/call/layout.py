@@ -148,10 +148,12 @@ ANY_STRIDES = ("offset", "strided", "transposed")
 """For indices, lengths and vectors."""
 TURNED = ("turned", "turned_padded", "turned_sliced")
 """Layouts that make the dimension before the last one dense, as in channels-last activations."""
+READ_ROWS = (*READ_ONLY, FAR)
+"""For rows that are only read: offsets of 32 bits do not reach the last one."""
 POOL = (*DENSE_LAST, FAR)
-"""For pools of slots and pages."""
+"""For those that are written, pools of slots and pages foremost."""
 TABLE = (*ANY_STRIDES, FAR)
-"""For tables, whose rows may be as far apart."""
+"""For tables of indices."""
 FUSED = "fused"
 """Of a tensor whose next argument shares its buffer row by row, as k and v halves of one projection (`Signature.fused`)."""
 EXPANDED = "expanded"

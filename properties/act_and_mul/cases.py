@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from kernelpair.call.layout import EXPANDED, READ_ONLY
+from kernelpair.call.layout import EXPANDED, READ_ROWS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -22,7 +22,7 @@ MOST_ELEMENTS = 1 << 15
 MODELS = (((3,), 14336), ((33,), 768), ((17,), 2880), ((9,), 2048), ((130, 2), 96))
 SPECIAL = (0.0, -0.0, 1e-30, -1e-30, 0.5, -0.5, 20.0, -20.0, 40.0, -40.0, -88.0, -90.0, 1e4, -1e4, 3e38, -3e38)
 LARGEST = {"float16": 3e4}  # of |x|, where 3e38 has no number
-LAYOUTS = {"x": READ_ONLY}
+LAYOUTS = {"x": READ_ROWS}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.causal_conv1d
 import reference.causal_conv1d
-from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, LAYOUTS, POOL, TURNED
+from kernelpair.call.layout import ANY_STRIDES, LAYOUTS, POOL, TURNED
 from kernelpair.call.values import generator, permutation, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -27,7 +27,7 @@ SCALES = (1.0, 1e-3, 1e2)
 PAD = -7
 NOBODY = -(2**20)  # the index of an empty sequence: never interpreted
 STATE_LAYOUTS = (*TURNED, *POOL)  # SD: channels dense; DS: columns dense
-MATRIX_LAYOUTS = (*TURNED, *DENSE_LAST, "transposed", "strided", "expanded")
+MATRIX_LAYOUTS = (*TURNED, *POOL, "transposed", "strided", "expanded")
 ARGUMENT_LAYOUTS = {
     "x": MATRIX_LAYOUTS,
     "weight": MATRIX_LAYOUTS,

@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, POOL, READ_ONLY, TABLE
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS, TABLE
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case, at_least
 from kernelpair.contract.pair import Alias, Inputs
@@ -27,14 +27,14 @@ WORK = 3_000_000  # multiply-adds of a case's scores: 1 ms in the reference
 EMULATED_WORK = 300_000
 HOT = 16.0  # q.k of a one-hot case is 0 or 256: exp(-256) is 0 in float32, and no trace of it is left in a float64 sum
 LAYOUTS = {
-    "q": READ_ONLY,
+    "q": READ_ROWS,
     "k_cache": POOL,
     "v_cache": POOL,
-    "out": DENSE_LAST,
-    "key": READ_ONLY,
-    "value": READ_ONLY,
+    "out": POOL,
+    "key": READ_ROWS,
+    "value": READ_ROWS,
     "loc": ANY_STRIDES,
-    "attn_logits": DENSE_LAST,
+    "attn_logits": POOL,
     "req_to_token": TABLE,
     "req_pool_indices": ANY_STRIDES,
     "seq_lens": ANY_STRIDES,

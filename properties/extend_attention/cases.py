@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, POOL, READ_ONLY, TABLE
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison
 from kernelpair.contract.case import Case, at_least
@@ -28,10 +28,10 @@ LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: sever
 RARE_BUDGET = 40_000_000  # one case in 200; reaches 1,024 new tokens
 EMULATED_WORK = 6_000_000  # multiply-adds of padded tiles: 10 ms
 LAYOUTS = {
-    "q": READ_ONLY,
-    "k": READ_ONLY,
-    "v": READ_ONLY,
-    "out": DENSE_LAST,
+    "q": READ_ROWS,
+    "k": READ_ROWS,
+    "v": READ_ROWS,
+    "out": POOL,
     "k_cache": POOL,
     "v_cache": POOL,
     "req_to_token": TABLE,

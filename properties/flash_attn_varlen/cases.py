@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, READ_ONLY
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, READ_ROWS
 from kernelpair.call.values import poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -26,9 +26,9 @@ LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: sever
 LONG = (*around(512), 700)
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 LAYOUTS = {
-    "q": READ_ONLY,
-    "k": READ_ONLY,
-    "v": READ_ONLY,
+    "q": READ_ROWS,
+    "k": READ_ROWS,
+    "v": READ_ROWS,
     "cu_seqlens_q": ANY_STRIDES,
     "cu_seqlens_k": ANY_STRIDES,
     "causal_requests": ANY_STRIDES,

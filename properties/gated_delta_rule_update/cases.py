@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ONLY, TURNED
+from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS, TURNED
 from kernelpair.call.values import permutation, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -21,13 +21,13 @@ GROUPS = (1, 2, 3, 4)  # value heads that share a key head
 SCALES = (1.0, 1e-3, 1e2)
 MOST_ELEMENTS = 150_000  # of all states; beyond it requests are fewer
 PAD = -7
-MATRIX = (*READ_ONLY, *TURNED, "strided", "transposed")
+MATRIX = (*READ_ROWS, *TURNED, "strided", "transposed")
 ARGUMENT_LAYOUTS = {
     "A_log": ANY_STRIDES,
     "dt_bias": ANY_STRIDES,
-    "q": READ_ONLY,
-    "k": READ_ONLY,
-    "v": READ_ONLY,
+    "q": READ_ROWS,
+    "k": READ_ROWS,
+    "v": READ_ROWS,
     "a": MATRIX,
     "b": MATRIX,
     "state": POOL,

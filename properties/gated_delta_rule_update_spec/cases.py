@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import properties.gated_delta_rule_update.cases as step
-from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, TURNED
+from kernelpair.call.layout import ANY_STRIDES, POOL, TURNED
 from kernelpair.call.values import permutation, poison, small_integers, uniform
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD, DeltaCase
@@ -26,7 +26,7 @@ MODELS = ((2, 4, 4, 2, 128), (9, 2, 1, 3, 64), (1, 4, 16, 2, 128))  # requests, 
 MOST_ELEMENTS = 100_000  # of the states of all tokens
 ARGUMENT_LAYOUTS = {
     **step.ARGUMENT_LAYOUTS,
-    "state_indices": (*TURNED, *DENSE_LAST, "strided", "transposed"),
+    "state_indices": (*TURNED, *POOL, "strided", "transposed"),
     "num_accepted_tokens": ANY_STRIDES,
     "query_start_loc": ANY_STRIDES,
 }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.gdn_attention_core
 import reference.gdn_attention_core
-from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, POOL, READ_ONLY
+from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS
 from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -22,10 +22,10 @@ from serving import GdnMetadata, PackedConvWeight
 
 PAD = -5
 LAYOUTS = {
-    "mixed_qkv": READ_ONLY,
-    "a": (*READ_ONLY, *ANY_STRIDES),
-    "b": (*READ_ONLY, *ANY_STRIDES),
-    "core_attn_out": DENSE_LAST,
+    "mixed_qkv": READ_ROWS,
+    "a": (*READ_ROWS, *ANY_STRIDES),
+    "b": (*READ_ROWS, *ANY_STRIDES),
+    "core_attn_out": POOL,
     "conv_state": POOL,
     "ssm_state": POOL,
     "conv_bias": ANY_STRIDES,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ONLY, TABLE
+from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS, TABLE
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -27,8 +27,8 @@ EMULATED_WORK = 300_000
 WORKSPACE = 2_000_000  # floats of partial results: more splits of more rows would be half a gigabyte that proves no more
 HOT = 16.0  # of a one-hot case: the score is 0 or 256, and exp(-256) is 0 in float32
 LAYOUTS = {
-    "q_nope": READ_ONLY,
-    "q_pe": READ_ONLY,
+    "q_nope": READ_ROWS,
+    "q_pe": READ_ROWS,
     "kv_cache": POOL,
     "seq_lens": ANY_STRIDES,
     "page_table": TABLE,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ONLY, TABLE
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
@@ -29,13 +29,13 @@ BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds 
 LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 LAYOUTS = {
-    "q": READ_ONLY,
+    "q": READ_ROWS,
     "k_cache": POOL,
     "v_cache": POOL,
     "page_table": TABLE,
     "cache_seqlens": ANY_STRIDES,
     "cu_seqlens_q": ANY_STRIDES,
-    "qv": READ_ONLY,
+    "qv": READ_ROWS,
     "k_descale": (*ANY_STRIDES, EXPANDED),
     "v_descale": (*ANY_STRIDES, EXPANDED),
     "sinks": ANY_STRIDES,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import optimized.quantize_rows_int8 as optimized
 import reference.quantize_rows_int8 as reference
-from kernelpair.call.layout import READ_ONLY
+from kernelpair.call.layout import READ_ROWS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -25,7 +25,7 @@ WIDTHS = (1, 3, *around(16, 32, 64), 96, 1023, 4096, 0)
 MODELS = ((1024, 300), (64, 4096), (33, 14_336), (1, 65_536), (2049, 80))
 VALUES = ("uniform", "ties", "one_sign", "outlier", "floor")
 MAGNITUDES = (1.0, 1e-3, 1e2, 3e4)
-LAYOUTS = {"x": READ_ONLY}
+LAYOUTS = {"x": READ_ROWS}
 LOWEST, HIGHEST = -100, 155  # of ties in asymmetric rows: 255 steps apart
 
 

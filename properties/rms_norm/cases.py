@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, DENSE_LAST, EXPANDED, READ_ONLY
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -25,7 +25,7 @@ MODELS = (  # outer sizes, width of a group, groups
 )  # fmt: skip
 EPS = (1e-6, 1e-5, 1e-12, 1.0)
 SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4)  # the last: what a few channels of large models reach
-LAYOUTS = {"x": READ_ONLY, "residual": DENSE_LAST, "gate": READ_ONLY, "weight": ANY_STRIDES}
+LAYOUTS = {"x": READ_ROWS, "residual": POOL, "gate": READ_ROWS, "weight": ANY_STRIDES}
 SIXTEEN = ("bfloat16", "float16")
 
 

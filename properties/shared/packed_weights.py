@@ -7,14 +7,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kernelpair.call.layout import READ_ONLY
+from kernelpair.call.layout import READ_ROWS
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs, Relation, WrongCall
 from kernelpair.trial.session import Session
 from properties.shared.strategies import any_of, around, shrinking
 from properties.shared.wrong_calls import changed, replaced
 
-WEIGHT_LAYOUTS = (*READ_ONLY, "strided", "transposed")
+WEIGHT_LAYOUTS = (*READ_ROWS, "strided", "transposed")
 OUTPUTS = (1, 7, *around(16, 32, 64), 96, 416)  # N of a weight of codes or bytes
 Part = Callable[[Inputs, int], Inputs]
 """The arguments that pack a weight's outputs from this one on alone."""

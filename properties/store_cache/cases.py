@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ONLY
+from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS
 from kernelpair.call.values import generator, permutation, poison
 from kernelpair.contract.pair import Inputs
 from properties.shared.every_value import DTYPES as DTYPES_OF_16_BITS
@@ -23,8 +23,8 @@ WIDTHS = ((0, 0), (64, 64), (192, 128), (33, 1), (0, 5), (7, 0))  # Dk, Dv that 
 SWEEP: dict[str, Any] = {"rows": 128, "heads": 2, "width_k": 256, "width_v": 256}  # 65,536 elements
 PAD = -7  # an entry to be skipped; -7 and a slot inside the cache are both tried
 LAYOUTS = {
-    "k": READ_ONLY,
-    "v": READ_ONLY,
+    "k": READ_ROWS,
+    "v": READ_ROWS,
     "k_cache": POOL,
     "v_cache": POOL,
     "indices": ANY_STRIDES,
