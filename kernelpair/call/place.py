@@ -123,6 +123,13 @@ def over(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, last: bool 
     return torch.empty(0, dtype=dtype).set_(tensor.untyped_storage(), first, shape, strides)
 
 
+def at_the_end(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A contiguous view that begins in the last element of a contiguous tensor and goes on behind it."""
+    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    strides = torch.empty(shape, device="meta").stride()
+    return torch.empty(0, dtype=dtype).set_(tensor.untyped_storage(), (end - 1) // dtype.itemsize, shape, strides)
+
+
 def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena, beside: bool = False) -> Placement:
     """Lay out settled `inputs` in `arena`, which is emptied first unless they go `beside` earlier ones. Raises OutOfMemory."""
     if not beside:
@@ -130,6 +137,7 @@ def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena, beside: bool = F
     placement = Placement(dict(inputs), resolve(inputs), [], [] if beside else [0])
     partners = dict(pair.signature.fused)
     done: set[str] = set()
+    behind = {value.of: value.behind for value in inputs.values() if isinstance(value, Alias)}
     for name in sorted(inputs, key=lambda name: case.layout.get(name) != FUSED):  # the first of two halves takes the other along
         value = inputs[name]
         if not isinstance(value, Tensor) or name in done:
@@ -139,7 +147,8 @@ def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena, beside: bool = F
             _place_fused(case, arena, placement, name, partner)
             done.add(partner)
         elif value.is_contiguous():
-            _place_one(case, arena, placement, name, LAYOUTS[_layout_name(case, name)](value.shape))
+            layout = LAYOUTS[_layout_name(case, name)](value.shape)
+            _place_one(case, arena, placement, name, layout, behind.get(name, 0))
         else:
             span = reach(value.shape, value.stride())
             _place_one(case, arena, placement, name, Layout(tuple(value.stride()), 0, span))
@@ -158,13 +167,17 @@ def _layout_name(case: Case, name: str) -> str:
     return "dense" if name == FUSED else name
 
 
-def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout: Layout) -> None:
+def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout: Layout, behind: int = 0) -> None:
     value = placement.logical[name]
     rows = None
     if layout.total > GAPS:
         rows = GappedRows(value.shape[0], layout.strides[0], reach(value.shape[1:], layout.strides[1:]))
-    block = _fill(case, arena, placement, value.dtype, layout.total, [name], rows)
+    block = _fill(case, arena, placement, value.dtype, layout.total + behind, [name], rows)
     _write(arena, placement, name, block.start, layout.strides, layout.offset)
+    if behind:
+        first = block.start + layout.total * value.element_size()
+        rest = value.as_strided((behind,), (1,), value.storage_offset() + value.numel())
+        arena.tensor(value.dtype, first, (behind,), (1,)).copy_(rest)
 
 
 def _can_fuse(first: Tensor, second: object) -> bool:

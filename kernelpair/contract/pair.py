@@ -27,6 +27,8 @@ class Alias:
 
     of: str
     view: Callable[[Tensor], Tensor]
+    behind: int = 0
+    """Elements that the storage of the other one holds behind its last, for a view that reaches beyond it."""
 
 
 class RoundedOnce:

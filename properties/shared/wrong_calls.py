@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.call.layout import FUSED
-from kernelpair.call.place import over
+from kernelpair.call.place import at_the_end, over
 from kernelpair.contract.pair import Alias, Inputs, WrongCall
 
 Make = Callable[[Any, Inputs], Inputs | None]
@@ -20,6 +20,7 @@ Change = Callable[[Tensor], Tensor | None]
 Pick = Callable[[Any, Inputs], tuple[Any, Any] | None]
 Rows = Callable[[Any, Inputs], list[int]]
 NAN, INF = float("nan"), float("inf")
+ALIGNED = 8  # bytes: a buffer of whole ones begins where elements of any dtype may
 WRAPPED_FROM = 2**30  # an index from here on is wrong by itself, not by lying just behind its pool
 
 
@@ -235,27 +236,49 @@ def within(name: str, pool: str, when: Condition = always) -> WrongCall:
 
 
 def laid_over(written: Sequence[str], read: Sequence[str], when: Condition = always) -> WrongCall:
-    """An argument that is only read lies, with its numbers, in the memory of one that is written, of any dtype."""
-
-    def fits(memory: Any, value: Any) -> bool:
-        if not isinstance(memory, Tensor) or not isinstance(value, Tensor):
-            return False
-        return 0 < value.nbytes <= memory.nbytes and memory.nbytes % value.element_size() == 0
+    """An argument that is only read lies, with its numbers, in the memory of one that is written, of any dtype; or one of the two
+    begins in the last element of the other."""
 
     def make(case: Any, given: Inputs) -> Inputs | None:
         if FUSED in case.layout.values():  # it is one half's layout, and the other's memory has the same gaps
             return None
-        dense = [name for name in written if case.layout.get(name, "dense") == "dense"]
-        choices = [(to, name) for to in dense for name in read if fits(given.get(to), given.get(name))]
+        pairs = [(to, name) for to in written for name in read if _have_elements(given.get(to), given.get(name))]
+        if case.seed % 4 == 3:
+            pairs = [(name, to) for to, name in pairs if name not in case.int32]  # cast, it loses what is behind
+        dense = [(to, name) for to, name in pairs if case.layout.get(to, "dense") == "dense"]
+        lay = _at_its_end if case.seed % 2 else _inside
+        laid = [lay(to, given[to].contiguous(), given[name].contiguous(), to in read) for to, name in dense]
+        choices = [(to, name, found) for (to, name), found in zip(dense, laid) if found is not None]
         if not choices:
             return None
-        to, name = choices[case.seed % len(choices)]
-        memory, value = given[to].clone(), given[name].contiguous()
-        memory.flatten().view(torch.uint8)[: value.nbytes] = value.flatten().view(torch.uint8)
-        shape, dtype = tuple(value.shape), value.dtype
-        return given | {to: memory, name: Alias(to, lambda tensor: over(tensor, shape, dtype))}
+        to, name, (memory, alias) = choices[case.seed // 4 % len(choices)]
+        return given | {to: memory, name: alias}
 
     return made(make, ValueError, *written, *read, when=when)
+
+
+def _have_elements(*values: Any) -> bool:
+    return all(isinstance(value, Tensor) and value.numel() for value in values)
+
+
+def _inside(to: str, memory: Tensor, value: Tensor, _: bool) -> tuple[Tensor, Alias] | None:
+    """The value in the first bytes of the memory of `to`; None if it does not fit."""
+    if value.nbytes > memory.nbytes or memory.nbytes % value.element_size():
+        return None
+    memory, shape, dtype = memory.clone(), tuple(value.shape), value.dtype
+    memory.flatten().view(torch.uint8)[: value.nbytes] = value.flatten().view(torch.uint8)
+    return memory, Alias(to, lambda tensor: over(tensor, shape, dtype))
+
+
+def _at_its_end(to: str, memory: Tensor, value: Tensor, memory_is_read: bool) -> tuple[Tensor, Alias]:
+    """The value from the last element of `to` on. What they share is a number of the one that is read."""
+    size, shape, dtype = memory.element_size(), tuple(value.shape), value.dtype
+    behind = -(-(memory.nbytes + value.nbytes) // ALIGNED) * ALIGNED // size - memory.numel()
+    larger = memory.new_zeros(memory.numel() + behind)[: memory.numel()].view(memory.shape).copy_(memory)
+    at_the_end(larger, shape, dtype).copy_(value)
+    if memory_is_read:
+        larger.copy_(memory)
+    return larger, Alias(to, lambda tensor: at_the_end(tensor, shape, dtype), behind)
 
 
 def with_sink(value: float) -> WrongCall:

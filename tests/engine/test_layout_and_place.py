@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernelpair.call.layout import DENSE_LAST, EXPANDED, FAR, FUSED, LAYOUTS, Layout
 from kernelpair.call.memory import CANARY, PAGE, Arena, OutOfMemory, Placed
-from kernelpair.call.place import Placement, element_mask, place, resolve, settle
+from kernelpair.call.place import Placement, at_the_end, element_mask, place, resolve, settle
 from kernelpair.call.values import poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
@@ -199,6 +199,17 @@ def test_an_alias_is_a_view_of_what_was_placed(arena: Arena, layout: str) -> Non
     placement = placed(arena, inputs, layout={"a": layout})
     assert torch.equal(view(arena, placement.arguments["b"]), inputs["a"][1:, :, 1:3])
     assert torch.equal(resolve(inputs)["b"], placement.logical["b"])
+    assert len(placement.buffers) == 1
+
+
+@pytest.mark.parametrize("guard", ["end", "start"])
+def test_an_alias_may_begin_in_the_last_element_and_reach_behind(arena: Arena, guard: str) -> None:
+    memory = numbered((2, 8))
+    inputs: Inputs = {"a": memory.flatten()[:5], "b": Alias("a", lambda tensor: at_the_end(tensor, (4,), torch.float32), 3)}
+    placement = placed(arena, inputs, guard=guard)
+    assert torch.equal(view(arena, placement.arguments["b"]), memory.flatten()[4:8])
+    assert placement.arguments["b"].start == placement.arguments["a"].start + 4 * 4
+    assert torch.equal(placement.logical["b"], memory.flatten()[4:8])
     assert len(placement.buffers) == 1
 
 
