@@ -12,6 +12,7 @@ from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS, TURNED
 from kernelpair.call.values import permutation, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
+from properties.shared.softplus import settled
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
 
 REQUESTS = (1, 2, 0, 4, 17)
@@ -129,7 +130,7 @@ def _numbers(case: DeltaCase, name: str, shape: tuple[int, ...], dtype: torch.dt
 
 
 def _gates(case: DeltaCase) -> Inputs:
-    """Decay and write strength; a low threshold's jump is kept at a distance, where a formula switch is no matter of rounding."""
+    """Decay and write strength."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     vector = {name: torch.float32 if name in case.wide else dtype for name in VECTORS}
     heads = case.key_heads * case.group
@@ -138,8 +139,7 @@ def _gates(case: DeltaCase) -> Inputs:
     a = uniform(case.seed, "a", (case.requests, heads), scale=2.0).to(dtype)
     if case.layout.get("a") == "expanded":
         a = a[:1].expand(a.shape).contiguous()
-    z = case.softplus_beta * (a.double() + dt_bias.double())
-    a = torch.where((z - case.softplus_threshold).abs() < 2.0**-4, a.float() - 1, a.float()).to(dtype)
+    a = settled(a, dt_bias, case.softplus_beta, case.softplus_threshold, case.seed)
     b = uniform(case.seed, "b", (case.requests, heads), dtype, 4.0)
     if case.exact:
         b = torch.where(b > 0, 150.0, 0.0).to(dtype)

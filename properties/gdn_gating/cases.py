@@ -11,6 +11,7 @@ from kernelpair.call.layout import ANY_STRIDES, READ_ROWS, TURNED
 from kernelpair.call.values import uniform
 from kernelpair.contract.pair import Inputs
 from properties.shared.every_value import DTYPES, SweepCase, every_value, halves
+from properties.shared.softplus import settled
 from properties.shared.strategies import any_of, around, common, float_dtypes, together
 
 ROWS = (1, 7, 0, 2, 1024)
@@ -19,7 +20,6 @@ CENTRES = (0, -100, -88, -20, -17, 20, 88, 100)  # of a + dt_bias: where exp, lo
 LOG_RATES = (0, -10, 10, 3)  # around which A_log lies
 THRESHOLDS = (20.0, 0.5)
 BETAS = (1.0, 0.5, 2.0)
-JUMP = 2.0**-4  # distance that z keeps from a low threshold, where softplus jumps
 VECTORS = ("A_log", "dt_bias")
 MOST_ELEMENTS = 8192
 SWEEP: dict[str, Any] = {"rows": 2048, "heads": 32, "log_rate": -10}  # 65,536 elements; the largest a must not make g overflow
@@ -86,7 +86,7 @@ def simpler(case: GatingCase) -> Iterator[GatingCase]:
 
 
 def inputs(case: GatingCase) -> Inputs:
-    """a and dt_bias share the centre, and with a low threshold z keeps away from it; or a and b hold every finite value."""
+    """a and dt_bias share the centre, and with a low threshold z is on it or keeps away; or a and b hold every finite value."""
     if case.every:
         return _every(case)
     dtype: torch.dtype = getattr(torch, case.dtype)
@@ -96,9 +96,8 @@ def inputs(case: GatingCase) -> Inputs:
     a = (uniform(case.seed, "a", (case.rows, case.heads), scale=2.0) + half).to(dtype)
     if case.layout.get("a") == "expanded":
         a = a[:1].expand(a.shape).contiguous()
-    z = case.softplus_beta * (a.double() + dt_bias.double())
     if case.softplus_threshold < 15:
-        a = torch.where((z - case.softplus_threshold).abs() < JUMP, a.float() - 1, a.float()).to(dtype)
+        a = settled(a, dt_bias, case.softplus_beta, case.softplus_threshold, case.seed)
     return {
         "A_log": (uniform(case.seed, "A_log", (case.heads,)) + case.log_rate).clamp(-10, 10).to(vector["A_log"]),
         "a": a,
