@@ -145,6 +145,9 @@ def _check(
         raise ValueError(f"cu_seqlens_q must rise from 0 or more to at most {T}, got {offsets}")
     if (cache_seqlens < 0).any():
         raise ValueError(f"cache_seqlens holds the negative length {int(cache_seqlens.min())}")
+    used = (cache_seqlens > 0) & (cu_seqlens_q.diff() > 0)
+    if k_descale is not None and not ((k_descale > 0) & k_descale.isfinite())[used].all():
+        raise ValueError(f"k_descale must be finite and > 0 for requests with rows and keys, got {k_descale.tolist()}")
     return _spans(page_table, cache_seqlens.tolist(), offsets, pages, page, window_left)
 
 

@@ -19,6 +19,19 @@ void check_descale(Arg descale, int64_t batch, int64_t kv_heads) {
   check_shape(descale, {batch, kv_heads});
 }
 
+// Of requests with rows and keys: the largest score is looked for before it is scaled.
+void check_scales_of_scores(Arg descale, const View& lengths, const View& offsets) {
+  if (!descale.view.defined) return;
+  for (int64_t b = 0; b < descale.view.sizes[0]; ++b) {
+    if (index_at(lengths, b) == 0 || index_at(offsets, b + 1) == index_at(offsets, b)) continue;
+    for (int64_t h = 0; h < descale.view.sizes[1]; ++h) {
+      const float factor = *at<float>(descale.view, b, h);
+      KP_CHECK_VALUE(factor > 0 && std::isfinite(factor), descale.name, "[", b, ", ", h, "] = ", factor,
+                     " must be finite and > 0");
+    }
+  }
+}
+
 // The slopes as dense floats, which must be finite; none if there are none.
 std::vector<float> slopes_of(Arg slopes, int64_t heads) {
   std::vector<float> found;
@@ -118,6 +131,7 @@ Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tenso
   KP_CHECK_VALUE(num_splits >= 0, "num_splits must not be negative, got ", num_splits);
 
   check_requests(table, lengths, offsets, tokens, page, pages, window_left);
+  check_scales_of_scores({"k_descale", k_descale}, lengths, offsets);
 
   const Tensor result = new_tensor({tokens, heads, Dv}, q.dtype);
   const View out = view_of("out", result);

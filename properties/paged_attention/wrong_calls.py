@@ -110,6 +110,20 @@ def _descale_dtype(name: str) -> WrongCall:
     return WrongCall(make, TypeError, name)
 
 
+def _descale_of_keys(value: float) -> WrongCall:
+    """One factor of the scores, of any request and head, that is none."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        live = [b for b, (rows, keys) in enumerate(zip(case.rows, case.lens)) if rows and keys]
+        if case.latent or not live:
+            return None
+        factors = torch.ones(len(case.rows), case.kv_heads)
+        factors[any_of(case, live), any_of(case, range(case.kv_heads))] = value
+        return given | {"k_descale": factors}
+
+    return WrongCall(make, ValueError, "k_descale")
+
+
 def _slopes(make: Callable[[int], torch.Tensor], error: type[Exception]) -> WrongCall:
     """Slopes that are made for so many heads."""
     return WrongCall(lambda case, given: given | {"alibi_slopes": make(case.heads)}, error, "alibi_slopes")
@@ -131,6 +145,7 @@ WRONG_CALLS = {
     "descale_with_qv": WrongCall(_descale_of_latent, ValueError, ("qv", "k_descale")),
     **{f"{name}_shape": _descale_shape(name) for name in ("k_descale", "v_descale")},
     **{f"{name}_dtype": _descale_dtype(name) for name in ("k_descale", "v_descale")},
+    **{f"k_descale_{value}": _descale_of_keys(value) for value in (0.0, -1.0, INF, NAN)},
     "q_width": grown("q", 2, "k_cache"),
     **{f"qv_{dim}": grown("qv", dim, "q", "v_cache") for dim in range(3)},
     **{f"{name}_{dim}": grown(name, dim, *CACHES, "q", "qv") for name in CACHES for dim in range(3)},
