@@ -83,8 +83,11 @@ def labels_here(suite: Suite) -> list[str]:
     return sorted({LABEL + name for name in ready})
 
 
-def run_block(place: Place, block: SeedBlock, seed: int, corpus: tuple[str, ...], shared: str) -> dict[str, Any]:
-    """What a task does, on whichever node: the ordinary job in a folder of the node's own. Returns the result as JSON."""
+def run_block(
+    place: Place, block: SeedBlock, seed: int, corpus: tuple[str, ...], shared: str, spec: str | None
+) -> dict[str, Any]:
+    """What a task does, on whichever node: the ordinary job in a folder of the node's own. Returns the result as JSON, with
+    commands for the suite that `--suite` named."""
     folder = Path(tempfile.gettempdir(), f"kernelpair-campaign-{os.getuid()}")
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
@@ -93,7 +96,7 @@ def run_block(place: Place, block: SeedBlock, seed: int, corpus: tuple[str, ...]
     ended = carry_out(job, resolve, suite.preload, False, lambda tally: None)
     if ended.error:
         raise HarnessError(ended.error)
-    return asdict(result_of(ended, resolve(*block.key).pair)) | {"asked": block.cases}
+    return asdict(result_of(ended, resolve(*block.key).pair, spec)) | {"asked": block.cases}
 
 
 class _Campaign:
@@ -164,7 +167,8 @@ class _Campaign:
         corpus = saved_lines(self.suite, block.pair) if block.number == 0 else ()
         seed = self.seed + block.number * self.block
         selected = task.options(label_selector={label: "yes"})
-        running[selected.remote(self.place, block, seed, corpus, self.options.shared or "")] = block
+        task_of = (self.place, block, seed, corpus, self.options.shared or "", self.options.suite)
+        running[selected.remote(*task_of)] = block
 
     def _give_up(self, running: dict[Any, SeedBlock], labels: set[str]) -> None:
         """Blocks that wait for a label which no living node has any more."""

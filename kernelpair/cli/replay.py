@@ -45,13 +45,14 @@ def replay(options: argparse.Namespace) -> int:
     console = Console(highlight=False)
     torch.set_num_threads(1)
     place, suite = select_suite(options, built=True)
-    wanted, asked = list(_lines(options, suite)), select_cpu(suite, options)
+    asked = select_cpu(suite, options)
+    # A wrong line is told before any other runs.
+    wanted = [(given.line, spec, cpu, *read(suite, given.line, given.place)) for given, spec, cpu in _lines(options, suite)]
     failed, ran = False, 0
-    for (line, _, at), spec, its_own in wanted:
+    for line, spec, its_own, pair, case in wanted:
         cpu = asked or its_own
         if cpu and options.script:
             raise UsageError("--script does not go with --cpu: a script runs on the CPU that there is")
-        pair, case = read(suite, line, at)
         fails_here = False
         if options.verbose:
             console.print(picture(pair, case), soft_wrap=True, markup=False)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from kernelpair.cli.campaign import LABEL, SeedBlock, _Campaign
+from kernelpair.cli.campaign import LABEL, SeedBlock, _Campaign, run_block
 from kernelpair.report.lines import FailureReport, PairResult
 from kernelpair.report.merge import merged, result_from
 from kernelpair.suite import find
+from tests.cli.test_copied import SUITE
 from tests.command_line import kernelpair
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
@@ -74,3 +75,9 @@ def test_labels_are_those_of_this_machine(capsys: pytest.CaptureFixture[str]) ->
 def test_it_has_to_be_said_when_to_stop(capsys: pytest.CaptureFixture[str]) -> None:
     assert kernelpair("--suite", "properties.suite", "campaign", "store_cache") == 2
     assert "--cases N, such as 1e8, or --hours H" in capsys.readouterr().err
+
+
+def test_the_command_of_a_failure_names_the_suite() -> None:
+    Path("mine.py").write_text(SUITE)
+    document = run_block(find("mine.py"), SeedBlock("toy", "my kernel", 0, 20), 1, (), "", "mine.py")
+    assert {failure["replay"].partition(" --tier ")[2] for failure in document["failures"]} == {"'my kernel' --suite mine.py"}

@@ -344,7 +344,9 @@ def test_a_bad_line_of_a_file_is_told_with_its_place(capsys: Capture) -> None:
     Path("cases.jsonl").write_text(f'{PLAIN}\n\n{{"pair":"store_cache","v":1,"rows":-1}}\n')
     for command in (("replay", "cases.jsonl"), ("bench", "--case", "cases.jsonl")):
         assert kernelpair(*command) == 2
-        assert "cases.jsonl:3: store_cache: this case cannot be built (rows = -1)" in capsys.readouterr().err
+        told = capsys.readouterr()
+        assert "cases.jsonl:3: store_cache: this case cannot be built (rows = -1)" in told.err
+        assert not told.out  # not even the line before it was run
 
 
 @pytest.mark.parametrize(
