@@ -12,7 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelpair.contract.pair import Pair
-from kernelpair.providers.provider import ProviderError, known, provider
+from kernelpair.providers.named import ProviderError, known
+from kernelpair.providers.provider import provider
 from kernelpair.sources import NATIVE, source_files
 from kernelpair.suite import Suite, loaded
 

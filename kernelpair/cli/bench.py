@@ -19,7 +19,8 @@ from kernelpair.cli.main import EXIT_FAILED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.select import provider_named, select_candidates, select_pairs, select_suite, select_tiers
 from kernelpair.contract.pair import BenchRow, Pair
 from kernelpair.environment import environment
-from kernelpair.providers.provider import known, ready
+from kernelpair.providers.named import known
+from kernelpair.providers.provider import ready
 from kernelpair.report.files import write_whole
 from kernelpair.report.steps import Steps
 from kernelpair.suite import Place, Suite

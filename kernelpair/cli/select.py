@@ -93,7 +93,8 @@ def select_provider(suite: Suite, spec: str, tiers: Sequence[str]) -> "Provider"
     """The provider asked for. UsageError if there is none, if it cannot be used here, or if a tier is asked for as well."""
     if tiers:
         raise UsageError("--tier chooses among our own kernels and --provider names somebody else's: give one of them")
-    from kernelpair.providers.provider import ProviderError, ready
+    from kernelpair.providers.named import ProviderError
+    from kernelpair.providers.provider import ready
 
     found = provider_named(suite, spec)
     try:
@@ -107,7 +108,8 @@ def select_provider(suite: Suite, spec: str, tiers: Sequence[str]) -> "Provider"
 
 def provider_named(suite: Suite, spec: str) -> "Provider":
     """The provider of this name or file, whether it can be used here or not. UsageError if there is none."""
-    from kernelpair.providers.provider import ProviderError, provider
+    from kernelpair.providers.named import ProviderError
+    from kernelpair.providers.provider import provider
 
     try:
         found = provider(spec)

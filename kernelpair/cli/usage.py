@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kernelpair.cli.main import UsageError
 from kernelpair.names import unknown
+from kernelpair.providers.named import ProviderError, place_of
 from kernelpair.report.packages import missing
 from kernelpair.suite import REFERENCE, Suite, SuiteError, find
 
@@ -17,7 +18,7 @@ FILES = ("json", "junit", "html", "markdown", "script")  # options that name a f
 
 
 def refuse_misuse(options: argparse.Namespace) -> None:
-    """Raises UsageError for options that exclude each other, a file that cannot be written, an unknown pair or tier."""
+    """Raises UsageError for options that exclude each other, a file that cannot be written, an unknown provider, pair or tier."""
     if options.command == "check":
         _refuse_limits(options)
     for name in FILES:
@@ -26,6 +27,11 @@ def refuse_misuse(options: argparse.Namespace) -> None:
             _refuse_file(f"--{name}", Path(path))
     if getattr(options, "html", None) and missing():
         raise UsageError(f"--html {options.html}: {missing()}")
+    if getattr(options, "provider", None):
+        try:
+            place_of(options.provider)
+        except ProviderError as error:
+            raise UsageError(str(error)) from None
     pairs, tiers = list(_pairs(options)), getattr(options, "tier", None)
     if pairs or tiers:
         with suppress(SuiteError):  # the command tells it

@@ -24,7 +24,6 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,9 +34,9 @@ from kernelpair.contract.candidate import Candidate, module_of_file
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import BenchRow, Pair, Within
 from kernelpair.contract.subject import WRONG_CALLS, Subject
+from kernelpair.providers.named import ProviderError, place_of
 from kernelpair.trial.modes import BUILT_IN, SIDE_EFFECTS
 
-GROUP = "kernelpair.providers"
 PREFIX = "provider:"  # of a candidate's name: what follows is what `--provider` was given
 NO_KERNEL = "has no such kernel"
 ON = " on "  # in a candidate's name: what follows is what `--cpu` was given
@@ -45,10 +44,6 @@ SKIPPED_TRIALS = ("concurrent", "fuzz", WRONG_CALLS)
 IMPORT_SECONDS = 60  # of a file; what it loads for long belongs into its prepare()
 Limits = Mapping[str, Callable[[Any], bool]]
 Calls = Mapping[str, Callable[[], object]]
-
-
-class ProviderError(ValueError):
-    """There is no such provider, or it cannot be used here; the message says what to do."""
 
 
 class Unsupported(Exception):
@@ -245,13 +240,13 @@ def spec_and_cpu(name: str) -> tuple[str, str]:
 
 def enter(name: str) -> None:
     """Load the provider's library in the process that runs it."""
-    module = _module(_place(spec_and_cpu(name)[0]))
+    module = _module(place_of(spec_and_cpu(name)[0]))
     _told(module.prepare, f"{spec_and_cpu(name)[0]}: prepare()")()
 
 
 def provider(spec: str) -> Provider:
     """The provider of this name or file. Raises ProviderError."""
-    place = _place(spec)
+    place = place_of(spec)
     if place.endswith(".py"):
         _try_import(spec, place)
     try:
@@ -276,22 +271,6 @@ def ready(found: Provider) -> str:
     """Why the provider cannot be used on this machine, or empty: what its `missing()` says."""
     missing = getattr(found.module, "missing", None)
     return str(_told(missing, f"{found.name}: missing()")()) if callable(missing) else ""
-
-
-def known() -> dict[str, str]:
-    """Name -> module of every installed provider."""
-    return {entry.name: entry.value for entry in metadata.entry_points(group=GROUP)}
-
-
-def _place(spec: str) -> str:
-    if spec.endswith(".py"):
-        if not Path(spec).is_file():
-            raise ProviderError(f"there is no provider file {spec}")
-        return os.path.abspath(spec)
-    names = known()
-    if spec not in names:
-        raise ProviderError(f"unknown provider {spec!r}; known are {', '.join(sorted(names)) or 'none'}, or give a file .py")
-    return names[spec]
 
 
 def _said(error: BaseException) -> str:

@@ -57,6 +57,8 @@ def test_a_command_whose_process_is_killed_says_so_and_has_the_status_of_a_broke
         (("list", "stor_cache"), "list: unknown pair 'stor_cache' (did you mean store_cache?)"),
         (("bench", "stor_cache"), "bench: unknown pair 'stor_cache' (did you mean store_cache?)"),
         (("replay", LINE.replace("store", "stor")), "replay: unknown pair 'stor_cache' (did you mean store_cache?)"),
+        (("check", "--provider", "vlm_cpu"), "check: unknown provider 'vlm_cpu'; known are "),
+        (("replay", LINE, "--provider", "gone.py"), "replay: there is no provider file gone.py"),
         (("check", "--tier", "sclar"), "check: unknown tier 'sclar' (did you mean scalar?); known are scalar, avx2, "),
         (("replay", LINE, "--tier", "sclar"), "replay: unknown tier 'sclar' (did you mean scalar?)"),
         (("check", "--total", "5", "--seconds", "5"), "check: --total and --seconds both say when to stop"),

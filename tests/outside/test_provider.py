@@ -11,7 +11,8 @@ import torch
 
 import properties
 from kernelpair.contract.case import to_line
-from kernelpair.providers.provider import Provider, ProviderError, fitted, known, provider
+from kernelpair.providers.named import ProviderError, known
+from kernelpair.providers.provider import Provider, fitted, provider
 from properties.store_cache.cases import StoreCacheCase
 from tests.command_line import kernelpair
 
