@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import EXPANDED
+from kernelpair.call.layout import EXPANDED, FAR
 from kernelpair.call.place import Placement
 from kernelpair.call.runner import HarnessError
 from kernelpair.call.series import Repeats, Stretch
@@ -237,7 +237,8 @@ def _fuzz(session: Session) -> None:
     if not names:
         session.run_first()
         return
-    wrong, done = made_wrong(session.case.seed, given, names)
+    gapped = {name for name, layout in session.case.layout.items() if layout == FAR}
+    wrong, done = made_wrong(session.case.seed, given, names, gapped)
     says = " and ".join(f"{name} {what}" for name, what in done.items())
     try:
         placement = session.place(wrong)
