@@ -62,6 +62,8 @@ def check_core(H: int, Hkv: int, D: int, Dv: int, dtype: torch.dtype, sm_scale: 
     checks.is_number(names[1], logit_cap)
     if logit_cap != 0:  # no cap
         checks.positive(names[1], logit_cap)
+        if torch.tensor(sm_scale, dtype=torch.float32).div(torch.tensor(logit_cap, dtype=torch.float32)).isinf():
+            raise ValueError(f"{names[1]} = {logit_cap} is too small: {names[0]} divided by it is infinite in float32")
     if Hkv < 1 or H % Hkv:
         raise ValueError(f"q has {H} heads, which is not a multiple of the cache's {Hkv} heads")
     if D < 1 or Dv < 1:

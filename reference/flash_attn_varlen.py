@@ -34,7 +34,7 @@ def flash_attn_varlen(
     for b, ((start, end), (first, last)) in enumerate(spans):
         lq, lk = end - start, last - first
         is_causal = causal if causal_requests is None else bool(causal_requests[b])
-        right = 0 if is_causal else window_right
+        right = 0 if is_causal else min(window_right, lq + lk)  # larger ones bound nothing, and could wrap
         j = torch.arange(lk)
         step = max(1, SCORES_AT_ONCE // max(1, q.shape[1] * lk))
         for i in range(0, lq, step):

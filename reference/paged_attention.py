@@ -58,7 +58,7 @@ def paged_attention(
     if alibi_slopes is not None:
         _check_slopes(alibi_slopes, q.shape[1], q.dtype)
     assert softmax_scale is not None
-    right = 0 if causal else window_right
+    right = 0 if causal else min(window_right, 2**62)  # larger ones bound nothing, and could wrap
 
     T, H, _ = q.shape
     page = k_cache.shape[1]

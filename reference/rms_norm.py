@@ -41,6 +41,7 @@ def rms_norm(
     elif gemma:
         raise ValueError("gemma needs a weight, to which it adds 1")
     checks.positive("eps", eps)
+    eps = max(eps, torch.finfo(torch.float32).tiny)
     if group_size is not None:
         checks.is_count("group_size", group_size, 1)
         if D % group_size:

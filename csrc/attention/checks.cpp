@@ -38,7 +38,11 @@ float value_at(const View& view, int64_t i) {
 void check_attention(const AttentionSizes& sizes, double sm_scale, double logit_cap, const View& sinks,
                      const char* scale_name, const char* cap_name) {
   check_positive(scale_name, sm_scale);
-  if (logit_cap != 0) check_positive(cap_name, logit_cap);  // 0: no cap
+  if (logit_cap != 0) {  // 0: no cap
+    check_positive(cap_name, logit_cap);
+    KP_CHECK_VALUE(std::isfinite(static_cast<float>(sm_scale) / static_cast<float>(logit_cap)), cap_name, " = ",
+                   logit_cap, " is too small: ", scale_name, " divided by it is infinite in float32");
+  }
   KP_CHECK_VALUE(sizes.kv_heads >= 1 && sizes.heads % sizes.kv_heads == 0, "q has ", sizes.heads,
                  " heads, which is not a multiple of the cache's ", sizes.kv_heads, " heads");
   KP_CHECK_VALUE(sizes.D >= 1 && sizes.Dv >= 1,

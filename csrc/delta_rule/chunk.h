@@ -249,11 +249,13 @@ void prepare_keys(const Call& call, const KeyChunk& key, int64_t head, int64_t t
 
 // --- one value head: gates and the triangle ----------------------------------------------------------------
 
+constexpr float kLeastDecay = -0x1p120f;  // exp of it is 0, and a chunk of them adds up to a number
+
 void prepare_gates(const Call& call, const KeyChunk& key, GateChunk& gate, int64_t head, int64_t token,
                    int64_t tokens) {
   float sum = 0;
   for (int64_t i = 0; i < kChunk; ++i) {
-    if (i < tokens) sum += *at<float>(call.g, token + i, head);
+    if (i < tokens) sum += __builtin_fmaxf(*at<float>(call.g, token + i, head), kLeastDecay);
     gate.cum[i] = sum;
     gate.beta[i] = i < tokens ? read_beta(call, token + i, head) : 0;
   }

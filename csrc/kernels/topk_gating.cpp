@@ -77,7 +77,8 @@ KP_INLINE float sum_of_two_best(const float* keys, int64_t count) {
   }
   const float top = reduce_max(first);
   const int lane = first_lane(equal(first, splat(top)));
-  return top + reduce_max(select(one_lane(lane), second, first));
+  const float sum = top + reduce_max(select(one_lane(lane), second, first));
+  return sum < -kLargest ? -kLargest : sum;
 }
 
 // The memory of one thread; all arrays are whole vectors.
@@ -93,6 +94,12 @@ struct Room {
   BumpAllocator used;
   float* take(int64_t count) { return used.take<float>(round_up(count, kLanes)); }
 };
+
+// A logit as a key: -inf comes last among those that may be taken, a number as small right before it.
+KP_INLINE F32x16 key_of(F32x16 z) {
+  const F32x16 lowest = splat(-kLargest), next = splat(-__builtin_nextafterf(kLargest, 0));
+  return max(select(equal(z, lowest), next, z), lowest);
+}
 
 struct Row {
   const TopkGatingArguments& call;
@@ -112,7 +119,7 @@ struct Row {
       finite = finite & less_equal(z, splat(kLargest));
       highest = max(highest, z);
       store(room.logits + i, z);
-      store(room.keys + i, select(there, max(z, splat(-kLargest)), splat(kTaken)));
+      store(room.keys + i, select(there, key_of(z), splat(kTaken)));
     }
     const float found = reduce_max(highest);
     top = found == kTaken ? 0 : found;  // a row of -inf: every score is 0

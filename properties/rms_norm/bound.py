@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.contract.pair import Bound, Inputs, Outputs
-from properties.rms_norm.cases import NormCase
+from properties.rms_norm.cases import TINY, NormCase
 from properties.shared.attention_bound import (
     SMALLEST_NORMAL,
     UNIT_ROUNDOFF,
@@ -28,7 +28,7 @@ def _factors(given: Inputs, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """r, W and G of every element; 1 where there is none."""
     D = s.shape[-1]
     size = given["group_size"] or max(D, 1)
-    r = 1 / (s.square().unflatten(-1, (D // size, size)).mean(-1) + given["eps"]).sqrt()
+    r = 1 / (s.square().unflatten(-1, (D // size, size)).mean(-1) + max(given["eps"], TINY)).sqrt()
     weight, gate = given["weight"], given["gate"]
     W = s.new_ones(D) if weight is None else weight + float(given["gemma"])
     G = s.new_ones(D) if gate is None else gate / (1 + torch.exp(-gate))

@@ -23,8 +23,9 @@ MOST_ELEMENTS = 1 << 15
 MODELS = (  # outer sizes, width of a group, groups
     ((16,), 4096, 0), ((7,), 7168, 0), ((33,), 2048, 0), ((130, 8), 128, 0), ((64, 32), 64, 0), ((5,), 512, 16), ((3,), 16384, 0),
 )  # fmt: skip
-EPS = (1e-6, 1e-5, 1e-12, 1.0)
-SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4)  # the last: what a few channels of large models reach
+TINY = 2.0**-126  # smaller eps count as this
+EPS = (1e-6, 1e-5, 1e-12, 1.0, 1e-20, 1e-40)
+SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4, 1e-10)  # 1e4: what a few channels of large models reach; 1e-10: next to small eps
 LAYOUTS = {"x": READ_ROWS, "residual": POOL, "gate": READ_ROWS, "weight": ANY_STRIDES}
 SIXTEEN = ("bfloat16", "float16")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
-from properties.rms_norm.cases import NormCase
+from properties.rms_norm.cases import TINY, NormCase
 
 LIKE_X = ("x", "residual", "gate")
 BY_COLUMN = (*LIKE_X, "weight")
@@ -60,6 +60,11 @@ def _columns(case: NormCase, session: Session) -> None:
     got, expected = again.outputs["out"].double(), first.outputs["out"][..., order].double()
     tolerance = again.bound_of("out") + first.bound_of("out")[..., order]
     session.expect_close("out", got, expected, tolerance, "columns permuted")
+
+
+def _in_range(case: NormCase) -> bool:
+    """Four times the numbers are numbers, and eps counts as it is."""
+    return case.eps > TINY and (case.dtype != "float16" or case.size < 1e3)
 
 
 def _scaled(case: NormCase, session: Session) -> None:
@@ -134,7 +139,7 @@ RELATIONS = {
     "rows": Relation(_rows, "a batch equals its parts, bit for bit"),
     "apart": Relation(_apart, "rows may be permuted and lie apart, bit for bit"),
     "columns": Relation(_columns, "permuting the columns of a group permutes its results"),
-    "scale": Relation(_scaled, "x times 2^m with eps times 4^m changes no bit"),
+    "scale": Relation(_scaled, "x times 2^m with eps times 4^m changes no bit", _in_range),
     "zero_residual": Relation(_zero_residual, "a residual of zeros is none", lambda case: case.form == "plain" and _some(case)),
     "gemma": Relation(_gemma, "Gemma's form is a weight of 1 + w in float32", lambda case: case.gemma and _some(case)),
     "groups": Relation(_groups, "a group is a call of its own", lambda case: case.groups > 1 and _some(case)),
