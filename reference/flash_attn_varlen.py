@@ -34,12 +34,13 @@ def flash_attn_varlen(
     for b, ((start, end), (first, last)) in enumerate(spans):
         lq, lk = end - start, last - first
         is_causal = causal if causal_requests is None else bool(causal_requests[b])
-        right = 0 if is_causal else min(window_right, lq + lk)  # larger ones bound nothing, and could wrap
+        # Larger windows bound nothing, and could wrap.
+        left, right = min(window_left, lq + lk), 0 if is_causal else min(window_right, lq + lk)
         j = torch.arange(lk)
         step = max(1, SCORES_AT_ONCE // max(1, q.shape[1] * lk))
         for i in range(0, lq, step):
             p = torch.arange(i, min(i + step, lq))[:, None] + (lk - lq if alignment == "bottom_right" else 0)
-            visible = (j >= p - window_left) | (window_left < 0)
+            visible = (j >= p - left) | (left < 0)
             visible &= (j <= p + right) | (right < 0)
             rows = slice(start + i, start + i + len(p))
             out[rows] = attention_core(

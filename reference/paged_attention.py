@@ -58,7 +58,8 @@ def paged_attention(
     if alibi_slopes is not None:
         _check_slopes(alibi_slopes, q.shape[1], q.dtype)
     assert softmax_scale is not None
-    right = 0 if causal else min(window_right, 2**62)  # larger ones bound nothing, and could wrap
+    # Larger windows bound nothing, and could wrap.
+    left, right = min(window_left, 2**62), 0 if causal else min(window_right, 2**62)
 
     T, H, _ = q.shape
     page = k_cache.shape[1]
@@ -80,7 +81,7 @@ def paged_attention(
         step = max(1, SCORES_AT_ONCE // max(1, H * len(j)))
         for i in range(0, sq, step):
             p = torch.arange(i, min(i + step, sq))[:, None] + sk - sq
-            visible = (j >= p - window_left) | (window_left < 0)
+            visible = (j >= p - left) | (left < 0)
             visible &= (j <= p + right) | (right < 0)
             out[start + i : start + i + len(p)] = attention_core(
                 queries[i : i + step], keys, values, visible, sm_scale=softmax_scale, logit_cap=softcap, sinks=sinks,

@@ -38,6 +38,14 @@ def small_integers(seed: int, name: str, shape: Sequence[int], dtype: torch.dtyp
     return torch.from_numpy(drawn).to(dtype)
 
 
+def signed(seed: int, name: str, sizes: Tensor) -> Tensor:
+    """The numbers, in every second case with signs of their own."""
+    if seed % 2:
+        return sizes
+    signs = generator(seed, f"{name} signs").integers(0, 2, size=tuple(sizes.shape)) * 2 - 1
+    return sizes * torch.from_numpy(signs).to(sizes.dtype)
+
+
 def permutation(seed: int, name: str, size: int) -> Tensor:
     """A permutation of range(size), int64."""
     return torch.from_numpy(generator(seed, name).permutation(size))

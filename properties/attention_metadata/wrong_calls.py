@@ -15,7 +15,7 @@ from properties.attention_metadata.cases import (
     keys_of,
     static_of,
 )
-from properties.shared.wrong_calls import Make, changed, one_entry, setting
+from properties.shared.wrong_calls import Make, changed, made, one_entry, setting
 
 
 def _eager(case: MetadataCase) -> bool:
@@ -125,6 +125,10 @@ WRONG_CALLS = {
     "extend_negative": WrongCall(_last("extend_seq_lens", lambda given: -1), ValueError, "extend_seq_lens"),
     "length_negative": WrongCall(_last("seq_lens", lambda given: -1), ValueError, ("seq_lens", "extend_seq_lens")),
     "length_beyond_table": WrongCall(_last("seq_lens", lambda given: _columns(given) + 1), IndexError, "seq_lens"),
+    "length_beyond_32_bits": made(
+        _last("seq_lens", lambda given: int(given["seq_lens"][-1]) + 2**32), ValueError, "seq_lens",
+        when=lambda case: "seq_lens" not in case.int32,
+    ),
     "encoder_negative": WrongCall(_last("encoder_lens", lambda given: -1), ValueError, "encoder_lens"),
     "encoder_beyond_table": WrongCall(_last("encoder_lens", lambda given: _columns(given) + 1), IndexError, _TABLE),
     "row_negative": WrongCall(_last("req_pool_indices", lambda given: -1), IndexError, "req_pool_indices"),

@@ -10,6 +10,7 @@ from kernelpair.contract.pair import Alias, Inputs, WrongCall
 from properties.causal_conv1d.batch import requests
 from properties.shared.wrong_calls import (
     Make,
+    beyond_32_bits,
     changing,
     laid_over,
     larger,
@@ -187,4 +188,5 @@ WRONG_CALLS = {
     "offsets_float": _wrong(_offsets(lambda offsets, tokens: offsets.float()), TypeError, "query_start_loc", forms=("varlen",)),
     "indices_over_states": laid_over(("conv_states",), ("cache_indices",)),
     "laid_over": laid_over(("conv_states",), ("x", "bias", "query_start_loc", "cache_indices", "has_initial_state")),
+    "query_start_loc_beyond_32_bits": beyond_32_bits("query_start_loc", ValueError),
 }

@@ -6,6 +6,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs
 from properties.shared.wrong_calls import (
+    beyond_32_bits,
     cast,
     changed,
     entry,
@@ -98,4 +99,6 @@ WRONG_CALLS = {
     "offsets_negative": entry("query_start_loc", lambda case, given: (0, -1), ValueError),
     "offsets_beyond": entry("query_start_loc", _beyond, ValueError),
     "laid_over": laid_over(("conv_states",), ("x", "bias", "query_start_loc", "cache_indices", "num_accepted_tokens")),
+    "num_accepted_tokens_beyond_32_bits": beyond_32_bits("num_accepted_tokens", ValueError, live=lambda case: case.live),
+    "query_start_loc_beyond_32_bits": beyond_32_bits("query_start_loc", ValueError),
 }

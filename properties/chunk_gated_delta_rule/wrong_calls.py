@@ -7,6 +7,7 @@ from properties.chunk_gated_delta_rule.cases import ChunkCase
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    beyond_32_bits,
     cast,
     changed,
     grown,
@@ -106,4 +107,5 @@ WRONG_CALLS = {
     "flags_dtype": cast("has_initial_state", torch.int32),
     "flags_count": grown("has_initial_state", 0),
     "laid_over": laid_over(("state",), ("q", "k", "v", "g", "beta", "state_indices", "has_initial_state", "cu_seqlens")),
+    "cu_seqlens_beyond_32_bits": beyond_32_bits("cu_seqlens", ValueError),
 }

@@ -12,6 +12,7 @@ from properties.shared.wrong_calls import (
     NAN,
     aliased,
     any_of,
+    beyond_32_bits,
     cast,
     changed,
     entry,
@@ -21,6 +22,7 @@ from properties.shared.wrong_calls import (
     no_index,
     one_rank_more,
     other_dtype,
+    other_half,
     replaced,
     replaced_each,
     self_overlapping,
@@ -186,4 +188,8 @@ WRONG_CALLS = {
     "overlapping_caches": WrongCall(_shifted_values, ValueError, ("k_cache", "v_cache")),
     "out_overlaps_itself": self_overlapping("out"),
     "laid_over": laid_over(("out", "attn_logits"), ("q", "key", "value", *INDICES, "sinks")),
+    "seq_lens_beyond_32_bits": beyond_32_bits(
+        "seq_lens", IndexError, "req_to_token", live=live_of, when=lambda case: not case.cross),
+    "encoder_lens_beyond_32_bits": beyond_32_bits("encoder_lens", IndexError, "seq_lens", "req_to_token", live=live_of),
+    "sinks_other_half": other_half("sinks"),
 }

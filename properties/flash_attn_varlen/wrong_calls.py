@@ -8,6 +8,7 @@ from kernelpair.contract.pair import Inputs, WrongCall
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    beyond_32_bits,
     cast,
     changed,
     entry,
@@ -15,6 +16,7 @@ from properties.shared.wrong_calls import (
     no_index,
     one_rank_more,
     other_dtype,
+    other_half,
     replaced,
     replaced_each,
     sparse,
@@ -78,4 +80,7 @@ WRONG_CALLS = {
     "sink_inf": with_sink(INF),
     "sinks_length": WrongCall(lambda case, given: given | {"sinks": torch.zeros(case.heads + 1)}, ValueError, "sinks"),
     "sinks_integer": WrongCall(lambda case, given: given | {"sinks": torch.zeros(case.heads).int()}, TypeError, "sinks"),
+    "cu_seqlens_q_beyond_32_bits": beyond_32_bits("cu_seqlens_q", ValueError),
+    "cu_seqlens_k_beyond_32_bits": beyond_32_bits("cu_seqlens_k", ValueError),
+    "sinks_other_half": other_half("sinks"),
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 import optimized.fp8_linear as optimized
 import reference.fp8_linear as reference
 from kernelpair.call.layout import ANY_STRIDES, READ_ROWS
-from kernelpair.call.values import generator, small_integers, uniform
+from kernelpair.call.values import generator, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import linear_layers
@@ -128,7 +128,7 @@ def _bias(case: Fp8LinearCase) -> Tensor | None:
 
 def inputs(case: Fp8LinearCase) -> Inputs:
     """Rows, a packed weight with its scales, and a bias."""
-    codes, scales, (block_n, block_k) = _codes(case), _scales(case), case.block_size
+    codes, scales, (block_n, block_k) = _codes(case), signed(case.seed, "scales", _scales(case)), case.block_size
     if case.values == "one_hot" and scales.numel() > 1:
         codes[:block_n, :block_k] &= 0x80
         scales[0, 0] = HUGE

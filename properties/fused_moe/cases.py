@@ -10,7 +10,7 @@ from torch import Tensor
 import optimized.fused_moe as optimized
 import reference.fused_moe as reference
 from kernelpair.call.layout import ANY_STRIDES, READ_ROWS
-from kernelpair.call.values import generator, permutation, poison_value, small_integers, uniform
+from kernelpair.call.values import generator, permutation, poison_value, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared.strategies import any_of, around, between, common, either, together
@@ -35,7 +35,7 @@ ROWS_APART = tuple(kind for kind in READ_ROWS if kind != "expanded")  # every ex
 LAYOUTS = {
     "x": READ_ROWS, "w13": ("offset",), "w2": ("offset",), "topk_weights": ANY_STRIDES, "topk_ids": ANY_STRIDES,
     "b13": ROWS_APART, "b2": ROWS_APART, "routed": READ_ROWS,
-    "w13_sums": ROWS_APART, "w13_scale": ROWS_APART, "w2_sums": ROWS_APART, "w2_scale": ROWS_APART,
+    **dict.fromkeys(("w13_sums", "w13_scale", "w2_sums", "w2_scale"), (*ROWS_APART, "strided", "transposed")),
 }  # fmt: skip
 
 
@@ -222,7 +222,7 @@ def _bytes(case: MoeCase, name: str, N: int, K: int) -> Inputs:
         columns[:, : case.I] = case.seed % K
         columns[:, case.I + case.seed % case.I] = (case.seed + 1) % K
         weight = torch.nn.functional.one_hot(columns, K).to(torch.int8)
-    stack = reference.PackedInt8Experts.pack(weight, scale)
+    stack = reference.PackedInt8Experts.pack(weight, scale if exact else signed(case.seed, f"{name}_scale", scale))
     return {name: stack.data, f"{name}_sums": stack.sums, f"{name}_scale": stack.scale}
 
 
@@ -242,6 +242,7 @@ def _coded(case: MoeCase, name: str, N: int, K: int) -> Inputs:
         sign = drawn.integers(0, 1, size=(E, N, K), dtype="uint8", endpoint=True)
         weight = torch.from_numpy(magnitude | sign << 7).view(torch.float8_e4m3fn)
         scales = (1 + uniform(case.seed, f"{name}_scale", blocks) / 2) * min(1.0, (8 if name == "w13" else 4) / K**0.5) / 448
+        scales = signed(case.seed, f"{name}_scale", scales)
     stack = reference.PackedFp8Experts.pack(weight, scales, block_size)
     return {name: stack.data, f"{name}_scale": stack.scales, f"{name}_block_n": block_size[0], f"{name}_block_k": block_size[1]}
 

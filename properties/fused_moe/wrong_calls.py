@@ -16,6 +16,7 @@ from properties.shared.wrong_calls import (
     no_index,
     one_rank_more,
     other_dtype,
+    other_half,
     replaced,
     setting,
     sparse,
@@ -59,8 +60,8 @@ def _more_inner(case: MoeCase, given: Inputs) -> Inputs:
     return given | {"I": case.I + 32}
 
 
-def _two_columns(case: MoeCase, given: Inputs) -> Inputs | None:
-    if case.topk < 2:
+def _not_one_column(case: MoeCase, given: Inputs) -> Inputs | None:
+    if case.topk == 1:
         return None
     return given | {"apply_router_weight_on_input": True}
 
@@ -98,8 +99,11 @@ WRONG_CALLS = {
     "scale_none": replaced("w2_scale", None, TypeError, when=_quantized),
     "scale_outputs": grown("w13_scale", 1),
     "scale_columns": grown("w2_scale", 2, when=_coded),
-    "block_n_zero": replaced("w13_block_n", 0, ValueError, when=_coded),
-    "block_k_negative": replaced("w2_block_k", -1, ValueError, when=_coded),
+    **{
+        f"{name}_{value}": replaced(name, value, ValueError, when=_coded)
+        for name in ("w13_block_n", "w13_block_k", "w2_block_n", "w2_block_k")
+        for value in (0, -1)
+    },
     "kinds_mixed": made(_down_of_numbers, TypeError, "w13", "w2", when=_quantized),
     "weights_plain": _raw("w13"),
     "I_more": made(_more_inner, ValueError, "w13", "w2"),
@@ -114,7 +118,7 @@ WRONG_CALLS = {
     "weights_columns": grown("topk_weights", 1, "topk_ids"),
     "weights_dtype": cast("topk_weights", torch.bfloat16),
     "weights_none": replaced("topk_weights", None, TypeError, when=_moe),
-    "on_input_of_many": made(_two_columns, ValueError, "apply_router_weight_on_input", when=_moe),
+    "on_input_of_many": made(_not_one_column, ValueError, "apply_router_weight_on_input", when=_moe),
     "b13_width": grown("b13", 1),
     "b13_integers": cast("b13", torch.int32),
     "b13_strides": sparse("b13"),
@@ -125,4 +129,6 @@ WRONG_CALLS = {
     "routed_strides": sparse("routed"),
     "factor_infinite": replaced("routed_scaling_factor", float("inf"), ValueError, when=lambda case: case.routed),
     "shared_by_two": made(_another_expert, ValueError, "w13", "w13_sums", "w13_scale", when=_shared),
+    "b13_other_half": other_half("b13"),
+    "b2_other_half": other_half("b2"),
 }

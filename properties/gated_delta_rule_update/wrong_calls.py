@@ -15,6 +15,7 @@ from properties.shared.wrong_calls import (
     no_index,
     one_rank_more,
     other_dtype,
+    other_half,
     replaced,
     self_overlapping,
     slot,
@@ -98,4 +99,6 @@ WRONG_CALLS = {
     "state_overlaps_v": WrongCall(_overlap, ValueError, ("state", "v")),
     "state_overlaps_itself": self_overlapping("state"),
     "laid_over": laid_over(("state",), ("A_log", "dt_bias", "q", "k", "v", "a", "b", "state_indices")),
+    "A_log_other_half": other_half("A_log"),
+    "dt_bias_other_half": other_half("dt_bias"),
 }

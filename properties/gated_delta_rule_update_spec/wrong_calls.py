@@ -6,6 +6,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs
 from properties.shared.wrong_calls import (
+    beyond_32_bits,
     cast,
     changed,
     entry,
@@ -110,5 +111,9 @@ WRONG_CALLS = {
     "offsets_empty": changed("query_start_loc", lambda offsets: offsets[:0], ValueError),
     "offsets_negative": entry("query_start_loc", lambda case, given: (0, -1), ValueError),
     "offsets_beyond": entry("query_start_loc", lambda case, given: (-1, case.requests + 1), ValueError),
-    "laid_over": laid_over(("state",), ("q", "k", "v", "a", "b", "A_log", "dt_bias", "num_accepted_tokens", "query_start_loc")),
+    "laid_over": laid_over(
+        ("state",), ("q", "k", "v", "a", "b", "A_log", "dt_bias", "state_indices", "num_accepted_tokens", "query_start_loc")
+    ),
+    "num_accepted_tokens_beyond_32_bits": beyond_32_bits("num_accepted_tokens", ValueError, live=lambda case: case.live),
+    "query_start_loc_beyond_32_bits": beyond_32_bits("query_start_loc", ValueError),
 }

@@ -2,7 +2,7 @@
 
 import torch
 
-from properties.shared.wrong_calls import INF, NAN, cast, changed, grown, one_rank_more, other_dtype, replaced
+from properties.shared.wrong_calls import INF, NAN, cast, changed, grown, one_rank_more, other_dtype, other_half, replaced
 
 WRONG_CALLS = {
     "b_rows": grown("b", 0, "a"),
@@ -22,4 +22,6 @@ WRONG_CALLS = {
     "beta_infinite": replaced("softplus_beta", INF, ValueError),
     "beta_nan": replaced("softplus_beta", NAN, ValueError),
     "threshold_nan": replaced("softplus_threshold", NAN, ValueError),
+    "A_log_other_half": other_half("A_log"),
+    "dt_bias_other_half": other_half("dt_bias"),
 }

@@ -37,7 +37,7 @@ def bound(case: Int4Case, given: Inputs, truth: Outputs) -> Bound:
     width = case.K if case.group == -1 else case.group
     by_group = (pad(rows.double(), (0, -case.K % width)).unflatten(-1, (-1, width)) for rows in (q, steps))
     sums = torch.einsum("mgk,ngk->mng", *by_group).abs()
-    size = (sums * scales).sum(-1).mul(scale.double()[:, None]).reshape(truth["out"].shape)
+    size = (sums * scales.abs()).sum(-1).mul(scale.double()[:, None]).reshape(truth["out"].shape)
     if given["bias"] is not None:
         size = size + given["bias"].abs()
     rounded = accumulation_error(case.groups + -(-case.K // 128) + 4) * size

@@ -11,7 +11,7 @@ from torch import Tensor
 import optimized.int4_linear as optimized
 import reference.int4_linear as reference
 from kernelpair.call.layout import ANY_STRIDES, READ_ROWS
-from kernelpair.call.values import generator, small_integers, uniform
+from kernelpair.call.values import generator, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import linear_layers
@@ -108,7 +108,7 @@ def _weight(case: Int4Case) -> Inputs:
         scales = (scales * (1 + uniform(case.seed, "scales", shape).abs())).to(getattr(torch, case.scale)).float()
         if scales.numel() > 3:
             scales[int(drawn.integers(0, shape[0])), int(drawn.integers(0, shape[1]))] = 0.0
-    return packed_parts(codes, scales, points if case.points else None, case.group)
+    return packed_parts(codes, signed(case.seed, "scales", scales), points if case.points else None, case.group)
 
 
 def _bias(case: Int4Case) -> Tensor | None:

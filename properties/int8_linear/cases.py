@@ -12,7 +12,7 @@ from torch import Tensor
 import optimized.int8_linear as optimized
 import reference.int8_linear as reference
 from kernelpair.call.layout import ANY_STRIDES, READ_ROWS
-from kernelpair.call.values import generator, small_integers, uniform
+from kernelpair.call.values import generator, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.quantize_rows_int8.cases import HIGHEST, LOWEST, place_ends
@@ -135,7 +135,7 @@ def _quantized(case: Int8Case, rows: int) -> Inputs:
     azp = torch.from_numpy(drawn.integers(-128, 127, size=rows, dtype="int32", endpoint=True))
     if case.values == "ends":
         azp = torch.where(azp < 0, -128, 127).to(torch.int32)
-    return {"q": q, "scale": scale, "azp": None if case.symmetric else azp}
+    return {"q": q, "scale": signed(case.seed, "scale", scale), "azp": None if case.symmetric else azp}
 
 
 def _weight(case: Int8Case) -> Inputs:
@@ -149,7 +149,7 @@ def _weight(case: Int8Case) -> Inputs:
     if case.N > 8:
         w_scale[7] = 0.0
     data, sums = pack_int8_weight(weight)
-    return {"data": data, "sums": sums, "N": case.N, "K": case.K, "w_scale": w_scale}
+    return {"data": data, "sums": sums, "N": case.N, "K": case.K, "w_scale": signed(case.seed, "w_scale", w_scale)}
 
 
 def _bias(case: Int8Case) -> Tensor | None:

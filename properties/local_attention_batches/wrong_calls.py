@@ -6,7 +6,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
 from properties.local_attention_batches.cases import INDICES, MOST_PAGE_ID, LocalCase, used_pages
-from properties.shared.wrong_calls import Pick, changing, entry, setting
+from properties.shared.wrong_calls import Pick, beyond_32_bits, changing, entry, setting
 
 
 def _negative(at: int) -> Pick:
@@ -81,4 +81,5 @@ WRONG_CALLS = {
     **{
         f"{name}_uint8": WrongCall(changing(name, lambda t: t.to(torch.uint8)), TypeError, name) for name in INDICES
     },
+    "seq_lens_beyond_32_bits": beyond_32_bits("seq_lens", IndexError),
 }

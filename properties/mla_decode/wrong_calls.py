@@ -11,6 +11,7 @@ from properties.shared.wrong_calls import (
     INF,
     NAN,
     any_of,
+    beyond_32_bits,
     cast,
     entry,
     grown,
@@ -110,4 +111,5 @@ WRONG_CALLS = {
     **replaced_each("sm_scale", (0.0, -1.0, INF, NAN)),
     **{f"splits_{value}": replaced("num_kv_splits", value, ValueError) for value in (0, -2)},
     "laid_over": laid_over(("workspace",), ("q_nope", "q_pe", "kv_cache", "seq_lens", "page_table")),
+    "seq_lens_beyond_32_bits": beyond_32_bits("seq_lens", IndexError, "page_table"),
 }

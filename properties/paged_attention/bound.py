@@ -19,7 +19,7 @@ SCORES_AT_ONCE = 1 << 19  # of the bound, which holds ten matrices of that size
 def rows_of(given: Inputs) -> Iterator[tuple[int, slice, Tensor, Tensor, Tensor, Tensor]]:
     """Every request, in pieces of few rows: request, rows of q, keys, values, visible, distance of each key from each row."""
     page, H = given["k_cache"].shape[1], given["q"].shape[1]
-    left, right = given["window_left"], 0 if given["causal"] else given["window_right"]
+    left, right = min(given["window_left"], 2**62), 0 if given["causal"] else min(given["window_right"], 2**62)
     offsets = given["cu_seqlens_q"].tolist()
     for b, sk in enumerate(given["cache_seqlens"].tolist()):
         start, sq = offsets[b], offsets[b + 1] - offsets[b]

@@ -16,6 +16,7 @@ from properties.shared.wrong_calls import (
     made,
     one_rank_more,
     other_dtype,
+    other_half,
     replaced,
     self_overlapping,
     setting,
@@ -76,4 +77,5 @@ WRONG_CALLS = {
     "eps_infinite": replaced("eps", INF, ValueError),
     "eps_nan": replaced("eps", NAN, ValueError),
     "laid_over": laid_over(("residual",), ("x", "weight")),
+    "weight_other_half": other_half("weight"),
 }

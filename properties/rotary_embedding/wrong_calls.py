@@ -18,6 +18,7 @@ from properties.shared.wrong_calls import (
     no_index,
     one_rank_more,
     other_dtype,
+    other_half,
     replaced,
     self_overlapping,
     setting,
@@ -102,4 +103,5 @@ WRONG_CALLS = {
     "position_of_32_bits": _position(2**32),
     "key_narrow": changed("key", lambda key: key[..., :-1], ValueError, "query", when=_has_key),
     "laid_over": laid_over(("query", "key"), ("positions", "cos_sin_cache")),
+    "cos_sin_cache_other_half": other_half("cos_sin_cache"),
 }

@@ -62,8 +62,9 @@ def larger(dim: int) -> Callable[[Tensor], Tensor]:
 
 
 def other_float(value: Tensor) -> Tensor:
-    """Of a float dtype that differs from the tensor's own."""
-    return torch.zeros(value.shape, dtype=torch.float16 if value.dtype == torch.float32 else torch.float32)
+    """Of a float dtype that differs from the tensor's own; of two that do, half of the shapes have one."""
+    others = [dtype for dtype in (torch.float32, torch.float16, torch.bfloat16) if dtype != value.dtype]
+    return torch.zeros(value.shape, dtype=others[sum(value.shape) % 2])
 
 
 def changed(name: str, change: Change, error: type[Exception], *against: str, when: Condition = always) -> WrongCall:
@@ -88,6 +89,17 @@ def cast(name: str, dtype: torch.dtype, *against: str, when: Condition = always)
 def other_dtype(name: str, *against: str, when: Condition = always) -> WrongCall:
     """A float dtype that differs from the argument's own."""
     return changed(name, other_float, TypeError, *against, when=when)
+
+
+def other_half(name: str, *against: str, when: Condition = always) -> WrongCall:
+    """A parameter that may be in float32, in a dtype of 16 bits that is not the call's."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        value = given.get(name)
+        dtype = torch.bfloat16 if case.dtype == "float16" else torch.float16
+        return given | {name: torch.zeros(value.shape, dtype=dtype)} if isinstance(value, Tensor) else None
+
+    return made(make, TypeError, name, *against, when=when)
 
 
 def no_index(name: str, when: Condition = always) -> WrongCall:
@@ -177,6 +189,21 @@ def entry(name: str, pick: Pick, error: type[Exception], *names: str, when: Cond
         return chosen[0], int(given[name][chosen[0]]) + 2**32
 
     return made(one_entry(name, wrapped), error, *(names or (name,)), when=when)
+
+
+def beyond_32_bits(
+    name: str, error: type[Exception], *against: str, live: Callable[[Any], Sequence[int]] | None = None, when: Condition = always
+) -> WrongCall:
+    """One entry, of those that are looked at, is larger by 2^32, which 32 bits do not show."""
+
+    def pick(case: Any, given: Inputs) -> tuple[int, int] | None:
+        places = range(len(given[name])) if live is None else live(case)
+        if name in case.int32 or not places:
+            return None
+        place = any_of(case, places)
+        return place, int(given[name][place]) + 2**32
+
+    return entry(name, pick, error, name, *against, when=when)
 
 
 def any_of(case: Any, places: Sequence[Any]) -> Any:

@@ -19,7 +19,9 @@ NAMES = ("weights", "ids")
 TOKENS = (1, 3, 2, 0, 17, 65)
 EXPERTS = (1, 2, 7, 8, *around(16), 32, 60, 64, 72, 128, 160, 256, 384, 512)
 TOPK = (1, 2, 8, 6, 10, 33, 0)  # 0: all that there are
-GROUPED = ((2, 1), (8, 32), (8, 20), (4, 18), (2, 33), (4, 2), (2, 7), (3, 40), (8, 1), (4, 16), (5, 3))  # groups of so many
+GROUPED = (  # groups of so many
+    (2, 1), (8, 32), (8, 20), (4, 18), (2, 33), (4, 2), (2, 7), (3, 40), (8, 1), (4, 16), (5, 3), (20, 2), (17, 3),
+)  # fmt: skip
 MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers of models
     (128, 8, 1, 1, "softmax", False), (128, 4, 1, 1, "softmax", True), (512, 10, 1, 1, "softmax", False),
     (256, 8, 8, 4, "sigmoid", True), (160, 6, 8, 3, "softmax", False), (384, 8, 1, 1, "sigmoid", True),
@@ -129,7 +131,7 @@ def _logits(case: TopkCase) -> Tensor:
         return (1 + steps * 2.0 ** -{"bfloat16": 7, "float16": 10, "float32": 22}[case.dtype]).to(dtype)
     if case.values == "equal":
         drawn = torch.from_numpy(generator(case.seed, "live").integers(0, 3, size=shape))
-        return torch.where(drawn > 0, 0.0, -torch.inf).to(dtype)
+        return torch.tensor([-torch.inf, 0.0, -0.0], dtype=dtype)[drawn]
     return uniform(case.seed, "logits", shape, dtype, case.spread)
 
 
@@ -152,6 +154,8 @@ def inputs(case: TopkCase) -> Inputs:
     if case.masked and case.experts:
         drawn = torch.from_numpy(generator(case.seed, "masked").integers(0, 4, size=tuple(logits.shape)))
         logits[drawn == 0] = -torch.inf
+        if case.seed % 3 == 0:  # beside them the smallest number, with which others mask
+            logits[drawn > 1] = torch.finfo(logits.dtype).min
         logits[4::7] = -torch.inf
     if case.broken:
         where = generator(case.seed, "broken").integers(0, case.experts, size=case.tokens)
