@@ -143,8 +143,9 @@ def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena, beside: bool = F
         if not isinstance(value, Tensor) or name in done:
             continue
         partner = partners.get(name)
-        if partner is not None and case.layout.get(name) == FUSED and _can_fuse(value, inputs.get(partner)):
-            _place_fused(case, arena, placement, name, partner)
+        dim = _joint_dimension(value, inputs.get(partner)) if partner and case.layout.get(name) == FUSED else None
+        if partner and dim is not None:
+            _place_fused(case, arena, placement, name, partner, dim)
             done.add(partner)
         elif value.is_contiguous():
             layout = LAYOUTS[_layout_name(case, name)](value.shape)
@@ -180,25 +181,27 @@ def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout
         arena.tensor(value.dtype, first, (behind,), (1,)).copy_(rest)
 
 
-def _can_fuse(first: Tensor, second: object) -> bool:
-    return (
-        isinstance(second, Tensor)
-        and first.is_contiguous()
-        and second.is_contiguous()  # a wrong call's strides are to be seen as they are
-        and first.dtype == second.dtype
-        and first.dim() >= 2
-        and first.shape[:-1] == second.shape[:-1]
-    )
+def _joint_dimension(first: Tensor, second: object) -> int | None:
+    """The dimension along which both may lie in one buffer: the last one, or, of heads of one width, that of the heads."""
+    if not isinstance(second, Tensor) or first.dtype != second.dtype or not 2 <= first.dim() == second.dim():
+        return None
+    if not first.is_contiguous() or not second.is_contiguous():  # a wrong call's strides are to be seen as they are
+        return None
+    if first.shape[:-1] == second.shape[:-1]:
+        return -1
+    heads = first.dim() > 2 and first.shape[:-2] == second.shape[:-2] and first.shape[-1] == second.shape[-1]
+    return -2 if heads else None
 
 
-def _place_fused(case: Case, arena: Arena, placement: Placement, name: str, partner: str) -> None:
-    """Both in one buffer, their rows in turn: the k and v halves of a joint projection or cache."""
+def _place_fused(case: Case, arena: Arena, placement: Placement, name: str, partner: str, dim: int) -> None:
+    """Both in one buffer, their rows in turn: k and v halves of a joint projection or cache, or heads of q and of k."""
     first, second = placement.logical[name], placement.logical[partner]
-    joint = (*first.shape[:-1], first.shape[-1] + second.shape[-1])
+    joint = list(first.shape)
+    joint[dim] += second.shape[dim]
     layout = LAYOUTS["dense"](joint)
     block = _fill(case, arena, placement, first.dtype, layout.total, [name, partner])
     _write(arena, placement, name, block.start, layout.strides, 0)
-    _write(arena, placement, partner, block.start, layout.strides, first.shape[-1])
+    _write(arena, placement, partner, block.start, layout.strides, first.shape[dim] * layout.strides[dim])
 
 
 def _fill(

@@ -157,9 +157,9 @@ def _numbers(case: ConvCase, name: str, shape: tuple[int, ...], scale: float = 1
 
 
 def pad_slot(case: ConvCase) -> int | None:
-    """A number outside the pool, or its last slot."""
+    """A number outside the pool, or its last slot. Where nobody is a pad, at times one that no entry equals."""
     if not case.pads:
-        return None
+        return PAD if case.seed % 2 else None
     return len(case.lengths) + case.spare - 1 if case.pad_in_range else PAD
 
 

@@ -99,6 +99,15 @@ def case_indices(given: Inputs) -> tuple[str, ...]:
     return tuple(name for name in ("query_start_loc", "cache_indices") if given.get(name) is not None)
 
 
+def _nobody_is_a_pad(case: Any, session: Session) -> None:
+    """Without indices no request has a slot that the pad could name."""
+    given, says = session.inputs(), "a pad_slot without indices"
+    rows = _all_rows(given)
+    again = session.run(_plain(case), given | {"pad_slot": case.seed % len(rows)}, judged=False)
+    _same_requests(session, given, again, given, rows, says)
+    _same_state(session, again, rows, says)
+
+
 def _batched_is_varlen(case: Any, session: Session) -> None:
     given = session.inputs()
     other = as_varlen(given)
@@ -226,6 +235,10 @@ RELATIONS = {
     "permute": Relation(_permuted, "permuting the requests permutes the results", _has_requests),
     "alone": Relation(_alone, "a request gives the same alone and in company", _has_requests),
     "rename": Relation(_renamed, "which slot is whose does not matter", lambda case: _has_requests(case) and case.states),
+    "no_pads": Relation(
+        _nobody_is_a_pad, "without indices a pad_slot says nothing",
+        lambda case: _has_requests(case) and case.states and not case.indexed,
+    ),
     "layout": Relation(_other_layout, "SD = DS, channels or tokens dense, int32 or int64: the same", _has_requests),
     "batched_varlen": Relation(
         _batched_is_varlen, "a batch equals its sequences end to end", lambda c: c.form == "batched" and bool(c.lengths)

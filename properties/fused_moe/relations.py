@@ -127,12 +127,16 @@ def _on_input(case: MoeCase, session: Session) -> None:
 
 
 def _nan_stays(case: MoeCase, session: Session) -> None:
-    """NaN in a token's x reaches its row and no other."""
+    """NaN in a token's x reaches its row and no other, through experts of weight 0 too."""
     given = session.inputs()
     row, x = case.seed % case.tokens, given["x"].clone()
     x[row, case.seed % case.D] = torch.nan
     others = torch.arange(case.tokens) != row
-    out = session.run(inputs=given | {"x": x}, judged=False).outputs["out"]
+    changed = {"x": x}
+    if case.form == "moe" and case.seed // case.tokens % 2:
+        changed["topk_weights"] = given["topk_weights"].clone()
+        changed["topk_weights"][row] = 0
+    out = session.run(inputs=given | changed, judged=False).outputs["out"]
     first = session.first.outputs["out"]
     reached = case.form == "shared" or bool((given["topk_ids"][row] >= 0).any())
     if reached:
@@ -145,6 +149,7 @@ def _nothing_routed(case: MoeCase, session: Session) -> None:
     """What was routed, as zeros, is as good as none; the factor then says nothing."""
     changes = {"routed": torch.zeros_like(session.inputs()["x"]), "routed_scaling_factor": 3.0}
     _again(case, session, changes, "zeros were routed")
+    _again(case, session, {"routed_scaling_factor": torch.inf}, "the factor of nothing is infinite")
 
 
 def _moe(case: MoeCase) -> bool:

@@ -23,7 +23,7 @@ RESULTS = ("q", "scale", "azp")
 ROWS = (1, 2, 3, 5, 33, 133, 0)
 WIDTHS = (1, 3, *around(16, 32, 64), 96, 1023, 4096, 0)
 MODELS = ((1024, 300), (64, 4096), (33, 14_336), (1, 65_536), (2049, 80))
-VALUES = ("uniform", "ties", "one_sign", "outlier", "floor")
+VALUES = ("uniform", "ties", "one_sign", "outlier", "floor", "largest")
 MAGNITUDES = (1.0, 1e-3, 1e2, 3e4)
 LAYOUTS = {"x": READ_ROWS}
 LOWEST, HIGHEST = -100, 155  # of ties in asymmetric rows: 255 steps apart
@@ -36,9 +36,9 @@ class QuantizeCase(Case):
     rows: int = 1
     width: int = 1
     symmetric: bool = True
-    values: Literal["uniform", "ties", "one_sign", "outlier", "floor"] = "uniform"
+    values: Literal["uniform", "ties", "one_sign", "outlier", "floor", "largest"] = "uniform"
     """`ties`: halves of a scale that is a power of 2; `outlier`: one value that dwarfs the others, so that they share few codes;
-    `floor`: rows of zeros, and rows around 1e-7."""
+    `floor`: rows of zeros, and rows around 1e-7; `largest`: each row holds the largest number of the dtype."""
     magnitude: float = 1.0
 
 
@@ -108,8 +108,13 @@ def values_of(seed: int, rows: int, width: int, values: str, symmetric: bool, ma
 
 def inputs(case: QuantizeCase) -> Inputs:
     """Values whose codes the contract fixes."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
     x = values_of(case.seed, case.rows, case.width, case.values, case.symmetric, case.magnitude)
-    return {"x": x.to(getattr(torch, case.dtype)), "symmetric": case.symmetric}
+    if case.values == "largest" and case.width:
+        x = (x / case.magnitude).abs()  # of both signs the range would be infinite
+        x[:, case.seed % case.width] = 1
+        x *= torch.finfo(dtype).max
+    return {"x": x.to(dtype), "symmetric": case.symmetric}
 
 
 def _named(results: tuple[Tensor, Tensor, Tensor | None]) -> dict[str, Tensor]:

@@ -178,6 +178,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "heads side by side, tokens apart": lambda case: case.tokens > 1
     and "apart" in (case.layout.get("query"), case.layout.get("key")),
     "query and key in one buffer": lambda case: case.layout.get("query") == "fused" and case.kv_heads == case.heads > 0,
+    "key behind more heads of query": lambda case: case.layout.get("query") == "fused" and 0 < (case.kv_heads or 0) < case.heads,
     "three axes in blocks": lambda case: bool(case.section) and not case.interleaved and case.rotary > 6,
     "three axes in turn": lambda case: bool(case.section) and case.interleaved and case.rotary > 6,
     "strided positions of three axes": lambda case: bool(case.section)
