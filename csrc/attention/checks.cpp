@@ -40,8 +40,8 @@ void check_attention(const AttentionSizes& sizes, double sm_scale, double logit_
   check_positive(scale_name, sm_scale);
   if (logit_cap != 0) {  // 0: no cap
     check_positive(cap_name, logit_cap);
-    KP_CHECK_VALUE(std::isfinite(static_cast<float>(sm_scale) / static_cast<float>(logit_cap)), cap_name, " = ",
-                   logit_cap, " is too small: ", scale_name, " divided by it is infinite in float32");
+    KP_CHECK_VALUE(std::isfinite(static_cast<float>(sm_scale) / static_cast<float>(logit_cap)), cap_name,
+                   " = ", logit_cap, " is too small: ", scale_name, " divided by it is infinite in float32");
   }
   KP_CHECK_VALUE(sizes.kv_heads >= 1 && sizes.heads % sizes.kv_heads == 0, "q has ", sizes.heads,
                  " heads, which is not a multiple of the cache's ", sizes.kv_heads, " heads");
