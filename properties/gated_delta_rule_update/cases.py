@@ -16,7 +16,7 @@ from properties.shared.softplus import settled
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
 
 REQUESTS = (1, 2, 0, 4, 17)
-KEY_SIZES = (1, 16, 32, 40, 64, 128, 600, 1030)  # the last: more than the kernel's buffer for q and k, and more than two
+KEY_SIZES = (1, 16, 32, 40, 64, 128, 600, 1030)  # the last two: more than one buffer of the kernel for q and k, and than two
 VALUE_SIZES = (1, *around(16, 32), 40, 64, 96, 128)
 GROUPS = (1, 2, 3, 4)  # value heads that share a key head
 SCALES = (1.0, 1e-3, 1e2)
