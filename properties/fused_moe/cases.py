@@ -35,7 +35,7 @@ ROWS_APART = tuple(kind for kind in READ_ROWS if kind != "expanded")  # every ex
 LAYOUTS = {
     "x": READ_ROWS, "w13": ("offset",), "w2": ("offset",), "topk_weights": ANY_STRIDES, "topk_ids": ANY_STRIDES,
     "b13": ROWS_APART, "b2": ROWS_APART, "routed": READ_ROWS,
-    **dict.fromkeys(("w13_sums", "w13_scale", "w2_sums", "w2_scale"), (*ROWS_APART, "strided", "transposed")),
+    **dict.fromkeys(("w13_sums", "w13_scale", "w2_sums", "w2_scale"), ("apart", "far", "strided", "transposed")),
 }  # fmt: skip
 
 

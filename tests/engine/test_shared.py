@@ -50,7 +50,7 @@ dropped_tail, short_rows_of_two_bytes, one_dtype, a_layout, always = (_wrong(fai
 def _searched(name: str, *, explain: bool = True, several: bool = False) -> Tally:
     pair = properties.pairs()["rms_norm"]
     candidate = Candidate("wrong", f"{__name__}:{name}")
-    with InProcess(candidate, Arena.create(1 << 26)) as runner:
+    with InProcess(candidate, Arena.create()) as runner:
         search = Search(Subject(pair, candidate), runner, trial="value", explain=explain, several=several, shrink_seconds=2.0)
         return search.run(60, None, 1, None)
 
