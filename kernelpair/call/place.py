@@ -112,12 +112,13 @@ def resolve(inputs: Mapping[str, Any]) -> Inputs:
 
 def over(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, last: bool = False) -> Tensor:
     """A contiguous view of the first bytes of the tensor's memory at which elements of `dtype` may begin, or of its last. Raises
-    ValueError where they do not fit."""
+    ValueError where they do not fit, and over rows with wide gaps between them, which nobody may touch."""
+    span = reach(tensor.shape, tensor.stride())
     begin = tensor.storage_offset() * tensor.element_size()
-    end = begin + reach(tensor.shape, tensor.stride()) * tensor.element_size()
+    end = begin + span * tensor.element_size()
     count = prod(shape)
     first = end // dtype.itemsize - count if last else -(-begin // dtype.itemsize)
-    if first * dtype.itemsize < begin or (first + count) * dtype.itemsize > end:
+    if span > GAPS or first * dtype.itemsize < begin or (first + count) * dtype.itemsize > end:
         raise ValueError(f"{list(shape)} of {dtype} does not fit over {list(tensor.shape)} with strides {list(tensor.stride())}")
     strides = torch.empty(shape, device="meta").stride()
     return torch.empty(0, dtype=dtype).set_(tensor.untyped_storage(), first, shape, strides)
@@ -137,7 +138,7 @@ def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena, beside: bool = F
     placement = Placement(dict(inputs), resolve(inputs), [], [] if beside else [0])
     partners = dict(pair.signature.fused)
     done: set[str] = set()
-    behind = {value.of: value.behind for value in inputs.values() if isinstance(value, Alias)}
+    behind = {value.of: value.behind for value in inputs.values() if isinstance(value, Alias) and value.behind}
     for name in sorted(inputs, key=lambda name: case.layout.get(name) != FUSED):  # the first of two halves takes the other along
         value = inputs[name]
         if not isinstance(value, Tensor) or name in done:

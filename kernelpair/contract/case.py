@@ -1,6 +1,7 @@
 """A case: everything that a trial needs to be run again, as plain values on one line of JSON."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -34,6 +35,12 @@ class Case:
     """Which end of each buffer touches a page that faults when it is touched."""
     trial: str = "value"
     """The trial's name: `value`, another built-in one such as `repeat`, a relation of the pair, or `wrong_call:<name>`."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a number that no line can hold."""
+        for name, value in vars(self).items():
+            if type(value) is float and not math.isfinite(value):
+                raise ValueError(f"{name} = {value}: the line of a case holds no such number")
 
 
 def at_least(least: int) -> Any:

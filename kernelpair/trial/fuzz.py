@@ -1,7 +1,7 @@
 """Calls made wrong at random: any argument given another rank, shape, dtype, stride, value or type than the contract wants."""
 
 import math
-from collections.abc import Callable, Container, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,8 @@ Rng = np.random.Generator
 Change = Callable[[Rng, Tensor], Any]
 
 
-def made_wrong(seed: int, inputs: Inputs, names: Sequence[str], gapped: Container[str] = ()) -> tuple[Inputs, dict[str, str]]:
+def made_wrong(seed: int, inputs: Inputs, names: Sequence[str]) -> tuple[Inputs, dict[str, str]]:
     """A copy of valid logical inputs with one of `names`, at times two, made wrong; and by name what was done to it in words.
-    Nothing is laid over those that are `gapped`, with memory between their rows that nobody may touch.
 
     The result may by chance still be valid, such as a window of 7 instead of 3. The caller asks the reference.
     """
@@ -36,11 +35,11 @@ def made_wrong(seed: int, inputs: Inputs, names: Sequence[str], gapped: Containe
     done: dict[str, str] = {}
     count = 1 if rng.random() < 0.8 else min(2, len(names))
     for name in map(str, rng.choice(names, size=count, replace=False)):
-        wrong[name], done[name] = _another(rng, name, wrong, gapped)
+        wrong[name], done[name] = _another(rng, name, wrong)
     return wrong, done
 
 
-def _another(rng: Rng, name: str, inputs: Inputs, gapped: Container[str]) -> tuple[Any, str]:
+def _another(rng: Rng, name: str, inputs: Inputs) -> tuple[Any, str]:
     value = inputs[name]
     if rng.random() < 0.1:
         # torch takes any number, and None, for a flag
@@ -49,7 +48,7 @@ def _another(rng: Rng, name: str, inputs: Inputs, gapped: Container[str]) -> tup
         return stranger, f"replaced by {str(stranger)[:20] or repr(stranger)}"
     if isinstance(value, Tensor):
         if rng.random() < 0.1:
-            return _other_argument(rng, name, inputs, gapped)
+            return _other_argument(rng, name, inputs)
         changes = TENSOR + (INDEX if value.dtype in (torch.int32, torch.int64) else FLOAT)
         change = changes[rng.integers(len(changes))]
         return change(rng, value), str(change.__name__).strip("_").replace("_", " ")
@@ -65,13 +64,12 @@ def _another(rng: Rng, name: str, inputs: Inputs, gapped: Container[str]) -> tup
     return number, f"set to {number}"
 
 
-def _other_argument(rng: Rng, name: str, inputs: Inputs, gapped: Container[str]) -> tuple[Any, str]:
+def _other_argument(rng: Rng, name: str, inputs: Inputs) -> tuple[Any, str]:
     """The memory of another argument, of any dtype, which may be one that the call writes."""
     shape, dtype = tuple(inputs[name].shape), inputs[name].dtype
     others = [
         other for other, tensor in inputs.items()
-        if other != name and other not in gapped
-        and isinstance(tensor, Tensor) and tensor.is_contiguous() and tensor.nbytes >= inputs[name].nbytes
+        if other != name and isinstance(tensor, Tensor) and tensor.is_contiguous() and tensor.nbytes >= inputs[name].nbytes
     ]
     if not others:
         return None, "replaced by None"

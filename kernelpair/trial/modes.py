@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import EXPANDED, FAR
+from kernelpair.call.layout import EXPANDED
 from kernelpair.call.place import Placement
 from kernelpair.call.runner import HarnessError
 from kernelpair.call.series import Repeats, Stretch
@@ -237,8 +237,7 @@ def _fuzz(session: Session) -> None:
     if not names:
         session.run_first()
         return
-    gapped = {name for name, layout in session.case.layout.items() if layout == FAR}
-    wrong, done = made_wrong(session.case.seed, given, names, gapped)
+    wrong, done = made_wrong(session.case.seed, given, names)
     says = " and ".join(f"{name} {what}" for name, what in done.items())
     try:
         placement = session.place(wrong)

@@ -27,7 +27,7 @@ WIDTHS = (16, 32, 33, 64, 96, 128)  # K and V; whole tiles, a ragged one, severa
 SMALL_WIDTHS = (16, 32, 33, 20, 1)
 MOST_WORK = 64 * 128 * 128  # tokens x heads x K x V of a case, to keep the float64 token loops short
 MOST_EMULATED = 48  # chunks x heads x 32-blocks of K and of V: 20 ms of software tiles
-DECAYS = (0.05, 0.0, 1.0, 30.0)  # largest |g| of a token
+DECAYS = (0.05, 0.0, 1.0, 30.0, 1e37)  # largest |g| of a token; the last: a chunk of them is beyond float32
 PAD = -3
 TOKENS = ("q", "k", "v", "g", "beta")
 

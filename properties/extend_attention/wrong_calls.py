@@ -10,6 +10,7 @@ from properties.extend_attention.cases import INDICES
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    NEXT_TO_0,
     aliased,
     beyond_32_bits,
     cast,
@@ -141,7 +142,7 @@ WRONG_CALLS = {
     "rows_overlap": entry("extend_start_loc", _overlapping, ValueError),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k", "k_cache")),
     **replaced_each("sm_scale", (0.0, -1.0, INF, NAN)),
-    **replaced_each("logit_cap", (-1.0, INF, NAN)),
+    **replaced_each("logit_cap", (-1.0, INF, NAN, NEXT_TO_0)),
     "sink_nan": with_sink(NAN),
     "sink_inf": with_sink(INF),
     "sinks_length": WrongCall(lambda case, given: given | {"sinks": torch.zeros(case.heads + 1)}, ValueError, "sinks"),

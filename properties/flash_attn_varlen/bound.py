@@ -19,11 +19,12 @@ def bound(case: VarlenCase, inputs: Inputs, truth: Outputs) -> Bound:
     scale = inputs["softmax_scale"] or case.width**-0.5
     starts, firsts = inputs["cu_seqlens_q"].tolist(), inputs["cu_seqlens_k"].tolist()
     for b, (lq, lk) in enumerate(zip(case.rows, case.lens)):
-        own, right = slice(firsts[b], firsts[b] + lk), 0 if is_causal(case, b) else case.right
+        own = slice(firsts[b], firsts[b] + lk)
+        left, right = min(case.left, lq + lk), 0 if is_causal(case, b) else min(case.right, lq + lk)
         step = max(1, SCORES_AT_ONCE // max(1, case.heads * lk))
         for i in range(0, lq if lk else 0, step):
             j, p = torch.arange(lk), torch.arange(i, min(i + step, lq))[:, None] + position(case, b)
-            visible = ((j >= p - case.left) | (case.left < 0)) & ((j <= p + right) | (right < 0))
+            visible = ((j >= p - left) | (left < 0)) & ((j <= p + right) | (right < 0))
             rows = slice(starts[b] + i, starts[b] + i + len(p))
             result[rows] = attention_bound(
                 inputs["q"][rows], inputs["k"][own], inputs["v"][own], visible, dtype=dtype, sm_scale=scale,

@@ -102,8 +102,8 @@ FIELDS = together({
     "size": st.sampled_from((1.0, 1e-3, 0.1, 100.0)),
 })
 MASKS = choices({
-    "left": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62),
-    "right": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62),
+    "left": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62, 2**63 - 1),
+    "right": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62, 2**63 - 1),
     "cap": (0.0, 0.0, 2.0, 30.0),
     "sinks": ("none", "none", "same", "float32"),
     "flags": ("as drawn", "as drawn", "strided"),

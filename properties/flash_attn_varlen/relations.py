@@ -115,9 +115,10 @@ def _influence(case: Any, session: Session) -> None:
     for b, (rows, keys) in enumerate(zip(_spans(given, "q"), _spans(given, "k"))):
         if case.lens[b]:
             moved["v"][keys.stop - 1] = BIG
-            p, right = torch.arange(case.rows[b]) + position(case, b), 0 if is_causal(case, b) else case.right
+            p, most = torch.arange(case.rows[b]) + position(case, b), case.rows[b] + case.lens[b]
+            left, right = min(case.left, most), 0 if is_causal(case, b) else min(case.right, most)
             last = case.lens[b] - 1
-            same[rows] = ~(((last >= p - case.left) | (case.left < 0)) & ((last <= p + right) | (right < 0)))
+            same[rows] = ~(((last >= p - left) | (left < 0)) & ((last <= p + right) | (right < 0)))
     other = session.run(_plain(case), moved, judged=False).outputs["out"]
     session.expect_same("out", other[same], plain[same], "the last key is another one, these rows may not see it")
     if case.dtype == "float32" and case.spread <= 1 and case.values == "random" and case.size <= 1:

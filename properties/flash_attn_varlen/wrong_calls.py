@@ -8,6 +8,7 @@ from kernelpair.contract.pair import Inputs, WrongCall
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    NEXT_TO_0,
     beyond_32_bits,
     cast,
     changed,
@@ -73,7 +74,7 @@ WRONG_CALLS = {
     "alignment_none": replaced("alignment", None, TypeError),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k")),
     **replaced_each("softmax_scale", (0.0, -1.0, INF, NAN)),
-    **replaced_each("softcap", (-1.0, INF, NAN)),
+    **replaced_each("softcap", (-1.0, INF, NAN, NEXT_TO_0)),
     "window_left": replaced("window_left", -2, ValueError),
     "window_right": replaced("window_right", -2, ValueError),
     "sink_nan": with_sink(NAN),

@@ -9,6 +9,7 @@ from kernelpair.contract.pair import Inputs, WrongCall
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    NEXT_TO_0,
     any_of,
     beyond_32_bits,
     cast,
@@ -169,7 +170,7 @@ WRONG_CALLS = {
     "cu_seqlens_q_too_large": entry("cu_seqlens_q", _past_the_rows, ValueError),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k_cache")),
     **{f"softmax_scale_{value}": replaced("softmax_scale", value, ValueError) for value in (0.0, -1.0, torch.inf, torch.nan)},
-    **{f"softcap_{value}": replaced("softcap", value, ValueError) for value in (-1.0, torch.inf, torch.nan)},
+    **{f"softcap_{value}": replaced("softcap", value, ValueError) for value in (-1.0, INF, NAN, NEXT_TO_0)},
     "window_left": replaced("window_left", -2, ValueError),
     "window_right": replaced("window_right", -2, ValueError),
     "num_splits": replaced("num_splits", -1, ValueError),

@@ -11,6 +11,7 @@ from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
 from properties.rms_norm.cases import TINY, NormCase
 
+LARGE = 1e3  # of x
 LIKE_X = ("x", "residual", "gate")
 BY_COLUMN = (*LIKE_X, "weight")
 
@@ -62,15 +63,11 @@ def _columns(case: NormCase, session: Session) -> None:
     session.expect_close("out", got, expected, tolerance, "columns permuted")
 
 
-def _in_range(case: NormCase) -> bool:
-    """Four times the numbers are numbers, and eps counts as it is."""
-    return case.eps > TINY and (case.dtype != "float16" or case.size < 1e3)
-
-
 def _scaled(case: NormCase, session: Session) -> None:
-    given, power = session.inputs(), 1 + case.seed % 2
-    bigger = _each(given, ("x", "residual"), lambda value: value * 2**power) | {"eps": given["eps"] * 4**power}
-    again = session.run(_plain(case), bigger, judged=False)
+    """Large numbers become smaller, for float16 ends at 65,504."""
+    given, power = session.inputs(), (1 + case.seed % 2) * (-1 if case.size > LARGE else 1)
+    other = _each(given, ("x", "residual"), lambda value: value * 2**power) | {"eps": given["eps"] * 4**power}
+    again = session.run(_plain(case), other, judged=False)
     session.expect_same("out", again.outputs["out"], session.first.outputs["out"], f"x times 2^{power}, eps times 4^{power}")
 
 
@@ -139,7 +136,7 @@ RELATIONS = {
     "rows": Relation(_rows, "a batch equals its parts, bit for bit"),
     "apart": Relation(_apart, "rows may be permuted and lie apart, bit for bit"),
     "columns": Relation(_columns, "permuting the columns of a group permutes its results"),
-    "scale": Relation(_scaled, "x times 2^m with eps times 4^m changes no bit", _in_range),
+    "scale": Relation(_scaled, "x times 2^m with eps times 4^m changes no bit", lambda case: case.eps > TINY or case.exact >= 0),
     "zero_residual": Relation(_zero_residual, "a residual of zeros is none", lambda case: case.form == "plain" and _some(case)),
     "gemma": Relation(_gemma, "Gemma's form is a weight of 1 + w in float32", lambda case: case.gemma and _some(case)),
     "groups": Relation(_groups, "a group is a call of its own", lambda case: case.groups > 1 and _some(case)),

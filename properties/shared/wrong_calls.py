@@ -20,6 +20,7 @@ Change = Callable[[Tensor], Tensor | None]
 Pick = Callable[[Any, Inputs], tuple[Any, Any] | None]
 Rows = Callable[[Any, Inputs], list[int]]
 NAN, INF = float("nan"), float("inf")
+NEXT_TO_0 = 2.0**-149  # the least number of float32, by which nothing can be divided
 ALIGNED = 8  # bytes: a buffer of whole ones begins where elements of any dtype may
 WRAPPED_FROM = 2**30  # an index from here on is wrong by itself, not by lying just behind its pool
 
@@ -272,13 +273,14 @@ def laid_over(written: Sequence[str], read: Sequence[str], when: Condition = alw
         pairs = [(to, name) for to in written for name in read if _have_elements(given.get(to), given.get(name))]
         if case.seed % 4 == 3:
             pairs = [(name, to) for to, name in pairs if name not in case.int32]  # cast, it loses what is behind
-        dense = [(to, name) for to, name in pairs if case.layout.get(to, "dense") == "dense"]
-        lay = _at_its_end if case.seed % 2 else _inside
-        laid = [lay(to, given[to].contiguous(), given[name].contiguous(), to in read) for to, name in dense]
-        choices = [(to, name, found) for (to, name), found in zip(dense, laid) if found is not None]
-        if not choices:
+        pairs = [(to, name) for to, name in pairs if case.layout.get(to, "dense") == "dense"]
+        if case.seed % 2 == 0:
+            pairs = [(to, name) for to, name in pairs if _fits(given[to], given[name])]
+        if not pairs:
             return None
-        to, name, (memory, alias) = choices[case.seed // 4 % len(choices)]
+        to, name = pairs[case.seed // 4 % len(pairs)]
+        memory, value = given[to].contiguous(), given[name].contiguous()
+        memory, alias = _at_its_end(to, memory, value, to in read) if case.seed % 2 else _inside(to, memory, value)
         return given | {to: memory, name: alias}
 
     return made(make, ValueError, *written, *read, when=when)
@@ -288,10 +290,12 @@ def _have_elements(*values: Any) -> bool:
     return all(isinstance(value, Tensor) and value.numel() for value in values)
 
 
-def _inside(to: str, memory: Tensor, value: Tensor, _: bool) -> tuple[Tensor, Alias] | None:
-    """The value in the first bytes of the memory of `to`; None if it does not fit."""
-    if value.nbytes > memory.nbytes or memory.nbytes % value.element_size():
-        return None
+def _fits(memory: Tensor, value: Tensor) -> bool:
+    return value.nbytes <= memory.nbytes and memory.nbytes % value.element_size() == 0
+
+
+def _inside(to: str, memory: Tensor, value: Tensor) -> tuple[Tensor, Alias]:
+    """The value in the first bytes of the memory of `to`."""
     memory, shape, dtype = memory.clone(), tuple(value.shape), value.dtype
     memory.flatten().view(torch.uint8)[: value.nbytes] = value.flatten().view(torch.uint8)
     return memory, Alias(to, lambda tensor: over(tensor, shape, dtype))

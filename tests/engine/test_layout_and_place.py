@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernelpair.call.layout import DENSE_LAST, EXPANDED, FAR, FUSED, LAYOUTS, Layout
 from kernelpair.call.memory import CANARY, PAGE, Arena, OutOfMemory, Placed
-from kernelpair.call.place import Placement, at_the_end, element_mask, place, resolve, settle
+from kernelpair.call.place import Placement, at_the_end, element_mask, over, place, resolve, settle
 from kernelpair.call.values import poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
@@ -211,6 +211,13 @@ def test_an_alias_may_begin_in_the_last_element_and_reach_behind(arena: Arena, g
     assert placement.arguments["b"].start == placement.arguments["a"].start + 4 * 4
     assert torch.equal(placement.logical["b"], memory.flatten()[4:8])
     assert len(placement.buffers) == 1
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_nothing_lies_over_the_gaps_between_rows(last: bool) -> None:
+    inputs: Inputs = {"a": numbered((2, 8)), "b": Alias("a", lambda tensor: over(tensor, (4,), torch.float32, last))}
+    with pytest.raises(ValueError, match=r"\[4\] of torch.float32 does not fit over \[2, 8\]"):
+        placed(Arena.create(), inputs, layout={"a": FAR})
 
 
 def test_index_tensors_take_the_width_that_the_case_says(arena: Arena) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import optimized
 from kernelpair.contract.pair import Inputs
 from properties.topk_gating.selection import right, scored, settle
 from reference.topk_gating import topk_gating
@@ -95,3 +96,11 @@ def test_of_a_row_with_nan_any_different_experts_are_right() -> None:
     assert settled(given, [[2, 1]])["weights"].isnan().all()
     for wrong in ([1, 1], [-1, -1], [0, 3]):
         assert settled(given, [wrong])["ids"].tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("tier", [tier.name for tier in optimized.tiers() if tier.runnable])
+def test_a_group_whose_sum_overflows_can_still_be_taken(tier: str) -> None:
+    bias, logits = torch.tensor([-2e38, -2e38, -1.9e38, -3e38]), torch.zeros(1, 4)
+    with optimized.use_tier(tier):
+        _, ids = optimized.operator("topk_gating")(logits, 2, "sigmoid", True, bias, 2, 1)
+    assert ids.tolist() == [[0, 1]]
