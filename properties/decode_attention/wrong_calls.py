@@ -10,7 +10,6 @@ from properties.decode_attention.cases import INDICES, behind_of, keys_of, live_
 from properties.shared.wrong_calls import (
     INF,
     NAN,
-    NEXT_TO_0,
     aliased,
     any_of,
     beyond_32_bits,
@@ -179,7 +178,7 @@ WRONG_CALLS = {
         "encoder_lens", _too_long_encoder, IndexError, "encoder_lens", "seq_lens", "req_to_token"),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k_cache")),
     **replaced_each("sm_scale", (0.0, -1.0, INF, NAN)),
-    **replaced_each("logit_cap", (-1.0, INF, NAN, NEXT_TO_0)),
+    **replaced_each("logit_cap", (-1.0, INF, NAN)),
     "sink_nan": with_sink(NAN),
     "sink_inf": with_sink(INF),
     "sinks_length": WrongCall(lambda case, given: given | {"sinks": torch.zeros(case.heads + 1)}, ValueError, "sinks"),
