@@ -42,7 +42,7 @@ findings: peers ## run every finding of docs/findings again, and check that its 
 # What list and doctor answer is remembered from here on, so that nobody waits for it. A broken pair is for check to tell.
 TIERS := "import json, sys; print('tiers that run here:', *(t['name'] for t in json.load(sys.stdin)['tiers'] if t['runnable']))"
 build: in-place $(BUILD)/build.ninja ## environment and compiled library, brought up to date
-	@flock $(BUILD)/lock $(BIN)/cmake --build $(BUILD)
+	@flock $(BUILD)/lock $(BIN)/cmake --build $(BUILD) --parallel $$(nproc)
 	@$(BIN)/kernelpair list > /dev/null || true
 	@$(BIN)/kernelpair doctor --json | $(BIN)/python -c $(TIERS)
 

@@ -2,6 +2,8 @@
 // unit's own buffer before its tokens, written after them.
 #pragma once
 
+#include <type_traits>
+
 #include "core/path.h"
 #include "kernels/causal_conv1d.h"
 #include "simd/vec_memory.h"
@@ -34,31 +36,45 @@ struct Scratch {
   alignas(64) float row[kMostColumns + kRow + kLanes];
 };
 
+// Calls f with the number of taps, 2 to 4, as a constant.
+template <class F>
+KP_INLINE void with_width(int width, F f) {
+  switch (width) {
+    case 2: return f(std::integral_constant<int, 2>{});
+    case 3: return f(std::integral_constant<int, 3>{});
+    default: return f(std::integral_constant<int, 4>{});
+  }
+}
+
 // The two directions of a copy between the state (either dimension dense, or neither) and rows of channels.
-template <class T, int Columns>
-void read_state(Matrix<T> state, int64_t channels, T (*history)[kChunk]) {
+template <class T>
+KP_NOINLINE void read_state(Matrix<T> state, int columns, int64_t channels, T (*history)[kChunk]) {
   if (state.channel_stride == 1) {
-    for (int j = 0; j < Columns; ++j) __builtin_memcpy(history[j], state.at(0, j), channels * sizeof(T));
-  } else if (state.column_stride == 1 && state.channel_stride == Columns) {
-    for (int64_t c = 0; c < channels; ++c)
-      for (int j = 0; j < Columns; ++j) history[j][c] = state.data[c * Columns + j];
+    for (int j = 0; j < columns; ++j) __builtin_memcpy(history[j], state.at(0, j), channels * sizeof(T));
+  } else if (state.column_stride == 1 && state.channel_stride == columns) {
+    with_width(columns + 1, [&](auto width) {
+      constexpr int kColumns = decltype(width)::value - 1;
+      for (int64_t c = 0; c < channels; ++c)
+        for (int j = 0; j < kColumns; ++j) history[j][c] = state.data[c * kColumns + j];
+    });
   } else {
-#pragma GCC unroll 1
-    for (int j = 0; j < Columns; ++j)
+    for (int j = 0; j < columns; ++j)
       for (int64_t c = 0; c < channels; ++c) history[j][c] = *state.at(c, j);
   }
 }
 
-template <class T, int Columns>
-void write_state(Matrix<T> state, int64_t channels, const T* const* rows) {
+template <class T>
+KP_NOINLINE void write_state(Matrix<T> state, int columns, int64_t channels, const T* const* rows) {
   if (state.channel_stride == 1) {
-    for (int j = 0; j < Columns; ++j) __builtin_memcpy(state.at(0, j), rows[j], channels * sizeof(T));
-  } else if (state.column_stride == 1 && state.channel_stride == Columns) {
-    for (int64_t c = 0; c < channels; ++c)
-      for (int j = 0; j < Columns; ++j) state.data[c * Columns + j] = rows[j][c];
+    for (int j = 0; j < columns; ++j) __builtin_memcpy(state.at(0, j), rows[j], channels * sizeof(T));
+  } else if (state.column_stride == 1 && state.channel_stride == columns) {
+    with_width(columns + 1, [&](auto width) {
+      constexpr int kColumns = decltype(width)::value - 1;
+      for (int64_t c = 0; c < channels; ++c)
+        for (int j = 0; j < kColumns; ++j) state.data[c * kColumns + j] = rows[j][c];
+    });
   } else {
-#pragma GCC unroll 1
-    for (int j = 0; j < Columns; ++j)
+    for (int j = 0; j < columns; ++j)
       for (int64_t c = 0; c < channels; ++c) *state.at(c, j) = rows[j][c];
   }
 }
@@ -77,8 +93,8 @@ KP_NOINLINE void shift_front(Matrix<T> state, Matrix<T> x, int64_t front, int64_
 
 // After drafts: the history but for its oldest column, then every token, so that whatever is accepted of them
 // the next call finds the columns before it.
-template <class T, int W>
-KP_NOINLINE void write_drafts(Matrix<T> state, Matrix<T> x, int64_t length, int64_t channels,
+template <class T>
+KP_NOINLINE void write_drafts(Matrix<T> state, Matrix<T> x, int64_t length, int64_t channels, int W,
                               const Scratch<T>& scratch) {
   const bool dense = state.channel_stride == 1 && x.channel_stride == 1;
   mark(dense ? paths::spec_conv_columns : paths::spec_conv_elements);

@@ -7,8 +7,6 @@
 // for a unit is a function of its own: inlined into one another they cost the compiler half as much again.
 #pragma once
 
-#include <type_traits>
-
 #include "convolution/conv_state.h"
 #include "simd/pairs.h"
 #include "simd/vec_math.h"
@@ -88,63 +86,27 @@ KP_NOINLINE void convolve_tail(const T* const* rows, int R, int64_t c, int64_t c
                                lanes_left(channels - i));
 }
 
-// R tokens of all channels.
-template <class T, int W, int R>
-void convolve_tile(const T* const* rows, int64_t row_stride, int64_t channels, const Scratch<T>& scratch,
-                   Matrix<T> y, bool silu_activation) {
-  const T* last = rows[R + W - 2];
-  int64_t c = 0;
-  for (; c + kBlockChannels<T> <= channels; c += kBlockChannels<T>) {
-    if constexpr (R > 1) {
-      // The rows are too far apart for the hardware to see the next ones coming.
-#pragma GCC unroll 8
-      for (int r = 1; r <= R; ++r) {
-        __builtin_prefetch(last + r * row_stride + c, 0, 3);
-        __builtin_prefetch(y.at(c, R - 1 + r), 1, 3);
-      }
-    }
-    convolve_block<T, W, R>(rows, c, scratch, y, silu_activation);
-  }
-  if (c < channels) convolve_tail<T, W>(rows, R, c, channels, scratch, y, silu_activation);
-}
+// What the rows after these will need: too far apart for the hardware to see it coming.
+template <class T>
+struct Ahead {
+  Matrix<T> read, written;
+  int reads, writes;  // rows
+};
 
-template <class T, int W>
-KP_NOINLINE void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels,
-                                Scratch<T>& scratch, Matrix<T> state, bool silu_activation) {
-  const auto row = [&](int64_t t) -> const T* { return t < 0 ? scratch.history[t + W - 1] : x.at(0, t); };
-  const T* rows[kTile + W - 1];
-  int64_t t = 0;
-  const auto tiles_of = [&](auto count) {
-    constexpr int kTokens = decltype(count)::value;
-    for (; t + kTokens <= length; t += kTokens) {
-      for (int r = 0; r < kTokens + W - 1; ++r) rows[r] = row(t - (W - 1) + r);
-      convolve_tile<T, W, kTokens>(rows, x.column_stride, channels, scratch,
-                                   {y.at(0, t), y.channel_stride, y.column_stride}, silu_activation);
-    }
-  };
-  tiles_of(std::integral_constant<int, kTile>{});
-  tiles_of(std::integral_constant<int, kTile / 2>{});  // two drafts, or the end of a sequence
-  tiles_of(std::integral_constant<int, 1>{});
-  for (int j = 0; j < W - 1; ++j) rows[j] = row(length - (W - 1) + j);
-  if (state.data) write_state<T, W - 1>(state, channels, rows);
-}
-
-// R tokens on a state whose channels are dense, from its column `history` on: read, used and written to the
-// columns from the first on in a single pass. Elements move as bits. `next` is the state of the request that
-// comes next: slots are in no order that the hardware could foresee.
+// R tokens of all channels. A state, whose channels are dense, is read and written in the same pass: its columns
+// become rows 1 to W - 2 + R. Elements move as bits.
 template <class T, int W, int R>
-KP_NOINLINE void dense_step(Matrix<T> x, Matrix<T> y, int64_t channels, const Scratch<T>& scratch,
-                            Matrix<T> state, int64_t history, Matrix<T> next, bool silu_activation) {
-  const T* rows[W - 1 + R];
-  for (int j = 0; j < W - 1; ++j) rows[j] = state.at(0, history + j);
-  for (int r = 0; r < R; ++r) rows[W - 1 + r] = x.at(0, r);
+KP_NOINLINE void convolve_rows(const T* const* rows, int64_t channels, const Scratch<T>& scratch, Matrix<T> y,
+                               Matrix<T> state, const Ahead<T>& ahead, bool silu_activation) {
   const auto move = [&](int64_t c, int64_t nbytes) {
+    if (!state.data) return;
 #pragma GCC unroll 8
     for (int j = 0; j < W - 2 + R; ++j) __builtin_memcpy(state.at(c, j), rows[j + 1] + c, nbytes);
   };
   int64_t c = 0;
   for (; c + kBlockChannels<T> <= channels; c += kBlockChannels<T>) {
-    for (int j = 0; j < W - 2 + R; ++j) __builtin_prefetch(next.at(c, j), 1, 3);
+    for (int r = 0; r < ahead.reads; ++r) __builtin_prefetch(ahead.read.at(c, r), 0, 3);
+    for (int r = 0; r < ahead.writes; ++r) __builtin_prefetch(ahead.written.at(c, r), 1, 3);
     convolve_block<T, W, R>(rows, c, scratch, y, silu_activation);
     move(c, kBlockChannels<T> * sizeof(T));
   }
@@ -153,19 +115,48 @@ KP_NOINLINE void dense_step(Matrix<T> x, Matrix<T> y, int64_t channels, const Sc
   move(c, (channels - c) * sizeof(T));
 }
 
-// The same for a number of tokens that is known when it runs: 1 to kTile.
+// The same for 1 to kTile tokens, a number that is known when it runs.
+template <class T, int W>
+void convolve_tokens(int64_t tokens, const T* const* rows, int64_t channels, const Scratch<T>& scratch,
+                     Matrix<T> y, Matrix<T> state, const Ahead<T>& ahead, bool silu_activation) {
+  const auto take = [&](auto count) {
+    convolve_rows<T, W, decltype(count)::value>(rows, channels, scratch, y, state, ahead, silu_activation);
+  };
+  switch (tokens) {
+    case 1: return take(std::integral_constant<int, 1>{});
+    case 2: return take(std::integral_constant<int, 2>{});
+    case 3: return take(std::integral_constant<int, 3>{});
+    default: return take(std::integral_constant<int, kTile>{});
+  }
+}
+
+template <class T, int W>
+KP_NOINLINE void dense_channels(Matrix<T> x, Matrix<T> y, int64_t length, int64_t channels,
+                                Scratch<T>& scratch, Matrix<T> state, bool silu_activation) {
+  const auto row = [&](int64_t t) -> const T* { return t < 0 ? scratch.history[t + W - 1] : x.at(0, t); };
+  const auto from = [](Matrix<T> a, int64_t t) { return Matrix<T>{a.at(0, t), 1, a.column_stride}; };
+  const T* rows[kTile + W - 1];
+  for (int64_t t = 0; t < length; t += kTile) {
+    const int tokens = length - t < kTile ? length - t : kTile, next = tokens < kTile ? 0 : kTile;
+    for (int r = 0; r < tokens + W - 1; ++r) rows[r] = row(t - (W - 1) + r);
+    convolve_tokens<T, W>(tokens, rows, channels, scratch, from(y, t), {},
+                          {from(x, t + kTile), from(y, t + kTile), next, next}, silu_activation);
+  }
+  for (int j = 0; j < W - 1; ++j) rows[j] = row(length - (W - 1) + j);
+  if (state.data) write_state(state, W - 1, channels, rows);
+}
+
+// Up to kTile tokens on a state whose channels are dense, from its column `history` on: read, used and written to
+// the columns from the first on in a single pass. `next` is the state of the request that comes next: slots are in
+// no order that the hardware could foresee.
 template <class T, int W>
 void dense_steps(int64_t length, Matrix<T> x, Matrix<T> y, int64_t channels, const Scratch<T>& scratch,
                  Matrix<T> state, int64_t history, Matrix<T> next, bool silu_activation) {
-  const auto step = [&](auto count) {
-    dense_step<T, W, decltype(count)::value>(x, y, channels, scratch, state, history, next, silu_activation);
-  };
-  switch (length) {
-    case 1: return step(std::integral_constant<int, 1>{});
-    case 2: return step(std::integral_constant<int, 2>{});
-    case 3: return step(std::integral_constant<int, 3>{});
-    default: return step(std::integral_constant<int, kTile>{});
-  }
+  const T* rows[kTile + W - 1];
+  for (int j = 0; j < W - 1; ++j) rows[j] = state.at(0, history + j);
+  for (int r = 0; r < length; ++r) rows[W - 1 + r] = x.at(0, r);
+  convolve_tokens<T, W>(length, rows, channels, scratch, y, state, {{}, next, 0, int(W - 2 + length)},
+                        silu_activation);
 }
 
 // Up to kRow tokens of one channel as floats.

@@ -114,11 +114,12 @@ KP_NOINLINE void clear(Matrix<T> y, int64_t length, int64_t channels) {
     for (int64_t c = 0; c < channels; ++c) *y.at(c, t) = T{};
 }
 
-template <class T, int W>
+template <class T>
 void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scratch<T>& scratch) {
   const Sequence sequence = call.sequence(b);
   const int64_t length = sequence.end - sequence.start;
   if (length == 0) return;
+  const int W = call.width;
   const Matrix<T> y = tokens_of<T>(call.y, sequence.row, first, sequence.start);
   if (!sequence.live) return mark(paths::conv_pad), clear(y, length, channels);
   const Matrix<T> x = tokens_of<T>(call.x, sequence.row, first, sequence.start);
@@ -139,20 +140,24 @@ void run_unit(const Call& call, int64_t b, int64_t first, int64_t channels, Scra
   if (dense && length >= kTile) mark(paths::conv_token_tile);
   if (dense && warm && state.channel_stride == 1 && length <= (drafts ? kTile : 1)) {
     mark(drafts ? paths::spec_conv_columns : paths::conv_token_step);
-    return dense_steps<T, W>(length, x, y, channels, scratch, state, call.history_column(b), next_state(),
-                             call.silu);
+    return with_width(W, [&](auto width) {
+      dense_steps<T, width>(length, x, y, channels, scratch, state, call.history_column(b), next_state(),
+                            call.silu);
+    });
   }
   if (warm)
-    read_state<T, W - 1>({state.at(0, call.history_column(b)), state.channel_stride, state.column_stride},
-                         channels, scratch.history);
+    read_state<T>({state.at(0, call.history_column(b)), state.channel_stride, state.column_stride}, W - 1,
+                  channels, scratch.history);
   else
     for (int j = 0; j < W - 1; ++j) __builtin_memset(scratch.history[j], 0, channels * sizeof(T));
   const Matrix<T> shifted = drafts ? Matrix<T>{} : state;
   if (dense)
-    dense_channels<T, W>(x, y, length, channels, scratch, shifted, call.silu);
+    with_width(W, [&](auto width) {
+      dense_channels<T, width>(x, y, length, channels, scratch, shifted, call.silu);
+    });
   else
     any_strides(x, y, length, channels, W, scratch, shifted, call.silu);
-  if (drafts) write_drafts<T, W>(state, x, length, channels, scratch);
+  if (drafts) write_drafts(state, x, length, channels, W, scratch);
 }
 
 // Chunks of channels: as long as each thread gets its share of units.
@@ -162,7 +167,7 @@ int64_t channels_of_chunk(int64_t dim, int64_t sequences) {
   return chunk;
 }
 
-template <class T, int W>
+template <class T>
 void run(const Call& call) {
   const int64_t sequences = call.sequences(), dim = call.dim();
   if (sequences == 0 || call.tokens() == 0) return;
@@ -177,18 +182,9 @@ void run(const Call& call) {
       const int64_t first = unit / sequences * chunk, channels = dim - first < chunk ? dim - first : chunk;
       if (taken != first) take_weight(call, first, channels, scratch);
       taken = first;
-      run_unit<T, W>(call, unit % sequences, first, channels, scratch);
+      run_unit(call, unit % sequences, first, channels, scratch);
     }
   });
-}
-
-template <class T>
-void run(const Call& call) {
-  switch (call.width) {
-    case 2: return run<T, 2>(call);
-    case 3: return run<T, 3>(call);
-    default: return run<T, 4>(call);
-  }
 }
 
 }  // namespace
