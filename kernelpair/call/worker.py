@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from threading import Barrier
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.call import fault
+from kernelpair.call.fakes import Fakes
 from kernelpair.call.fault import Fault
 from kernelpair.call.form import aliased, bits_of, form_of, shape_of
 from kernelpair.call.memory import Arena, Placed
@@ -63,6 +65,8 @@ class CallRequest:
     """Free what only cycles of Python objects still hold before the heap is measured, which takes long."""
     again: Repeats | None = None
     """Make the call again and again, and compare each with the first."""
+    fakes: bool = False
+    """Compare the results of the operators that it calls with what their fake implementations say."""
 
 
 @dataclass
@@ -118,6 +122,8 @@ class Outcome:
     """Bytes that the process holds after a call with `weigh`: allocated, mapped."""
     series: Repeated | None = None
     """The result of a call that was made again and again."""
+    fakes: Mapping[str, str] = field(default_factory=dict)
+    """Operator -> what its fake implementation says wrongly."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +216,8 @@ class Caller:
         if guarded and request.deep and lasting(before) != lasting(self.unspoiled):
             return Outcome("spoiled")
         repetition = Repetition(request.again, self.arena) if request.again is not None else None
-        answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
+        with Fakes() if request.fakes else nullcontext() as fakes:
+            answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
         series = self._series(repetition, request, calls[0], answers[0]) if repetition is not None else None
         after = self.state = self.surroundings.read(request.deep)
         if after[:2] != before[:2]:
@@ -224,7 +231,7 @@ class Caller:
         left = self.inspect()  # before the counts begin anew
         told = replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), left=left, executed=self.count())
         found = changes(before, after, len(sys.modules) != loaded) if before != after else []
-        told.series = series
+        told.series, told.fakes = series, fakes.wrong if fakes is not None else {}
         self._tell(told, request, found if guarded else [effect for effect in found if effect.kind != LEFT])
         if guarded and request.deep and busy():
             told.side_effects += (SideEffect(LEFT, "threads", "something goes on running after the call"),)

@@ -71,12 +71,13 @@ class Session:
         return self.first
 
     def run(
-        self, case: Case | None = None, inputs: Inputs | None = None, threads: int = THREADS, note: str = "", judged: bool = True
+        self, case: Case | None = None, inputs: Inputs | None = None, threads: int = THREADS, note: str = "",
+        *, judged: bool = True, fakes: bool = False,
     ) -> JudgedCall:
         """Place, run and judge another case of the pair, or the same one with other logical inputs.
 
         Failures are recorded with `note`. Raises Abandoned where the candidate gave no result. With `judged=False` neither
-        truth nor bound is evaluated.
+        truth nor bound is evaluated; with `fakes` the operators' fake implementations are asked, too.
         """
         case = case or self.case
         self.verdict.unsupported = self.subject.unsupported(case)
@@ -86,7 +87,7 @@ class Session:
         settled, placement = self._placed_again() if known else self._placed(case, inputs)
         way = self.truth if judged else None
         expected = NOTHING_EXPECTED if way is None or isinstance(way, Stepwise) else self._expect(case, settled, known)
-        outcome = self.call(placement, threads)
+        outcome = self.call(placement, threads, fakes=fakes)
         masks = self.masks(case, placement)
         outputs = self.judge_call(case, placement, masks, outcome, expected.truth, note)
         judged_by, masks = settled_by(self.pair, way, case, expected, outputs, masks)
@@ -211,6 +212,7 @@ class Session:
         weigh: bool = False,
         collect: bool = False,
         again: Repeats | None = None,
+        fakes: bool = False,
     ) -> Outcome:
         """Call the candidate on what was placed; on `others` too, from Python threads of their own at the same time."""
         self.verdict.calls += 1 + len(others)
@@ -218,7 +220,7 @@ class Session:
         also = [other.arguments for other in others]
         results = tuple(self.pair.signature.results)
         at = self.runner.arena.used
-        request = CallRequest(placement.arguments, guards, at, results, threads, also, keep, deep, weigh, collect, again)
+        request = CallRequest(placement.arguments, guards, at, results, threads, also, keep, deep, weigh, collect, again, fakes)
         outcome = self.runner.run(request)
         if outcome.growth and not outcome.spoiled:  # what comes but once serves later calls
             for each in (placement, *others):
@@ -264,6 +266,7 @@ class Session:
         for name in outcome.moved:
             self.record([Failure("layout", name, MOVED)], note)
         self.record([Failure("argument_form", name, says) for name, says in outcome.reformed], note)
+        self.record([Failure("fake", operator, says) for operator, says in outcome.fakes.items()], note)
         if outcome.left:
             self.record([Failure("left_behind", "", outcome.left)], note)
         self._judge_path(case, outcome, note)

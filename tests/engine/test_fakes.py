@@ -1,0 +1,70 @@
+"""Fake implementations are compared with what calls return; operators without one are left alone."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernelpair.call.fakes import Fakes
+
+NAMES = "kernelpair_fakes"
+
+
+@pytest.fixture(scope="module")
+def ops() -> Iterator[object]:
+    """Operators: of these, `of_any_device` would read at address 0 where it is called without data."""
+    library = torch.library.Library(NAMES, "DEF")
+    returns = {
+        "right": ("Tensor", lambda x: x.t().contiguous(), lambda x: x.new_empty(x.shape[::-1])),
+        "turned": ("Tensor", lambda x: x.t(), lambda x: x.new_empty(x.shape[::-1])),
+        "another_dtype": ("(Tensor, Tensor)", lambda x: (x + 1, x.double()), lambda x: (torch.empty_like(x),) * 2),
+        "one_too_few": ("Tensor[]", lambda x: [x + 1, x + 2], lambda x: [x.new_empty(x.shape)]),
+        "takes_nothing": ("Tensor", lambda x: x + 1, lambda: None),
+        "reads": ("Tensor", lambda x: x.nonzero(), lambda x: x.new_empty((int(x.sum()), 2), dtype=torch.int64)),
+    }
+    for name, (result, call, fake) in returns.items():
+        library.define(f"{name}(Tensor x) -> {result}")
+        library.impl(name, call, "CPU")
+        torch.library.register_fake(f"{NAMES}::{name}", fake, lib=library)
+    library.define("without(Tensor x) -> Tensor")
+    library.impl("without", lambda x: x + 1, "CPU")
+    library.define("of_any_device(Tensor x) -> Tensor")
+    library.impl("of_any_device", address, "CompositeImplicitAutograd")
+    yield getattr(torch.ops, NAMES)
+    library._destroy()
+
+
+def address(x: Tensor) -> Tensor:
+    assert x.data_ptr(), "called without data"
+    return x + 1
+
+
+@pytest.mark.parametrize("name", ["right", "reads", "without", "of_any_device"])
+def test_nothing_is_said_of_what_is_right_or_unknown(ops: object, name: str) -> None:
+    with Fakes() as fakes:
+        getattr(ops, name)(torch.ones(2, 3))
+        torch.ones(3).cumsum(0)
+    assert not fakes.wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("turned", "says float32 [3, 2] with strides [2, 1] where the call returns float32 [3, 2] with strides [1, 3]"),
+        ("another_dtype", "of result 1 where the call returns float64"),
+        ("one_too_few", "says 1 tensors where the call returns 2"),
+        ("takes_nothing", "raises TypeError"),
+    ],
+)
+def test_what_is_wrong_is_said_with_both_sides(ops: object, name: str, says: str) -> None:
+    with Fakes() as fakes:
+        getattr(ops, name).default(torch.ones(2, 3))
+    assert says in fakes.wrong[f"{NAMES}::{name}"]
+
+
+def test_strides_that_lead_nowhere_do_not_count(ops: object) -> None:
+    with Fakes() as fakes:
+        ops.turned(torch.ones(1, 3))  # type: ignore[attr-defined]
+        ops.turned(torch.ones(0, 3))  # type: ignore[attr-defined]
+    assert not fakes.wrong
