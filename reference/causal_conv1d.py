@@ -260,8 +260,7 @@ def _slots(
         return torch.arange(B), torch.zeros(B, dtype=torch.bool)
     checks.is_index("cache_indices", cache_indices, [B])
     checks.written_slots("cache_indices", cache_indices, conv_states.shape[0], pad_slot, live)
-    pads = torch.zeros(B, dtype=torch.bool) if pad_slot is None else cache_indices == pad_slot
-    return cache_indices.long(), pads
+    return cache_indices.long(), checks.are_pads(cache_indices, pad_slot)
 
 
 def _no_overlap(

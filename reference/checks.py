@@ -130,13 +130,18 @@ def no_duplicates(name: str, slots: Tensor) -> None:
         raise ValueError(f"{name} holds slot {int(values[counts > 1][0])} more than once")
 
 
+def are_pads(indices: Tensor, pad_slot: int | None) -> Tensor:
+    """The mask of the entries that equal the pad slot: in 64 bits, for torch compares int32 with the lower half of a number."""
+    return torch.zeros(indices.shape, dtype=torch.bool) if pad_slot is None else indices.long() == pad_slot
+
+
 def written_slots(name: str, indices: Tensor, slots: int, pad_slot: int | None, live: Tensor | None = None) -> Tensor:
     """The mask of the entries of `indices` [B] that are written: no pads, and `live` (a mask; None: all). The others are
     never interpreted; a written one outside [0, slots) is an IndexError, one that stands twice a ValueError."""
     used = torch.ones(len(indices), dtype=torch.bool) if live is None else live
     if pad_slot is not None:
         is_integer("pad_slot", pad_slot)
-        used = used & (indices != pad_slot)
+        used = used & ~are_pads(indices, pad_slot)
     in_range(name, indices, slots, used)
     no_duplicates(name, indices[used])
     return used

@@ -125,7 +125,7 @@ def _live_requests(B: int, k_cache: Tensor, key: Tensor | None, loc: Tensor | No
     if pad_slot is None:
         return torch.ones(B, dtype=torch.bool)
     checks.is_index("loc", loc, [B])
-    return loc != pad_slot
+    return ~checks.are_pads(loc, pad_slot)
 
 
 def _visible_slots(

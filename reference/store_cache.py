@@ -37,7 +37,7 @@ def store_cache(
     checks.is_index("indices", indices, [N])
     if pad_slot is not None:
         checks.is_integer("pad_slot", pad_slot)
-    used = torch.ones(N, dtype=torch.bool) if pad_slot is None else indices != pad_slot
+    used = ~checks.are_pads(indices, pad_slot)
     checks.in_range("indices", indices, P, used)
     slots = indices[used].long()
     checks.no_duplicates("indices", slots)

@@ -74,9 +74,8 @@ def _renamed(case: Any, session: Session) -> None:
     to = permutation(case.seed, "rename", len(states))
     moved = torch.empty_like(states)
     moved[to] = states
-    slots = [int(to[r.slot]) if r.live else given["pad_slot"] if given["pad_slot"] is not None else -1 for r in requests(given)]
-    pad = {"pad_slot": -7} if given["pad_slot"] is not None else {}
-    slots = [-7 if pad and not r.live and r.end > r.start else slot for r, slot in zip(requests(given), slots)]
+    pad = {} if given["pad_slot"] is None else {"pad_slot": -7}
+    slots = [int(to[r.slot]) if r.live else pad.get("pad_slot", -1) for r in requests(given)]
     other = given | {"conv_states": moved, "cache_indices": torch.tensor(slots, dtype=torch.int64)} | pad
     again = session.run(_plain(case), other, judged=False)
     rows = _all_rows(given)

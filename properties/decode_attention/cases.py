@@ -12,6 +12,7 @@ from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS, TABLE
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case, at_least
 from kernelpair.contract.pair import Alias, Inputs
+from properties.shared.pads import BEYOND
 from properties.shared.strategies import around, common, together
 
 HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4))  # (H, Hkv)
@@ -68,8 +69,8 @@ class DecodeAttentionCase(Case):
     """In a shared buffer: value is given although it is not written."""
     scattered: bool = False
     """Slots in any order, for odd seeds in runs of RUN consecutive ones; else each request has consecutive ones."""
-    pad: Literal["none", "negative", "zero"] = "none"
-    """The pad slot; 0 is also a slot of the caches, which live requests may see."""
+    pad: Literal["none", "negative", "zero", "beyond"] = "none"
+    """The pad slot; 0 is also a slot of the caches, which live requests may see, and one beyond 32 bits has its lower half."""
     pads: tuple[int, ...] = ()
     """Requests whose loc is the pad slot."""
     same_row: bool = False
@@ -100,7 +101,7 @@ def live_of(case: DecodeAttentionCase) -> list[int]:
 
 
 def pad_slot_of(case: DecodeAttentionCase) -> int | None:
-    return {"none": None, "negative": -1, "zero": 0}[case.pad]
+    return {"none": None, "negative": -1, "zero": 0, "beyond": BEYOND}[case.pad]
 
 
 def work(case: DecodeAttentionCase) -> int:
@@ -128,8 +129,9 @@ BUDGET = st.sampled_from((30_000, 30_000, 300_000, WORK))
 WINDOW: st.SearchStrategy[int | str] = st.sampled_from((0, 0, 0, -1, 1, 2, "n-1", "n", "n+1", "n/2"))
 CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
 SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
-PADS: st.SearchStrategy[tuple[Literal["none", "negative", "zero"], str]] = st.sampled_from(
-    (("none", "none"),) * 5 + (("zero", "last"), ("zero", "some"), ("negative", "some"), ("negative", "all"), ("zero", "none"))
+PADS: st.SearchStrategy[tuple[Literal["none", "negative", "zero", "beyond"], str]] = st.sampled_from(
+    (("none", "none"),) * 5
+    + (("zero", "last"), ("zero", "some"), ("negative", "some"), ("negative", "all"), ("zero", "none"), ("beyond", "none"))
 )
 RARE = st.integers(0, 15)
 ENCODER = st.integers(0, 9)
@@ -356,7 +358,7 @@ def written(case: DecodeAttentionCase, inputs: Inputs) -> Tensor:
     mask = torch.zeros(inputs["k_cache"].shape[0], 1, 1, dtype=torch.bool)
     if inputs["key"] is not None:
         loc, pad = inputs["loc"], inputs["pad_slot"]
-        mask[(loc if pad is None else loc[loc != pad]).long()] = True
+        mask[(loc if pad is None else loc[loc.long() != pad]).long()] = True
     return mask
 
 

@@ -189,7 +189,8 @@ def _with_two_pads(case: Any, session: Session, given: Inputs, live: list[int]) 
     """As engines fill up a captured batch: the pad slot, table row 0, one token; what a pad brings is never read."""
     batch = len(given["seq_lens"])
     ours = case.write and 0 in given["loc"][live].tolist()  # slot 0 is about to be written, so it cannot be the pad
-    pad = given["pad_slot"] if case.pad != "none" else -1 if ours else 0
+    named = case.pad not in ("none", "beyond")
+    pad = given["pad_slot"] if named else -1 if ours else 0
     loc = given["loc"] if case.pad != "none" or case.write else torch.full((batch,), given["k_cache"].shape[0])
     filled = {"req_pool_indices": 0, "seq_lens": 1, "encoder_lens": 1}
     padded = given | {"pad_slot": pad, "loc": torch.cat([loc, torch.full((2,), pad, dtype=loc.dtype)])}

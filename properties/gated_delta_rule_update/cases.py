@@ -12,6 +12,7 @@ from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS, TURNED
 from kernelpair.call.values import permutation, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
+from properties.shared.pads import idle_pad
 from properties.shared.softplus import settled
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
 
@@ -117,9 +118,10 @@ def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any]) ->
 
 def pad_slot(case: DeltaCase) -> int | None:
     """A number outside the pool, or its last slot. Where nobody is a pad, at times one that no entry equals."""
+    slots = case.requests + case.spare
     if not case.pads:
-        return PAD if case.seed % 2 else None
-    return case.requests + case.spare - 1 if case.pad_in_range else PAD
+        return idle_pad(case.seed, max(slots, 1), PAD)
+    return slots - 1 if case.pad_in_range else PAD
 
 
 def _numbers(case: DeltaCase, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -194,7 +196,7 @@ def inputs(case: DeltaCase) -> Inputs:
 def live_rows(given: Inputs) -> Tensor:
     """The requests that are no pads."""
     indices = given["state_indices"]
-    used = torch.ones(len(indices), dtype=torch.bool) if given["pad_slot"] is None else indices != given["pad_slot"]
+    used = torch.ones(len(indices), dtype=torch.bool) if given["pad_slot"] is None else indices.long() != given["pad_slot"]
     return used.nonzero()[:, 0]
 
 

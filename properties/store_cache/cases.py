@@ -13,6 +13,7 @@ from kernelpair.call.values import generator, permutation, poison
 from kernelpair.contract.pair import Inputs
 from properties.shared.every_value import DTYPES as DTYPES_OF_16_BITS
 from properties.shared.every_value import SweepCase, every_value, halves
+from properties.shared.pads import idle_pad
 from properties.shared.strategies import any_of, around, between, common, either, together
 
 DTYPES = ("bfloat16", "float16", "float32", "uint8", "float8_e4m3fn", "float8_e5m2")
@@ -113,7 +114,7 @@ def _slots(case: StoreCacheCase) -> int:
 
 def _pad_slot(case: StoreCacheCase) -> int | None:
     if not case.pads:
-        return None
+        return idle_pad(case.seed, _slots(case), PAD)
     return _slots(case) - 1 if case.pad_in_range else PAD
 
 
@@ -137,7 +138,7 @@ def inputs(case: StoreCacheCase) -> Inputs:
 def written(case: StoreCacheCase, inputs: Inputs) -> Tensor:
     """Slots that an index other than the pad names."""
     mask = torch.zeros(_slots(case), 1, 1, dtype=torch.bool)
-    live = inputs["indices"] if case.pads == () else inputs["indices"][inputs["indices"] != inputs["pad_slot"]]
+    live = inputs["indices"] if case.pads == () else inputs["indices"][inputs["indices"].long() != inputs["pad_slot"]]
     mask[live.long()] = True
     return mask
 

@@ -19,6 +19,7 @@ from kernelpair.suite import REFERENCE
 from kernelpair.trial.check import check, read_case
 from kernelpair.trial.truth import truth_of
 from properties.suite import subject
+from reference.store_cache import store_cache
 
 PAIRS = properties.pairs()
 LINES = [  # found by hand: SiLU in the negative tail, an empty outer dimension
@@ -34,6 +35,14 @@ def test_a_case_that_a_reference_failed(line: str) -> None:
     with InProcess(ours.candidate) as runner:
         verdict = check(ours, case, runner)
     assert verdict.passed, verdict.failures
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_pad_beyond_32_bits_is_no_slot(dtype: torch.dtype) -> None:
+    """torch compares an int32 tensor with the lower half of a number: a slot was taken for the pad."""
+    rows, cache = torch.ones(1, 1, 4), torch.zeros(2, 2, 1, 4)
+    store_cache(rows, rows, cache[0], cache[1], torch.tensor([1], dtype=dtype), pad_slot=2**32 + 1)
+    assert cache[:, 1].eq(1).all()
 
 
 # --- pieces ---
