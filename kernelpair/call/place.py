@@ -153,7 +153,7 @@ def place(pair: Pair, case: Case, inputs: Inputs, arena: Arena, beside: bool = F
             _place_one(case, arena, placement, name, layout, behind.get(name, 0))
         else:
             span = reach(value.shape, value.stride())
-            _place_one(case, arena, placement, name, Layout(tuple(value.stride()), 0, span))
+            _place_one(case, arena, placement, name, Layout(tuple(value.stride()), 0, span), behind.get(name, 0))
     for name, value in inputs.items():
         if isinstance(value, Alias):
             placement.arguments[name] = _view(arena, placement.arguments[value.of], value)
@@ -178,7 +178,7 @@ def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout
     _write(arena, placement, name, block.start, layout.strides, layout.offset)
     if behind:
         first = block.start + layout.total * value.element_size()
-        rest = value.as_strided((behind,), (1,), value.storage_offset() + value.numel())
+        rest = value.as_strided((behind,), (1,), value.storage_offset() + reach(value.shape, value.stride()))
         arena.tensor(value.dtype, first, (behind,), (1,)).copy_(rest)
 
 

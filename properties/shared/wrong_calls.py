@@ -265,7 +265,7 @@ def within(name: str, pool: str, when: Condition = always) -> WrongCall:
 
 def laid_over(written: Sequence[str], read: Sequence[str], when: Condition = always) -> WrongCall:
     """An argument that is only read lies, with its numbers, in the memory of one that is written, of any dtype; or one of the two
-    begins in the last element of the other."""
+    begins in the last element of the other; or the rows of both lie in turn, and one's reach into the other's by an element."""
 
     def make(case: Any, given: Inputs) -> Inputs | None:
         if FUSED in case.layout.values():  # it is one half's layout, and the other's memory has the same gaps
@@ -274,6 +274,11 @@ def laid_over(written: Sequence[str], read: Sequence[str], when: Condition = alw
         if case.seed % 4 == 3:
             pairs = [(name, to) for to, name in pairs if name not in case.int32]  # cast, it loses what is behind
         pairs = [(to, name) for to, name in pairs if case.layout.get(to, "dense") == "dense"]
+        rows = [(to, name) for to, name in pairs if _have_rows(given[to], given[name])]
+        if rows and case.seed % 3 == 0:
+            to, name = rows[case.seed // 3 % len(rows)]
+            memory, alias = _in_turn(to, given[to], given[name])
+            return given | {to: memory, name: alias}
         if case.seed % 2 == 0:
             pairs = [(to, name) for to, name in pairs if _fits(given[to], given[name])]
         if not pairs:
@@ -288,6 +293,25 @@ def laid_over(written: Sequence[str], read: Sequence[str], when: Condition = alw
 
 def _have_elements(*values: Any) -> bool:
     return all(isinstance(value, Tensor) and value.numel() for value in values)
+
+
+def _have_rows(memory: Tensor, value: Tensor) -> bool:
+    return memory.dtype == value.dtype and min(memory.dim(), value.dim()) > 1 and len(memory) > 1
+
+
+def _in_turn(to: str, memory: Tensor, value: Tensor) -> tuple[Tensor, Alias]:
+    """Rows of both in one buffer, a row of the value behind each of `to`: its last element is the first of the next row."""
+    first = memory[0].numel()
+    period = first + value[0].numel() - 1
+    strides = [(period, *one[:1].contiguous().stride()[1:]) for one in (memory, value)]
+    reached, total = (len(memory) - 1) * period + first, max(len(memory), len(value)) * period + 1
+    joint, shape = memory.new_zeros(total).as_strided(memory.shape, strides[0]), tuple(value.shape)
+
+    def view(tensor: Tensor) -> Tensor:
+        return tensor.as_strided(shape, strides[1], tensor.storage_offset() + first)
+
+    view(joint.copy_(memory)).copy_(value)
+    return joint, Alias(to, view, total - reached)
 
 
 def _fits(memory: Tensor, value: Tensor) -> bool:
