@@ -187,6 +187,8 @@ WRONG_CALLS = {
     "offsets_rank": _wrong(_offsets(lambda offsets, tokens: offsets[None]), ValueError, "query_start_loc", forms=("varlen",)),
     "offsets_float": _wrong(_offsets(lambda offsets, tokens: offsets.float()), TypeError, "query_start_loc", forms=("varlen",)),
     "indices_over_states": laid_over(("conv_states",), ("cache_indices",)),
-    "laid_over": laid_over(("conv_states",), ("x", "bias", "query_start_loc", "cache_indices", "has_initial_state")),
+    "laid_over": laid_over(
+        ("conv_states",), ("x", "packed_weight", "bias", "query_start_loc", "cache_indices", "has_initial_state")
+    ),
     "query_start_loc_beyond_32_bits": beyond_32_bits("query_start_loc", ValueError),
 }

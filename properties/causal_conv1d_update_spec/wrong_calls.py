@@ -98,7 +98,9 @@ WRONG_CALLS = {
     "offsets_empty": changed("query_start_loc", lambda offsets: offsets[:0], ValueError),
     "offsets_negative": entry("query_start_loc", lambda case, given: (0, -1), ValueError),
     "offsets_beyond": entry("query_start_loc", _beyond, ValueError),
-    "laid_over": laid_over(("conv_states",), ("x", "bias", "query_start_loc", "cache_indices", "num_accepted_tokens")),
+    "laid_over": laid_over(
+        ("conv_states",), ("x", "packed_weight", "bias", "query_start_loc", "cache_indices", "num_accepted_tokens")
+    ),
     "num_accepted_tokens_beyond_32_bits": beyond_32_bits("num_accepted_tokens", ValueError, live=lambda case: case.live),
     "query_start_loc_beyond_32_bits": beyond_32_bits("query_start_loc", ValueError),
 }
