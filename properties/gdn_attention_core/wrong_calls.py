@@ -8,6 +8,7 @@ from properties.shared.wrong_calls import (
     cast,
     changed,
     grown,
+    laid_over,
     larger,
     made,
     replaced,
@@ -88,6 +89,11 @@ WRONG_CALLS = {
     "state_dtype": cast("ssm_state", torch.int32, when=_busy),
     "state_strides": sparse("ssm_state", when=_busy),
     "state_overlap": within("core_attn_out", "ssm_state", when=_busy),
+    "laid_over": laid_over(
+        ("core_attn_out", "conv_state", "ssm_state"),
+        ("mixed_qkv", "a", "b", "A_log", "dt_bias", "conv_bias", "state_indices", "query_start_loc", "has_initial_state"),
+        when=_busy,
+    ),
     "weight_plain": made(
         lambda case, given: given | {"conv_weight": given["conv_weight"][0, 0]}, TypeError, "conv_weight", when=_busy
     ),
