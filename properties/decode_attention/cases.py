@@ -1,5 +1,6 @@
 """decode_attention: what is drawn, and the arguments of a case."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -8,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS, TABLE
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, ODD_STRIDE, POOL, READ_ROWS, TABLE
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case, at_least
 from kernelpair.contract.pair import Alias, Inputs
@@ -330,7 +331,7 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
     return {
         "q": q,
         "k_cache": k,
-        "v_cache": Alias("k_cache", _value_part(case.width_v)) if case.shared else v,
+        "v_cache": Alias("k_cache", _value_part(case)) if case.shared else v,
         "out": poison(case.poison, (batch, heads, case.width_v), dtype),
         "key": key if case.write else None,
         "value": value if with_value else None,
@@ -349,8 +350,15 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
     }
 
 
-def _value_part(width: int) -> Any:
-    return lambda k_cache: k_cache[..., :width]
+def _value_part(case: DecodeAttentionCase) -> Callable[[Tensor], Tensor]:
+    """The first columns of the keys; of every second case with another stride where a dimension has the size 1."""
+
+    def view(k_cache: Tensor) -> Tensor:
+        part = k_cache[..., : case.width_v]
+        slots, heads = (ODD_STRIDE if n == 1 and case.seed % 2 else step for n, step in zip(part.shape[:2], part.stride()))
+        return part.as_strided(part.shape, (slots, heads, part.stride(2)))
+
+    return view
 
 
 def written(case: DecodeAttentionCase, inputs: Inputs) -> Tensor:
