@@ -60,14 +60,14 @@ def environment(library: Path | None) -> dict[str, str]:
 
 def run(command: Sequence[str], env: dict[str, str] | None = None) -> int:
     """The exit status of a command, to which the answer to a signal is left: a terminal's Ctrl-C reaches it as well."""
-    with subprocess.Popen(command, env=env) as process:
-        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-        while True:
-            try:
-                status = process.wait()
-                return status if status >= 0 else 128 - status
-            except KeyboardInterrupt:
-                continue
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with subprocess.Popen(command, env=env) as process:
+            signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+            status = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return status if status >= 0 else 128 - status
 
 
 def tool(name: str) -> str:
