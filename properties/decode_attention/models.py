@@ -10,7 +10,7 @@ from properties.decode_attention.cases import FIELDS, DecodeAttentionCase, compl
 from properties.shared.models import ENCODERS, LATENT, LATENT_HEADS, LONGEST, ROPE, Budget, Heads, dtype_bytes, heads, ragged
 from properties.shared.strategies import any_of, between, shrinking
 
-BATCHES = ((300, 20), (64, 100), (33, 200), (8, 1100), (2, 2100), (1, 8200))  # requests, and keys of the longest
+BATCHES = ((300, 20), (270, 3), (64, 100), (33, 200), (8, 1100), (2, 2100), (1, 8200))  # requests, and keys of the longest
 SLOW_BATCHES = ((1, 300), (3, 140), (33, 20))
 LATENT_BATCHES = ((40, 40), (4, 300), (1, 1100))
 SLOW_LATENT_BATCHES = ((1, 140), (2, 129))
