@@ -152,7 +152,7 @@ def layers_of(case: ServingCase, wide: bool) -> list[AttentionLayer | GdnLayer]:
             continue
         fields = {name: value for name, value in spec.items() if name not in ("sinks", "draft", "reads")}
         if "k_scale" in spec and case.float8 == "float8_e5m2":  # some keys pass its largest number, of the usual size already
-            fields |= {name: spec[name] / (2 * E5M2_RANGE) for name in ("k_scale", "v_scale")}
+            fields |= {name: spec[name] / (3 * E5M2_RANGE) for name in ("k_scale", "v_scale")}
         if spec.get("sinks"):
             sinks = uniform(case.seed, "sinks", (spec["heads"],), scale=4.0)
             fields["sinks"] = sinks.double() if wide else sinks
