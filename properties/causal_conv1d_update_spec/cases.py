@@ -121,7 +121,7 @@ def pad_slot(case: ConvSpecCase) -> int | None:
     """A number outside the pool, or its last slot. Where nobody is a pad, at times one that no entry equals."""
     slots = len(case.lengths) + case.spare
     if not case.pads:
-        return idle_pad(case.seed, max(slots, 1), PAD)
+        return idle_pad(case, "cache_indices", max(slots, 1), PAD)
     return slots - 1 if case.pad_in_range else PAD
 
 

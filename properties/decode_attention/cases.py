@@ -71,7 +71,8 @@ class DecodeAttentionCase(Case):
     scattered: bool = False
     """Slots in any order, for odd seeds in runs of RUN consecutive ones; else each request has consecutive ones."""
     pad: Literal["none", "negative", "zero", "beyond"] = "none"
-    """The pad slot; 0 is also a slot of the caches, which live requests may see, and one beyond 32 bits has its lower half."""
+    """The pad slot; 0 is also a slot of the caches, which live requests may see; one beyond 32 bits has the lower half of slot
+    0, where loc has 64."""
     pads: tuple[int, ...] = ()
     """Requests whose loc is the pad slot."""
     same_row: bool = False
@@ -102,7 +103,7 @@ def live_of(case: DecodeAttentionCase) -> list[int]:
 
 
 def pad_slot_of(case: DecodeAttentionCase) -> int | None:
-    return {"none": None, "negative": -1, "zero": 0, "beyond": BEYOND}[case.pad]
+    return {"none": None, "negative": -1, "zero": 0, "beyond": -1 if "loc" in case.int32 else BEYOND}[case.pad]
 
 
 def work(case: DecodeAttentionCase) -> int:

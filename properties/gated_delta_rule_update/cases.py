@@ -120,7 +120,7 @@ def pad_slot(case: DeltaCase) -> int | None:
     """A number outside the pool, or its last slot. Where nobody is a pad, at times one that no entry equals."""
     slots = case.requests + case.spare
     if not case.pads:
-        return idle_pad(case.seed, max(slots, 1), PAD)
+        return idle_pad(case, "state_indices", max(slots, 1), PAD)
     return slots - 1 if case.pad_in_range else PAD
 
 

@@ -113,7 +113,7 @@ def _models(draw: st.DrawFn) -> DeltaSpecCase:
 def pad_slot(case: DeltaSpecCase) -> int | None:
     """A number outside the pool, or its last slot. Where nobody is a pad, at times one that no entry equals."""
     if not case.pads:
-        return idle_pad(case.seed, _slots(case), PAD)
+        return idle_pad(case, "state_indices", _slots(case), PAD)
     return _slots(case) - 1 if case.pad_in_range else PAD
 
 

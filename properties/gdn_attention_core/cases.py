@@ -103,7 +103,7 @@ class GdnCase(Case):
     @property
     def pad_slot(self) -> int | None:
         if not self.pads:
-            return idle_pad(self.seed, self.slots, PAD)
+            return idle_pad(self, "state_indices", self.slots, PAD)
         return self.slots - 1 if self.pad_in_range else PAD
 
     @property

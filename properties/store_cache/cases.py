@@ -114,7 +114,7 @@ def _slots(case: StoreCacheCase) -> int:
 
 def _pad_slot(case: StoreCacheCase) -> int | None:
     if not case.pads:
-        return idle_pad(case.seed, _slots(case), PAD)
+        return idle_pad(case, "indices", _slots(case), PAD)
     return _slots(case) - 1 if case.pad_in_range else PAD
 
 
