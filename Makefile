@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# As many compilers as cores: ninja alone takes one more, and is slower for it.
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
 .PHONY: help build in-place wheel debug check test lint types bench screenshots peers findings sanitize clean
@@ -42,7 +44,7 @@ findings: peers ## run every finding of docs/findings again, and check that its 
 # What list and doctor answer is remembered from here on, so that nobody waits for it. A broken pair is for check to tell.
 TIERS := "import json, sys; print('tiers that run here:', *(t['name'] for t in json.load(sys.stdin)['tiers'] if t['runnable']))"
 build: in-place $(BUILD)/build.ninja ## environment and compiled library, brought up to date
-	@flock $(BUILD)/lock $(BIN)/cmake --build $(BUILD) --parallel $$(nproc)
+	@flock $(BUILD)/lock $(BIN)/cmake --build $(BUILD)
 	@$(BIN)/kernelpair list > /dev/null || true
 	@$(BIN)/kernelpair doctor --json | $(BIN)/python -c $(TIERS)
 

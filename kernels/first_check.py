@@ -13,7 +13,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "release"
 FIRST = BUILD / "first" / "_kernels.so"
-CORES = len(os.sched_getaffinity(0))  # ninja alone takes one more, and is slower for it
 JUDGED = (0, 1)
 RUNNABLE = "import optimized; print(*(tier.name for tier in optimized.tiers() if tier.runnable or tier.run_as))"
 
@@ -21,8 +20,7 @@ RUNNABLE = "import optimized; print(*(tier.name for tier in optimized.tiers() if
 def main() -> int:
     """Both parts, one after the other."""
     say("compiling the first tiers")
-    compiling = [tool("cmake"), "--build", str(BUILD), "--parallel", str(CORES), "--target", "first"]
-    if status := run(["flock", str(BUILD / "lock"), *compiling]):
+    if status := run(["flock", str(BUILD / "lock"), tool("cmake"), "--build", str(BUILD), "--target", "first"]):
         return status
     ready = runnable(FIRST)
     say(f"checking {' and '.join(ready)}; the other tiers are compiled afterwards")

@@ -147,7 +147,8 @@ def _library(mutant: Mutant, units: list[str], tier: str, folder: Path) -> str:
         try:
             run(_compilation(command, unit, folder, anew[command["output"]]), folder)
         except BuildError as error:
-            raise MutantError(f"{mutant.name} does not compile: {error}") from None
+            says = str(error).replace(f"{folder}/", "")  # the file as the mutant names it
+            raise MutantError(f"{mutant.name} does not compile: {says}") from None
     library = folder / "_kernels.so"
     _link(lambda command: anew.get(command["output"]), library)
     return str(library)

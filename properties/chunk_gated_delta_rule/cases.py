@@ -116,7 +116,7 @@ class ChunkCase(Case):
     @property
     def pad_slot(self) -> int | None:
         if not self.pads:
-            return idle_pad(self, "state_indices", self.slots, PAD) if self.form != "functional" else None
+            return idle_pad(self, "state_indices", self.slots, PAD)
         return self.slots - 1 if self.pad_in_range else PAD
 
 

@@ -15,6 +15,7 @@ from kernelpair.contract.case import Case, at_least
 from kernelpair.contract.pair import Alias, Inputs
 from properties.shared.pads import BEYOND
 from properties.shared.strategies import around, common, together
+from reference.checks import are_pads
 
 HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4))  # (H, Hkv)
 LATENT_HEADS = tuple((heads, 1) for heads in (1, 5, 6, 7, 11, 12, 16, 22, 23, 33, 128))  # absorbed MLA
@@ -366,8 +367,8 @@ def written(case: DecodeAttentionCase, inputs: Inputs) -> Tensor:
     """The slots that new rows go to."""
     mask = torch.zeros(inputs["k_cache"].shape[0], 1, 1, dtype=torch.bool)
     if inputs["key"] is not None:
-        loc, pad = inputs["loc"], inputs["pad_slot"]
-        mask[(loc if pad is None else loc[loc.long() != pad]).long()] = True
+        loc = inputs["loc"]
+        mask[loc[~are_pads(loc, inputs["pad_slot"])].long()] = True
     return mask
 
 

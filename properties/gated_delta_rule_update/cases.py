@@ -15,6 +15,7 @@ from kernelpair.contract.pair import Inputs
 from properties.shared.pads import idle_pad
 from properties.shared.softplus import settled
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
+from reference.checks import are_pads
 
 REQUESTS = (1, 2, 0, 4, 17)
 KEY_SIZES = (1, 16, 32, 40, 64, 128, 600, 1030)  # the last two: more than one buffer of the kernel for q and k, and than two
@@ -195,9 +196,7 @@ def inputs(case: DeltaCase) -> Inputs:
 
 def live_rows(given: Inputs) -> Tensor:
     """The requests that are no pads."""
-    indices = given["state_indices"]
-    used = torch.ones(len(indices), dtype=torch.bool) if given["pad_slot"] is None else indices.long() != given["pad_slot"]
-    return used.nonzero()[:, 0]
+    return (~are_pads(given["state_indices"], given["pad_slot"])).nonzero()[:, 0]
 
 
 def written(case: DeltaCase, given: Inputs) -> Tensor:

@@ -15,6 +15,7 @@ from properties.shared.every_value import DTYPES as DTYPES_OF_16_BITS
 from properties.shared.every_value import SweepCase, every_value, halves
 from properties.shared.pads import idle_pad
 from properties.shared.strategies import any_of, around, between, common, either, together
+from reference.checks import are_pads
 
 DTYPES = ("bfloat16", "float16", "float32", "uint8", "float8_e4m3fn", "float8_e5m2")
 ROWS = (0, 1, 2, 3, 5, 17, 133)  # 133: more rows than any thread's share of a small call
@@ -138,8 +139,8 @@ def inputs(case: StoreCacheCase) -> Inputs:
 def written(case: StoreCacheCase, inputs: Inputs) -> Tensor:
     """Slots that an index other than the pad names."""
     mask = torch.zeros(_slots(case), 1, 1, dtype=torch.bool)
-    live = inputs["indices"] if case.pads == () else inputs["indices"][inputs["indices"].long() != inputs["pad_slot"]]
-    mask[live.long()] = True
+    indices = inputs["indices"]
+    mask[indices[~are_pads(indices, inputs["pad_slot"])].long()] = True
     return mask
 
 
