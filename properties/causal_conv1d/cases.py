@@ -16,7 +16,7 @@ from kernelpair.call.values import generator, permutation, poison, small_integer
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.batch import requests
-from properties.shared.pads import idle_pad
+from properties.shared.pads import drawn_pad
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
 from serving import PackedConvWeight
 
@@ -158,11 +158,7 @@ def _numbers(case: ConvCase, name: str, shape: tuple[int, ...], scale: float = 1
 
 
 def pad_slot(case: ConvCase) -> int | None:
-    """A number outside the pool, or its last slot. Where nobody is a pad, at times one that no entry equals."""
-    slots = len(case.lengths) + case.spare
-    if not case.pads:
-        return idle_pad(case, "cache_indices", max(slots, 1), PAD)
-    return slots - 1 if case.pad_in_range else PAD
+    return drawn_pad(case, "cache_indices", len(case.lengths) + case.spare, PAD)
 
 
 def _tokens(case: ConvCase) -> Tensor:

@@ -17,7 +17,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.cases import MATRIX_LAYOUTS, NOBODY, PAD, SCALES, STATE_LAYOUTS
 from properties.shared.drafts import DraftRequests, drawn_pads
-from properties.shared.pads import idle_pad
+from properties.shared.pads import drawn_pad
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, shrinking, together
 from serving import PackedConvWeight
 
@@ -118,11 +118,7 @@ def numbers(case: ConvSpecCase, name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def pad_slot(case: ConvSpecCase) -> int | None:
-    """A number outside the pool, or its last slot. Where nobody is a pad, at times one that no entry equals."""
-    slots = len(case.lengths) + case.spare
-    if not case.pads:
-        return idle_pad(case, "cache_indices", max(slots, 1), PAD)
-    return slots - 1 if case.pad_in_range else PAD
+    return drawn_pad(case, "cache_indices", len(case.lengths) + case.spare, PAD)
 
 
 def _tokens(case: ConvSpecCase) -> Tensor:

@@ -16,7 +16,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized import operator
 from properties.shared.delta_rule_bound import UNIT
-from properties.shared.pads import idle_pad
+from properties.shared.pads import drawn_pad
 from properties.shared.strategies import around, choices, common, together
 from reference import chunk_gated_delta_rule as reference
 from reference.gated_delta_rule_prefill import gated_delta_rule_prefill
@@ -115,9 +115,7 @@ class ChunkCase(Case):
 
     @property
     def pad_slot(self) -> int | None:
-        if not self.pads:
-            return idle_pad(self, "state_indices", self.slots, PAD)
-        return self.slots - 1 if self.pad_in_range else PAD
+        return drawn_pad(self, "state_indices", self.slots, PAD)
 
 
 SHAPES = {

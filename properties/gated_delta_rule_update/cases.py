@@ -12,7 +12,7 @@ from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS, TURNED
 from kernelpair.call.values import permutation, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.pads import idle_pad
+from properties.shared.pads import drawn_pad
 from properties.shared.softplus import settled
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
 from reference.checks import are_pads
@@ -118,11 +118,7 @@ def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any]) ->
 
 
 def pad_slot(case: DeltaCase) -> int | None:
-    """A number outside the pool, or its last slot. Where nobody is a pad, at times one that no entry equals."""
-    slots = case.requests + case.spare
-    if not case.pads:
-        return idle_pad(case, "state_indices", max(slots, 1), PAD)
-    return slots - 1 if case.pad_in_range else PAD
+    return drawn_pad(case, "state_indices", case.requests + case.spare, PAD)
 
 
 def _numbers(case: DeltaCase, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

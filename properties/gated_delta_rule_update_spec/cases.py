@@ -16,7 +16,7 @@ from kernelpair.call.values import permutation, poison, small_integers, uniform
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD, DeltaCase
 from properties.shared.drafts import DraftRequests, drawn_pads
-from properties.shared.pads import idle_pad
+from properties.shared.pads import drawn_pad
 from properties.shared.strategies import any_of, between, common, either, float_dtypes, shrinking, together
 
 NOBODY = -(2**20)  # an entry that nobody may interpret
@@ -111,10 +111,7 @@ def _models(draw: st.DrawFn) -> DeltaSpecCase:
 
 
 def pad_slot(case: DeltaSpecCase) -> int | None:
-    """A number outside the pool, or its last slot. Where nobody is a pad, at times one that no entry equals."""
-    if not case.pads:
-        return idle_pad(case, "state_indices", _slots(case), PAD)
-    return _slots(case) - 1 if case.pad_in_range else PAD
+    return drawn_pad(case, "state_indices", _slots(case), PAD)
 
 
 def _slots(case: DeltaSpecCase) -> int:

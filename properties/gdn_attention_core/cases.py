@@ -16,7 +16,7 @@ from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared.delta_rule_bound import UNIT
-from properties.shared.pads import idle_pad
+from properties.shared.pads import drawn_pad
 from properties.shared.strategies import choices, common, together
 from reference.causal_conv1d import causal_conv1d_pack_weight
 from serving import GdnMetadata, PackedConvWeight
@@ -102,9 +102,7 @@ class GdnCase(Case):
 
     @property
     def pad_slot(self) -> int | None:
-        if not self.pads:
-            return idle_pad(self, "state_indices", self.slots, PAD)
-        return self.slots - 1 if self.pad_in_range else PAD
+        return drawn_pad(self, "state_indices", self.slots, PAD)
 
     @property
     def live(self) -> list[int]:

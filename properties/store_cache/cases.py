@@ -13,7 +13,7 @@ from kernelpair.call.values import generator, permutation, poison
 from kernelpair.contract.pair import Inputs
 from properties.shared.every_value import DTYPES as DTYPES_OF_16_BITS
 from properties.shared.every_value import SweepCase, every_value, halves
-from properties.shared.pads import idle_pad
+from properties.shared.pads import drawn_pad
 from properties.shared.strategies import any_of, around, between, common, either, together
 from reference.checks import are_pads
 
@@ -114,9 +114,7 @@ def _slots(case: StoreCacheCase) -> int:
 
 
 def _pad_slot(case: StoreCacheCase) -> int | None:
-    if not case.pads:
-        return idle_pad(case, "indices", _slots(case), PAD)
-    return _slots(case) - 1 if case.pad_in_range else PAD
+    return drawn_pad(case, "indices", _slots(case), PAD)
 
 
 def inputs(case: StoreCacheCase) -> Inputs:
