@@ -103,8 +103,7 @@ struct DecodeTiles {
   // --- scores ----------------------------------------------------------------------------------------------
 
   KP_NOINLINE void scores(const KeyBlock& block, float* to, int64_t score_stride) {
-    const TileShape tile{16, static_cast<int>(least(columns, 16))};
-    TileScope scope(tile);
+    TileScope scope(score_tile());
     const int64_t count = divide_up(block.keys, 16), blocks = column_tiles(), step = blocks == 1 ? 4 : 2;
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t offset = h * shape.k_head_stride;
@@ -114,13 +113,16 @@ struct DecodeTiles {
       for (int64_t t = 0; t < count; t += step) {
         for (int64_t j = t * 16; j < (t + step) * 16; ++j) next.fetch<2>(j, 0, shape.D * 2);
         float* corner = to + h * columns + t * 16 * score_stride;
-        if (blocks == 1) score_column(tile, t, least(count - t, 4), q, corner, score_stride);
+        if (blocks == 1) score_column(t, least(count - t, 4), q, corner, score_stride);
         for (int64_t c = 0; blocks > 1 && c < blocks; c += 2)
-          score_square(tile, t, least(count - t, 2), q + c * depths * query_tile(), least(blocks - c, 2),
+          score_square(t, least(count - t, 2), q + c * depths * query_tile(), least(blocks - c, 2),
                        corner + c * 16, score_stride);
       }
     }
   }
+
+  // Sixteen keys, whatever their number: a block repeats its last one.
+  KP_INLINE TileShape score_tile() const { return {16, static_cast<int>(least(columns, 16))}; }
 
   // Operands of a block: tiles of keys from tile t on, tiles of packed queries.
   auto key_tiles(int64_t t) const {
@@ -133,20 +135,19 @@ struct DecodeTiles {
   }
 
   // Up to four tiles of keys by one of heads.
-  KP_NOINLINE void score_column(TileShape tile, int64_t t, int64_t count, const Bf16* q, float* to,
-                                int64_t score_stride) {
+  KP_NOINLINE void score_column(int64_t t, int64_t count, const Bf16* q, float* to, int64_t score_stride) {
     with_count<4>(count, [&](auto down) {
-      block_product<down, 1>(tile, key_tiles(t), query_places(q), depths, nullptr,
+      block_product<down, 1>(score_tile(), key_tiles(t), query_places(q), depths, nullptr,
                              {to, 16 * score_stride, 16, score_stride * 4});
     });
   }
 
   // One or two tiles of keys by one or two of heads.
-  KP_NOINLINE void score_square(TileShape tile, int64_t t, int64_t down, const Bf16* q, int64_t across,
-                                float* to, int64_t score_stride) {
+  KP_NOINLINE void score_square(int64_t t, int64_t down, const Bf16* q, int64_t across, float* to,
+                                int64_t score_stride) {
     with_count<2>(down, [&](auto down) {
       with_count<2>(across, [&](auto across) {
-        block_product<down, across>(tile, key_tiles(t), query_places(q), depths, nullptr,
+        block_product<down, across>(score_tile(), key_tiles(t), query_places(q), depths, nullptr,
                                     {to, 16 * score_stride, 16, score_stride * 4});
       });
     });

@@ -18,9 +18,11 @@ struct TileScope {  // no state: registers hold what tiles would
 };
 
 constexpr int kSumRegisters = 16;  // half of all; enough chains for the latency of two products a cycle
+// Rows of a pass, if there are two tiles of B or the tile of A is not full.
+constexpr int kMostRows = kSumRegisters / 2;
 constexpr int kBlockParts = 16;
 // Over B, of a block with `rows` rows of A and an even number of tiles of B.
-KP_INLINE int64_t block_passes(int64_t rows) { return divide_up(rows, kSumRegisters / 2); }
+KP_INLINE int64_t block_passes(int64_t rows) { return divide_up(rows, kMostRows); }
 
 // kRows rows from row `row` of tile i of A times kColumns tiles of B, from tile j on.
 template <int kRows, int kColumns, class A, class B, class Between>
@@ -66,16 +68,21 @@ KP_NOINLINE void multiply_rows(int pass, int i, int row, int j, __mmask16 column
 }
 
 // Rows of a tile of A times kColumns tiles of B: in as few passes over B as registers allow, and those alike, for a pass
-// of few rows has too few chains of products.
+// of few rows has too few chains of products. Where the compiler knows that the tile is full, it drops the other shapes.
 template <int kColumns, class A, class B, class Between>
 KP_INLINE void multiply_tile(int pass, int rows, int i, int j, __mmask16 columns, const A& a, const B& b,
                              int64_t steps, const BlockSums* from, const BlockSums& to,
                              const Between& between) {
   constexpr int kMost = kSumRegisters / kColumns;
-  int64_t passes = divide_up(rows, kMost);
+  if (rows == kTileRows) {
+    for (int row = 0; row < kTileRows; row += kMost, ++pass)
+      multiply_rows<kMost, kColumns>(pass, i, row, j, columns, a, b, steps, from, to, between);
+    return;
+  }
+  int64_t passes = divide_up(rows, kMostRows);
   for (int row = 0, count; row < rows; row += count, ++pass, --passes) {
     count = static_cast<int>(divide_up(rows - row, passes));
-    with_count<kMost>(count, [&](auto n) KP_LAMBDA_INLINE {
+    with_count<kMostRows>(count, [&](auto n) KP_LAMBDA_INLINE {
       multiply_rows<n, kColumns>(pass, i, row, j, columns, a, b, steps, from, to, between);
     });
   }

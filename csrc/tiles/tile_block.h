@@ -59,6 +59,8 @@ struct Int8Product {
   }
 };
 
+constexpr int kTileRows = 16;
+
 // Where a tile lies: its first row, and the bytes from row to row.
 struct TilePlace {
   const void* data;
@@ -87,7 +89,7 @@ struct BlockSums {
 // Rows of A and of the sums, columns of B and of the sums; both up to 16. Of a block's lowest tiles fewer rows may be
 // wanted: dot products leave the others out.
 struct TileShape {
-  int rows = 16, columns = 16, last_rows = rows;
+  int rows = kTileRows, columns = 16, last_rows = rows;
 };
 
 struct NothingBetween {

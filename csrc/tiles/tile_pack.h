@@ -7,7 +7,6 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int kTileRows = 16;
 constexpr int kTileFloats = 256;  // an fp32 tile: 16 x 16
 constexpr int kTileHalves = 512;  // a bf16 tile: 16 x 32
 
