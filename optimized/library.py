@@ -56,14 +56,23 @@ def load() -> Mapping[str, str]:
 
 
 def _fake(name: str, expression: str) -> Callable[..., Any]:
-    """The fake of an operator: nothing if it only mutates, else the expression over its arguments that its source states."""
-    if not expression:
-        return lambda *args, **kwargs: None
-    arguments = [
-        f"{argument.name}={argument.default_value!r}" if argument.has_default_value() else argument.name
-        for argument in getattr(torch.ops.kernelpair, name).default._schema.arguments
-    ]
-    return eval(f"lambda {', '.join(arguments)}: {expression}", {"torch": torch})  # noqa: S307 - our own source
+    """The fake of an operator: nothing if it only mutates, else the expression over its arguments that its source states.
+
+    torch asks it for a call in which any tensor is on the meta device. TypeError where others are not: nothing would be written.
+    """
+    schema = getattr(torch.ops.kernelpair, name).default._schema.arguments
+    arguments = [f"{each.name}={each.default_value!r}" if each.has_default_value() else each.name for each in schema]
+    result = eval(f"lambda {', '.join(arguments)}: {expression or None}", {"torch": torch})  # noqa: S307 - our own source
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip((each.name for each in schema), args)) | kwargs
+        places = {name: value.device.type for name, value in given.items() if isinstance(value, torch.Tensor)}
+        if "meta" in places.values() and len(set(places.values())) > 1:
+            astray = [name for name, device in places.items() if device == "meta"]
+            raise TypeError(f"{', '.join(astray)} must be on the CPU as the other tensors are, got device meta")
+        return result(*args, **kwargs)
+
+    return fake
 
 
 MARKED_ERRORS = {"TypeError": TypeError, "ValueError": ValueError, "IndexError": IndexError}

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+EXPANDED = "expanded"
+SHARED = "shared"
 FAR = "far"
 ODD_STRIDE = 13  # of a dimension of size 1, where any stride is legal
 PAD = 5  # elements between the rows of a padded tensor
@@ -125,6 +127,14 @@ def _expanded(shape: Sequence[int]) -> Layout:
     return Layout((0, *strides[1:]), 0, prod(shape[1:]) if 0 not in shape else 0)
 
 
+def _shared(shape: Sequence[int]) -> Layout:
+    """Stride 0 along the dimension before the last, of at least three: all heads of a token have one row."""
+    if len(shape) < 3:
+        return _dense(shape)
+    outer = _contiguous([*shape[:-2], shape[-1]])
+    return Layout((*outer[:-1], 0, 1), 0, prod(shape[:-2]) * shape[-1] if shape[-2] else 0)
+
+
 LAYOUTS: dict[str, Callable[[Sequence[int]], Layout]] = {
     "dense": _dense,
     "offset": _offset,
@@ -134,21 +144,26 @@ LAYOUTS: dict[str, Callable[[Sequence[int]], Layout]] = {
     "swapped": _swapped,
     "strided": _strided,
     "transposed": _transposed,
-    "expanded": _expanded,
+    EXPANDED: _expanded,
+    SHARED: _shared,
     FAR: _far,
     "turned": _exchanged(_dense),
     "turned_padded": _exchanged(_padded),
     "turned_sliced": _exchanged(_sliced),
 }
+REPEATED = (EXPANDED, SHARED)
+"""Layouts in which several rows are one."""
 DENSE_LAST = ("offset", "padded", "apart", "sliced", "swapped")
 """Layouts that keep the last dimension dense: for float tensors that a kernel writes or reads."""
-READ_ONLY = (*DENSE_LAST, "expanded")
+READ_ONLY = (*DENSE_LAST, EXPANDED)
 """The same with stride 0, for tensors that are only read."""
 ANY_STRIDES = ("offset", "strided", "transposed")
-"""For indices, lengths and vectors."""
+"""For indices and lengths."""
+PARAMETERS = (*ANY_STRIDES, EXPANDED)
+"""For vectors of numbers: one number may stand for all of them."""
 TURNED = ("turned", "turned_padded", "turned_sliced")
 """Layouts that make the dimension before the last one dense, as in channels-last activations."""
-READ_ROWS = (*READ_ONLY, FAR)
+READ_ROWS = (*READ_ONLY, SHARED, FAR)
 """For rows that are only read: offsets of 32 bits do not reach the last one."""
 POOL = (*DENSE_LAST, FAR)
 """For those that are written, pools of slots and pages foremost."""
@@ -156,4 +171,3 @@ TABLE = (*ANY_STRIDES, FAR)
 """For tables of indices."""
 FUSED = "fused"
 """Of a tensor whose next argument shares its buffer row by row, as k and v halves of one projection (`Signature.fused`)."""
-EXPANDED = "expanded"

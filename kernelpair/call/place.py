@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.call.fault import Extent
-from kernelpair.call.layout import EXPANDED, FUSED, LAYOUTS, Layout, reach
+from kernelpair.call.layout import EXPANDED, FUSED, LAYOUTS, SHARED, Layout, reach
 from kernelpair.call.memory import CANARY, PAGE, Arena, Block, Placed
 from kernelpair.call.values import poison_word
 from kernelpair.contract.case import Case
@@ -96,11 +96,20 @@ def settle(pair: Pair, case: Case, inputs: Inputs, keep_strides: bool = False) -
             continue
         if name in pair.signature.indices and value.dtype in (torch.int32, torch.int64):
             value = value.to(torch.int32 if name in case.int32 else torch.int64)
-        if case.layout.get(name) == EXPANDED and value.dim() and value.shape[0] > 1:
-            repeated = value[:1].expand(value.shape)
-            value = repeated.contiguous() if value.is_contiguous() else repeated  # its layout gives it stride 0
+        once = repeated(value, case.layout.get(name))
+        if once is not value:
+            value = once.contiguous() if value.is_contiguous() else once  # its layout gives it stride 0
         settled[name] = value if keep_strides else value.contiguous()
     return settled
+
+
+def repeated(value: Tensor, layout: str | None) -> Tensor:
+    """The first row for all rows, or for all heads, where the layout gives these stride 0."""
+    if layout == EXPANDED and value.dim() and value.shape[0] > 1:
+        return value[:1].expand(value.shape)
+    if layout == SHARED and value.dim() > 2 and value.shape[-2] > 1:
+        return value[..., :1, :].expand(value.shape)
+    return value
 
 
 def resolve(inputs: Mapping[str, Any]) -> Inputs:
@@ -234,12 +243,14 @@ def _write(
     value = placement.logical[name]
     placed = Placed(value.dtype, start + offset * value.element_size(), tuple(value.shape), strides)
     if value.numel():
-        if value.is_contiguous() and 0 not in strides:
-            arena.view(placed).copy_(value)
-        else:
+        if not value.is_contiguous():  # of a wrong call, and as it lies
             span = reach(value.shape, strides)
-            source = value if value.stride() == strides else value[:1]
-            arena.tensor(placed.dtype, placed.start, (span,), (1,)).copy_(source.as_strided((span,), (1,)))
+            arena.tensor(placed.dtype, placed.start, (span,), (1,)).copy_(value.as_strided((span,), (1,)))
+        elif 0 in strides:
+            once = tuple(slice(1) if stride == 0 else slice(None) for stride in strides)
+            arena.view(placed)[once].copy_(value[once])
+        else:
+            arena.view(placed).copy_(value)
     placement.arguments[name] = placed
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.call import fault
+from kernelpair.call.defaults import defaults_of
 from kernelpair.call.fakes import Fakes
 from kernelpair.call.fault import Fault
 from kernelpair.call.form import aliased, bits_of, form_of, shape_of
@@ -124,6 +125,8 @@ class Outcome:
     """The result of a call that was made again and again."""
     fakes: Mapping[str, str] = field(default_factory=dict)
     """Operator -> what its fake implementation says wrongly."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Argument -> the candidate's default, of a call with `fakes`."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,9 @@ class Caller:
         left = self.inspect()  # before the counts begin anew
         told = replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), left=left, executed=self.count())
         found = changes(before, after, len(sys.modules) != loaded) if before != after else []
-        told.series, told.fakes = series, fakes.wrong if fakes is not None else {}
+        told.series = series
+        if fakes is not None:
+            told.fakes, told.defaults = fakes.wrong, defaults_of(self.function)
         self._tell(told, request, found if guarded else [effect for effect in found if effect.kind != LEFT])
         if guarded and request.deep and busy():
             told.side_effects += (SideEffect(LEFT, "threads", "something goes on running after the call"),)

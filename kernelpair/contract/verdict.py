@@ -26,6 +26,7 @@ KINDS = {
     "argument_form": "a call changed the dtype, requires_grad or storage of an argument",
     "result_form": "a result is no plain tensor: a subclass, requires_grad, a conj or neg bit, far too large a storage",
     "fake": "an operator's fake implementation, which torch.compile asks, says other results than a call returns",
+    "default": "an argument that may be left out has another default than the reference's",
     "exception": "an exception instead of a result, or another one than the contract's",
     "missing_error": "a result where the contract demands an error",
     "wrong_tier": "another tier ran than the one on trial",

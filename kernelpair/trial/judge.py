@@ -1,7 +1,7 @@
 """Pure functions that compare what a call left behind with what the contract says. Every condition is one that NaN fails."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernelpair.call.defaults import defaults_of, other_defaults
 from kernelpair.call.memory import Arena, Placed
 from kernelpair.call.place import Buffer, Placement, element_mask
+from kernelpair.call.worker import Outcome
 from kernelpair.contract.pair import RoundedOnce
 from kernelpair.contract.verdict import Difference, Failure, Tightness
 
@@ -263,3 +265,11 @@ def is_contiguous(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             return False
         step *= max(size, 1)
     return True
+
+
+def declared(reference: Callable[..., Any], outcome: Outcome) -> list[Failure]:
+    """What the candidate says of itself wrongly: results by its operators' fake implementations, and defaults."""
+    wrong = other_defaults(outcome.defaults, defaults_of(reference))
+    return [Failure("fake", operator, says) for operator, says in outcome.fakes.items()] + [
+        Failure("default", name, says) for name, says in wrong.items()
+    ]

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import EXPANDED
+from kernelpair.call.layout import REPEATED
 from kernelpair.call.place import Placement
 from kernelpair.call.runner import HarnessError
 from kernelpair.call.series import Repeats, Stretch
@@ -35,11 +35,12 @@ OF_TENSORS = ("overwritten", "result_form", "argument_form")
 SIDE_EFFECTS = (*NAMES, HEAP, *OF_TENSORS)  # the names that failures give them, of the last ones their kinds
 CONTRACT_ERRORS = (TypeError, ValueError, IndexError)
 BUILT_IN = {
-    "repeat": "the same call twice gives the same bits, and results as the operators' fake implementations say",
-    "threads": "with other numbers of threads, up to twice the cores, the result stays within the bound",
-    "concurrent": "calls from several Python threads at once give the bits of one alone",
+    "repeat": "the same call twice gives the same bits; fake implementations and defaults say what the contract says",
+    "threads": "with other numbers of threads, more than there are cores too, the result stays within the bound",
+    "concurrent": "calls with data of their own from several Python threads at once give the bits of each alone",
     "fuzz": "a call made wrong at random raises TypeError, ValueError or IndexError where the reference does; nothing changes",
-    "aftermath": "a call leaves its process as it was, keeps no memory, and its results are not written to by later calls",
+    "aftermath": "a call leaves its process as it was and keeps no memory; other data at the same addresses gives its own "
+    "result, and that of the first is not written to",
     "series": "the same call a thousand times in one process gives the same bits each time",
     "poison": "other content in unused bytes, scratch and fresh outputs, and the guard page on the other side: the same bits",
 }
@@ -47,10 +48,10 @@ BUILT_IN = {
 
 def thread_counts(cores: int, seed: int) -> list[int]:
     """Of 1 .. 2 cores, but for the THREADS that every call has: all if they are few, else the ends, the middle, one by
-    chance."""
+    chance. One of 5 .. 9 on any machine: work that is cut for the threads is cut otherwise for many."""
     most = max(2 * cores, 3)
     few = range(1, most + 1) if most <= 4 else {1, 3, cores, most, 1 + seed % most}
-    return sorted(set(few) - {THREADS})
+    return sorted({*few, 5 + seed % 5} - {THREADS})
 
 
 def hold_trial(session: Session) -> None:
@@ -92,8 +93,13 @@ def _same_again(session: Session, case: Case, says: str, fakes: bool = False) ->
 
 def _expect_first(session: Session, case: Case, outputs: Outputs, says: str) -> None:
     """The first call's bits, wherever the contract writes."""
+    _expect_bits(session, case, outputs, session.first.outputs, says)
+
+
+def _expect_bits(session: Session, case: Case, outputs: Outputs, expected: Outputs, says: str) -> None:
+    """The bits of another call with the same arguments, wherever the contract writes."""
     for name, value in outputs.items():
-        first = session.first.outputs.get(name)  # None if the contract has no such result, which the first call was told
+        first = expected.get(name)  # None if the contract has no such result, which the first call was told
         if isinstance(value, Tensor) and isinstance(first, Tensor) and name not in session.pair.signature.scratch:
             if judge.same_bits(value, first):
                 continue
@@ -105,14 +111,12 @@ def _expect_first(session: Session, case: Case, outputs: Outputs, says: str) -> 
 
 
 def _aftermath(session: Session) -> None:
-    """Keep the results of a call, make one with other data, then the first again and again, looking at all that it leaves."""
+    """Keep the results of a call, make one with other data at the same addresses, then the first again and again, looking at
+    all that it leaves."""
     if not session.verdict.passed:
         return
     session.call(session.place(), keep=True)
-    given = session.pair.cases.inputs(replace(session.case, seed=session.case.seed ^ 1))
-    overwritten = session.call(session.place(given)).overwritten
-    for name in overwritten:
-        session.record([Failure("overwritten", name, "the result changed when the call was made with other data")])
+    session.run(_with_other_data(session.case, 1), note="with other data at the same addresses")
     placement = session.place()
     held = [_weighed(session, placement, deep=last) for last in [False] * (EQUAL_CALLS - 1) + [True]][WARMING_CALLS:]
     if _kept_by_each(held) >= LEAST_LEAK and HEAP not in session.subject.side_effects:
@@ -160,12 +164,20 @@ def _threads(session: Session) -> None:
 
 
 def _concurrent(session: Session) -> None:
-    """The same call from several Python threads at once, each with memory of its own."""
-    placements = [session.place(beside=i > 0) for i in range(CALLERS)]
+    """The call from several Python threads at once, each with data and memory of its own."""
+    others = [_with_other_data(session.case, i) for i in range(1, CALLERS)]
+    alone = [session.first.outputs, *(session.run(other, judged=False).outputs for other in others)]
+    cases = [session.case, *others]
+    placements = [session.place(case=case, beside=i > 0) for i, case in enumerate(cases)]
     outcome = session.call(placements[0], others=placements[1:])
-    for placement, each in zip(placements, [outcome, *outcome.others]):
-        outputs = session.outputs_of(placement, each, f"one of {CALLERS} calls at once")
-        _expect_first(session, session.case, outputs, BUILT_IN["concurrent"])
+    for case, placement, each, expected in zip(cases, placements, [outcome, *outcome.others], alone):
+        outputs = session.outputs_of(placement, each, f"one of {CALLERS} calls at once", case)
+        _expect_bits(session, case, outputs, expected, BUILT_IN["concurrent"])
+
+
+def _with_other_data(case: Case, which: int) -> Case:
+    """A case of the same shapes and layouts."""
+    return replace(case, seed=case.seed ^ which)
 
 
 def enough_wrong_calls(pair: Pair) -> int:
@@ -211,7 +223,7 @@ def _make_wrong_call(session: Session, name: str, wrong: Inputs, given: Inputs) 
 
 def _rows_kept(case: Case, wrong: Inputs, given: Inputs) -> Case:
     """The case with what a wrong call changes not expanded: the first row would stand for the one that is wrong."""
-    layout = {name: kind for name, kind in case.layout.items() if kind != EXPANDED or wrong.get(name) is given.get(name)}
+    layout = {name: kind for name, kind in case.layout.items() if kind not in REPEATED or wrong.get(name) is given.get(name)}
     return replace(case, layout=layout)
 
 

@@ -77,7 +77,7 @@ class Session:
         """Place, run and judge another case of the pair, or the same one with other logical inputs.
 
         Failures are recorded with `note`. Raises Abandoned where the candidate gave no result. With `judged=False` neither
-        truth nor bound is evaluated; with `fakes` the operators' fake implementations are asked, too.
+        truth nor bound is evaluated; with `fakes` what the candidate says of itself is compared, too.
         """
         case = case or self.case
         self.verdict.unsupported = self.subject.unsupported(case)
@@ -156,9 +156,7 @@ class Session:
             return self._expected
         truth, inputs = truth_of(self.pair, settled)
         way = self.truth
-        bound: Bound = {}
-        if isinstance(way, Within) and way.settle is None:
-            bound = bound_of(self.pair, way, case, inputs, truth)
+        bound = bound_of(self.pair, way, case, inputs, truth) if isinstance(way, Within) and way.settle is None else {}
         expected = Expected(truth, inputs, bound)
         if known:
             self._expected = expected
@@ -177,7 +175,7 @@ class Session:
         return self._drawn[-1][1]
 
     def witness(self, compared: judge.Compared) -> None:
-        """Called with everything that is compared; the session that draws it keeps it (`report.recorder`)."""
+        """Called with all that is compared; the session that draws it keeps it (`report.recorder`)."""
 
     def expect_close(self, name: str, got: Tensor, expected: Tensor, tolerance: Tensor, says: str) -> None:
         """Record a failed relation unless |got - expected| <= tolerance everywhere."""
@@ -245,9 +243,10 @@ class Session:
             if effect.name not in self.subject.side_effects and failure.tensor not in {known.tensor for known in self.effects}:
                 self.effects.append(failure)
 
-    def outputs_of(self, placement: Placement, outcome: Outcome, note: str) -> Outputs:
-        """The outputs of a further call of the case itself; all but their values is judged. Raises Abandoned."""
-        return self.judge_call(self.case, placement, self.masks(self.case, placement), outcome, self.first.truth, note)
+    def outputs_of(self, placement: Placement, outcome: Outcome, note: str, case: Case | None = None) -> Outputs:
+        """The outputs of a further call, of the case itself or of another; all but their values is judged. Raises Abandoned."""
+        of, truth = (self.case, self.first.truth) if case is None else (case, {})
+        return self.judge_call(of, placement, self.masks(of, placement), outcome, truth, note)
 
     def judge_call(
         self, case: Case, placement: Placement, masks: Masks, outcome: Outcome, truth: Outputs, note: str
@@ -263,10 +262,10 @@ class Session:
             self.record([Failure(kind, "", detail)], note)
             raise Abandoned
         self.record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.signature.scratch)), note)
-        for name in outcome.moved:
-            self.record([Failure("layout", name, MOVED)], note)
+        self.record([Failure("overwritten", name, "the result of an earlier call changed") for name in outcome.overwritten], note)
+        self.record([Failure("layout", name, MOVED) for name in outcome.moved], note)
         self.record([Failure("argument_form", name, says) for name, says in outcome.reformed], note)
-        self.record([Failure("fake", operator, says) for operator, says in outcome.fakes.items()], note)
+        self.record(judge.declared(self.pair.reference, outcome), note)
         if outcome.left:
             self.record([Failure("left_behind", "", outcome.left)], note)
         self._judge_path(case, outcome, note)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.causal_conv1d
 import reference.causal_conv1d
-from kernelpair.call.layout import ANY_STRIDES, LAYOUTS, POOL, TURNED
+from kernelpair.call.layout import ANY_STRIDES, LAYOUTS, PARAMETERS, POOL, TURNED
 from kernelpair.call.values import generator, permutation, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -34,7 +34,7 @@ ARGUMENT_LAYOUTS = {
     "weight": MATRIX_LAYOUTS,
     "conv_states": STATE_LAYOUTS,
     "packed_weight": ("offset",),
-    "bias": ANY_STRIDES,
+    "bias": PARAMETERS,
     "query_start_loc": ANY_STRIDES,
     "cache_indices": ANY_STRIDES,
     "has_initial_state": ANY_STRIDES,

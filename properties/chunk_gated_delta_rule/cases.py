@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import optimized.gated_delta_rule_prefill
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS
+from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, POOL, READ_ROWS
 from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -36,8 +36,8 @@ LAYOUTS = {
     "q": READ_ROWS,
     "k": READ_ROWS,
     "v": READ_ROWS,
-    "g": (*ANY_STRIDES, EXPANDED),
-    "beta": (*ANY_STRIDES, EXPANDED),
+    "g": PARAMETERS,
+    "beta": PARAMETERS,
     "initial_state": READ_ROWS,
     "state": POOL,
     "state_indices": ANY_STRIDES,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, ODD_STRIDE, POOL, READ_ROWS, TABLE
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, ODD_STRIDE, PARAMETERS, POOL, READ_ROWS, TABLE
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case, at_least
 from kernelpair.contract.pair import Alias, Inputs
@@ -42,7 +42,7 @@ LAYOUTS = {
     "req_pool_indices": ANY_STRIDES,
     "seq_lens": ANY_STRIDES,
     "encoder_lens": ANY_STRIDES,
-    "sinks": ANY_STRIDES,
+    "sinks": PARAMETERS,
 }
 INDICES = ("loc", "req_to_token", "req_pool_indices", "seq_lens", "encoder_lens")
 FUSED = (("k_cache", "v_cache"), ("key", "value"))

@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS, TABLE
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS, SHARED, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison
 from kernelpair.contract.case import Case, at_least
@@ -32,15 +32,15 @@ LAYOUTS = {
     "k": READ_ROWS,
     "v": READ_ROWS,
     "out": POOL,
-    "k_cache": POOL,
-    "v_cache": POOL,
+    "k_cache": (*POOL, SHARED),
+    "v_cache": (*POOL, SHARED),
     "req_to_token": TABLE,
     "req_pool_indices": ANY_STRIDES,
     "seq_lens": ANY_STRIDES,
     "extend_seq_lens": ANY_STRIDES,
     "extend_start_loc": ANY_STRIDES,
     "encoder_lens": ANY_STRIDES,
-    "sinks": ANY_STRIDES,
+    "sinks": PARAMETERS,
 }
 INDICES = ("req_to_token", "req_pool_indices", "seq_lens", "extend_seq_lens", "extend_start_loc", "encoder_lens")
 FUSED = (("k", "v"), ("k_cache", "v_cache"))

@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, READ_ROWS
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, READ_ROWS
 from kernelpair.call.values import poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -32,7 +32,7 @@ LAYOUTS = {
     "cu_seqlens_q": ANY_STRIDES,
     "cu_seqlens_k": ANY_STRIDES,
     "causal_requests": ANY_STRIDES,
-    "sinks": ANY_STRIDES,
+    "sinks": PARAMETERS,
 }
 INDICES = ("cu_seqlens_q", "cu_seqlens_k")
 FUSED = (("k", "v"), ("v", "k"))

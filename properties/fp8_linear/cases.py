@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.fp8_linear as optimized
 import reference.fp8_linear as reference
-from kernelpair.call.layout import ANY_STRIDES, READ_ROWS
+from kernelpair.call.layout import PARAMETERS, READ_ROWS
 from kernelpair.call.values import generator, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -29,7 +29,7 @@ VALUES = ("uniform", "integers", "one_hot")
 BLOCKS = ("tensor", "channel", "128x128", "64x128", "32x64", "3x5")
 HUGE = 2.0**100  # the scale of a block of zeros
 LAYOUT = "e4m3-vnni2-n32k32"
-LAYOUTS = {"x": (*READ_ROWS, "strided", "transposed"), "data": ("offset",), "scales": ANY_STRIDES, "bias": ANY_STRIDES}
+LAYOUTS = {"x": (*READ_ROWS, "strided", "transposed"), "data": ("offset",), "scales": PARAMETERS, "bias": PARAMETERS}
 INTEGERS = (0x00, 0x80, 0x38, 0xB8, 0x40, 0xC0, 0x30, 0x01)  # 0, -0, 1, -1, 2, -2, 1/2, and the smallest subnormal
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import optimized.fused_moe as optimized
 import reference.fused_moe as reference
-from kernelpair.call.layout import ANY_STRIDES, READ_ROWS
+from kernelpair.call.layout import ANY_STRIDES, READ_ROWS, REPEATED
 from kernelpair.call.values import generator, permutation, poison_value, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -31,7 +31,7 @@ GATE = 32.0  # from here on silu(g) = g
 ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
 INT8_LAYOUT, FP8_LAYOUT = "vnni4-n32k64", "e4m3-vnni2-n32k32"
 BLOCKS = ("128x128", "tensor", "channel", "32x64", "3x5")
-ROWS_APART = tuple(kind for kind in READ_ROWS if kind != "expanded")  # every expert has a bias of its own
+ROWS_APART = tuple(kind for kind in READ_ROWS if kind not in REPEATED)  # every expert has a bias of its own
 LAYOUTS = {
     "x": READ_ROWS, "w13": ("offset",), "w2": ("offset",), "topk_weights": ANY_STRIDES, "topk_ids": ANY_STRIDES,
     "b13": ROWS_APART, "b2": ROWS_APART, "routed": READ_ROWS,

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelpair.call.layout import REPEATED
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
@@ -186,7 +187,7 @@ RELATIONS = {
     "nan": Relation(
         _nan_stays,
         "NaN in a row of x stays in its row",
-        lambda case: case.tokens > 0 and case.layout.get("x") != "expanded",
+        lambda case: case.tokens > 0 and case.layout.get("x") not in REPEATED,
     ),
     "nothing": Relation(
         _nothing_routed, "zeros that were routed equal none", lambda case: case.form == "shared" and not case.routed

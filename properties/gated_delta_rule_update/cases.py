@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS, TURNED
+from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, POOL, READ_ROWS, TURNED
 from kernelpair.call.values import permutation, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -27,8 +27,8 @@ MOST_ELEMENTS = 150_000  # of all states; beyond it requests are fewer
 PAD = -7
 MATRIX = (*READ_ROWS, *TURNED, "strided", "transposed")
 ARGUMENT_LAYOUTS = {
-    "A_log": ANY_STRIDES,
-    "dt_bias": ANY_STRIDES,
+    "A_log": PARAMETERS,
+    "dt_bias": PARAMETERS,
     "q": READ_ROWS,
     "k": READ_ROWS,
     "v": READ_ROWS,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.gdn_attention_core
 import reference.gdn_attention_core
-from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS
+from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, POOL, READ_ROWS
 from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -29,9 +29,9 @@ LAYOUTS = {
     "core_attn_out": POOL,
     "conv_state": POOL,
     "ssm_state": POOL,
-    "conv_bias": ANY_STRIDES,
-    "A_log": ANY_STRIDES,
-    "dt_bias": ANY_STRIDES,
+    "conv_bias": PARAMETERS,
+    "A_log": PARAMETERS,
+    "dt_bias": PARAMETERS,
     "state_indices": ANY_STRIDES,
     "query_start_loc": ANY_STRIDES,
     "has_initial_state": ANY_STRIDES,

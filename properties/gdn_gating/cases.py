@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from kernelpair.call.layout import ANY_STRIDES, READ_ROWS, TURNED
+from kernelpair.call.layout import PARAMETERS, READ_ROWS, TURNED
 from kernelpair.call.values import uniform
 from kernelpair.contract.pair import Inputs
 from properties.shared.every_value import DTYPES, SweepCase, every_value, halves
@@ -24,7 +24,7 @@ VECTORS = ("A_log", "dt_bias")
 MOST_ELEMENTS = 8192
 SWEEP: dict[str, Any] = {"rows": 2048, "heads": 32, "log_rate": -10}  # 65,536 elements; the largest a must not make g overflow
 MATRIX = (*READ_ROWS, *TURNED, "strided", "transposed")
-ARGUMENT_LAYOUTS = {"a": MATRIX, "b": MATRIX, "A_log": ANY_STRIDES, "dt_bias": ANY_STRIDES}
+ARGUMENT_LAYOUTS = {"a": MATRIX, "b": MATRIX, "A_log": PARAMETERS, "dt_bias": PARAMETERS}
 
 
 @dataclass(frozen=True, kw_only=True)

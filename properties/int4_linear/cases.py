@@ -10,7 +10,7 @@ from torch import Tensor
 
 import optimized.int4_linear as optimized
 import reference.int4_linear as reference
-from kernelpair.call.layout import ANY_STRIDES, READ_ROWS
+from kernelpair.call.layout import PARAMETERS, READ_ROWS
 from kernelpair.call.values import generator, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -31,7 +31,7 @@ LARGEST = 127  # of |x| where rows in int8 are exact
 LAYOUT = "nib2-n32k32"
 LAYOUTS = {
     "x": (*READ_ROWS, "strided", "transposed"), "data": ("offset",), "scales": ("offset",), "zeros": ("offset",),
-    "bias": ANY_STRIDES,
+    "bias": PARAMETERS,
 }  # fmt: skip
 
 

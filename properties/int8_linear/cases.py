@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.int8_linear as optimized
 import reference.int8_linear as reference
-from kernelpair.call.layout import ANY_STRIDES, READ_ROWS
+from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, READ_ROWS
 from kernelpair.call.values import generator, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -32,8 +32,8 @@ VALUES = ("uniform", "exact", "ends")
 MAGNITUDES = (1.0, 1e-3, 1e2)
 LAYOUT = "vnni4-n32k64"
 LAYOUTS = {
-    "x": READ_ROWS, "q": READ_ROWS, "scale": ANY_STRIDES, "azp": ANY_STRIDES, "data": ("offset",), "sums": ANY_STRIDES,
-    "w_scale": ANY_STRIDES, "bias": ANY_STRIDES,
+    "x": READ_ROWS, "q": READ_ROWS, "scale": PARAMETERS, "azp": PARAMETERS, "data": ("offset",), "sums": ANY_STRIDES,
+    "w_scale": PARAMETERS, "bias": PARAMETERS,
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from kernelpair.call.layout import REPEATED
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.int8_linear.cases import Int8Case
@@ -109,7 +110,7 @@ def _nan_stays(case: Int8Case, session: Session) -> None:
 
 
 def _has_rows(case: Int8Case) -> bool:
-    return 0 not in case.outer and case.layout.get(_rows(case)) != "expanded"
+    return 0 not in case.outer and case.layout.get(_rows(case)) not in REPEATED
 
 
 def _linear_with_rows(case: Int8Case) -> bool:

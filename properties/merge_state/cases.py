@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, READ_ROWS
+from kernelpair.call.layout import EXPANDED, PARAMETERS, READ_ROWS, REPEATED
 from kernelpair.call.values import generator, poison_value, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -25,8 +25,8 @@ BASES = (0.0, 5.0, -60.0, 3000.0)  # around which both lie
 LAYOUTS = {
     "v_a": READ_ROWS,
     "v_b": READ_ROWS,
-    "lse_a": (*ANY_STRIDES, EXPANDED),
-    "lse_b": (*ANY_STRIDES, EXPANDED),
+    "lse_a": PARAMETERS,
+    "lse_b": PARAMETERS,
 }
 
 
@@ -95,7 +95,7 @@ def inputs(case: MergeCase) -> Inputs:
         lse = uniform(case.seed, f"lse_{name}", (case.rows, case.heads), scale=case.gap) + case.base
         empty = _empty(case, name)
         lse[empty] = -torch.inf
-        if case.layout.get(f"v_{name}") != EXPANDED:
+        if case.layout.get(f"v_{name}") not in REPEATED:
             values[empty] = poison_value(case.poison, dtype)
         given |= {f"v_{name}": values, f"lse_{name}": lse}
     return given

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES
+from kernelpair.call.layout import PARAMETERS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Signature, WrongCall
 from optimized import operator
@@ -20,7 +20,7 @@ RESULTS = ("data", "scales", "unpacked")
 DEPTHS = (1, 2, 3, *around(32, 64, 128), 1023)  # K
 SHAPES = ((18_432, 24), (70, 7168), (1, 65_536), (2048, 320))
 BLOCKS = ((128, 128), (64, 128), (32, 64), (3, 5), (1, 1), (1, 65_536), (65_536, 65_536))
-LAYOUTS = {"weight": packed_weights.WEIGHT_LAYOUTS, "scales": ANY_STRIDES}
+LAYOUTS = {"weight": packed_weights.WEIGHT_LAYOUTS, "scales": PARAMETERS}
 
 
 @dataclass(frozen=True, kw_only=True)

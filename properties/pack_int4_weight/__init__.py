@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES
+from kernelpair.call.layout import PARAMETERS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Relation, Signature
 from kernelpair.trial.session import Session
@@ -22,7 +22,7 @@ RESULTS = ("data", "packed_scales", "packed_zeros", "unpacked", "unpacked_scales
 DEPTHS = (1, 2, 3, *around(32, 64, 128), 1023)  # K
 SHAPES = ((28_672, 24), (70, 14_336), (1, 65_536), (4096, 256))
 GROUPS = (128, 32, 64, 2, 48, 5, 1, -1)
-LAYOUTS = {"codes": packed_weights.WEIGHT_LAYOUTS, "scales": ANY_STRIDES, "zeros": ANY_STRIDES}
+LAYOUTS = {"codes": packed_weights.WEIGHT_LAYOUTS, "scales": PARAMETERS, "zeros": PARAMETERS}
 
 
 @dataclass(frozen=True, kw_only=True)

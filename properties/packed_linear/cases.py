@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.packed_linear as optimized
 import reference.packed_linear as reference
-from kernelpair.call.layout import ANY_STRIDES, READ_ROWS
+from kernelpair.call.layout import PARAMETERS, READ_ROWS
 from kernelpair.call.values import generator, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -27,7 +27,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "integers", "one_hot")
 SCALES = (1.0, 1e-3, 1e2)
 ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
-LAYOUTS = {"x": (*READ_ROWS, "strided", "transposed"), "packed_weight": ("offset",), "bias": ANY_STRIDES}
+LAYOUTS = {"x": (*READ_ROWS, "strided", "transposed"), "packed_weight": ("offset",), "bias": PARAMETERS}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import torch
 from kernelpair.contract.pair import Relation
 from kernelpair.trial.session import Session
 from properties.packed_linear.cases import LinearCase
-from properties.shared.linear_layers import expect
+from properties.shared.linear_layers import expect, has_rows
 from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
 from serving import PackedWeight
 
@@ -65,10 +65,6 @@ def _nan_stays(case: LinearCase, session: Session) -> None:
     expect(session, got[clean], session.first.outputs["out"][clean], clean, "NaN stays in its row and its column")
 
 
-def _has_rows(case: LinearCase) -> bool:
-    return 0 not in case.outer and case.layout.get("x") != "expanded"
-
-
 def _kept(case: LinearCase, session: Session) -> None:
     """The weight as the two tensors that a state_dict keeps, and made of them again."""
     given = session.inputs()
@@ -80,10 +76,10 @@ def _kept(case: LinearCase, session: Session) -> None:
 
 
 RELATIONS = {
-    "alone": Relation(_alone, "a row does not depend on the other rows", _has_rows),
+    "alone": Relation(_alone, "a row does not depend on the other rows", has_rows),
     "parts": Relation(_parts, "concatenating weights along N concatenates the outputs", lambda case: case.N > 1),
     "zero_bias": Relation(_zero_bias, "no bias equals a bias of zeros", lambda case: not case.bias),
-    "nan": Relation(_nan_stays, "NaN in a row of x or of the weight stays in its row or column", _has_rows),
+    "nan": Relation(_nan_stays, "NaN in a row of x or of the weight stays in its row or column", has_rows),
     "tensors": Relation(_kept, "a weight kept as two plain tensors is the same weight"),
     "layout": Relation(_dense, "strides and offsets do not matter"),
 }

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS, TABLE
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS, SHARED, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
@@ -30,16 +30,16 @@ LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: sever
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 LAYOUTS = {
     "q": READ_ROWS,
-    "k_cache": POOL,
-    "v_cache": POOL,
+    "k_cache": (*POOL, SHARED),
+    "v_cache": (*POOL, SHARED),
     "page_table": TABLE,
     "cache_seqlens": ANY_STRIDES,
     "cu_seqlens_q": ANY_STRIDES,
     "qv": READ_ROWS,
-    "k_descale": (*ANY_STRIDES, EXPANDED),
-    "v_descale": (*ANY_STRIDES, EXPANDED),
-    "sinks": ANY_STRIDES,
-    "alibi_slopes": ANY_STRIDES,
+    "k_descale": PARAMETERS,
+    "v_descale": PARAMETERS,
+    "sinks": PARAMETERS,
+    "alibi_slopes": PARAMETERS,
 }
 INDICES = ("page_table", "cache_seqlens", "cu_seqlens_q")
 FUSED = (("k_cache", "v_cache"), ("v_cache", "k_cache"))

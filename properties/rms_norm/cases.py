@@ -10,7 +10,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS
+from kernelpair.call.layout import EXPANDED, PARAMETERS, POOL, READ_ROWS
+from kernelpair.call.place import repeated
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -26,7 +27,7 @@ MODELS = (  # outer sizes, width of a group, groups
 TINY = 2.0**-126  # smaller eps count as this
 EPS = (1e-6, 1e-5, 1e-12, 1.0, 1e-20, 1e-40)
 SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4, 1e-10)  # 1e4: what a few channels of large models reach; 1e-10: next to small eps
-LAYOUTS = {"x": READ_ROWS, "residual": POOL, "gate": READ_ROWS, "weight": ANY_STRIDES}
+LAYOUTS = {"x": READ_ROWS, "residual": POOL, "gate": READ_ROWS, "weight": PARAMETERS}
 SIXTEEN = ("bfloat16", "float16")
 
 
@@ -142,8 +143,7 @@ def inputs(case: NormCase) -> Inputs:
     if case.exact >= 0:
         eps = unit * unit * (4.0**case.exact - 1) or 1e-30
         x = _signs(case, "x", shape, unit)
-        if case.layout.get("x") == EXPANDED:
-            x = x[:1].expand(shape)
+        x = repeated(x, case.layout.get("x"))
         if case.form == "residual":
             residual = (_signs(case, "residual", shape, unit) - x).to(dtype)
         x = x.to(dtype).contiguous()

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS
+from kernelpair.call.layout import PARAMETERS, POOL, READ_ROWS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -26,7 +26,7 @@ MODELS = (  # tokens, heads, width, rotated part
     (1024, (4, 1), 128, 128), (65, (32, 8), 128, 128), (64, (16, 2), 256, 64), (33, (128, 1), 64, 64), (7, (40, 8), 160, 150),
 )  # fmt: skip
 POSITIONS = 11  # rows of the table
-LAYOUTS = {"query": POOL, "key": POOL, "cos_sin_cache": READ_ROWS, "positions": ANY_STRIDES}
+LAYOUTS = {"query": POOL, "key": POOL, "cos_sin_cache": READ_ROWS, "positions": PARAMETERS}
 INDICES = ("positions",)
 FUSED = (("query", "key"),)
 

@@ -12,6 +12,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kernelpair.call.layout import REPEATED
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
@@ -133,7 +134,7 @@ def again(case: Any, session: Session, inputs: Inputs) -> Tensor:
 
 def has_rows(case: Any) -> bool:
     """Rows that can be told apart."""
-    return 0 not in case.outer and case.layout.get("x") != "expanded"
+    return 0 not in case.outer and case.layout.get("x") not in REPEATED
 
 
 def _alone(case: Any, session: Session) -> None:

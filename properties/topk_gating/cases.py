@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, READ_ROWS
+from kernelpair.call.layout import EXPANDED, PARAMETERS, READ_ROWS
 from kernelpair.call.values import generator, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -30,7 +30,7 @@ MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers
 MODEL_TOKENS = (256, 130, 1024)
 SPREADS = (1.0, 0.2, 6.0, 200.0)  # of the logits
 SCALES = (1.0, 2.5, 0.5, -1.0)
-LAYOUTS = {"logits": READ_ROWS, "correction_bias": ANY_STRIDES}
+LAYOUTS = {"logits": READ_ROWS, "correction_bias": PARAMETERS}
 BIAS_SIZES = {"zeros": 0.0, "small": 2.0**-7, "reorders": 0.5, "rules": 40.0}
 
 

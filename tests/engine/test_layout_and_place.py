@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import DENSE_LAST, EXPANDED, FAR, FUSED, LAYOUTS, Layout
+from kernelpair.call.layout import DENSE_LAST, EXPANDED, FAR, FUSED, LAYOUTS, SHARED, Layout
 from kernelpair.call.memory import CANARY, PAGE, Arena, OutOfMemory, Placed
 from kernelpair.call.place import Placement, at_the_end, element_mask, over, place, resolve, settle
 from kernelpair.call.values import poison
@@ -50,6 +50,13 @@ def addresses(shape: tuple[int, ...], layout: Layout) -> list[int]:
     return [layout.offset + sum(i * stride for i, stride in zip(index, layout.strides)) for index in indices]
 
 
+def one_row_along(name: str, shape: tuple[int, ...]) -> int | None:
+    """The dimension along which the layout has one row for all."""
+    if name == SHARED and len(shape) > 2:
+        return len(shape) - 2
+    return 0 if name == EXPANDED else None
+
+
 @pytest.mark.parametrize("name", NEAR)
 @pytest.mark.parametrize("shape", [(), *SHAPES[::7]], ids=str)
 def test_a_tensor_of_this_layout_can_be_made(name: str, shape: tuple[int, ...]) -> None:
@@ -63,10 +70,9 @@ def test_elements_stay_in_the_buffer_and_apart(name: str) -> None:
         layout = LAYOUTS[name](shape)
         assert len(layout.strides) == len(shape) and min(layout.strides) >= 0
         found = addresses(shape, layout)
-        if name == EXPANDED:
-            assert len(set(found)) == (len(found) // shape[0] if shape[0] else 0)
-        else:
-            assert len(set(found)) == len(found), shape
+        dim = one_row_along(name, shape)
+        equal = 1 if dim is None else max(shape[dim], 1)
+        assert len(set(found)) == len(found) // equal, shape
         assert all(0 <= address < layout.total for address in found), shape
 
 
@@ -94,7 +100,8 @@ def test_values_survive_among_poison_and_canaries(arena: Arena, name: str, guard
         value = numbered(shape, dtype)
         placement = placed(arena, {"x": value}, layout={"x": name}, guard=guard)
         argument, (buffer,) = placement.arguments["x"], placement.buffers
-        expected = value[:1].expand(shape) if name == EXPANDED else value
+        dim = one_row_along(name, shape)
+        expected = value if dim is None else value.narrow(dim, 0, min(shape[dim], 1)).expand(shape)
         assert torch.equal(view(arena, argument), expected)
         assert torch.equal(placement.logical["x"], expected)
 

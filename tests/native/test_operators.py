@@ -176,7 +176,7 @@ def test_inductor_runs_an_operator() -> None:
 
 
 def test_wrong_types_are_type_errors() -> None:
-    store = optimized.operator("store_cache")
+    store = optimized.optimized.operator("store_cache")
     row, cache, index = torch.ones(1, 1, 4), torch.zeros(2, 1, 4), torch.tensor([0])
     for call in (
         lambda: store(row, row, cache, 3, index),
@@ -199,3 +199,13 @@ def test_a_raw_operator_says_the_same_as_a_runtime_error() -> None:
 def test_an_unknown_operator_is_refused_with_the_list() -> None:
     with pytest.raises(ValueError, match=r"no operator 'conv3d'; the operators are .*store_cache"):
         optimized.operator("conv3d")
+
+
+def test_a_tensor_on_the_meta_device_among_others_is_refused() -> None:
+    """torch would ask the fake implementation, which writes nothing, and the caller would not be told."""
+    rows, cache, indices = torch.ones(2, 1, 2), torch.zeros(4, 1, 2), torch.tensor([0, 1])
+    with pytest.raises(TypeError, match="indices must be on the CPU"):
+        optimized.operator("store_cache")(rows, rows, cache, cache.clone(), indices.to("meta"))
+    assert not cache.any()
+    everywhere = [tensor.to("meta") for tensor in (rows, rows, cache, cache, indices)]
+    assert optimized.operator("store_cache")(*everywhere) is None

@@ -47,7 +47,7 @@ class ToyCall(ctypes.Structure):
     )
 
 
-def reference(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+def reference(x: Tensor, slots: Tensor, out: Tensor, scale: float = 1.0) -> None:
     """Write `out[slots[n]] = scale * x[n]`. IndexError for a slot outside of out."""
     _check(slots, out)
     out[slots] = scale * x
@@ -111,6 +111,19 @@ def other_error(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
     if len(slots) and (slots.min() < 0 or slots.max() >= len(out)):
         raise RuntimeError("bad argument")
     good(x, slots, out, scale)
+
+
+def other_default(x: Tensor, slots: Tensor, out: Tensor, scale: float = 2.0) -> None:
+    good(x, slots, out, scale)
+
+
+_kept: dict[tuple[int, ...], Tensor] = {}
+"""What `keeps_by_address` has read, by where it lay."""
+
+
+def keeps_by_address(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    """As a kernel that packs its weight in the first call with it."""
+    good(_kept.setdefault((x.data_ptr(), *x.shape, *x.stride()), x.clone()), slots, out, scale)
 
 
 _mode: list[int] = []
@@ -255,6 +268,8 @@ FAULTS = {
     "result_instead_of_error": {"missing_error"},
     "other_error": {"exception"},
     "moves_argument": {"layout"},
+    "other_default": {"default"},
+    "keeps_by_address": {"value", "nondeterministic"},
 }
 """WrongCall kernel -> the kinds of failure that it may be reported as."""
 

@@ -1,0 +1,24 @@
+"""What the trials of every pair vary."""
+
+import pytest
+import torch
+
+from kernelpair.call.defaults import defaults_of, other_defaults
+from kernelpair.trial.modes import THREADS, thread_counts
+from optimized.operators import operator
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8, 64])
+def test_work_is_cut_for_few_and_for_many_threads(cores: int) -> None:
+    drawn = [thread_counts(cores, seed) for seed in range(10)]
+    assert all(counts[0] == 1 and counts[-1] >= 5 and THREADS not in counts for counts in drawn)
+    assert {5, 9} <= {count for counts in drawn for count in counts}
+
+
+def test_defaults_are_compared_where_both_sides_have_one() -> None:
+    def ours(x: object, eps: float = 1e-5, silu: bool = True, only_here: int = 1, dtype: torch.dtype = torch.float32) -> None: ...
+    def theirs(x: object, eps: float = 1e-6, silu: bool = True, dtype: int = 6) -> None: ...
+
+    assert other_defaults(defaults_of(theirs), defaults_of(ours)) == {"eps": "its default is 1e-06, that of the reference 1e-05"}
+    assert defaults_of(operator("rms_norm"))["eps"] == 1e-6
+    assert defaults_of(dict.get) == {"default": None} and not defaults_of(iter)
