@@ -244,6 +244,8 @@ def _slots(
 ) -> tuple[Tensor, Tensor]:
     """The slot of each sequence, and whether it is a pad (True for no sequence without cache_indices)."""
     B = len(live)
+    if pad_slot is not None:
+        checks.is_integer("pad_slot", pad_slot)
     if conv_states is None:
         for name, value in (("cache_indices", cache_indices), ("has_initial_state", has_initial_state)):
             if value is not None:

@@ -153,11 +153,11 @@ def _with_indices_shuffled(rng: Rng, value: Tensor) -> Tensor:
     return value.flatten()[torch.from_numpy(rng.permutation(value.numel()))].view(value.shape)
 
 
-def _with_a_nan(rng: Rng, value: Tensor) -> Tensor:
+def _with_one_not_finite(rng: Rng, value: Tensor) -> Tensor:
     if not value.numel() or not value.dtype.is_floating_point:
         return _another_dtype(rng, value)
     wrong = value.clone().flatten()
-    wrong[int(rng.integers(len(wrong)))] = math.nan
+    wrong[int(rng.integers(len(wrong)))] = float(rng.choice([math.nan, math.inf, -math.inf]))
     return wrong.view(value.shape)
 
 
@@ -166,4 +166,4 @@ TENSOR: tuple[Change, ...] = (
     _turned, _overlapping_itself,
 )
 INDEX: tuple[Change, ...] = (_with_one_other_index, _with_one_other_index, _with_an_index_twice, _with_indices_shuffled)
-FLOAT: tuple[Change, ...] = (_with_a_nan,)
+FLOAT: tuple[Change, ...] = (_with_one_not_finite,)

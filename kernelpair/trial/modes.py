@@ -2,7 +2,7 @@
 own."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -38,7 +38,8 @@ BUILT_IN = {
     "repeat": "the same call twice gives the same bits; fake implementations and defaults say what the contract says",
     "threads": "with other numbers of threads, more than there are cores too, the result stays within the bound",
     "concurrent": "calls with data of their own from several Python threads at once give the bits of each alone",
-    "fuzz": "a call made wrong at random raises TypeError, ValueError or IndexError where the reference does; nothing changes",
+    "fuzz": "a call made wrong at random raises TypeError, ValueError or IndexError where the reference does, and only there; "
+    "nothing else changes",
     "aftermath": "a call leaves its process as it was and keeps no memory; other data at the same addresses gives its own "
     "result, and that of the first is not written to",
     "series": "the same call a thousand times in one process gives the same bits each time",
@@ -243,7 +244,7 @@ def _judge_refusal(
 
 
 def _fuzz(session: Session) -> None:
-    """A random wrong call. Where the reference accepts it, it only must not crash or write where it may not."""
+    """A random wrong call. What the reference accepts is right: the candidate accepts it too, and writes nowhere else."""
     given = session.pair.cases.inputs(session.case)
     names = sorted(session.pair.fuzzed(session.case, given))
     if not names:
@@ -266,12 +267,21 @@ def _fuzz(session: Session) -> None:
     if outcome.status in ("crash", "hang", "kills_parent"):
         session.record([Failure(outcome.status, "", f"{says}: {outcome.message}")])
         return
+    if refused is None and outcome.status == "exception" and not _in_float64(wrong, done):
+        detail = f"{says}, which the reference accepts: {outcome.error}({outcome.message!r}) instead of a result"
+        session.record([Failure("exception", " and ".join(done), detail)])
+        return
     if refused is None:
         signature = session.pair.signature
         session.record(session.changed(placement, signature.written if outcome.status == "ok" else (), signature.scratch), says)
         return
     _judge_refusal(session, outcome, CONTRACT_ERRORS, tuple(wrong), " and ".join(done), says)
     session.record(session.changed(placement), says)
+
+
+def _in_float64(wrong: Inputs, names: Iterable[str]) -> bool:
+    """Whether any of these is a tensor of float64, in which references are evaluated whatever their contract says."""
+    return any(isinstance(wrong[name], Tensor) and wrong[name].dtype == torch.float64 for name in names)
 
 
 def _refusal(session: Session, placement: Placement, says: str) -> Exception | None:

@@ -75,6 +75,11 @@ def test_a_kernel_that_checks_nothing_is_caught() -> None:
     assert kinds & {"missing_error", "exception"}
 
 
+def test_a_kernel_that_refuses_what_the_reference_accepts_is_caught() -> None:
+    failures = [failure for verdict in _fuzz("too_strict") for failure in verdict.failures if failure.tensor == "scale"]
+    assert any("which the reference accepts: ValueError" in failure.detail for failure in failures), failures
+
+
 def test_a_failure_is_about_what_was_made_wrong() -> None:
     """Not about the first argument of the call, whatever was done to the others."""
     failures = [failure for verdict in _fuzz("good") for failure in verdict.failures]

@@ -117,6 +117,12 @@ def other_default(x: Tensor, slots: Tensor, out: Tensor, scale: float = 2.0) -> 
     good(x, slots, out, scale)
 
 
+def too_strict(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    if scale < 0:
+        raise ValueError(f"scale must not be negative, got {scale}")
+    good(x, slots, out, scale)
+
+
 _kept: dict[tuple[int, ...], Tensor] = {}
 """What `keeps_by_address` has read, by where it lay."""
 
