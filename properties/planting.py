@@ -215,7 +215,8 @@ def _command_of(mutant: Mutant, unit: str, tier: str) -> dict[str, Any]:
     for command in _commands():
         if Path(command["file"]) == ROOT / unit and _counts(command, tier):
             return command
-    raise MutantError(f"{mutant.name}: {unit} is not compiled for {tier}")
+    advice = "" if mutant.units else "; where a header is patched, `units` names the sources to compile"
+    raise MutantError(f"{mutant.name}: {unit} is not compiled for {tier}{advice}")
 
 
 def _compilation(command: dict[str, Any], unit: str, folder: Path, output: str) -> list[str]:
