@@ -1,6 +1,7 @@
 """act_and_mul: what holds between calls."""
 
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import torch
@@ -78,18 +79,20 @@ def _apart(case: ActCase, session: Session) -> None:
 
 
 def _spoiled(case: ActCase, session: Session) -> None:
-    """A NaN in either half is in its own result, and in no other."""
+    """A NaN or an infinity in either half is in its own result, and in no other; the other half has a number beside it."""
     given, first, d = session.inputs(), session.first.outputs["out"], case.width
     place = case.seed % first.numel()
     reached = torch.zeros(first.numel(), dtype=torch.bool)
     reached[place] = True
     reached = reached.view(first.shape)
-    for half in (0, d):
-        wrong = given["x"].clone()
-        wrong.view(-1)[place // d * 2 * d + half + place % d] = torch.nan
+    beside = 0.5 if case.seed % 2 else -0.5
+    for half, value in product((0, d), (torch.nan, torch.inf)):
+        wrong, at = given["x"].clone(), place // d * 2 * d + place % d
+        wrong.view(-1)[at + half], wrong.view(-1)[at + d - half] = value, beside
         out = session.run(_plain(case), given | {"x": wrong}, judged=False).outputs["out"]
-        session.expect(bool(out[reached].isnan().all()), "out", "a NaN did not reach its own result")
-        session.expect_same("out", out[~reached], first[~reached], "a NaN reached another result")
+        own = out[reached].isnan() if value != torch.inf else out[reached] == value * beside
+        session.expect(bool(own.all()), "out", f"{value} did not reach its own result")
+        session.expect_same("out", out[~reached], first[~reached], f"{value} reached another result")
 
 
 def _some(case: ActCase) -> bool:
@@ -103,5 +106,5 @@ RELATIONS = {
     "reflected": Relation(_reflected, "f(x) - f(-x) = x"),
     "rows": Relation(_rows, "a batch equals its parts, bit for bit"),
     "apart": Relation(_apart, "rows may be permuted and lie apart, bit for bit"),
-    "spoiled": Relation(_spoiled, "a NaN reaches its own result and nothing else", _some),
+    "spoiled": Relation(_spoiled, "a NaN or an infinity reaches its own result and nothing else", _some),
 }

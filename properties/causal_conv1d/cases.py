@@ -183,7 +183,7 @@ def _state_arguments(case: ConvCase) -> Inputs:
     if not case.states:
         return {"conv_states": None, "cache_indices": None, "has_initial_state": None}
     count, dtype = len(case.lengths), getattr(torch, case.dtype)
-    slots = max(count + case.spare, 1)
+    slots = count + case.spare
     order = permutation(case.seed, "slots", slots - case.pad_in_range)[:count] if case.indexed else torch.arange(count)
     flags = {"all": torch.ones(count, dtype=torch.bool), "no": torch.zeros(count, dtype=torch.bool)}
     drawn = torch.from_numpy(generator(case.seed, "initial").integers(0, 2, count).astype(bool))
@@ -302,6 +302,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "some initial states": lambda case: case.initial == "some",
     "permuted slots": lambda case: case.indexed and len(case.lengths) > 1,
     "default slots": lambda case: case.states and not case.indexed,
+    "no slots": lambda case: case.states and not case.lengths and not case.spare,
     "more slots than requests": lambda case: case.spare > 0,
     "all requests are pads": lambda case: 0 < len(case.lengths) == len(case.pads),
     "some requests are pads": lambda case: 0 < len(case.pads) < len(case.lengths),

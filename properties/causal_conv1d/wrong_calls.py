@@ -12,6 +12,7 @@ from properties.shared.wrong_calls import (
     Make,
     beyond_32_bits,
     changing,
+    falling,
     laid_over,
     larger,
     made,
@@ -58,15 +59,6 @@ def _put(at: int, value: int) -> Callable[[Tensor, int], Tensor]:
         return offsets
 
     return change
-
-
-def _decreasing(case: Any, given: Inputs) -> Inputs | None:
-    offsets = given["query_start_loc"].clone()
-    if len(offsets) < 2 or given["x"].shape[1] < 1:
-        return None
-    offsets[0] = 1 if len(offsets) == 2 else offsets[0]
-    offsets[-2], offsets[-1] = max(int(offsets[-2]), 1), 0
-    return given | {"query_start_loc": offsets}
 
 
 def _without_states(name: str) -> Make:
@@ -159,7 +151,7 @@ WRONG_CALLS = {
     "states_none": _wrong(setting(conv_states=None), TypeError, "conv_states", forms=("update",)),
     "states_columns": _wrong(_too_few_columns, ValueError, "conv_states"),
     "states_channels": _wrong(changing("conv_states", larger(1)), ValueError, "conv_states"),
-    "states_rank": _wrong(changing("conv_states", lambda s: s[0]), ValueError, "conv_states"),
+    "states_rank": _wrong(changing("conv_states", lambda s: s.flatten(0, 1)), ValueError, "conv_states"),
     "states_dtype": _wrong(changing("conv_states", other_float), TypeError, "conv_states", "x", *PACKED),
     "states_strides": _wrong(_loose_states, ValueError, "conv_states"),
     "states_overlap_x": _wrong(_overlap, ValueError, "conv_states", "x", forms=("update",)),
@@ -180,7 +172,7 @@ WRONG_CALLS = {
     "initial_integers": _wrong(changing("has_initial_state", lambda i: i.long()), TypeError, "has_initial_state", forms=FORWARD),
     "offsets_negative": _wrong(_offsets(_put(0, -1)), ValueError, "query_start_loc", forms=("varlen",)),
     "offsets_beyond": _wrong(_offsets(_put(-1, 1)), ValueError, "query_start_loc", forms=("varlen",)),
-    "offsets_decreasing": _wrong(_decreasing, ValueError, "query_start_loc", forms=("varlen",)),
+    "offsets_decreasing": falling("query_start_loc"),
     "offsets_none_at_all": _wrong(
         _offsets(lambda offsets, tokens: offsets[:0]), ValueError, "query_start_loc", forms=("varlen",)
     ),

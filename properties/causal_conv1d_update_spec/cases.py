@@ -22,7 +22,7 @@ from properties.shared.strategies import any_of, around, between, common, either
 from serving import PackedConvWeight
 
 DIMS = (1, *around(16, 32, 64), 96, 160)
-TOKENS = (1, 2, 3, 0, 5, 8, 4)  # of a request; 4 are a tile
+TOKENS = (1, 2, 3, 0, 5, 8, 4, 17)  # of a request; 4 are a tile
 ACCEPTED = (1, 2, 3, 4)
 MODELS = ((8192, 4, 4), (10240, 2, 2), (1056, 9, 3), (256, 128, 4))  # channels, requests, tokens of each
 ARGUMENT_LAYOUTS = {
@@ -137,7 +137,7 @@ def _tokens(case: ConvSpecCase) -> Tensor:
 def _states(case: ConvSpecCase) -> Inputs:
     """Slots that hold numbers in the columns of their history, and poison elsewhere."""
     count, dtype = len(case.lengths), getattr(torch, case.dtype)
-    slots = max(count + case.spare, 1)
+    slots = count + case.spare
     order = permutation(case.seed, "slots", slots - case.pad_in_range)[:count]
     states = poison(case.poison, (slots, case.dim, case.columns), dtype)
     history = numbers(case, "history", (count, case.dim, case.width - 1))
@@ -214,6 +214,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     **{f"width {width}": lambda case, width=width: case.width == width for width in (2, 3, 4)},  # type: ignore[misc]
     **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
     "no requests": lambda case: not case.lengths,
+    "no slots": lambda case: not case.lengths and not case.spare,
     "a request without tokens among others": lambda case: 0 in case.lengths and any(case.lengths),
     "one token each": lambda case: set(case.lengths) == {1} and len(case.lengths) > 1,
     "a tile of tokens": lambda case: max(case.lengths, default=0) > 4,

@@ -6,10 +6,12 @@ import torch
 
 from kernelpair.contract.pair import Inputs
 from properties.shared.wrong_calls import (
+    any_of,
     beyond_32_bits,
     cast,
     changed,
     entry,
+    falling,
     grown,
     laid_over,
     made,
@@ -34,11 +36,11 @@ def _slots(given: Inputs) -> int:
 
 
 def _accepted(value: int | None) -> Any:
-    """The last live request's count: `value`, or one more than there are columns for."""
+    """A live request's count: `value`, or one more than there are columns for."""
 
     def pick(case: Any, given: Inputs) -> tuple[int, int] | None:
         most = case.columns - case.width + 2
-        return (case.live[-1], most + 1 if value is None else value) if case.live else None
+        return (any_of(case, case.live), most + 1 if value is None else value) if case.live else None
 
     return pick
 
@@ -69,7 +71,7 @@ WRONG_CALLS = {
     "x_dtype": other_dtype("x", "packed", "packed_weight", "conv_states"),
     "x_integers": cast("x", torch.int32),
     "states_none": replaced("conv_states", None, TypeError),
-    "states_rank": changed("conv_states", lambda s: s[0], ValueError),
+    "states_rank": changed("conv_states", lambda s: s.flatten(0, 1), ValueError),
     "states_dtype": other_dtype("conv_states", "x", "packed", "packed_weight"),
     "states_channels": grown("conv_states", 1),
     "states_strides": made(_loose_states, ValueError, "conv_states"),
@@ -97,6 +99,7 @@ WRONG_CALLS = {
     "offsets_float": no_index("query_start_loc"),
     "offsets_empty": changed("query_start_loc", lambda offsets: offsets[:0], ValueError),
     "offsets_negative": entry("query_start_loc", lambda case, given: (0, -1), ValueError),
+    "offsets_falling": falling("query_start_loc"),
     "offsets_beyond": entry("query_start_loc", _beyond, ValueError),
     "laid_over": laid_over(
         ("conv_states",), ("x", "packed_weight", "bias", "query_start_loc", "cache_indices", "num_accepted_tokens")

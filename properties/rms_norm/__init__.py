@@ -6,7 +6,7 @@ from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within, e
 from optimized import operator
 from properties.rms_norm.bench import BENCH
 from properties.rms_norm.bound import TWO_SUMS, aggregate, bound
-from properties.rms_norm.cases import EDGES, LAYOUTS, MEASURES, NormCase, inputs, models, strategy
+from properties.rms_norm.cases import EDGES, FUSED, LAYOUTS, MEASURES, NormCase, inputs, models, strategy
 from properties.rms_norm.relations import RELATIONS
 from properties.rms_norm.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
@@ -27,6 +27,7 @@ PAIR = Pair(
     signature=Signature(
         written={"residual": everything},
         layouts=LAYOUTS,
+        fused=FUSED,
     ),
     truth=Within(bound, aggregate=aggregate, sharp=lambda case: case.exact >= 0, roundings={TWO_SUMS: Within(bound)}),
     relations=RELATIONS,

@@ -18,16 +18,19 @@ from kernelpair.contract.pair import Inputs
 from properties.shared.strategies import any_of, around, common, float_dtypes, shrinking, together
 
 OUTER = ((1,), (2,), (3,), (5,), (33,), (0,), (), (3, 2), (5, 33), (2, 3, 2), (3, 2, 5))
-WIDTHS = (1, 2, 7, *around(8, 16, 32, 64), 96, 128, 264, 1024, 2880, 16384, 0)  # of a group
+WIDTHS = (1, 2, 7, *around(8, 16, 32, 64), 96, 128, 264, 1024, 2880, 5121, 16384, 0)  # of a group
 GROUPS = (0, 0, 0, 1, 2, 3, 8)
 MOST_ELEMENTS = 1 << 15
 MODELS = (  # outer sizes, width of a group, groups
     ((16,), 4096, 0), ((7,), 7168, 0), ((33,), 2048, 0), ((130, 8), 128, 0), ((64, 32), 64, 0), ((5,), 512, 16), ((3,), 16384, 0),
+    ((2200, 32), 1, 0),  # rows that 16 bits do not count
 )  # fmt: skip
 TINY = 2.0**-126  # smaller eps count as this
 EPS = (1e-6, 1e-5, 1e-12, 1.0, 1e-20, 1e-40)
 SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4, 1e-10)  # 1e4: what a few channels of large models reach; 1e-10: next to small eps
+PEAK = 32.0  # a larger one would hide the other columns' squares
 LAYOUTS = {"x": READ_ROWS, "residual": POOL, "gate": READ_ROWS, "weight": PARAMETERS}
+FUSED = (("x", "residual"),)
 SIXTEEN = ("bfloat16", "float16")
 
 
@@ -51,6 +54,8 @@ class NormCase(Case):
     """Largest |gate|."""
     zeros: bool = False
     """Every third row is 0."""
+    peak: bool = False
+    """In x and residual one column of each group is larger than the others, so that no sum may be without it."""
     exact: int = -1
     """m from 0 on: each s is +-a, a power of two, and eps such that the root is 2^m a: only the result is rounded."""
 
@@ -62,7 +67,7 @@ class NormCase(Case):
 FIELDS = together(
     {
         "dtype": float_dtypes,
-        **common(LAYOUTS, []),
+        **common(LAYOUTS, [], FUSED),
         "form": any_of("plain", "residual", "gate"),
         "weight": any_of("call", "float32", "call", "none"),
         "gemma": any_of(False, True),
@@ -71,6 +76,7 @@ FIELDS = together(
         "size": any_of(*SIZES),
         "steep": any_of(4.0, 100.0, 0.1),
         "zeros": any_of(False, False, True),
+        "peak": any_of(False, True),
         "exact": any_of(-1, -1, -1, 0, 1, 3),
     }
 )
@@ -130,6 +136,9 @@ def _signs(case: NormCase, name: str, shape: tuple[int, ...], size: float) -> Te
 
 def _rows(case: NormCase, name: str, shape: tuple[int, ...]) -> Tensor:
     values = uniform(case.seed, name, shape, scale=case.size)
+    if case.peak and values.numel():
+        peak = (0, case.width - 1, case.seed // 3 % case.width)[case.seed % 3]
+        values.view(-1, case.width).div_(torch.where(torch.arange(case.width) == peak, 1.0, PEAK))
     if case.zeros and values.numel():
         values.view(-1, case.columns)[::3] = 0
     return values
@@ -177,6 +186,9 @@ EDGES: dict[str, Callable[[Any], bool]] = {
         and case.layout.get("residual") in ("padded", "sliced")
         and case.layout.get("x") != case.layout["residual"]
     ),
+    "residual between the rows of x": lambda case: (
+        case.form == "residual" and case.layout.get("x") == "fused" and len(case.outer) > 0 and case.outer[0] > 1
+    ),
     "groups": lambda case: case.groups > 1 and case.width > 1,
     "gated groups": lambda case: case.groups > 1 and case.form == "gate",
     "gemma with a residual": lambda case: case.gemma and case.form == "residual",
@@ -186,6 +198,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a strided weight": lambda case: case.weight != "none" and case.layout.get("weight") == "strided",
     "gates saturate": lambda case: case.form == "gate" and case.steep == 100,
     "zero rows": lambda case: case.zeros and case.exact < 0 and prod(case.outer) > 0,
+    "one column rules": lambda case: case.peak and case.exact < 0 and prod(case.outer) > 0 and case.width > 16,
     "eps above all squares": lambda case: case.eps == 1.0 and case.size == 1e-3 and case.exact < 0,
     **{f"exact, root 2^{m}": lambda case, m=m: case.exact == m for m in (0, 1, 3)},  # type: ignore[misc]
     **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]

@@ -108,16 +108,20 @@ def _gate_of_60(case: NormCase, session: Session) -> None:
 
 
 def _spoiled(case: NormCase, session: Session) -> None:
-    """A NaN in x is in all of its group and nowhere else; one in the weight is in its column and nowhere else."""
+    """A NaN in x or residual is in all of its group and nowhere else; one in the gate stays where it is, one in the weight is in
+    its column and nowhere else."""
     given, D, first = session.inputs(), case.columns, session.first.outputs["out"]
     place = case.seed % first.numel()
     row, column = place // D, place % D
     group = column // case.width * case.width
-    wrong = given["x"].clone()
-    wrong.view(-1)[place] = torch.nan
-    reached = torch.zeros(prod(case.outer), D, dtype=torch.bool)
-    reached[row, group : group + case.width] = True
-    spoilt = [(given | {"x": wrong}, reached.view(first.shape), "a NaN in x")]
+    spoilt = []
+    for name in LIKE_X:
+        if given[name] is None:
+            continue
+        wrong, reached = given[name].clone(), torch.zeros(prod(case.outer), D, dtype=torch.bool)
+        wrong.view(-1)[place] = torch.nan
+        reached[row, column if name == "gate" else slice(group, group + case.width)] = True
+        spoilt.append((given | {name: wrong}, reached.view(first.shape), f"a NaN in {name}"))
     if given["weight"] is not None:
         weight = given["weight"].clone()
         weight[column] = torch.nan

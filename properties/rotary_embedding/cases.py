@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import PARAMETERS, POOL, READ_ROWS
+from kernelpair.call.layout import FAR, PARAMETERS, POOL, READ_ROWS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -19,13 +19,14 @@ TOKENS = (1, 3, 0, 7, 17, 65)
 HEADS = ((1, 1), (3, 1), (4, 2), (32, 8), (2, None), (2, 2), (2, 3), (0, 1), (1, 0))  # of query and key; None: no key
 SIZES = (  # width of a head, part of it that is rotated
     (2, 2), (16, 16), (16, 6), (64, 64), (64, 32), (64, 20), (80, 32), (80, 80), (96, 24), (96, 96), (128, 128), (128, 40),
-    (128, 64), (256, 64), (256, 256), (7, 2), (33, 16), (320, 288),
+    (128, 64), (256, 64), (256, 256), (7, 2), (33, 16), (320, 288), (320, 300),
 )  # fmt: skip
 MOST_ELEMENTS = 1 << 15
 MODELS = (  # tokens, heads, width, rotated part
     (1024, (4, 1), 128, 128), (65, (32, 8), 128, 128), (64, (16, 2), 256, 64), (33, (128, 1), 64, 64), (7, (40, 8), 160, 150),
 )  # fmt: skip
 POSITIONS = 11  # rows of the table
+MANY_POSITIONS = 70_000  # more than 16 bits count
 LAYOUTS = {"query": POOL, "key": POOL, "cos_sin_cache": READ_ROWS, "positions": PARAMETERS}
 INDICES = ("positions",)
 FUSED = (("query", "key"),)
@@ -46,6 +47,8 @@ class RotaryCase(Case):
     """The table in float32 beside 16-bit heads."""
     order: Literal["random", "rising", "falling", "first", "last"] = "random"
     """Of the positions."""
+    table: int = POSITIONS
+    """Rows of the table."""
     section: tuple[int, ...] = ()
     """Pairs of each of three axes; () for one axis."""
     interleaved: bool = False
@@ -82,6 +85,7 @@ def completed(
 ) -> RotaryCase:
     """The case of these sizes, with or without sections."""
     sections = [_sections(rotary // 2, sixths) for sixths in (2, 4, 1, 6)]
+    small = rotary == 2 and fields["layout"].get("cos_sin_cache") != FAR
     return RotaryCase(
         **fields,
         tokens=tokens,
@@ -89,6 +93,7 @@ def completed(
         kv_heads=heads[1],
         width=width,
         rotary=rotary,
+        table=draw(any_of(POSITIONS, MANY_POSITIONS), label="table") if small else POSITIONS,
         section=draw(any_of((), (), *sections), label="section"),
     )
 
@@ -117,21 +122,21 @@ def _models(draw: st.DrawFn) -> RotaryCase:
 def _positions(case: RotaryCase) -> Tensor:
     shape = (3, case.tokens) if case.section else (case.tokens,)
     if case.order == "random":
-        return torch.from_numpy(generator(case.seed, "positions").integers(0, POSITIONS, size=shape))
+        return torch.from_numpy(generator(case.seed, "positions").integers(0, case.table, size=shape))
     if case.order in ("first", "last"):
-        return torch.full(shape, 0 if case.order == "first" else POSITIONS - 1)
+        return torch.full(shape, 0 if case.order == "first" else case.table - 1)
     counted = torch.arange(case.tokens) + torch.tensor([[0], [4], [7]] if case.section else 0)
-    return (counted if case.order == "rising" else -counted) % POSITIONS
+    return (counted if case.order == "rising" else -counted) % case.table
 
 
 def _cache(case: RotaryCase) -> Tensor:
     """Cosines and sines of angles that differ in every pair of every row; row 0 is the identity."""
     pairs = case.rotary // 2
     if case.exact:
-        turns = torch.from_numpy(generator(case.seed, "turns").integers(0, 4, size=(POSITIONS, pairs)))
+        turns = torch.from_numpy(generator(case.seed, "turns").integers(0, 4, size=(case.table, pairs)))
         cos, sin = torch.tensor([1.0, 0.0, -1.0, 0.0])[turns], torch.tensor([0.0, 1.0, 0.0, -1.0])[turns]
     else:
-        angles = uniform(case.seed, "angles", (POSITIONS, pairs), scale=torch.pi)
+        angles = uniform(case.seed, "angles", (case.table, pairs), scale=torch.pi)
         angles[0] = 0
         cos, sin = angles.cos(), angles.sin()
     return torch.cat([cos, sin], dim=-1).to(torch.float32 if case.wide else getattr(torch, case.dtype))
@@ -186,6 +191,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a float32 table beside 16 bits": lambda case: case.wide and case.dtype != "float32",
     "quarter turns": lambda case: case.exact,
     "the last position": lambda case: case.order == "last" and case.tokens > 0,
+    "positions past 16 bits": lambda case: case.table > 2**16 and case.order == "last" and case.tokens > 0,
     "falling positions": lambda case: case.order == "falling" and case.tokens > 2,
     "neox": lambda case: case.is_neox,
     "gpt-j": lambda case: not case.is_neox,

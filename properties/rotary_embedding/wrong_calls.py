@@ -1,14 +1,16 @@
 """rotary_embedding: calls that both sides refuse."""
 
+from itertools import product
 from typing import Any
 
 import torch
 
 from kernelpair.contract.pair import Inputs
-from properties.rotary_embedding.cases import POSITIONS, RotaryCase
+from properties.rotary_embedding.cases import RotaryCase
 from properties.shared.wrong_calls import (
     Make,
     aliased,
+    any_of,
     cast,
     changed,
     entry,
@@ -42,12 +44,14 @@ def _columns(count: int) -> Make:
     return make
 
 
-def _position(value: int) -> Any:
-    """The last token's position on the last axis."""
+def _position(value: int | None) -> Any:
+    """A token's position on one of the axes; None: the one behind the table."""
 
     def pick(case: RotaryCase, given: Inputs) -> tuple[tuple[int, ...], int] | None:
-        fits = value < 2**31 or not case.int32
-        return ((-1,) * given["positions"].dim(), value) if fits else None
+        wrong = case.table if value is None else value
+        if wrong >= 2**31 and case.int32:
+            return None
+        return any_of(case, list(product(*map(range, given["positions"].shape)))), wrong
 
     return entry("positions", pick, IndexError)
 
@@ -99,7 +103,7 @@ WRONG_CALLS = {
     "section_two": made(lambda case, given: given | {"mrope_section": [case.rotary // 2, 0]}, ValueError, "mrope_section"),
     "section_text": replaced("mrope_section", "text", TypeError),
     "position_negative": _position(-1),
-    "position_behind": _position(POSITIONS),
+    "position_behind": _position(None),
     "position_of_32_bits": _position(2**32),
     "key_narrow": changed("key", lambda key: key[..., :-1], ValueError, "query", when=_has_key),
     "laid_over": laid_over(("query", "key"), ("positions", "cos_sin_cache")),

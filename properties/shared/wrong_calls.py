@@ -207,6 +207,18 @@ def beyond_32_bits(
     return entry(name, pick, error, name, *against, when=when)
 
 
+def falling(name: str) -> WrongCall:
+    """An offset, any but the first, is less than the one before it."""
+
+    def pick(case: Any, given: Inputs) -> tuple[int, int] | None:
+        if len(given[name]) < 2:
+            return None
+        place = any_of(case, range(1, len(given[name])))
+        return place, int(given[name][place - 1]) - 1
+
+    return entry(name, pick, ValueError)
+
+
 def any_of(case: Any, places: Sequence[Any]) -> Any:
     """One of several places that may be made wrong: the first, the last or another."""
     return places[(0, -1, case.seed // 3 % len(places))[case.seed % 3]]

@@ -29,9 +29,9 @@ MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers
 )  # fmt: skip
 MODEL_TOKENS = (256, 130, 1024)
 SPREADS = (1.0, 0.2, 6.0, 200.0)  # of the logits
-SCALES = (1.0, 2.5, 0.5, -1.0)
+SCALES = (1.0, 2.5, 0.5, -1.0, 2.8269999027252197)  # the last is 2.827 in float32, which 16 bits do not hold
 LAYOUTS = {"logits": READ_ROWS, "correction_bias": PARAMETERS}
-BIAS_SIZES = {"zeros": 0.0, "small": 2.0**-7, "reorders": 0.5, "rules": 40.0}
+BIAS_SIZES = {"zeros": 0.0, "small": 2.0**-7, "reorders": 0.5, "rules": 40.0, "overflows": 3e38}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,8 @@ class TopkCase(Case):
     renormalize: bool = True
     scaling: float = 1.0
     bias: Literal["none", "call", "float32"] = "none"
-    bias_size: Literal["zeros", "small", "reorders", "rules"] = "reorders"
+    bias_size: Literal["zeros", "small", "reorders", "rules", "overflows"] = "reorders"
+    """`overflows`: all of one sign, and in float32 two of them may add up to an infinity."""
     pads: int | None = None
     """None: the argument is left out."""
     values: Literal["random", "few", "near", "equal"] = "random"
@@ -70,8 +71,8 @@ FIELDS = together({
     **common(LAYOUTS, []),
     "renormalize": either,
     "scaling": any_of(*SCALES),
-    "bias_size": any_of("reorders", "small", "zeros", "rules"),
-    "pads": any_of(None, None, None, 0, 1, 2),
+    "bias_size": any_of("reorders", "small", "zeros", "rules", "overflows"),
+    "pads": any_of(None, None, None, None, 0, 1, 2, 20),
     "values": any_of("random", "few", "near", "equal", "random", "few"),
     "spread": any_of(*SPREADS),
     "masked": any_of(False, False, False, True),
@@ -102,7 +103,7 @@ def strategy(draw: st.DrawFn) -> TopkCase:
     if draw(either, label="in groups"):
         groups, size = draw(any_of(*GROUPED), label="groups")
         experts = groups * size
-    topk, kept = draw(any_of(*TOPK), label="topk"), draw(any_of(1, 2, 4, 3, 8), label="groups that stay")
+    topk, kept = draw(any_of(*TOPK), label="topk"), draw(any_of(1, 2, 4, 3, 8, 15, 17), label="groups that stay")
     more = {"scoring": draw(any_of("softmax", "sigmoid")), "bias": draw(any_of("none", "none", "call", "float32"))}
     return completed(fields, tokens, experts, topk, groups, kept, **more)
 
@@ -138,11 +139,14 @@ def _logits(case: TopkCase) -> Tensor:
 def _bias(case: TopkCase) -> Tensor | None:
     if case.bias == "none":
         return None
-    dtype, size = getattr(torch, case.dtype) if case.bias == "call" else torch.float32, BIAS_SIZES[case.bias_size]
+    dtype: torch.dtype = getattr(torch, case.dtype) if case.bias == "call" else torch.float32
+    size = min(BIAS_SIZES[case.bias_size], torch.finfo(dtype).max)
     if case.values == "random":
         bias = uniform(case.seed, "bias", (case.experts,), dtype, size)
     else:
         bias = small_integers(case.seed, "bias", (case.experts,), dtype, 1) * size
+    if case.bias_size == "overflows":
+        bias = bias.abs() if case.seed % 4 == 0 else -bias.abs()
     if case.broken and case.seed % 3 == 0:
         bias[case.seed // 3 % case.experts] = (-torch.inf, torch.inf, torch.nan)[case.seed // 9 % 3]
     return bias
@@ -191,6 +195,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "rows that are no tokens": lambda case: bool(case.pads) and case.tokens > 2,
     "a bias that reorders": lambda case: case.bias != "none" and case.bias_size == "reorders" and case.experts > 2,
     "a bias that rules": lambda case: case.bias != "none" and case.bias_size == "rules" and case.experts > 2,
+    "sums of biases overflow": lambda case: case.bias == "float32" and case.bias_size == "overflows" and case.groups > case.kept,
     "saturated scores": lambda case: case.values == "random" and case.spread == 200 and case.scoring == "sigmoid",
     "shares of all experts": lambda case: not case.renormalize and case.scoring == "softmax" and case.experts > 1,
     "strided bias": lambda case: case.bias != "none" and case.layout.get("correction_bias") == "strided",

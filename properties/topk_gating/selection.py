@@ -17,6 +17,7 @@ from properties.shared.attention_bound import EXP_ERROR, SMALLEST_NORMAL, accumu
 STEP = 2.0**-22
 ROUND = 2.0**-23
 TINY = 2 * SMALLEST_NORMAL
+LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def scored(given: Inputs, rows: Tensor) -> Scores:
 
     A score errs relative to itself by rho: a sigmoid by 2^-17; a softmax by exp twice, 2^-17, by a sum of E terms, g(E), by the
     rounded z - m and three more roundings, 2^-22 (1 + |z - m|). A choice: `d = rho s + 2^-125 + [bias] 2^-23 (s + |bias|)`.
-    A group: as its best; with a bias twice the largest d, and 2^-23 of the sum.
+    A group: as its best; with a bias twice the largest d, and 2^-23 of the sum; sums beyond float32 are all its largest number.
     """
     z = given["logits"][rows]
     biased, groups = given["correction_bias"] is not None, given["num_expert_group"]
@@ -71,7 +72,7 @@ def scored(given: Inputs, rows: Tensor) -> Scores:
     apart = choice.view(len(z), groups, z.shape[1] // groups)
     errors = error.view(apart.shape)
     if biased and groups > 1:
-        best = apart.topk(2, dim=-1).values.sum(-1)
+        best = apart.topk(2, dim=-1).values.sum(-1).clamp(-LARGEST, LARGEST)
         group_error = 2 * errors.amax(-1) + ROUND * best.abs()
     else:
         best, first = apart.max(-1)

@@ -75,6 +75,13 @@ def test_too_many_groups_are_wrong() -> None:
     assert is_right(routed(bias, 2, groups=2, kept=1), [2, 3])
 
 
+def test_sums_of_groups_beyond_float32_are_alike() -> None:
+    given = routed([-3e38, -2e38, -2e38, -2e38], 2, groups=2, kept=1)
+    assert is_right(given, [1, 0]) and is_right(given, [2, 3])
+    given = routed([-3e38, -2e37, -2e38, -2e37], 2, groups=2, kept=1)
+    assert not is_right(given, [1, 0]) and is_right(given, [3, 2])
+
+
 def settled(given: Inputs, ids: list[list[int]]) -> dict[str, Any]:
     arguments = {name: value for name, value in given.items()}
     weights, chosen = topk_gating(**arguments)
