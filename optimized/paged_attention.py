@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from optimized.checks import INDEX_DTYPES, check_tensor
 from optimized.operators import operator
 
 
@@ -30,8 +31,10 @@ def paged_attention(
         return call(q, k_cache, v_cache, page_table, cache_seqlens, cu_seqlens_q, qv, *rest)
     B, S = q.shape[:2]
     offsets = torch.arange(B + 1) * S
-    if cu_seqlens_q is not None and cu_seqlens_q.tolist() != offsets.tolist():
-        raise ValueError(f"cu_seqlens_q must be None or the multiples of {S} for q of shape {list(q.shape)}")
+    if cu_seqlens_q is not None:
+        check_tensor("cu_seqlens_q", cu_seqlens_q, 1, INDEX_DTYPES, [B + 1])
+        if cu_seqlens_q.tolist() != offsets.tolist():
+            raise ValueError(f"cu_seqlens_q must be None or the multiples of {S} for q of shape {list(q.shape)}")
     if qv is not None:
         if not isinstance(qv, Tensor):
             raise TypeError(f"qv must be a tensor, got {type(qv).__name__}")

@@ -99,6 +99,12 @@ def parameter_vector(name: str, value: Tensor, size: int, dtype: torch.dtype) ->
     has_dtype(name, value, (dtype, torch.float32))
 
 
+def state_dtype(name: str, value: Tensor, dtype: torch.dtype) -> None:
+    """TypeError unless a recurrent state is in float32 or bfloat16; in a call in float64, the truth, it may be in that too."""
+    allowed = (torch.float32, torch.bfloat16)
+    has_dtype(name, value, (*allowed, torch.float64) if dtype == torch.float64 else allowed)
+
+
 def is_index(name: str, value: object, shape: Sequence[int] | None = None) -> None:
     """An index, length or offset tensor: int32 or int64 (TypeError), of `shape` (ValueError)."""
     is_tensor(name, value)

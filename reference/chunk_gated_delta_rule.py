@@ -8,7 +8,6 @@ from torch import Tensor
 
 from reference import checks
 
-STATE_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 GATE_DTYPES = (torch.float32, torch.float64)
 
 
@@ -38,7 +37,7 @@ def chunk_gated_delta_rule(
     shape = [N, HV, K, V] if state_layout == "kv" else [N, HV, V, K]
     if initial_state is not None:
         checks.is_tensor("initial_state", initial_state, 4)
-        checks.has_dtype("initial_state", initial_state, STATE_DTYPES)
+        checks.state_dtype("initial_state", initial_state, q.dtype)
         checks.has_shape("initial_state", initial_state, shape)
         checks.dense_last_dim("initial_state", initial_state)
 
@@ -85,7 +84,7 @@ def chunk_gated_delta_rule_pool(
     _check_inputs(q, k, v, g, beta, cu_seqlens, state_layout, use_qk_l2norm, eps, scale, accurate)
     HV, K, V, N = v.shape[1], q.shape[2], v.shape[2], len(cu_seqlens) - 1
     checks.is_tensor("state", state, 4)
-    checks.has_dtype("state", state, STATE_DTYPES)
+    checks.state_dtype("state", state, q.dtype)
     checks.has_shape("state", state, [len(state), HV, K, V] if state_layout == "kv" else [len(state), HV, V, K])
     checks.dense_last_dim("state", state)
     checks.is_index("state_indices", state_indices, [N])

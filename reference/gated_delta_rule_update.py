@@ -7,8 +7,6 @@ from torch import Tensor
 
 from reference import checks
 
-STATE_DTYPES = (torch.float32, torch.bfloat16, torch.float64)  # float64 for the truth
-
 
 def gated_delta_rule_update(
     A_log: Tensor,
@@ -78,7 +76,7 @@ def check_step(
     for name, tensor, rank in (("q", q, 3), ("k", k, 3), ("v", v, 3), ("a", a, 2), ("b", b, 2), ("state", state, 4)):
         checks.is_tensor(name, tensor, rank)
     checks.same_dtype({"q": q, "k": k, "v": v, "a": a, "b": b})
-    checks.has_dtype("state", state, STATE_DTYPES)
+    checks.state_dtype("state", state, q.dtype)
     B, HK, K = q.shape
     HV, V = v.shape[1:]
     if min(HK, K, V) < 1 or HV < 1 or HV % HK:
@@ -90,8 +88,7 @@ def check_step(
     checks.parameter_vector("A_log", A_log, HV, q.dtype)
     checks.parameter_vector("dt_bias", dt_bias, HV, q.dtype)
     checks.is_bool("use_qk_l2norm", use_qk_l2norm)
-    if state_layout not in ("kv", "vk"):
-        raise ValueError(f"state_layout must be 'kv' or 'vk', got {state_layout!r}")
+    checks.one_of("state_layout", state_layout, ("kv", "vk"))
     checks.has_shape("state", state, [state.shape[0], HV, *((K, V) if state_layout == "kv" else (V, K))])
     for name, tensor in (("q", q), ("k", k), ("v", v), ("state", state)):
         checks.dense_last_dim(name, tensor)

@@ -145,7 +145,7 @@ def _check_tensors(
         checks.is_tensor(name, tensor, rank)
     floats = {"mixed_qkv": mixed_qkv, "a": a, "b": b, "core_attn_out": core_attn_out, "conv_state": conv_state}
     checks.same_dtype(floats | {"conv_weight": conv_weight.data})
-    checks.has_dtype("ssm_state", ssm_state, (torch.float32, torch.bfloat16, torch.float64))
+    checks.state_dtype("ssm_state", ssm_state, mixed_qkv.dtype)
     for name, tensor in {"mixed_qkv": mixed_qkv, "core_attn_out": core_attn_out, "ssm_state": ssm_state}.items():
         checks.dense_last_dim(name, tensor)
     checks.dense_last_dim("conv_state", conv_state)

@@ -36,8 +36,10 @@ def paged_attention(
     if q.dim() == 4:
         B, S = q.shape[:2]
         offsets = torch.arange(B + 1) * S
-        if cu_seqlens_q is not None and cu_seqlens_q.tolist() != offsets.tolist():
-            raise ValueError(f"cu_seqlens_q must be None or the multiples of {S} for q of shape {list(q.shape)}")
+        if cu_seqlens_q is not None:
+            checks.is_index("cu_seqlens_q", cu_seqlens_q, [B + 1])
+            if cu_seqlens_q.tolist() != offsets.tolist():
+                raise ValueError(f"cu_seqlens_q must be None or the multiples of {S} for q of shape {list(q.shape)}")
         if qv is not None:
             checks.is_tensor("qv", qv, 4)
             qv = qv.flatten(0, 1)
@@ -59,7 +61,7 @@ def paged_attention(
         _check_slopes(alibi_slopes, q.shape[1], q.dtype)
     assert softmax_scale is not None
     # Larger windows bound nothing, and could wrap.
-    left, right = min(window_left, 2**62), 0 if causal else min(window_right, 2**62)
+    left, right = min(int(window_left), 2**62), 0 if causal else min(int(window_right), 2**62)
 
     T, H, _ = q.shape
     page = k_cache.shape[1]

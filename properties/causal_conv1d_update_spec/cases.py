@@ -16,8 +16,8 @@ from kernelpair.call.values import permutation, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.cases import MATRIX_LAYOUTS, NOBODY, PAD, SCALES, STATE_LAYOUTS
-from properties.shared.drafts import DraftRequests, drawn_pads
-from properties.shared.pads import drawn_pad
+from properties.shared.drafts import DraftRequests
+from properties.shared.pads import drawn_pad, drawn_pads
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, shrinking, together
 from serving import PackedConvWeight
 

@@ -16,7 +16,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized import operator
 from properties.shared.delta_rule_bound import UNIT
-from properties.shared.pads import drawn_pad
+from properties.shared.pads import SUBSETS, drawn_pad, named
 from properties.shared.strategies import around, choices, common, together
 from reference import chunk_gated_delta_rule as reference
 from reference.gated_delta_rule_prefill import gated_delta_rule_prefill
@@ -24,11 +24,13 @@ from reference.gated_delta_rule_prefill import gated_delta_rule_prefill
 CHUNK = 64
 LENGTHS = (0, 1, 2, *around(16, 32, 64, 128), 192)
 SHORT = (1, 2, 5, 16, 17, 0)  # of sequences among several, for speed
-WIDTHS = (16, 32, 33, 64, 96, 128)  # K and V; whole tiles, a ragged one, several
+WIDTHS = (16, 32, 33, 64, 96, 128, 192, 300)  # K and V; whole tiles, a ragged one, several
+MANY = (1, 2, 1, 0) * 10  # lengths of a large batch
 SMALL_WIDTHS = (16, 32, 33, 20, 1)
 MOST_WORK = 64 * 128 * 128  # tokens x heads x K x V of a case, to keep the float64 token loops short
 MOST_EMULATED = 48  # chunks x heads x 32-blocks of K and of V: 20 ms of software tiles
-DECAYS = (0.05, 0.0, 1.0, 30.0, 1e37)  # largest |g| of a token; the last: a chunk of them is beyond float32
+DECAYS = (0.05, 0.0, 1.0, 30.0, 1e37, -0.02)  # largest |g| of a token; a chunk of 1e37 is beyond float32; below 0: growth
+SMALL_EPS = 1e-12  # with less of it keys are so small that it counts
 PAD = -3
 TOKENS = ("q", "k", "v", "g", "beta")
 
@@ -119,7 +121,7 @@ class ChunkCase(Case):
 
 
 SHAPES = {
-    "batch": ("one", "one", "none", "four", "five"),
+    "batch": ("one", "one", "none", "four", "five") * 2 + ("many",),
     "length": (1, *LENGTHS[:-6], *LENGTHS),
     "second": SHORT,
     "third": SHORT,
@@ -132,8 +134,10 @@ SHAPES = {
 STATES = {
     "form": ("functional", "pool"),
     "state": ("float32", "bfloat16", "none"),
-    "pads": ("none", "none", "some", "all"),
+    "pads": ("none", "none", "some", "some", "some", "all"),
+    "some_pads": SUBSETS,
     "cold": ("none", "some", "all"),
+    "some_cold": SUBSETS,
     "flags": (True, True, True, False),
     "pad_in_range": (False, True),
     "spare": (0, 1, 2),
@@ -147,7 +151,7 @@ NUMBERS = {
     "beta": ("mixed", "mixed", "zero", "one"),
     "decay": DECAYS,
     "l2norm": (True, True, False),
-    "eps": (1e-5, 1e-6, 0.1),
+    "eps": (1e-5, 1e-6, 0.1, 1e-16),
     "scale": (None, None, 0.7),
     "accurate": (False, False, True),
     "keys": ("random", "random", "parallel", "tiny"),
@@ -159,7 +163,8 @@ def _shapes(drawn: dict[str, Any]) -> dict[str, Any]:
     """Lengths, heads and widths within the budget of work: many sequences are short, and long ones narrow."""
     first = drawn["long_first"] or drawn["second"]
     several = (first, drawn["second"], drawn["third"], drawn["second"], drawn["third"])
-    lengths = {"one": (drawn["length"],), "none": (), "four": several[:4], "five": several}[drawn["batch"]]
+    batches = {"one": (drawn["length"],), "none": (), "four": several[:4], "five": several, "many": MANY}
+    lengths = batches[drawn["batch"]]
     group, key_heads, K, V = (drawn[name] for name in ("group", "key_heads", "K", "V"))
     if sum(lengths) * group * key_heads * K * V > MOST_WORK:
         K, V = min(K, 33), min(V, 32)
@@ -169,13 +174,12 @@ def _shapes(drawn: dict[str, Any]) -> dict[str, Any]:
 def _states_of(drawn: dict[str, Any], count: int) -> dict[str, Any]:
     if drawn["form"] == "functional":
         return {"form": "functional", "state": drawn["state"]}
-    some = {"none": (), "some": tuple(range(1, count, 2)), "all": tuple(range(count))}
-    pads = some[drawn["pads"]]
+    pads, cold = (named(drawn[name], drawn[f"some_{name}"], count) for name in ("pads", "cold"))
     return {
         "form": "pool",
         "state": drawn["state"] if drawn["state"] != "none" else "float32",
         "flags": drawn["flags"],
-        "cold": some[drawn["cold"]],
+        "cold": cold,
         "pads": pads,
         "pad_in_range": bool(pads) and drawn["pad_in_range"],
         "spare": drawn["spare"],
@@ -200,8 +204,9 @@ def completed(
 
 
 def _keys(case: ChunkCase, name: str, dtype: torch.dtype) -> Tensor:
-    """Rows of norm at most 1, so that beta |k|^2 <= 1 with and without normalisation; 1e-3 of that if tiny."""
-    size = (1e-3 if case.keys == "tiny" else 1.0) * case.K**-0.5
+    """Rows of norm at most 1, so that beta |k|^2 <= 1 with and without normalisation; 1e-3 of that if tiny, and 1e-8 of it beside
+    a small eps."""
+    size = (1e-3 if case.keys == "tiny" else 1.0) * (1e-8 if case.l2norm and case.eps < SMALL_EPS else 1.0) * case.K**-0.5
     shape = (case.tokens, case.key_heads, case.K)
     drawn = uniform(case.seed, name, shape, scale=size)
     if case.keys == "parallel" and name == "k":
@@ -310,6 +315,7 @@ def result_dtype(case: ChunkCase, name: str) -> torch.dtype:
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no sequence": lambda case: not case.lengths,
     "no token": lambda case: case.tokens == 0,
+    "many sequences": lambda case: case.lengths == MANY,
     "a sequence without tokens": lambda case: 0 in case.lengths,
     "a sequence without tokens in a pool": lambda case: 0 in case.lengths and case.form == "pool",
     "several chunks": lambda case: any(length > 2 * CHUNK for length in case.lengths),
@@ -329,6 +335,9 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "ragged widths": lambda case: case.K == 33 or case.V == 33,
     "fast decay": lambda case: case.decay == 30 and max(case.lengths, default=0) > 16,
     "no decay": lambda case: case.decay == 0,
+    "growth": lambda case: case.decay < 0 and max(case.lengths, default=0) > 1,
+    "a small eps": lambda case: case.l2norm and case.eps < SMALL_EPS,
+    "wide heads": lambda case: max(case.K, case.V) > 128 and any(case.lengths),
     "beta zero": lambda case: case.beta == "zero",
     "tiny keys": lambda case: case.keys == "tiny" and case.l2norm,
     "no normalisation": lambda case: not case.l2norm,

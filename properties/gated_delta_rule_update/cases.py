@@ -12,17 +12,21 @@ from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, POOL, READ_ROWS, TUR
 from kernelpair.call.values import permutation, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.pads import drawn_pad
-from properties.shared.softplus import settled
+from properties.shared.pads import drawn_pad, drawn_pads
+from properties.shared.softplus import NEVER, given_threshold, settled
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
 from reference.checks import are_pads
 
 REQUESTS = (1, 2, 0, 4, 17)
-KEY_SIZES = (1, 16, 32, 40, 64, 128, 600, 1030)  # the last two: more than one buffer of the kernel for q and k, and than two
+BUFFER = 512  # of the kernel, for q and k
+KEY_SIZES = (1, 16, 32, 40, 64, 128, BUFFER, 600, 2 * BUFFER, 1030)  # the last ones: one buffer, more, two, more
 VALUE_SIZES = (1, *around(16, 32), 40, 64, 96, 128)
 GROUPS = (1, 2, 3, 4)  # value heads that share a key head
 SCALES = (1.0, 1e-3, 1e2)
-NEVER = 1e30  # a threshold that stands for infinity, which the line of a case cannot hold
+THRESHOLDS = (20.0, 0.5, NEVER, -0.25)  # the last: where softplus is x below 0, states grow a little
+EPS = (1e-5, 1e-6, 1e-3, 1e-16)
+SMALL_EPS = 1e-12  # with less of it keys are so small that it counts
+TINY = 1e-8  # factor of such keys
 MOST_ELEMENTS = 150_000  # of all states; beyond it requests are fewer
 PAD = -7
 MATRIX = (*READ_ROWS, *TURNED, "strided", "transposed")
@@ -73,7 +77,7 @@ class DeltaCase(Case):
 def _sizes(draw: st.DrawFn) -> dict[str, Any]:
     """Sizes within the budget, largest first to be cut: requests, heads."""
     K, V = draw(any_of(*KEY_SIZES), label="K"), draw(any_of(*VALUE_SIZES), label="V")
-    V = V if K < 600 else min(V, 40 if K == 600 else 16)
+    V = V if K < BUFFER else min(V, 40 if K < 2 * BUFFER else 16)
     group, key_heads = draw(any_of(*GROUPS), label="group"), draw(any_of(1, 2), label="key_heads")
     room = max(MOST_ELEMENTS // (K * V * group * key_heads), 1)
     requests = draw(any_of(*REQUESTS), label="requests")
@@ -91,28 +95,34 @@ def strategy(draw: st.DrawFn) -> DeltaCase:
     return completed(draw, fields, draw(SIZES))
 
 
+def decays(threshold: float) -> tuple[str, ...]:
+    """Below a threshold of 0 a fast decay would be a growth beyond all numbers."""
+    return ("some", "some", "none", *(("all",) if threshold >= 0 else ()))
+
+
 def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any]) -> DeltaCase:
     """The case of these sizes, with gates, values and pads."""
     count = sizes["requests"]
     exact = draw(between(0, 4)) == 4
-    pads = draw(any_of("none", "none", "some", "all"), label="pads")
+    pads = drawn_pads(draw, count)
     spare = draw(between(0, 3), label="spare")
+    threshold = draw(any_of(*THRESHOLDS), label="threshold")
     return DeltaCase(
         **fields,
         **sizes,
         state_dtype=draw(any_of("float32", "bfloat16"), label="state_dtype"),
         state_layout=draw(any_of("kv", "vk"), label="state_layout"),
         l2norm=not exact and draw(either, label="l2norm"),
-        eps=draw(any_of(1e-5, 1e-6, 1e-3)),
+        eps=draw(any_of(*EPS)),
         scale=1.0 if exact else draw(any_of(None, 0.3)),
         softplus_beta=draw(any_of(1.0, 0.5, 2.0)),
-        softplus_threshold=draw(any_of(20.0, 0.5, NEVER)),
+        softplus_threshold=threshold,
         size=1.0 if exact else draw(any_of(*SCALES), label="size"),
-        decay="none" if exact else draw(any_of("some", "some", "none", "all"), label="decay"),
+        decay="none" if exact else draw(any_of(*decays(threshold)), label="decay"),
         exact=exact,
         wide=draw(any_of((), VECTORS, ("A_log",), ("dt_bias",))),
-        pads={"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[pads],
-        pad_in_range=pads != "none" and spare > 0 and draw(either),
+        pads=pads,
+        pad_in_range=bool(pads) and spare > 0 and draw(either),
         spare=spare,
     )
 
@@ -122,11 +132,14 @@ def pad_slot(case: DeltaCase) -> int | None:
 
 
 def _numbers(case: DeltaCase, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Unnormalised keys and queries have a norm about one or below, so that float16 outputs stay in range."""
+    """Unnormalised keys and queries have a norm about one or below, so that float16 outputs stay in range; normalised ones
+    are tiny where eps is."""
     if case.exact:
         return small_integers(case.seed, name, shape, dtype)
-    keys = name in ("q", "k") and not case.l2norm
-    return uniform(case.seed, name, shape, dtype, min(case.size, 1.0) * (3 / shape[-1]) ** 0.5 if keys else case.size)
+    if name not in ("q", "k"):
+        return uniform(case.seed, name, shape, dtype, case.size)
+    size = case.size * (TINY if case.eps < SMALL_EPS else 1) if case.l2norm else min(case.size, 1.0) * (3 / shape[-1]) ** 0.5
+    return uniform(case.seed, name, shape, dtype, size)
 
 
 def _gates(case: DeltaCase) -> Inputs:
@@ -185,7 +198,7 @@ def inputs(case: DeltaCase) -> Inputs:
         "eps": case.eps,
         "scale": case.scale,
         "softplus_beta": case.softplus_beta,
-        "softplus_threshold": torch.inf if case.softplus_threshold == NEVER else case.softplus_threshold,
+        "softplus_threshold": given_threshold(case.softplus_threshold),
         "pad_slot": pad_slot(case),
     }
 
@@ -216,6 +229,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "K = 1": _says(key_size=1),
     "V = 1": _says(value_size=1),
     "K beyond a block": _says(key_size=600),
+    "K of whole blocks": lambda case: case.key_size % BUFFER == 0,
     "a partial vector": lambda case: case.value_size % 16 > 0 and case.key_size % 16 > 0,
     "padded pool": lambda case: case.layout.get("state") in ("padded", "sliced"),
     "strided a or b": lambda case: any(case.layout.get(name) in ("strided", "transposed", *TURNED) for name in "ab"),
@@ -223,7 +237,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "gamma = 1": _says(decay="none"),
     "gamma = 0": _says(decay="all"),
     "no norm": _says(l2norm=False),
-    "eps 1e-3": _says(eps=1e-3),
+    **{f"eps {eps:g}": lambda case, eps=eps: case.l2norm and case.eps == eps for eps in EPS[2:]},  # type: ignore[misc]
     "a given scale": lambda case: case.scale is not None,
     "exact sums": _says(exact=True),
     "17 requests": _says(requests=17),
@@ -234,7 +248,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     },
     **{f"group of {group}": _says(group=group) for group in GROUPS},
     **{f"softplus_beta {s}": _says(softplus_beta=s) for s in (0.5, 2.0)},
-    "threshold 0.5": _says(softplus_threshold=0.5),
+    **{f"threshold {t}": _says(softplus_threshold=t) for t in THRESHOLDS[1:]},
     **{f"size {size:g}": _says(size=size) for size in SCALES},
     **{f"dtype {d}": _says(dtype=d) for d in ("float32", "bfloat16", "float16")},
 }

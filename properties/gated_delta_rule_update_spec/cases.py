@@ -15,13 +15,13 @@ from kernelpair.call.layout import ANY_STRIDES, POOL, TURNED
 from kernelpair.call.values import permutation, poison, small_integers, uniform
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD, DeltaCase
-from properties.shared.drafts import DraftRequests, drawn_pads
-from properties.shared.pads import drawn_pad
+from properties.shared.drafts import DraftRequests
+from properties.shared.pads import drawn_pad, drawn_pads
 from properties.shared.strategies import any_of, between, common, either, float_dtypes, shrinking, together
 
 NOBODY = -(2**20)  # an entry that nobody may interpret
-TOKENS = (1, 2, 3, 0, 5)  # of a request
-KEY_SIZES = (1, 16, 32, 40, 64, 128)
+TOKENS = (1, 2, 3, 0, 5, 1, 2, 9)  # of a request
+KEY_SIZES = (1, 16, 32, 40, 64, 128, step.BUFFER)
 VALUE_SIZES = (1, 15, 16, 17, 32, 40, 128)
 MODELS = ((2, 4, 4, 2, 128), (9, 2, 1, 3, 64), (1, 4, 16, 2, 128))  # requests, tokens, key heads, value heads of each, width
 MOST_ELEMENTS = 100_000  # of the states of all tokens
@@ -40,6 +40,8 @@ class DeltaSpecCase(DraftRequests, DeltaCase):
 
     lengths: tuple[int, ...] = (1,)
     accepted: tuple[int, ...] = (1,)
+    read_together: bool = False
+    """All requests that start from a slot which they do not write start from the same."""
     more_columns: int = 0
     """Of state_indices, beyond those that some request needs."""
     before: int = 0
@@ -57,9 +59,9 @@ FIELDS = together({
     **common(ARGUMENT_LAYOUTS, INDICES, [("q", "k")]),
     "state_dtype": any_of("float32", "bfloat16"),
     "state_layout": any_of("kv", "vk"),
-    "eps": any_of(1e-5, 1e-6, 1e-3),
+    "eps": any_of(*step.EPS),
     "softplus_beta": any_of(1.0, 0.5, 2.0),
-    "softplus_threshold": any_of(20.0, 0.5),
+    "softplus_threshold": any_of(*step.THRESHOLDS),
     "wide": any_of((), step.VECTORS, ("A_log",), ("dt_bias",)),
     "more_columns": any_of(0, 0, 2),
     "before": any_of(0, 0, 3),
@@ -73,7 +75,7 @@ def strategy(draw: st.DrawFn) -> DeltaSpecCase:
     """Any call that the contract allows."""
     K, V = draw(any_of(*KEY_SIZES), label="K"), draw(any_of(*VALUE_SIZES), label="V")
     group, key_heads = draw(any_of(1, 2, 3), label="group"), draw(any_of(1, 2), label="key_heads")
-    lengths = tuple(draw(any_of(*TOKENS)) for _ in range(draw(any_of(1, 2, 0, 3), label="requests")))
+    lengths = tuple(draw(any_of(*TOKENS)) for _ in range(draw(any_of(1, 2, 0, 3, 2, 3), label="requests")))
     room = max(MOST_ELEMENTS // (K * V * group * key_heads), 2)
     while sum(lengths) > room:
         lengths = lengths[:-1] if len(lengths) > 1 else (room,)
@@ -83,14 +85,17 @@ def strategy(draw: st.DrawFn) -> DeltaSpecCase:
 def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any]) -> DeltaSpecCase:
     fields = draw(FIELDS)
     pads = drawn_pads(draw, len(lengths))
+    together = draw(between(0, 7)) == 7
     # More tokens or longer keys would leave the whole numbers that float32 holds.
     exact = max(lengths, default=0) <= 2 and sizes["key_size"] <= 16 and draw(between(0, 2)) == 2
     return DeltaSpecCase(
         **fields, **sizes, lengths=lengths, requests=fields["before"] + sum(lengths) + fields["after"], pads=pads,
-        accepted=tuple(draw(any_of(1, 2, 3)) if draw(either) else max(n, 1) for n in lengths),
+        accepted=tuple(n + 1 if together else draw(any_of(1, 2, 3)) if draw(either) else max(n, 1) for n in lengths),
+        read_together=together,
         pad_in_range=bool(pads) and fields["spare"] > 0 and draw(either),
         l2norm=not exact and draw(either), scale=1.0 if exact else draw(any_of(None, 0.3)),
-        size=1.0 if exact else draw(any_of(*step.SCALES)), decay="none" if exact else draw(any_of("some", "some", "none", "all")),
+        size=1.0 if exact else draw(any_of(*step.SCALES)),
+        decay="none" if exact else draw(any_of(*step.decays(fields["softplus_threshold"]))),
         exact=exact,
     )
 
@@ -131,6 +136,10 @@ def _pool(case: DeltaSpecCase) -> Inputs:
         numbers = small_integers(case.seed, "state", shape, dtype)
     indices = torch.full((count, columns), NOBODY)
     accepted = torch.full((count,), NOBODY)
+    only_read = [(r, case.accepted[r] - 1) for r in case.live if case.accepted[r] > case.lengths[r]]
+    if case.read_together:
+        for where in only_read:
+            order[where] = order[only_read[0]]
     for r in case.live:
         used = [case.accepted[r] - 1, *range(case.lengths[r])]
         indices[r, used] = order[r, used]
@@ -183,6 +192,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "the first state": lambda case: any(case.accepted[r] == 1 for r in case.live),
     "a state that is overwritten": lambda case: any(1 < case.accepted[r] <= case.lengths[r] for r in case.live),
     "a state that is only read": lambda case: any(case.accepted[r] > case.lengths[r] for r in case.live),
+    "a slot that several read": lambda case: case.read_together
+    and sum(case.accepted[r] > case.lengths[r] for r in case.live) > 1,
     "columns that nobody needs": lambda case: case.more_columns > 0,
     "some requests are pads": lambda case: 0 < len(case.pads) < len(case.lengths),
     "pad is a slot in range": lambda case: case.pad_in_range,

@@ -6,6 +6,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs
 from properties.shared.wrong_calls import (
+    any_of,
     beyond_32_bits,
     cast,
     changed,
@@ -23,10 +24,12 @@ from properties.shared.wrong_calls import (
 
 
 def _column(case: Any, which: str) -> Any:
-    """The last column that the last live request writes; or the one that a request reads, if there is one, without writing it."""
+    """A column that some live request writes; or the one that a request reads, if there is one, without writing it."""
     only_read = [r for r in case.live if case.accepted[r] > case.lengths[r]]
-    r = only_read[-1] if only_read and which == "read" else case.live[-1]
-    return (r, case.accepted[r] - 1 if which == "read" else case.lengths[r] - 1)
+    if which == "read":
+        r = any_of(case, only_read or case.live)
+        return r, case.accepted[r] - 1
+    return any_of(case, [(r, column) for r in case.live for column in range(case.lengths[r])])
 
 
 def _slot(which: str, value: int, past: bool = False) -> Any:
@@ -45,22 +48,27 @@ def _twice_in_one(case: Any, given: Inputs) -> Any:
 def _twice_in_two(case: Any, given: Inputs) -> Any:
     if len(case.live) < 2:
         return None
-    return (_column(case, "written"), int(given["state_indices"][case.live[0], 0]))
+    return ((case.live[-1], case.lengths[case.live[-1]] - 1), int(given["state_indices"][case.live[0], 0]))
 
 
-def _read_by_another(case: Any, given: Inputs) -> Inputs | None:
-    """A request reads, in a column that it does not write, the slot that another one writes."""
-    r = next((r for r in case.live[1:] if case.lengths[r] < case.columns), None)
-    if r is None:
-        return None
-    indices, accepted, n = given["state_indices"].clone(), given["num_accepted_tokens"].clone(), case.lengths[r]
-    indices[r, n], accepted[r] = indices[case.live[0], 0], n + 1
-    return given | {"state_indices": indices, "num_accepted_tokens": accepted}
+def _read_by_another(reader: int, writer: int) -> Any:
+    """A live request reads, in a column that it does not write, the slot that another one writes: the first (0) or last (-1)."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        if len(case.live) < 2:
+            return None
+        r, n = case.live[reader], case.lengths[case.live[reader]]
+        indices = torch.nn.functional.pad(given["state_indices"], (0, 1))  # a column that nobody writes
+        accepted = given["num_accepted_tokens"].clone()
+        indices[r, n], accepted[r] = indices[case.live[writer], 0], n + 1
+        return given | {"state_indices": indices, "num_accepted_tokens": accepted}
+
+    return make
 
 
 def _accepted(value: int | None) -> Any:
     def pick(case: Any, given: Inputs) -> Any:
-        return (case.live[-1], case.columns + 1 if value is None else value) if case.live else None
+        return (any_of(case, case.live), case.columns + 1 if value is None else value) if case.live else None
 
     return pick
 
@@ -79,10 +87,12 @@ WRONG_CALLS = {
     "state_heads": grown("state", 1),
     "state_rows": grown("state", 2),
     "layout_tag": replaced("state_layout", "kk", ValueError),
+    "layout_number": replaced("state_layout", 0, TypeError),
     "scale_zero": replaced("scale", 0.0, ValueError),
     "eps_zero": replaced("eps", 0.0, ValueError),
     "k_dtype": other_dtype("k", "q"),
     "state_float16": cast("state", torch.float16),
+    "state_float64": cast("state", torch.float64),
     "v_none": replaced("v", None, TypeError),
     "q_strides": sparse("q"),
     "state_strides": sparse("state"),
@@ -99,7 +109,8 @@ WRONG_CALLS = {
     "read_too_large": entry(INDICES, _slot("read", 0, past=True), IndexError),
     "slot_twice": entry(INDICES, _twice_in_one, ValueError),
     "slot_of_two": entry(INDICES, _twice_in_two, ValueError),
-    "slot_read_by_another": made(_read_by_another, ValueError, INDICES),
+    "slot_read_by_a_later": made(_read_by_another(-1, 0), ValueError, INDICES),
+    "slot_read_by_an_earlier": made(_read_by_another(0, -1), ValueError, INDICES),
     "accepted_none": replaced("num_accepted_tokens", None, TypeError),
     "accepted_length": grown("num_accepted_tokens", 0),
     "accepted_float": no_index("num_accepted_tokens"),

@@ -41,8 +41,8 @@ PAIR = Pair(
     signature=Signature(
         written={
             "core_attn_out": _written_rows,
-            "conv_state": lambda case, given: written_slots(case, given)[:, None, None],
-            "ssm_state": lambda case, given: written_slots(case, given)[:, None, None, None],
+            "conv_state": lambda case, given: written_slots(case, given, "conv_state")[:, None, None],
+            "ssm_state": lambda case, given: written_slots(case, given, "ssm_state")[:, None, None, None],
         },
         indices=INDICES,
         layouts=LAYOUTS,

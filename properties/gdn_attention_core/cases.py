@@ -16,7 +16,7 @@ from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared.delta_rule_bound import UNIT
-from properties.shared.pads import drawn_pad
+from properties.shared.pads import SUBSETS, drawn_pad, named
 from properties.shared.strategies import choices, common, together
 from reference.causal_conv1d import causal_conv1d_pack_weight
 from serving import GdnMetadata, PackedConvWeight
@@ -37,6 +37,7 @@ LAYOUTS = {
     "has_initial_state": ANY_STRIDES,
 }
 INDICES = ("state_indices", "query_start_loc")
+LONGER = 2  # slots that one cache has more than the other
 MOST_EMULATED = 24  # chunks x heads x 32-blocks of K and V: 10 ms of software tiles
 
 
@@ -52,6 +53,8 @@ class GdnCase(Case):
     cold: tuple[int, ...] = ()
     """Prefills that start from nothing: their slots are dirty."""
     spare: int = 0
+    longer: str = ""
+    """The cache that has more slots than the other: conv_state, ssm_state, none."""
     extra: int = 0
     """Rows of the token tensors beyond the last token."""
     key_heads: int = 1
@@ -120,10 +123,6 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "prefills": (1, 0, 3),
     "length": (1, 2, 3, 0, 4, 5, 63, 64, 65),
     "other": (1, 2, 0, 3, 5),
-    "pads": ("none", "none", "some", "all"),
-    "pad_in_range": (False, True),
-    "cold": ("none", "some", "all"),
-    "spare": (0, 2),
     "extra": (0, 0, 3),
     "key_heads": (1, 2),
     "group": (1, 2, 3),
@@ -141,9 +140,18 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "eps": (1e-5, 1e-6, 0.01),
     "size": (1.0, 1e-2, 30.0),
 }
+SLOTS: dict[str, tuple[Any, ...]] = {
+    "pads": ("none", "none", "some", "some", "some", "all"),
+    "some_pads": SUBSETS,
+    "pad_in_range": (False, True),
+    "cold": ("none", "some", "all"),
+    "some_cold": SUBSETS,
+    "spare": (0, 2),
+    "longer": ("", "", "conv_state", "ssm_state"),
+}
 
 
-BATCHES = choices(OPTIONS)
+BATCHES = st.tuples(choices(OPTIONS), choices(SLOTS)).map(lambda both: both[0] | both[1])
 FIELDS = together(common(LAYOUTS, INDICES))
 
 
@@ -159,8 +167,8 @@ def completed(drawn: dict[str, Any], prefills: tuple[int, ...], fields: dict[str
     """The case of these prefills; pads and cold ones are named in words."""
     count = len(prefills)
     requests = drawn["decodes"] + count
-    drawn["pads"] = {"none": (), "some": tuple(range(0, requests, 2)), "all": tuple(range(requests))}[drawn["pads"]]
-    drawn["cold"] = {"none": (), "some": tuple(range(0, count, 2)), "all": tuple(range(count))}[drawn["cold"]]
+    for name, entries in (("pads", requests), ("cold", count)):
+        drawn[name] = named(drawn[name], drawn.pop(f"some_{name}"), entries)
     drawn["pad_in_range"] = bool(drawn["pads"]) and drawn["pad_in_range"]
     return GdnCase(prefills=prefills, **drawn, **fields)
 
@@ -251,22 +259,25 @@ def inputs(case: GdnCase) -> Inputs:
     unread[meta["state_indices"][case.warm].long()] = False
     conv[unread] = poison(case.poison, tuple(conv[unread].shape), conv.dtype)
     ssm[unread] = poison(case.poison, tuple(ssm[unread].shape), ssm.dtype)
+    caches = {"conv_state": conv, "ssm_state": ssm}
+    if case.longer:
+        cache = caches[case.longer]
+        caches[case.longer] = torch.cat([cache, poison(case.poison, (LONGER, *cache.shape[1:]), cache.dtype)])
     return {
         "mixed_qkv": mixed(case, "mixed", rows)[:, 0],
         "a": uniform(case.seed, "a", (rows, case.heads), dtype, 3.0),
         "b": uniform(case.seed, "b", (rows, case.heads), dtype, 4.0),
         "core_attn_out": poison(case.poison, (rows, case.heads, case.V), dtype),
-        "conv_state": conv,
-        "ssm_state": ssm,
+        **caches,
         **parameters(case),
         **meta,
         **scalars(case),
     }
 
 
-def written_slots(case: GdnCase, given: Inputs) -> Tensor:
-    """[slots]: those of live requests."""
-    mask = torch.zeros(len(given["ssm_state"]), dtype=torch.bool)
+def written_slots(case: GdnCase, given: Inputs, cache: str) -> Tensor:
+    """[slots] of a cache: those of live requests."""
+    mask = torch.zeros(len(given[cache]), dtype=torch.bool)
     mask[given["state_indices"][case.live].long()] = True
     return mask
 
@@ -317,6 +328,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "dirty slots start from zeros": lambda case: bool(case.cold) and any(case.prefills[n] for n in case.cold),
     "pads": lambda case: bool(case.pads) and case.tokens > 0,
     "pad is a slot in range": lambda case: case.pad_in_range and case.tokens > 0,
+    "more slots for convolutions": lambda case: case.longer == "conv_state" and case.tokens > 0,
+    "more slots for the delta rule": lambda case: case.longer == "ssm_state" and case.tokens > 0,
     "rows beyond the tokens": lambda case: case.extra > 0,
     "wider conv states, tokens move into the front": lambda case: case.wider > 0
     and any(length > case.wider + case.width - 1 for n, length in enumerate(case.prefills) if case.decodes + n in case.live),

@@ -29,7 +29,7 @@ def _live(case: GdnCase, given: Inputs) -> list[int]:
 
 
 def _slots(given: Inputs) -> int:
-    return len(given["ssm_state"])
+    return min(len(given["conv_state"]), len(given["ssm_state"]))
 
 
 def _added(name: str, step: int, *also: str) -> WrongCall:
@@ -51,6 +51,20 @@ def _more_channels(case: GdnCase, given: Inputs) -> Inputs:
     return given | {"conv_state": larger(2 if case.conv_layout == "SD" else 1)(given["conv_state"])}
 
 
+def _short(cache: str) -> WrongCall:
+    """A cache without the slot of the last request, which the other cache has."""
+
+    def make(case: GdnCase, given: Inputs) -> Inputs | None:
+        if not case.live:
+            return None
+        indices, last = given["state_indices"].clone(), case.live[-1]
+        highest = max(case.live, key=lambda r: int(indices[r]))
+        indices[[last, highest]] = indices[[highest, last]]
+        return given | {"state_indices": indices, cache: given[cache][: int(indices[last])]}
+
+    return made(make, IndexError, "state_indices")
+
+
 TOTAL = ("num_actual_tokens", "query_start_loc", "num_decodes", "num_decode_tokens", "num_prefill_tokens", "num_prefills")
 WRONG_CALLS = {
     "decode_tokens": _added("num_decode_tokens", 1, *TOTAL),
@@ -68,6 +82,7 @@ WRONG_CALLS = {
     "flags_count": grown("has_initial_state", 0, when=_busy),
     "slot_negative": slot("state_indices", _live, -1),
     "slot_too_large": slot("state_indices", _live, 0, _slots),
+    **{f"{cache}_short": _short(cache) for cache in ("conv_state", "ssm_state")},
     "slot_twice": slot_twice("state_indices", _live),
     "mixed_rows": _shorter("mixed_qkv"),
     "a_rows": _shorter("a"),
@@ -87,6 +102,7 @@ WRONG_CALLS = {
     "state_heads": grown("ssm_state", 1, when=_busy),
     "state_width": grown("ssm_state", 3, when=_busy),
     "state_dtype": cast("ssm_state", torch.int32, when=_busy),
+    "state_float64": cast("ssm_state", torch.float64, when=_busy),
     "state_strides": sparse("ssm_state", when=_busy),
     "state_overlap": within("core_attn_out", "ssm_state", when=_busy),
     "laid_over": laid_over(
@@ -106,4 +122,5 @@ WRONG_CALLS = {
     "state_layout": replaced("state_layout", "KV", ValueError, when=_busy),
     "state_layout_none": replaced("state_layout", None, TypeError, when=_busy),
     "eps_zero": replaced("eps", 0.0, ValueError, when=_busy),
+    "eps_zero_in_float32": replaced("eps", 1e-60, ValueError, when=_busy),
 }

@@ -11,14 +11,14 @@ from kernelpair.call.layout import PARAMETERS, READ_ROWS, TURNED
 from kernelpair.call.values import uniform
 from kernelpair.contract.pair import Inputs
 from properties.shared.every_value import DTYPES, SweepCase, every_value, halves
-from properties.shared.softplus import settled
+from properties.shared.softplus import NEVER, given_threshold, settled
 from properties.shared.strategies import any_of, around, common, float_dtypes, together
 
 ROWS = (1, 7, 0, 2, 1024)
 HEADS = (1, 6, *around(16, 32), 48, 64)  # around one and two vectors, and models' head counts
 CENTRES = (0, -100, -88, -20, -17, 20, 88, 100)  # of a + dt_bias: where exp, log1p or the threshold change their ways
 LOG_RATES = (0, -10, 10, 3)  # around which A_log lies
-THRESHOLDS = (20.0, 0.5)
+THRESHOLDS = (20.0, 0.5, NEVER, -5.0, -1e30)  # the last: softplus is x everywhere
 BETAS = (1.0, 0.5, 2.0)
 VECTORS = ("A_log", "dt_bias")
 MOST_ELEMENTS = 8192
@@ -104,7 +104,7 @@ def inputs(case: GatingCase) -> Inputs:
         "b": uniform(case.seed, "b", (case.rows, case.heads), dtype, case.spread),
         "dt_bias": dt_bias,
         "softplus_beta": case.softplus_beta,
-        "softplus_threshold": case.softplus_threshold,
+        "softplus_threshold": given_threshold(case.softplus_threshold),
     }
 
 
@@ -118,7 +118,7 @@ def _every(case: GatingCase) -> Inputs:
         "b": values.clone(),
         "dt_bias": torch.zeros(case.heads, dtype=values.dtype),
         "softplus_beta": case.softplus_beta,
-        "softplus_threshold": case.softplus_threshold,
+        "softplus_threshold": given_threshold(case.softplus_threshold),
     }
 
 

@@ -9,16 +9,16 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS, TABLE
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS, TABLE
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized.mla_decode import mla_decode_workspace_size
-from properties.shared.strategies import around, common, together
+from properties.shared.strategies import alike, around, common, together
 
 PAGES = (16, 32, 64, 128)
 HEADS = (1, 5, 16, 33, 64, 127, 128)
-WIDTHS = ((8, 8), (32, 16), (64, 32), (7, 3), (512, 64))  # (Dl, Dr)
+WIDTHS = ((8, 8), (32, 16), (64, 32), (7, 3), (512, 64), (25, 6), (17, 0))  # (Dl, Dr)
 SPLITS = (-1, 1, 2, 7, 128)
 BATCHES = (1, 1, 2, 2, 3, 4, 17, 0)
 LENGTHS = (1, 2, 0, *around(7, 14, 16, 32), 40, *around(64), 100, *around(128), 300, 513, 520, 600)
@@ -94,6 +94,7 @@ def strategy(draw: st.DrawFn) -> MlaDecodeCase:
     batch = draw(BATCH, label="batch")
     most = draw(BUDGET, label="budget") // (heads * (latent + rope) * max(batch, 1))
     lens = tuple(draw(_lengths(max(1, min(most, 1024))), label="keys") for _ in range(batch))
+    lens = alike(fields, "seq_lens", lens)
     fields = within_workspace(fields, batch * heads * latent)
     shared = batch > 1 and fields["values"] != "one_hot" and fields["seed"] % 8 == 1
     return MlaDecodeCase(**fields, lens=lens, heads=heads, latent=latent, rope=rope, shared_pages=shared)
@@ -181,6 +182,8 @@ def inputs(case: MlaDecodeCase) -> Inputs:
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no requests": lambda case: not case.lens,
     "no keys": lambda case: 0 in case.lens,
+    "no rope part": lambda case: case.rope == 0 and any(case.lens),
+    "one length for all": lambda case: case.layout.get("seq_lens") == EXPANDED and any(case.lens),
     "a partial last page": lambda case: any(n % case.page for n in case.lens),
     "several pages": lambda case: any(n > case.page for n in case.lens),
     "more splits than keys": lambda case: any(0 < n < case.splits for n in case.lens),

@@ -111,9 +111,11 @@ def _renamed(case: MlaDecodeCase, session: Session) -> None:
     _again(case, session, "pages renamed", kv_cache=given["kv_cache"][order], page_table=table)
 
 
-def _dense(case: MlaDecodeCase, session: Session) -> None:
-    other = session.run(replace(case, layout={}, int32=() if case.int32 else INDICES), session.inputs(), judged=False)
-    _close(session, other.outputs["out"], session.first.outputs["out"], "dense tensors, other index dtypes")
+def _other_layout(case: MlaDecodeCase, session: Session) -> None:
+    layout = {} if "q_nope" in case.layout else {"q_nope": "swapped"}
+    other_case = replace(case, layout=layout, int32=() if case.int32 else INDICES)
+    other = session.run(other_case, session.inputs(), judged=False, fakes=True)
+    _close(session, other.outputs["out"], session.first.outputs["out"], "other strides, other index dtypes")
 
 
 def _other_form(case: MlaDecodeCase, session: Session) -> None:
@@ -141,9 +143,10 @@ RELATIONS = {
     "tail": Relation(_table_tail, "table columns past the last page do not matter"),
     "repage": Relation(_repaged, "the page size does not matter"),
     "slots": Relation(_slots, "equals decode_attention in a shared buffer", _has_keys),
-    "paged": Relation(_paged, "equals paged_attention with qv", _has_keys),
+    # There a key has at least one column.
+    "paged": Relation(_paged, "equals paged_attention with qv", lambda case: _has_keys(case) and case.rope > 0),
     "alone": Relation(_alone, "a batch equals separate calls", lambda case: 1 < len(case.lens) <= 4),
     "order": Relation(_reordered, "permuting requests permutes results", lambda case: len(case.lens) > 1),
     "rename": Relation(_renamed, "renaming pages changes nothing"),
-    "layout": Relation(_dense, "layout and index dtype do not matter"),
+    "layout": Relation(_other_layout, "layout and index dtype do not matter"),
 }

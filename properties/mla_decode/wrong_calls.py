@@ -43,14 +43,13 @@ def _narrow_table(case: Any, given: Inputs) -> Inputs | None:
 
 
 def _length(value: int, error: type[Exception]) -> WrongCall:
-    def make(case: Any, given: Inputs) -> Inputs | None:
-        if not case.lens:
-            return None
-        lens = given["seq_lens"].clone()
-        lens[0] = value if value < 0 else given["page_table"].shape[1] * case.page + value
-        return given | {"seq_lens": lens}
+    """The length of any request: `value`, behind what the table holds unless it is negative."""
 
-    return WrongCall(make, error, ("seq_lens", "page_table"))
+    def pick(case: Any, given: Inputs) -> tuple[int, int]:
+        room = given["page_table"].shape[1] * case.page
+        return any_of(case, range(len(case.lens))), value if value < 0 else room + value
+
+    return entry("seq_lens", pick, error, "seq_lens", "page_table")
 
 
 def _pages_of_eight(case: Any, given: Inputs) -> Inputs:

@@ -15,18 +15,19 @@ from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
-from properties.shared.strategies import any_of, around, between, common, together
+from properties.shared.strategies import alike, any_of, around, between, common, together
 
 HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
-LATENT_WIDTHS = ((8, 32), (32, 64), (64, 512))  # rope, latent
-PAGES = (1, 2, 3, 16, 64, 128)
+LATENT_WIDTHS = ((8, 32), (32, 64), (64, 512), (7, 24))  # rope, latent
+PAGES = (1, 2, 3, 16, 64, 128, 300)
 STEP_LENGTHS = (100, 150, 200, 300)  # of single rows: enough for several splits, whatever the page
 PAGE_COUNTS = (0, 1, 2, 3, 8)  # sk in whole pages, and one key more or less
 ROWS = (1, 2, 0, 3, 5, *around(16, 32), 48, *around(64, 128, 256))
 BATCHES = (1, 1, 2, 2, 3, 4, 0)
 BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products
 LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
+SIGNS = (1.0, -1.0, 1.0, -1.0, 1.0, 0.0)  # of factors of values, which may be any numbers
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 LAYOUTS = {
     "q": READ_ROWS,
@@ -162,6 +163,7 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
     if few:
         most = min(most, 63)
     lens = tuple(draw(_lengths(max(1, most), fields["page"], single), label="keys") for _ in range(batch))
+    lens = alike(fields, "cache_seqlens", lens)
     rows = tuple(draw(_rows(max(1, most // max(n, 1)), n), label="rows") for n in lens)
     if single:
         rows = tuple(min(1, n) for n in rows)
@@ -197,6 +199,12 @@ def completed(
 
 
 # --- inputs ---
+
+
+def of_four_dimensions(case: PagedAttentionCase, given: Inputs) -> Inputs:
+    """q, and qv, as [B, S, H, D]: of requests that have equally many rows each."""
+    rows, shape = slice(int(given["cu_seqlens_q"][0]), int(given["cu_seqlens_q"][-1])), (len(case.rows), case.rows[0])
+    return given | {name: given[name][rows].unflatten(0, shape) for name in ("q", "qv") if given[name] is not None}
 
 
 def seen_keys(case: PagedAttentionCase, b: int) -> range:
@@ -269,10 +277,8 @@ def inputs(case: PagedAttentionCase) -> Inputs:
             numbers.mark(case, f"marked{b}", k, v, edges, n, 400.0 if held.itemsize == 1 else numbers.LARGEST)
         k_cache[slots], v_cache[slots] = k.to(held), v.to(held)
     k_cache, v_cache = k_cache.unflatten(0, (batch.pages, page)), v_cache.unflatten(0, (batch.pages, page))
-    descales = [
-        uniform(case.seed, name, (B, Hkv), torch.float32, 0.5) + 1 if given else None
-        for name, given in zip(("k_descale", "v_descale"), case.descale)
-    ]
+    of_keys, of_values = (1 + uniform(case.seed, name, (B, Hkv), torch.float32, 0.5) for name in ("k_descale", "v_descale"))
+    of_values *= torch.tensor(SIGNS)[(torch.arange(B * Hkv).view(B, Hkv) + case.seed) % len(SIGNS)]
     return {
         "q": q,
         "k_cache": k_cache,
@@ -281,8 +287,8 @@ def inputs(case: PagedAttentionCase) -> Inputs:
         "cache_seqlens": torch.tensor(case.lens, dtype=torch.int64),
         "cu_seqlens_q": batch.offsets,
         "qv": qv,
-        "k_descale": descales[0],
-        "v_descale": descales[1],
+        "k_descale": of_keys if case.descale[0] else None,
+        "v_descale": of_values if case.descale[1] else None,
         "sinks": numbers.sinks_of(case),
         "softmax_scale": numbers.sm_scale(case, D) if case.scaled or case.values == "one_hot" else None,
         "causal": case.causal,

@@ -10,7 +10,7 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
-from properties.paged_attention.cases import seen_keys
+from properties.paged_attention.cases import of_four_dimensions, seen_keys
 from properties.shared.renaming import new_names, renamed
 from reference.extend_attention import extend_attention
 from reference.paged_attention import paged_attention
@@ -180,7 +180,9 @@ def _influence(case: Any, session: Session) -> None:
             same[end - (min(sq, right + 1) if right >= 0 else sq) : end] = False
     other = session.run(_plain(case), moved, judged=False).outputs["out"]
     session.expect_same("out", other[same], plain[same], "the last key is another one, these rows may not see it")
-    lasts = [int(given["cu_seqlens_q"][b + 1]) - 1 for b, (sq, sk) in enumerate(zip(case.rows, case.lens)) if sq and sk]
+    factors = torch.ones(len(case.rows), 1) if given["v_descale"] is None else given["v_descale"]
+    seen = [b for b, (sq, sk) in enumerate(zip(case.rows, case.lens)) if sq and sk and factors[b].any()]
+    lasts = [int(given["cu_seqlens_q"][b + 1]) - 1 for b in seen]
     if case.dtype == "float32" and case.spread <= 1 and case.values == "random" and case.size <= 1:
         changed = (other[lasts] != plain[lasts]).flatten(1).any(dim=1)
         session.expect(bool(changed.all()), "out", "the last key has an influence on the last row")
@@ -227,10 +229,11 @@ def _reordered(case: Any, session: Session) -> None:
     _close(session, session.run(_plain(case), other, judged=False).outputs["out"], index, "requests in another order")
 
 
-def _dense(case: Any, session: Session) -> None:
+def _other_layout(case: Any, session: Session) -> None:
     names = () if case.int32 else ("page_table", "cache_seqlens")
-    other = session.run(replace(case, layout={}, int32=names), session.inputs(), judged=False)
-    _close(session, other.outputs["out"], slice(None), "dense tensors, other index dtypes")
+    layout = {} if "q" in case.layout else {"q": "swapped"}
+    other = session.run(replace(case, layout=layout, int32=names), session.inputs(), judged=False, fakes=True)
+    _close(session, other.outputs["out"], slice(None), "other strides, other index dtypes")
 
 
 def _repeated_heads(case: Any, session: Session) -> None:
@@ -243,12 +246,10 @@ def _repeated_heads(case: Any, session: Session) -> None:
 
 
 def _equal_rows(case: Any, session: Session) -> None:
-    """q as [B, S, H, D], and cache_seqlens as an int where all are equal."""
-    given = session.inputs()
-    rows, shape = _rows(given), (len(case.rows), case.rows[0])
-    given |= {"q": given["q"][rows].unflatten(0, shape), "cu_seqlens_q": None}
-    if given["qv"] is not None:
-        given["qv"] = given["qv"][rows].unflatten(0, shape)
+    """q as [B, S, H, D] with the multiples of S or none, and cache_seqlens as an int where all are equal."""
+    given, batch = session.inputs(), len(case.rows)
+    rows, multiples = _rows(given), torch.arange(batch + 1) * case.rows[0]
+    given = of_four_dimensions(case, given) | {"cu_seqlens_q": multiples if case.seed % 2 else None}
     if len(set(case.lens)) == 1:
         given["cache_seqlens"] = case.lens[0]
     other = session.run(_plain(case), given, judged=False)
@@ -285,7 +286,7 @@ RELATIONS = {
     "alone": Relation(_one_by_one, "a batch equals separate calls", lambda case: 1 < len(case.rows) <= 4),
     "pads": Relation(_padded, "padded requests change nothing"),
     "order": Relation(_reordered, "permuting requests permutes results", lambda case: len(case.rows) > 1),
-    "layout": Relation(_dense, "layout and index dtype do not matter"),
+    "layout": Relation(_other_layout, "layout and index dtype do not matter"),
     "heads": Relation(
         _repeated_heads, "GQA equals MHA over repeated heads", lambda case: bool(case.rows) and case.kv_heads < case.heads,
     ),

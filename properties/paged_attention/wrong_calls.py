@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
+from properties.paged_attention.cases import of_four_dimensions
 from properties.shared.wrong_calls import (
     INF,
     NAN,
@@ -57,11 +58,18 @@ def _used(value: int) -> Pick:
 
 
 def _too_many_keys(case: Any, given: Inputs) -> tuple[Any, int]:
-    return 0, given["page_table"].shape[1] * case.page + 1
+    return any_of(case, range(len(case.lens))), given["page_table"].shape[1] * case.page + 1
+
+
+def _negative_length(case: Any, given: Inputs) -> tuple[Any, int]:
+    return any_of(case, range(len(case.lens))), -1
 
 
 def _falling(case: Any, given: Inputs) -> tuple[Any, int] | None:
-    return (0, int(given["cu_seqlens_q"][1]) + 1) if case.rows else None
+    if not case.rows:
+        return None
+    b = any_of(case, range(len(case.rows)))
+    return b, int(given["cu_seqlens_q"][b + 1]) + 1
 
 
 def _past_the_rows(case: Any, given: Inputs) -> tuple[Any, int]:
@@ -127,6 +135,23 @@ def _descale_of_keys(value: float) -> WrongCall:
     return WrongCall(make, ValueError, "k_descale")
 
 
+def _other_multiples(change: Callable[[Any, torch.Tensor], torch.Tensor], error: type[Exception]) -> WrongCall:
+    """q of four dimensions beside offsets that are made of the multiples of its rows."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        if len(set(case.rows)) != 1:
+            return None
+        multiples = torch.arange(len(case.rows) + 1) * case.rows[0]
+        return of_four_dimensions(case, given) | {"cu_seqlens_q": change(case, multiples)}
+
+    return WrongCall(make, error, "cu_seqlens_q")
+
+
+def _one_more(case: Any, multiples: torch.Tensor) -> torch.Tensor:
+    """Of one of the offsets."""
+    return multiples + (torch.arange(len(multiples)) == any_of(case, range(len(multiples))))
+
+
 def _slopes(make: Callable[[int], torch.Tensor], error: type[Exception]) -> WrongCall:
     """Slopes that are made for so many heads."""
     return WrongCall(lambda case, given: given | {"alibi_slopes": make(case.heads)}, error, "alibi_slopes")
@@ -163,11 +188,14 @@ WRONG_CALLS = {
     "page_negative": entry("page_table", _used(-1), IndexError),
     "page_too_large": entry("page_table", _used(0), IndexError),
     "page_huge": entry("page_table", _used(2**30), IndexError),
-    "cache_seqlens_negative": entry("cache_seqlens", lambda case, given: (0, -1), ValueError),
+    "cache_seqlens_negative": entry("cache_seqlens", _negative_length, ValueError),
     "cache_seqlens_too_large": entry("cache_seqlens", _too_many_keys, IndexError, "cache_seqlens", "page_table"),
     "cu_seqlens_q_negative": entry("cu_seqlens_q", lambda case, given: (0, -1), ValueError),
     "cu_seqlens_q_falling": entry("cu_seqlens_q", _falling, ValueError),
     "cu_seqlens_q_too_large": entry("cu_seqlens_q", _past_the_rows, ValueError),
+    "multiples_other": _other_multiples(_one_more, ValueError),
+    "multiples_length": _other_multiples(lambda case, multiples: multiples[:-1], ValueError),
+    "multiples_float": _other_multiples(lambda case, multiples: multiples.float(), TypeError),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k_cache")),
     **{f"softmax_scale_{value}": replaced("softmax_scale", value, ValueError) for value in (0.0, -1.0, torch.inf, torch.nan)},
     **{f"softcap_{value}": replaced("softcap", value, ValueError) for value in (-1.0, INF, NAN, NEXT_TO_0)},

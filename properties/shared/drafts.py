@@ -1,9 +1,5 @@
 """Requests with some drafted tokens each, some of them pads: what the cases of both kernels that verify drafts have in common."""
 
-from hypothesis import strategies as st
-
-from properties.shared.strategies import any_of
-
 
 class DraftRequests:
     """For a case with these fields."""
@@ -27,9 +23,3 @@ class DraftRequests:
     def starts(self) -> list[int]:
         """query_start_loc."""
         return [self.before + sum(self.lengths[:b]) for b in range(len(self.lengths) + 1)]
-
-
-def drawn_pads(draw: st.DrawFn, count: int) -> tuple[int, ...]:
-    """Which of so many requests are pads."""
-    which = draw(any_of("none", "none", "some", "all"), label="pads")
-    return {"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[which]

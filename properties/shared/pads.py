@@ -1,7 +1,13 @@
-"""Pad slots: the index of an entry that is to be skipped."""
+"""Pad slots: the index of an entry that is to be skipped, and which entries are."""
 
 from typing import Any
 
+from hypothesis import strategies as st
+
+from properties.shared.strategies import any_of
+
+SUBSET_BITS = 5
+SUBSETS = tuple(range(1, 2**SUBSET_BITS))  # for `named`
 BEYOND = 2**40  # larger than 32 bits hold, and than what wrong calls have for an index
 
 
@@ -15,3 +21,16 @@ def drawn_pad(case: Any, indices: str, slots: int, outside: int) -> int | None:
         return slots - 1 if case.pad_in_range else outside
     pads = (None, outside) if indices in case.int32 else (None, outside, BEYOND + case.seed // 3 % max(slots, 1))
     return pads[case.seed % len(pads)]
+
+
+def named(which: str, subset: int, count: int) -> tuple[int, ...]:
+    """None, some or all of so many entries: some are those whose bit of the subset is set, its bits repeated."""
+    if which == "some":
+        return tuple(n for n in range(count) if subset >> n % SUBSET_BITS & 1)
+    return tuple(range(count)) if which == "all" else ()
+
+
+def drawn_pads(draw: st.DrawFn, count: int) -> tuple[int, ...]:
+    """Which of so many requests are pads."""
+    which = draw(any_of("none", "none", "some", "all"), label="pads")
+    return named(which, draw(any_of(*SUBSETS), label="some") if which == "some" else 0, count)

@@ -7,6 +7,12 @@ from torch import Tensor
 JUMP = 2.0**-4  # distance that others keep from the threshold
 NEAR = 8.0  # how far an activation is moved at most
 EVERY = 3  # so many heads, one of them on the threshold
+NEVER = 1e30  # a threshold that stands for infinity, which the line of a case cannot hold
+
+
+def given_threshold(threshold: float) -> float:
+    """What a call is given for the threshold of a case."""
+    return torch.inf if threshold == NEVER else threshold
 
 
 def settled(a: Tensor, dt_bias: Tensor, beta: float, threshold: float, seed: int) -> Tensor:

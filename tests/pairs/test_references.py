@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, seed, settings
 
+import optimized.paged_attention
 import properties
 from kernelpair.call.place import settle
 from kernelpair.call.runner import InProcess
@@ -19,6 +20,7 @@ from kernelpair.suite import REFERENCE
 from kernelpair.trial.check import check, read_case
 from kernelpair.trial.truth import truth_of
 from properties.suite import subject
+from reference.paged_attention import paged_attention
 from reference.store_cache import store_cache
 
 PAIRS = properties.pairs()
@@ -43,6 +45,26 @@ def test_a_pad_beyond_32_bits_is_no_slot(dtype: torch.dtype) -> None:
     rows, cache = torch.ones(1, 1, 4), torch.zeros(2, 2, 1, 4)
     store_cache(rows, rows, cache[0], cache[1], torch.tensor([1], dtype=dtype), pad_slot=2**32 + 1)
     assert cache[:, 1].eq(1).all()
+
+
+def paged_call(q: torch.Tensor, **changes: Any) -> dict[str, Any]:
+    """One request of three keys, for paged_attention."""
+    pages = torch.randn(1, 3, 1, 2)
+    given = {"q": q, "k_cache": pages, "v_cache": pages, "page_table": torch.zeros(1, 1, dtype=torch.int64), "cache_seqlens": 3}
+    return given | {"cu_seqlens_q": torch.tensor([0, 1])} | changes
+
+
+@pytest.mark.parametrize("window", ["window_left", "window_right"])
+def test_a_window_that_is_a_bool_is_a_number(window: str) -> None:
+    given = paged_call(torch.randn(1, 1, 2))
+    assert torch.equal(paged_attention(**given | {window: True}), paged_attention(**given | {window: 1}))
+
+
+@pytest.mark.parametrize("offsets", [[0, 1], torch.tensor([0.0, 1.0])], ids=["list", "floats"])
+@pytest.mark.parametrize("call", [paged_attention, optimized.paged_attention.paged_attention], ids=["reference", "optimized"])
+def test_offsets_beside_queries_of_four_dimensions_are_indices(call: Any, offsets: Any) -> None:
+    with pytest.raises(TypeError, match="cu_seqlens_q"):
+        call(**paged_call(torch.randn(1, 1, 1, 2), cu_seqlens_q=offsets))
 
 
 # --- pieces ---
