@@ -48,7 +48,7 @@ def int4_linear(x: Tensor, packed: serving.PackedInt4Weight, bias: Tensor | None
     checks.has_columns("x", x, packed.K)
     checks.linear_bias(bias, packed.N)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    size = packed.K if packed.group_size == -1 else packed.group_size
+    size = packed.K if packed.group_size == -1 else min(packed.group_size, packed.K)
     group = torch.arange(packed.K) // size  # of each column
     steps = codes.to(torch.float64) - zeros[:, group].to(torch.float64)
     if activation == "x":

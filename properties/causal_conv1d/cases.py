@@ -16,6 +16,7 @@ from kernelpair.call.values import generator, permutation, poison, small_integer
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.batch import requests
+from properties.shared.packed_weights import made_again
 from properties.shared.pads import drawn_pad
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
 from serving import PackedConvWeight
@@ -233,7 +234,8 @@ def inputs(case: ConvCase) -> Inputs:
 
 
 def _apply(kernels: Any, form: str, **given: Any) -> Any:
-    """Call the operator of a form; a `plain` packed weight is handed over without its object (a wrong call)."""
+    """Call the operator of a form; a `plain` packed weight is handed over without its object (a wrong call), a `kept` one is made
+    of its plain tensors again."""
     if form == "pack":
         packed = kernels.causal_conv1d_pack_weight(given["weight"])
         dim, width = given["weight"].shape[0], given["weight"].shape[-1]
@@ -243,6 +245,7 @@ def _apply(kernels: Any, form: str, **given: Any) -> Any:
         return {"unpacked": kernels.causal_conv1d_unpack_weight(packed, dim, width)}
     if not given.pop("plain", False):
         packed = PackedConvWeight(packed, kernels.LAYOUT, dim, width)
+        packed = made_again(packed) if given.pop("kept", False) else packed
     if form == "update":
         return kernels.causal_conv1d_update(packed=packed, **given)
     return kernels.causal_conv1d_fwd(packed=packed, **{"query_start_loc": None, **given})

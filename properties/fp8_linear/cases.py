@@ -16,6 +16,7 @@ from kernelpair.call.values import generator, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import linear_layers
+from properties.shared.packed_weights import WIDE, made_again
 from properties.shared.strategies import any_of, around, common, together
 from reference.fp8_to_float import fp8_to_float
 from reference.pack_fp8_weight import pack_fp8_weight, unpack_fp8_weight
@@ -26,7 +27,7 @@ OUTPUTS = (1, 7, *around(16), *around(32), 64, 96, 416)  # N
 DEPTHS = (1, 31, *around(32), *around(64), *around(128), 255, 384, 520)  # K
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "integers", "one_hot")
-BLOCKS = ("tensor", "channel", "128x128", "64x128", "32x64", "3x5")
+BLOCKS = ("tensor", "channel", "128x128", "64x128", "32x64", "5x48", "3x5", f"{WIDE + 3}x{WIDE + 5}")
 HUGE = 2.0**100  # the scale of a block of zeros
 LAYOUT = "e4m3-vnni2-n32k32"
 LAYOUTS = {"x": (*READ_ROWS, "strided", "transposed"), "data": ("offset",), "scales": PARAMETERS, "bias": PARAMETERS}
@@ -154,9 +155,12 @@ def dense_weight(given: Inputs, scaled: bool = True) -> Tensor:
 
 
 def _packed(given: Inputs, layout: str | None) -> Any:
-    """The packed weight that its parts make; without a layout a plain tensor in its place."""
+    """The packed weight that its parts make, if `kept` of its plain tensors again; without a layout a plain tensor instead."""
     data, scales, N, K, block_n, block_k = (given.pop(name) for name in ("data", "scales", "N", "K", "block_n", "block_k"))
-    return data if layout is None else PackedFp8Weight(data, scales, layout, N, K, (block_n, block_k))
+    if layout is None:
+        return data
+    packed = PackedFp8Weight(data, scales, layout, N, K, (block_n, block_k))
+    return made_again(packed) if given.pop("kept", False) else packed
 
 
 def call_reference(layout: str | None = LAYOUT, **given: Any) -> Tensor:

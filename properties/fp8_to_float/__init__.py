@@ -22,7 +22,7 @@ from properties.thresholds import branches
 from reference.fp8_to_float import fp8_to_float as reference
 
 ROWS = (1, 2, 3, 33, 0)
-WIDTHS = (1, 2, 7, *around(16, 32), 96, 256, 300)
+WIDTHS = (1, 2, 7, *around(16, 32), 96, 256, 300, 0)
 MODELS = ((256, 7168), (18_432, 24), (3, 65_536))
 LAYOUTS = {"w": (*READ_ROWS, "strided", "transposed")}
 
@@ -144,6 +144,7 @@ PAIR = Pair(
         edges={
             "all codes": lambda case: prod(case.outer) * case.width >= 256,
             "no rows": lambda case: 0 in case.outer,
+            "no columns": lambda case: case.width == 0,
             "one dimension": lambda case: case.outer == (),
             "tail of a vector": lambda case: case.width % 16 > 0 and case.width > 16,
             "transposed": lambda case: case.layout.get("w") == "transposed" and case.width > 1 and prod(case.outer) > 1,

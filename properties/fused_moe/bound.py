@@ -50,10 +50,10 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs) -> Bound:
         error.index_add_(0, tokens, share * (dy + (u_a + coded) * (y + dy)))
         size.index_add_(0, tokens, share * y)
         terms.index_add_(0, tokens, share * of_y)
-    if given.get("routed") is not None:
-        size = size + abs(case.factor) * given["routed"].abs()
     if case.values == "exact":
         return {"out": u * truth["out"].abs() + (u_a + coded) * size + SATURATED * terms}
+    if given.get("routed") is not None:
+        size = size + abs(case.factor) * given["routed"].abs()
     sums = accumulation_error(case.topk + 2) * size
     return {"out": u * truth["out"].abs() + error + sums + flush_error(torch.tensor(1e4), dtype)}
 

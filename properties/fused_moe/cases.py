@@ -13,6 +13,7 @@ from kernelpair.call.layout import ANY_STRIDES, READ_ROWS, REPEATED
 from kernelpair.call.values import generator, permutation, poison_value, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
+from properties.shared.packed_weights import WIDE, made_again
 from properties.shared.strategies import any_of, around, between, common, either, together
 from reference.fp8_to_float import fp8_to_float
 from serving import PackedExperts, PackedFp8Experts, PackedInt8Experts
@@ -22,6 +23,7 @@ EXPERTS = (1, 2, 8, 3, 64)
 TOPK = (1, 2, 3, 8, 0)
 WIDTHS = (1, *around(16), *around(32), 64, 96, 128)  # of D and of I
 LONG = 300  # tokens of one case in 32
+MANY = (1199, 160, 8, 3, 2)  # tokens, experts, topk, D, I of one case in 64: two chunks, of more pairs than of fewer experts
 MOST_PRODUCTS = 6_000_000  # of a case: 20 ms for the float64 truth and its bound
 MOST_EMULATED = 1_500_000
 ROUTES = ("random", "pads", "ascending", "constant", "twice")
@@ -30,7 +32,8 @@ MAGNITUDES = (1.0, 1e-2, 8.0)  # of x
 GATE = 32.0  # from here on silu(g) = g
 ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
 INT8_LAYOUT, FP8_LAYOUT = "vnni4-n32k64", "e4m3-vnni2-n32k32"
-BLOCKS = ("128x128", "tensor", "channel", "32x64", "3x5")
+BLOCKS = ("128x128", "tensor", "channel", "32x64", "5x48", "3x5", f"{WIDE + 3}x{WIDE + 5}")
+FACTORS = (1.0, 2.5, -2055 / 4096)  # the last one lies about halfway between two numbers of 16 bits
 ROWS_APART = tuple(kind for kind in READ_ROWS if kind not in REPEATED)  # every expert has a bias of its own
 LAYOUTS = {
     "x": READ_ROWS, "w13": ("offset",), "w2": ("offset",), "topk_weights": ANY_STRIDES, "topk_ids": ANY_STRIDES,
@@ -61,6 +64,8 @@ class MoeCase(Case):
     """Weights of bytes; rows are quantized before each projection."""
     block: str = ""
     """Weights are float8 codes, and these outputs x columns share a scale: `channel` a row, `tensor` all; empty: they are not."""
+    block2: str = ""
+    """Those of w2, where they are others."""
     values: Literal["uniform", "exact"] = "uniform"
     """`exact`: gates of 32 or 64, whole ups and weights, router weights that are powers of 2: only last roundings are left."""
     magnitude: float = 1.0
@@ -69,11 +74,12 @@ class MoeCase(Case):
     def pairs(self) -> int:
         return self.tokens * self.topk
 
-    def block_size(self, N: int, K: int) -> tuple[int, int]:
-        """Of float8 weights [N, K]."""
-        if self.block in ("tensor", "channel"):
-            return N if self.block == "tensor" else 1, K
-        block_n, block_k = map(int, self.block.split("x"))
+    def block_size(self, name: str, N: int, K: int) -> tuple[int, int]:
+        """Of the float8 weights [N, K] of this name."""
+        block = (name == "w2" and self.block2) or self.block
+        if block in ("tensor", "channel"):
+            return N if block == "tensor" else 1, K
+        block_n, block_k = map(int, block.split("x"))
         return block_n, block_k
 
 
@@ -83,12 +89,13 @@ FIELDS = together({
     "form": any_of("moe", "moe", "moe", "moe", "shared"),
     "b13": any_of("", "", "call", "float32"),
     "b2": any_of("", "", "call", "float32"),
-    "on_input": any_of(False, False, True),
+    "on_input": any_of(False, False, False, False, False, True),
     "routed": either,
-    "factor": any_of(1.0, 2.5, -0.5),
+    "factor": any_of(*FACTORS),
     "route": any_of(*ROUTES),
     "int8": any_of(False, False, True),
-    "block": any_of("", "", "", "", *BLOCKS),
+    "block": any_of("", "", "", "", "", *BLOCKS),
+    "block2": any_of("", *BLOCKS),
     "values": any_of("uniform", "exact", "uniform"),
     "magnitude": any_of(*MAGNITUDES),
 })  # fmt: skip
@@ -101,8 +108,13 @@ def strategy(draw: st.DrawFn) -> MoeCase:
     experts, topk = draw(any_of(*EXPERTS), label="experts"), draw(any_of(*TOPK), label="topk")
     D, inner = draw(any_of(*WIDTHS), label="D"), draw(any_of(*WIDTHS), label="I")
     tokens = draw(any_of(*TOKENS), label="tokens")
-    if draw(between(0, 31), label="rare") == 31:
+    if fields["on_input"]:
+        topk = min(topk, 1)
+    rare = draw(between(0, 63), label="rare")
+    if rare >= 62:
         tokens, experts, topk = LONG, min(experts, 3), min(topk, 2)
+    if rare == 61:
+        tokens, experts, topk, D, inner = MANY
     while work(tokens, experts, topk, D, inner) > MOST_PRODUCTS:
         if tokens > 2 * experts:
             tokens = tokens // 2
@@ -126,6 +138,8 @@ def completed(fields: dict[str, Any], tokens: int, experts: int, topk: int, D: i
         fields = fields | {"routed": False, "factor": 1.0}
     if fields["int8"]:
         fields = fields | {"block": ""}
+    if not fields["block"]:
+        fields = fields | {"block2": ""}
     if fields["int8"] and D == 1:
         fields = fields | {"values": "uniform"}  # an exact row has a 32 and a 127
     magnitude = fields["magnitude"] if fields["values"] == "uniform" else 1.0
@@ -229,7 +243,7 @@ def _bytes(case: MoeCase, name: str, N: int, K: int) -> Inputs:
 def _coded(case: MoeCase, name: str, N: int, K: int) -> Inputs:
     """A packed stack of float8 codes with scales, of sizes as float ones have; in the exact mode they are the same
     numbers, each a code times a power of 2."""
-    E, block_size, drawn = case.experts, case.block_size(N, K), generator(case.seed, name)
+    E, block_size, drawn = case.experts, case.block_size(name, N, K), generator(case.seed, name)
     blocks = (E, -(-N // block_size[0]), -(-K // block_size[1]))
     if case.values == "exact":
         base = 2.0 ** (0 if name == "w13" else -8)
@@ -306,15 +320,16 @@ def _unpacked(given: Inputs, name: str, E: int, N: int, K: int) -> Tensor:
 
 
 def _experts(given: dict[str, Any], layout: str | None) -> dict[str, Any]:
-    """Both packed stacks that their parts make; without a layout plain tensors in their places. There are as many experts as the
-    stacks say."""
-    D, inner = given.pop("D"), given.pop("I")
+    """Both packed stacks that their parts make, with `kept` of their plain tensors again; without a layout plain tensors in their
+    places. There are as many experts as the stacks say."""
+    D, inner, kept = given.pop("D"), given.pop("I"), given.pop("kept", False)
     made: dict[str, Any] = {}
     for name, N, K in (("w13", 2 * inner, D), ("w2", D, inner)):
         parts = {part: given.pop(f"{name}_{part}") for part in PARTS if f"{name}_{part}" in given}
         made[name] = data = given.pop(name)
         if layout is not None and isinstance(data, Tensor):
-            made[name] = _stack(data, parts, layout, (len(data) if data.dim() else 1, N, K))
+            stack = _stack(data, parts, layout, (len(data) if data.dim() else 1, N, K))
+            made[name] = made_again(stack) if kept else stack
     return made
 
 

@@ -27,6 +27,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "float8 weights of the shared form": lambda case: bool(case.block) and case.form == "shared",
     "float8 weights with biases and pads": lambda case: bool(case.block) and bool(case.b13) and case.route == "pads",
     "float8 blocks that end within tiles": lambda case: case.block == "3x5" and case.D > 5 and case.I > 5,
+    "float8 blocks of w2 that are others": lambda case: bool(case.block2) and case.block2 != case.block,
     "exact values": lambda case: case.values == "exact" and case.pairs > 0,
     "misaligned weights": lambda case: case.layout.get("w13") == "offset" and case.layout.get("w2") == "offset",
 }

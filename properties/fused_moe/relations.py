@@ -11,6 +11,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.fused_moe.cases import MoeCase
+from properties.shared.linear_layers import KEPT
 
 STACKS = ("w13", "w2", "w13_sums", "w13_scale", "w2_sums", "w2_scale")
 ROWS = ("x", "topk_weights", "topk_ids", "routed")
@@ -146,6 +147,10 @@ def _nan_stays(case: MoeCase, session: Session) -> None:
     session.expect_close("out", out[others], first[others], tolerance, "NaN stays in its row")
 
 
+def _kept(case: MoeCase, session: Session) -> None:
+    _again(case, session, {"kept": True}, KEPT.says)
+
+
 def _nothing_routed(case: MoeCase, session: Session) -> None:
     """What was routed, as zeros, is as good as none; the factor then says nothing."""
     changes = {"routed": torch.zeros_like(session.inputs()["x"]), "routed_scaling_factor": 3.0}
@@ -189,6 +194,7 @@ RELATIONS = {
         "NaN in a row of x stays in its row",
         lambda case: case.tokens > 0 and case.layout.get("x") not in REPEATED,
     ),
+    "tensors": Relation(_kept, KEPT.says),
     "nothing": Relation(
         _nothing_routed, "zeros that were routed equal none", lambda case: case.form == "shared" and not case.routed
     ),

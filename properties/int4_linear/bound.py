@@ -34,7 +34,7 @@ def bound(case: Int4Case, given: Inputs, truth: Outputs) -> Bound:
         return {"out": products_error(given["x"], dense_weight(given), given["bias"], truth["out"], dtype)}
     q, scale, _ = quantize_rows_int8(given["x"].reshape(-1, case.K).contiguous())
     steps, scales = steps_and_scales(given)
-    width = case.K if case.group == -1 else case.group
+    width = case.K if case.group == -1 else min(case.group, case.K)
     by_group = (pad(rows.double(), (0, -case.K % width)).unflatten(-1, (-1, width)) for rows in (q, steps))
     sums = torch.einsum("mgk,ngk->mng", *by_group).abs()
     size = (sums * scales.abs()).sum(-1).mul(scale.double()[:, None]).reshape(truth["out"].shape)

@@ -16,6 +16,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import linear_layers
 from properties.shared.linear_layers import laid_out
+from properties.shared.packed_weights import WIDE, made_again
 from properties.shared.strategies import any_of, around, common, together
 from reference.pack_int4_weight import groups_of, pack_int4_weight, unpack_int4_weight
 from serving import PackedInt4Weight
@@ -23,7 +24,7 @@ from serving import PackedInt4Weight
 ROWS = (*range(1, 18), *around(32), 65, 97, 0)  # M
 OUTPUTS = (1, 8, *around(16), *around(32), 64, 96, 416)  # N
 DEPTHS = (1, 31, *around(32), *around(64), *around(128), 256, 512, 520, 4096)  # K
-GROUPS = (128, 32, 64, 2, 48, 1, 5, -1)
+GROUPS = (128, 32, 64, 2, 48, 1, 5, -1, WIDE + 48)
 DTYPES = ("float32", "bfloat16", "float16")
 ACTIVATIONS: tuple[Literal["x", "int8"], ...] = ("x", "int8")
 VALUES = ("uniform", "integers")
@@ -155,9 +156,13 @@ def dense_weight(given: Inputs) -> Tensor:
 
 
 def _packed(given: Inputs, layout: str | None) -> Any:
-    """The packed weight that its parts make; without a layout a plain tensor in its place."""
+    """The packed weight that its parts make, if `kept` of its plain tensors again; without a layout a plain tensor instead."""
     data, scales, zeros, N, K, size = (given.pop(name) for name in ("data", "scales", "zeros", "N", "K", "group_size"))
-    return data if layout is None else PackedInt4Weight(data, scales, zeros, layout, N, K, size)
+    if layout is None:
+        return data
+    if given.pop("kept", False):  # packing has put K for -1
+        return made_again(PackedInt4Weight(data, scales, zeros, layout, N, K, K if size == -1 else size))
+    return PackedInt4Weight(data, scales, zeros, layout, N, K, size)
 
 
 def call_reference(layout: str | None = LAYOUT, **given: Any) -> Tensor:

@@ -18,6 +18,7 @@ from kernelpair.contract.pair import Inputs
 from properties.quantize_rows_int8.cases import HIGHEST, LOWEST, place_ends
 from properties.shared import linear_layers
 from properties.shared.linear_layers import LONG, drawn_outer, drawn_sizes, laid_out
+from properties.shared.packed_weights import made_again
 from properties.shared.strategies import any_of, around, between, common, either, together
 from reference.pack_int8_weight import pack_int8_weight
 from serving import PackedInt8Weight
@@ -78,8 +79,9 @@ def strategy(draw: st.DrawFn) -> Int8Case:
         M, N, K = 65, min(N, 7), DEEP
     if rare == 28:  # of several panels a thread
         M, N, K = 7, 129, DEEP
-    if rare == 30:
-        M, N, K = LONG, min(N, 7), min(K, 31)
+    if rare == 30:  # deep too: beyond the budget, but no fewer would do
+        N, K = draw(any_of((min(N, 7), min(K, 31)), (1, DEEP)), label="N, K")
+        return completed(fields, (LONG,), N, K)
     return completed(fields, drawn_outer(draw, (M, N, K), folded=fields["form"] == "linear"), N, K)
 
 
@@ -172,9 +174,12 @@ def inputs(case: Int8Case) -> Inputs:
 
 
 def _packed(given: Inputs, layout: str | None) -> Any:
-    """The packed weight that its parts make; without a layout a plain tensor in its place."""
+    """The packed weight that its parts make, if `kept` of its plain tensors again; without a layout a plain tensor instead."""
     data, sums, N, K = (given.pop(name) for name in ("data", "sums", "N", "K"))
-    return data if layout is None else PackedInt8Weight(data, sums, layout, N, K)
+    if layout is None:
+        return data
+    packed = PackedInt8Weight(data, sums, layout, N, K)
+    return made_again(packed) if given.pop("kept", False) else packed
 
 
 def call_reference(form: str, layout: str | None = LAYOUT, **given: Any) -> Tensor:

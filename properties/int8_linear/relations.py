@@ -9,7 +9,7 @@ from kernelpair.call.layout import REPEATED
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.int8_linear.cases import Int8Case
-from properties.shared.linear_layers import expect
+from properties.shared.linear_layers import KEPT, expect
 from reference.pack_int8_weight import pack_int8_weight, unpack_int8_weight
 from reference.quantize_rows_int8 import quantize_rows_int8
 
@@ -130,5 +130,6 @@ RELATIONS = {
     ),
     "two_steps": Relation(_two_steps, "int8_linear is the quantizer and int8_matmul in turn", _linear_with_rows),
     "one_hot": Relation(_one_hot, "one-hot rows read columns of the weight", lambda case: case.form == "matmul"),
+    "tensors": KEPT,
     "nan": Relation(_nan_stays, "NaN in a row of x or a scale of the weight stays in its row or column", _linear_with_rows),
 }

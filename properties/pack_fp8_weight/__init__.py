@@ -8,18 +8,21 @@ from torch import Tensor
 
 from kernelpair.call.layout import PARAMETERS
 from kernelpair.call.values import generator, uniform
-from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Signature, WrongCall
+from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Signature
 from optimized import operator
 from properties.shared import packed_weights
 from properties.shared.strategies import any_of, around, common, together
-from properties.shared.wrong_calls import INF, NAN, cast, changed, grown, replaced
+from properties.shared.wrong_calls import INF, NAN, anywhere, cast, changed, grown, replaced
 from properties.thresholds import branches
 from reference import pack_fp8_weight as reference
 
 RESULTS = ("data", "scales", "unpacked")
 DEPTHS = (1, 2, 3, *around(32, 64, 128), 1023)  # K
 SHAPES = ((18_432, 24), (70, 7168), (1, 65_536), (2048, 320))
-BLOCKS = ((128, 128), (64, 128), (32, 64), (3, 5), (1, 1), (1, 65_536), (65_536, 65_536))
+BLOCKS = (
+    (128, 128), (64, 128), (32, 64), (5, 48), (3, 5), (1, 1), (1, 65_536), (65_536, 65_536),
+    (packed_weights.WIDE + 3, packed_weights.WIDE + 5),
+)  # fmt: skip
 LAYOUTS = {"weight": packed_weights.WEIGHT_LAYOUTS, "scales": PARAMETERS}
 
 
@@ -60,7 +63,8 @@ def packed_and_back(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The kernel: packed, and unpacked again; as a weight with `more` outputs and columns in a wrong call."""
     data, kept = operator("pack_fp8_weight")(weight, scales, block_n, block_k)
-    return data, kept, _codes(operator("unpack_fp8_weight")(data, weight.shape[0] + more[0], weight.shape[1] + more[1]))
+    unpacked = operator("unpack_fp8_weight")(packed_weights.moved(data), weight.shape[0] + more[0], weight.shape[1] + more[1])
+    return data, kept, _codes(unpacked)
 
 
 def _part(given: Inputs, first: int) -> Inputs:
@@ -68,15 +72,6 @@ def _part(given: Inputs, first: int) -> Inputs:
     rest = _codes(given["weight"])[first:].clone().view(torch.float8_e4m3fn)
     N, K = rest.shape
     return {"weight": rest, "scales": torch.ones(1, 1), "block_n": N, "block_k": K}
-
-
-def _last_scale(value: float) -> WrongCall:
-    def set_last(scales: Tensor) -> Tensor:
-        wrong = scales.clone()
-        wrong[-1, -1] = value
-        return wrong
-
-    return changed("scales", set_last, ValueError)
 
 
 PAIR = Pair(
@@ -98,8 +93,8 @@ PAIR = Pair(
         "scales_rank": changed("scales", lambda scales: scales[0], ValueError),
         "scales_dtype": cast("scales", torch.bfloat16),
         "scales_none": replaced("scales", None, TypeError),
-        "scales_nan": _last_scale(NAN),
-        "scales_infinite": _last_scale(-INF),
+        "scales_nan": anywhere("scales", NAN),
+        "scales_infinite": anywhere("scales", INF, -INF),
         "block_n_zero": replaced("block_n", 0, ValueError),
         "block_k_negative": replaced("block_k", -1, ValueError),
     },

@@ -14,14 +14,14 @@ from kernelpair.trial.session import Session
 from optimized import operator
 from properties.shared import packed_weights
 from properties.shared.strategies import any_of, around, common, either, float_dtypes, together
-from properties.shared.wrong_calls import INF, NAN, cast, entry, grown, made, replaced, setting
+from properties.shared.wrong_calls import INF, NAN, anywhere, cast, grown, made, replaced, setting
 from properties.thresholds import branches
 from reference import pack_int4_weight as reference
 
 RESULTS = ("data", "packed_scales", "packed_zeros", "unpacked", "unpacked_scales", "unpacked_zeros")
 DEPTHS = (1, 2, 3, *around(32, 64, 128), 1023)  # K
 SHAPES = ((28_672, 24), (70, 14_336), (1, 65_536), (4096, 256))
-GROUPS = (128, 32, 64, 2, 48, 5, 1, -1)
+GROUPS = (128, 32, 64, 2, 48, 5, 1, -1, packed_weights.WIDE + 48)
 LAYOUTS = {"codes": packed_weights.WEIGHT_LAYOUTS, "scales": PARAMETERS, "zeros": PARAMETERS}
 
 
@@ -53,7 +53,8 @@ def _of(pack: Any, unpack: Any) -> Any:
     ) -> tuple[Tensor, ...]:
         """Packed, and unpacked again; as a weight with `more` outputs and columns in a wrong call."""
         packed = pack(codes, scales, zeros, group_size)
-        return (*packed, *unpack(*packed, codes.shape[0] + more[0], codes.shape[1] + more[1], group_size))
+        sizes = (size + by for size, by in zip(codes.shape, more))
+        return (*packed, *unpack(*map(packed_weights.moved, packed), *sizes, group_size))
 
     return packed_and_back
 
@@ -74,10 +75,6 @@ def _eights(case: PackInt4Case, session: Session) -> None:
     got = session.run(replace(case, layout={}, points=not case.points), given | {"zeros": wanted}, judged=False).outputs
     for name in RESULTS:
         session.expect_same(name, got[name], base[name], "no zero points are 8")
-
-
-def _last(name: str, value: Any) -> Any:
-    return entry(name, lambda case, given: ((-1, -1), value), ValueError)
 
 
 def _dtype(case: PackInt4Case, result: str) -> torch.dtype:
@@ -109,16 +106,16 @@ PAIR = Pair(
     wrong_calls={
         **packed_weights.wrong_calls("codes"),
         "signed": cast("codes", torch.int8),
-        "code_above": _last("codes", 16),
+        "code_above": anywhere("codes", 16),
         "scales_outputs": grown("scales", 0),
         "scales_groups": grown("scales", 1),
         "scales_integers": cast("scales", torch.int32),
         "scales_none": replaced("scales", None, TypeError),
-        "scales_nan": _last("scales", NAN),
-        "scales_infinite": _last("scales", -INF),
+        "scales_nan": anywhere("scales", NAN),
+        "scales_infinite": anywhere("scales", INF, -INF),
         "zeros_groups": grown("zeros", 1),
         "zeros_dtype": cast("zeros", torch.int8),
-        "zero_above": _last("zeros", 17),
+        "zero_above": anywhere("zeros", 17),
         "group_zero": made(setting(group_size=0), ValueError, "group_size"),
         "group_below": made(setting(group_size=-2), ValueError, "group_size"),
     },

@@ -52,7 +52,8 @@ def _reference(weight: Tensor, more: tuple[int, int] = (0, 0)) -> tuple[Tensor, 
 def packed_and_back(weight: Tensor, more: tuple[int, int] = (0, 0)) -> tuple[Tensor, Tensor, Tensor]:
     """The kernel: packed, and unpacked again; as a weight with `more` outputs and columns in a wrong call."""
     data, sums = operator("pack_int8_weight")(weight)
-    return data, sums, operator("unpack_int8_weight")(data, weight.shape[0] + more[0], weight.shape[1] + more[1])
+    unpacked = operator("unpack_int8_weight")(packed_weights.moved(data), weight.shape[0] + more[0], weight.shape[1] + more[1])
+    return data, sums, unpacked
 
 
 def _part(given: Inputs, first: int) -> Inputs:

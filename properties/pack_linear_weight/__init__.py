@@ -40,7 +40,8 @@ def _both(weight: Tensor, more: tuple[int, int] = (0, 0)) -> tuple[Tensor, Tenso
 def packed_and_back(weight: Tensor, more: tuple[int, int] = (0, 0)) -> tuple[Tensor, Tensor]:
     """The kernel: packed, and unpacked again; as a weight with `more` outputs and columns in a wrong call."""
     packed: Tensor = operator("pack_linear_weight")(weight)
-    return packed, operator("unpack_linear_weight")(packed, weight.shape[0] + more[0], weight.shape[1] + more[1])
+    sizes = (size + by for size, by in zip(weight.shape, more))
+    return packed, operator("unpack_linear_weight")(packed_weights.moved(packed), *sizes)
 
 
 def _part(given: Inputs, first: int) -> Inputs:

@@ -16,6 +16,7 @@ from kernelpair.call.values import generator, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import linear_layers
+from properties.shared.packed_weights import made_again
 from properties.shared.strategies import any_of, around, common, together
 from reference.pack_linear_weight import pack_linear_weight
 from serving import PackedWeight
@@ -94,21 +95,26 @@ def inputs(case: LinearCase) -> Inputs:
     return {"x": x, "packed_weight": packed, "N": case.N, "K": case.K, "bias": _bias(case)}
 
 
-def call_reference(
-    x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor | None = None, layout: str | None = ANY_LAYOUT
-) -> Tensor:
+def _packed(given: Inputs, layout: str | None) -> Any:
+    """The packed weight that its parts make, if `kept` of its plain tensors again; without a layout a plain tensor instead."""
+    data, N, K = (given.pop(name) for name in ("packed_weight", "N", "K"))
+    if layout is None:
+        return data
+    packed = PackedWeight(data, layout, N, K)
+    return made_again(packed) if given.pop("kept", False) else packed
+
+
+def call_reference(layout: str | None = ANY_LAYOUT, **given: Any) -> Tensor:
     """The reference with the packed weight's parts as arguments, so that each can be placed and made wrong; without a layout the
     plain tensor takes the packed weight's place."""
-    packed: Any = packed_weight if layout is None else PackedWeight(packed_weight, layout, N, K)
-    return reference.packed_linear(x, packed, bias)
+    packed = _packed(given, layout)
+    return reference.packed_linear(packed=packed, **given)
 
 
-def call_optimized(
-    x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor | None = None, layout: str | None = ANY_LAYOUT
-) -> Tensor:
+def call_optimized(layout: str | None = ANY_LAYOUT, **given: Any) -> Tensor:
     """The kernel, likewise."""
-    packed: Any = packed_weight if layout is None else PackedWeight(packed_weight, layout, N, K)
-    return optimized.packed_linear(x, packed, bias)
+    packed = _packed(given, layout)
+    return optimized.packed_linear(packed=packed, **given)
 
 
 EDGES: dict[str, Callable[[Any], bool]] = {

@@ -7,9 +7,8 @@ import torch
 from kernelpair.contract.pair import Relation
 from kernelpair.trial.session import Session
 from properties.packed_linear.cases import LinearCase
-from properties.shared.linear_layers import expect, has_rows
+from properties.shared.linear_layers import KEPT, expect, has_rows
 from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
-from serving import PackedWeight
 
 # --- relations ---
 
@@ -65,21 +64,11 @@ def _nan_stays(case: LinearCase, session: Session) -> None:
     expect(session, got[clean], session.first.outputs["out"][clean], clean, "NaN stays in its row and its column")
 
 
-def _kept(case: LinearCase, session: Session) -> None:
-    """The weight as the two tensors that a state_dict keeps, and made of them again."""
-    given = session.inputs()
-    packed = PackedWeight(given["packed_weight"], "", case.N, case.K)
-    again = PackedWeight.from_tensors(**{name: tensor.clone() for name, tensor in packed.tensors().items()})
-    other = {"packed_weight": again.data, "N": again.N, "K": again.K}
-    result = session.run(replace(case, layout={}), given | other, judged=False)
-    expect(session, result.outputs["out"], session.first.outputs["out"], ..., "the weight kept as plain tensors")
-
-
 RELATIONS = {
     "alone": Relation(_alone, "a row does not depend on the other rows", has_rows),
     "parts": Relation(_parts, "concatenating weights along N concatenates the outputs", lambda case: case.N > 1),
     "zero_bias": Relation(_zero_bias, "no bias equals a bias of zeros", lambda case: not case.bias),
     "nan": Relation(_nan_stays, "NaN in a row of x or of the weight stays in its row or column", has_rows),
-    "tensors": Relation(_kept, "a weight kept as two plain tensors is the same weight"),
+    "tensors": KEPT,
     "layout": Relation(_dense, "strides and offsets do not matter"),
 }

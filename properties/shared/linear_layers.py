@@ -21,7 +21,7 @@ from properties.shared.strategies import any_of, between, shrinking
 MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
 DEEP = 2080  # K of rare cases: sums are put away between slices of K
 MOST_EMULATED = 1_000_000  # M * N * K, each rounded up to tiles: 20 ms of tiles in software
-LONG = 1031  # rows of one: more than a kernel copies at a time
+LONG = 1090  # rows of one: more than a kernel copies at a time, by more than it multiplies at a time
 Sizes = tuple[int, int, int]
 """M, N, K."""
 
@@ -53,9 +53,9 @@ def drawn_layer(
     M, N, K = drawn_sizes(draw, rows, outputs, depths)
     rare = draw(between(0, 31), label="rare")
     if rare >= 30:  # sums that are put away between slices of K
-        M, N, K = (65, 20)[rare - 30], min(N, 7), DEEP
-    if rare == 29:
-        M, N, K = LONG, min(N, 7), min(K, 31)
+        M, N, K = draw(any_of(*((65, 270), (20, 5))[rare - 30]), label="M"), min(N, 7), DEEP
+    if rare == 29:  # with a tail of K, of whole steps, or deep too
+        M, (N, K) = LONG, draw(any_of((min(N, 7), min(K, 31)), (min(N, 7), 32), (1, DEEP)), label="N, K")
     if rare == 28:  # of several panels a thread: beyond the budget, but no fewer would do
         return (65,), 97, DEEP
     return drawn_outer(draw, (M, N, K)), N, K
@@ -67,7 +67,7 @@ def small(case: Any, block: int = 32, deep: int = DEEP) -> bool:
     return (
         max(rows, 16) * max(case.N, 32) * max(case.K, block) <= MOST_EMULATED
         or (deep == case.K and case.N <= 7 and rows <= 130)
-        or (case.K < 32 and case.N <= 7 and rows == LONG)
+        or (case.K <= 32 and case.N <= 7 and rows == LONG)
     )
 
 
@@ -160,10 +160,17 @@ def _scaled(case: Any, session: Session) -> None:
     session.expect_same("out", got, session.first.outputs["out"] * 8, "scales times 8 give 8 times the result, bit for bit")
 
 
+def _kept(case: Any, session: Session) -> None:
+    got = again(case, session, session.inputs() | {"kept": True})
+    expect(session, got, session.first.outputs["out"], (...,), KEPT.says)
+
+
+KEPT = Relation(_kept, "a weight that is made of its plain tensors again is the same weight")
 SCALED_RELATIONS = {
     "alone": Relation(_alone, "a row does not depend on the other rows", has_rows),
     "zero_bias": Relation(_zero_bias, "no bias equals a bias of zeros", lambda case: not case.bias),
     "layout": Relation(_dense, "strides and offsets do not matter"),
+    "tensors": KEPT,
     "scaled": Relation(_scaled, "scales times 8 give 8 times the result, bit for bit",
                        lambda case: not case.bias and case.dtype != "float16"),
 }  # fmt: skip

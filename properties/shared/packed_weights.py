@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
+from torch import Tensor
 
 from kernelpair.call.layout import READ_ROWS
 from kernelpair.contract.case import Case
@@ -16,6 +17,7 @@ from properties.shared.wrong_calls import changed, replaced
 
 WEIGHT_LAYOUTS = (*READ_ROWS, "strided", "transposed")
 OUTPUTS = (1, 7, *around(16, 32, 64), 96, 416)  # N of a weight of codes or bytes
+WIDE = 2**32  # added to the size of a block: more than 32 bits hold, and what they leave would cut
 Part = Callable[[Inputs, int], Inputs]
 """The arguments that pack a weight's outputs from this one on alone."""
 
@@ -65,6 +67,14 @@ def edges(weight: str = "weight", block: int = 32) -> dict[str, Callable[[Any], 
     }
 
 
+def moved(packed: Tensor) -> Tensor:
+    """The same bytes; of an odd number of panels 3 elements behind the beginning of a cache line, for unpacking reads them from
+    anywhere."""
+    if len(packed) % 2 == 0:
+        return packed
+    return packed.new_empty(packed.numel() + 3)[3:].view(packed.shape).copy_(packed)
+
+
 def relations(unpacked: Mapping[str, str], results: Sequence[str], part: Part, panels: Mapping[str, int]) -> dict[str, Relation]:
     """What holds of `results`: unpacking (result -> argument) returns what was packed, in
     whatever dtype it has, strides do not matter, and a weight that
@@ -95,6 +105,11 @@ def relations(unpacked: Mapping[str, str], results: Sequence[str], part: Part, p
         "layout": Relation(dense, "strides do not matter"),
         "parts": Relation(parts, "panels do not depend on each other"),
     }
+
+
+def made_again(packed: Any) -> Any:
+    """A packed weight as the tensors that a state_dict keeps, and made of them again."""
+    return type(packed).from_tensors(**{name: tensor.clone() for name, tensor in packed.tensors().items()})
 
 
 def wrong_calls(weight: str = "weight", data: str = "data", block: int = 32) -> dict[str, WrongCall]:

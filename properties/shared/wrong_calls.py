@@ -193,6 +193,16 @@ def entry(name: str, pick: Pick, error: type[Exception], *names: str, when: Cond
     return made(one_entry(name, wrapped), error, *(names or (name,)), when=when)
 
 
+def anywhere(name: str, *values: float) -> WrongCall:
+    """One entry of a matrix, wherever it stands, set to one of these values."""
+
+    def pick(case: Any, given: Inputs) -> tuple[tuple[int, int], float]:
+        rows, columns = given[name].shape
+        return divmod(any_of(case, range(rows * columns)), columns), values[case.seed // 2 % len(values)]
+
+    return entry(name, pick, ValueError)
+
+
 def beyond_32_bits(
     name: str, error: type[Exception], *against: str, live: Callable[[Any], Sequence[int]] | None = None, when: Condition = always
 ) -> WrongCall:

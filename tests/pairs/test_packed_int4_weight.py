@@ -51,6 +51,13 @@ def test_one_group_is_as_long_as_the_row(side: ModuleType) -> None:
 
 @BOTH
 @pytest.mark.parametrize("activation", ["x", "int8"])
+def test_a_group_may_be_larger_than_any_row(side: ModuleType, activation: str) -> None:
+    packed = side.PackedInt4Weight.pack(codes_of(1, 1) * 0 + 11, torch.ones(1, 1), None, 10**12)
+    assert side.int4_linear(torch.full((1, 1), 127.0), packed, activation=activation).tolist() == [[3 * 127.0]]
+
+
+@BOTH
+@pytest.mark.parametrize("activation", ["x", "int8"])
 def test_every_code_at_both_places_of_a_byte(side: ModuleType, activation: str) -> None:
     """Read by rows with a single 127, which int8 holds exactly, under all zero points."""
     codes = torch.arange(16, dtype=torch.uint8).repeat(17, 2).roll(1, -1)
