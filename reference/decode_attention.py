@@ -122,7 +122,8 @@ def _live_requests(B: int, k_cache: Tensor, key: Tensor | None, loc: Tensor | No
     if key is not None:
         checks.is_index("loc", loc, [B])
         return checks.written_slots("loc", loc, k_cache.shape[0], pad_slot)
-    if pad_slot is None:
+    if pad_slot is None:  # nobody reads it
+        checks.is_tensor("loc", loc)
         return torch.ones(B, dtype=torch.bool)
     checks.is_index("loc", loc, [B])
     return ~checks.are_pads(loc, pad_slot)

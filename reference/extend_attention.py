@@ -29,6 +29,7 @@ def extend_attention(
     """
     spans = _check(q, k, v, out, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, extend_seq_lens,
                    extend_start_loc, encoder_lens, sinks, sm_scale, logit_cap, sliding_window, is_cross_attn)
+    sliding_window = int(sliding_window)  # a bool may stand for it, which torch does not subtract
     for pool, L, E, s, off in spans:
         if E == 0:
             continue
@@ -44,7 +45,7 @@ def extend_attention(
             fresh = slice(s, s + E)
             keys = torch.cat([k_cache[cached], k[fresh]]) if len(cached) else k[fresh]
             values = torch.cat([v_cache[cached], v[fresh]]) if len(cached) else v[fresh]
-        step = max(1, SCORES_AT_ONCE // (q.shape[1] * max(1, N)))
+        step = max(1, SCORES_AT_ONCE // max(1, q.shape[1] * N))
         for i in range(0, E, step):
             rows = slice(s + i, s + min(i + step, E))
             visible = None

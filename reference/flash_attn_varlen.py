@@ -35,7 +35,7 @@ def flash_attn_varlen(
         lq, lk = end - start, last - first
         is_causal = causal if causal_requests is None else bool(causal_requests[b])
         # Larger windows bound nothing, and could wrap.
-        left, right = min(window_left, lq + lk), 0 if is_causal else min(window_right, lq + lk)
+        left, right = int(min(window_left, lq + lk)), 0 if is_causal else int(min(window_right, lq + lk))
         j = torch.arange(lk)
         step = max(1, SCORES_AT_ONCE // max(1, q.shape[1] * lk))
         for i in range(0, lq, step):

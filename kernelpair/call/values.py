@@ -38,6 +38,12 @@ def small_integers(seed: int, name: str, shape: Sequence[int], dtype: torch.dtyp
     return torch.from_numpy(drawn).to(dtype)
 
 
+def any_bits(seed: int, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Every bit pattern of the dtype: NaN payloads, -0 and subnormals are among them."""
+    drawn = generator(seed, name).integers(0, 256, size=(*shape[:-1], shape[-1] * dtype.itemsize), dtype=np.uint8)
+    return torch.from_numpy(drawn).flatten().view(dtype).reshape(tuple(shape))
+
+
 def signed(seed: int, name: str, sizes: Tensor) -> Tensor:
     """The numbers, in every second case with signs of their own."""
     if seed % 2:

@@ -72,6 +72,20 @@ def _too_many(case: MetadataCase, given: Inputs) -> Inputs:
     }
 
 
+def _no_place_behind(case: MetadataCase, given: Inputs) -> Inputs | None:
+    """An encoder's tokens fill a row that ends inside a page. The request has none of its own, but they would begin beyond."""
+    columns = case.page_size + 1
+    return None if case.page_size == 1 else given | {
+        "steps": (("decode", 1, 1, True),),
+        "seq_lens": torch.tensor([0]),
+        "req_pool_indices": torch.tensor([0]),
+        "req_to_token": (torch.arange(columns) // case.page_size * case.page_size)[None],
+        "extend_seq_lens": None,
+        "encoder_lens": torch.tensor([columns]),
+        "static": None,
+    }
+
+
 def _static(
     change: Callable[[Inputs, dict[str, Any]], object], needs: Callable[[MetadataCase], bool] = lambda case: True
 ) -> Callable[[MetadataCase, Inputs], Inputs | None]:
@@ -131,6 +145,7 @@ WRONG_CALLS = {
     ),
     "encoder_negative": WrongCall(_last("encoder_lens", lambda given: -1), ValueError, "encoder_lens"),
     "encoder_beyond_table": WrongCall(_last("encoder_lens", lambda given: _columns(given) + 1), IndexError, _TABLE),
+    "encoder_without_place_behind": WrongCall(_no_place_behind, IndexError, _TABLE),
     "row_negative": WrongCall(_last("req_pool_indices", lambda given: -1), IndexError, "req_pool_indices"),
     "row_too_large": WrongCall(
         _last("req_pool_indices", lambda given: len(given["req_to_token"])), IndexError, "req_pool_indices"

@@ -10,6 +10,7 @@ from properties.shared.wrong_calls import (
     beyond_32_bits,
     cast,
     changed,
+    falling,
     grown,
     laid_over,
     one_rank_more,
@@ -27,15 +28,6 @@ def _uneven_heads(case: ChunkCase, given: Inputs) -> Inputs:
     """A number of value heads that the key heads do not divide; with one key head, none at all."""
     heads = 2 * case.key_heads - 1 if case.key_heads > 1 else 0
     return given | {name: given[name].new_zeros((case.tokens, heads, *given[name].shape[2:])) for name in ("v", "g", "beta")}
-
-
-def _falling(case: ChunkCase, given: Inputs) -> Inputs | None:
-    wrong = given["cu_seqlens"].clone()
-    if len(wrong) < 2 or wrong[-1] < 1:
-        return None
-    wrong[0] = wrong[-1]
-    wrong[1:] = wrong[-1] - 1
-    return given | {"cu_seqlens": wrong}
 
 
 def _live(case: ChunkCase, given: Inputs) -> list[int]:
@@ -96,7 +88,7 @@ WRONG_CALLS = {
     "offsets_past_end": WrongCall(
         lambda case, given: given | {"cu_seqlens": given["cu_seqlens"] + case.after + 1}, ValueError, "cu_seqlens"
     ),
-    "offsets_falling": WrongCall(_falling, ValueError, "cu_seqlens"),
+    "offsets_falling": falling("cu_seqlens"),
     "offsets_none_at_all": changed("cu_seqlens", lambda offsets: offsets[:0], ValueError),
     "offsets_float": cast("cu_seqlens", torch.float32),
     "offsets_rank": one_rank_more("cu_seqlens"),

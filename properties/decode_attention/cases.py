@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from hypothesis import strategies as st
@@ -11,16 +11,20 @@ from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, EXPANDED, ODD_STRIDE, PARAMETERS, POOL, READ_ROWS, TABLE
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
-from kernelpair.contract.case import Case, at_least
+from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
-from properties.shared.pads import BEYOND
+from properties.shared.attention_values import NO_WINDOWS, WIDE_WINDOWS
+from properties.shared.pads import BEYOND, named
 from properties.shared.strategies import around, common, together
 from reference.checks import are_pads
 
 HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4))  # (H, Hkv)
 LATENT_HEADS = tuple((heads, 1) for heads in (1, 5, 6, 7, 11, 12, 16, 22, 23, 33, 128))  # absorbed MLA
-WIDTHS = ((1, 1), (13, 13), (32, 32), (64, 64), (33, 31), (80, 80), (96, 64), (128, 128), (40, 8), (192, 128), (256, 1))
-LATENT_WIDTHS = ((40, 8), (96, 64), (576, 512))
+WIDTHS = (
+    (1, 1), (13, 13), (32, 32), (64, 64), (33, 31), (80, 80), (96, 64), (128, 128), (40, 8), (192, 128), (256, 1), (31, 31),
+    (23, 40),
+)
+LATENT_WIDTHS = ((40, 8), (96, 64), (576, 512), (63, 31))
 SPLITS = (1, 2, 3, 7, 8, 16)
 BATCHES = (1, 1, 2, 2, 3, 3, 4, 16, 17, 0)
 LENGTHS = (1, 2, 3, 5, 0, *around(8, 16, 32), 48, *around(64, 128), 200, *around(256), 300, *around(512))
@@ -59,7 +63,7 @@ class DecodeAttentionCase(Case):
     width: int = 1
     width_v: int = 1
     splits: int = 1
-    window: Annotated[int, at_least(-1)] = 0
+    window: int = 0
     cap: float = 0.0
     sinks: Literal["none", "same", "float32"] = "none"
     cross: bool = False
@@ -129,14 +133,16 @@ FORMS = st.sampled_from(
 KINDS = st.sampled_from(("self", "self", "behind an encoder", "cross"))
 BATCH = st.sampled_from(BATCHES)
 BUDGET = st.sampled_from((30_000, 30_000, 300_000, WORK))
-WINDOW: st.SearchStrategy[int | str] = st.sampled_from((0, 0, 0, -1, 1, 2, "n-1", "n", "n+1", "n/2"))
+WINDOW: st.SearchStrategy[int | str] = st.sampled_from(
+    (0, 0, 0, -1, 1, 2, "n-1", "n", "n+1", "n/2") * 2 + WIDE_WINDOWS + NO_WINDOWS
+)
 CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
 SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
 PADS: st.SearchStrategy[tuple[Literal["none", "negative", "zero", "beyond"], str]] = st.sampled_from(
     (("none", "none"),) * 5
     + (("zero", "last"), ("zero", "some"), ("negative", "some"), ("negative", "all"), ("zero", "none"), ("beyond", "none"))
 )
-RARE = st.integers(0, 15)
+RARE = st.integers(0, 63)
 ENCODER = st.integers(0, 9)
 
 
@@ -171,18 +177,20 @@ def completed(
     window = draw(WINDOW, label="window")
     exact = fields["values"] != "random"
     pad, which = draw(PADS, label="pads")
-    pads = {"none": (), "last": range(batch // 2, batch), "some": range(0, batch, 3), "all": range(batch)}[which]
+    pads = range(batch // 2, batch) if which == "last" else named(which, fields["seed"], batch)
     rare = draw(RARE, label="rare")
     if fields["values"] == "equal":
         fields["splits"] = 1  # a merge of splits rounds
-    elif rare == 15:
+    elif rare % 16 == 15:
         fields["splits"] = min(n + 1, MOST_SPLITS)
+    if rare == 60:
+        sizes = sizes | {"heads": 0}
     return DecodeAttentionCase(
         **fields, **sizes, lens=lens, encoder=encoder,
         window=window if isinstance(window, int) else {"n-1": n - 1, "n": n, "n+1": n + 1, "n/2": n // 2}[window],
         cap=0.0 if exact else draw(CAP, label="cap"), sinks="none" if exact else draw(SINKS, label="sinks"),
         pad=pad, pads=tuple(pads), cross=kind == "cross", shared=shared, value_given=shared and rare % 2 == 1,
-        same_row=len(lens) > 1 and fields["values"] != "one_hot" and rare == 14,
+        same_row=len(lens) > 1 and fields["values"] != "one_hot" and rare % 16 == 14,
     )
 
 
@@ -326,6 +334,8 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
     for entries in (pool, lens, encoder):
         if entries is not None:
             entries[pads] = poison_value(case.poison, torch.int64)
+    if case.cross:
+        lens[:] = poison_value(case.poison, torch.int64)
     loc = table.loc
     if not case.write:
         loc[live] = poison_value(case.poison, torch.int64)

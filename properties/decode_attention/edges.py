@@ -31,6 +31,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "shared buffer, value not given": lambda case: case.shared and case.write and not case.value_given,
     "shared buffer with window, encoder or cross": lambda case: case.shared and (case.cross or bool(case.encoder)),
     "several kv heads share queries": lambda case: 1 < case.kv_heads < case.heads,
+    "no query heads": lambda case: case.heads == 0,
+    "a window beyond 32 bits": lambda case: not case.cross and case.window > 2**32 and any(n > 1 for n in keys_of(case)),
     "MHA": lambda case: 1 < case.kv_heads == case.heads,
     "MLA of 128 heads": lambda case: case.shared and case.heads == 128,
     "D != Dv": lambda case: case.width != case.width_v,

@@ -9,10 +9,11 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Alias, Inputs, Relation
 from kernelpair.trial.session import Session
-from properties.decode_attention.cases import keys_of, live_of
+from properties.decode_attention.cases import EMULATED_WORK, keys_of, live_of, table_of
 from properties.shared.renaming import new_names, renamed
 from reference.extend_attention import extend_attention
 
+KEYS_OF_TWO_SPLITS = 100
 OTHER_SPLITS = {1: 3, 2: 7, 3: 1, 7: 2, 8: 1, 16: 5}
 
 
@@ -174,19 +175,32 @@ def _dense(case: Any, session: Session) -> None:
     _close(case, session, other.outputs["out"], session.first.outputs["out"], "dense tensors, other index dtypes")
 
 
+def _in_splits(case: Any, session: Session, splits: int) -> Inputs | None:
+    """The longest request alone with its keys over and over, as far as the work allows: enough of them for two splits."""
+    live, keys = live_of(case), table_of(case).seen
+    b = max(live, key=lambda b: len(keys[b])) if live else 0
+    count = min(KEYS_OF_TWO_SPLITS, EMULATED_WORK // max(1, case.heads * case.width))
+    if not live or not len(keys[b]) or not count:
+        return None
+    sums = torch.zeros(1, case.heads, splits, case.width_v + 1)
+    return _requests(_given(case, session), torch.tensor([b])) | {
+        "attn_logits": sums, "req_to_token": keys[b].repeat(count)[None, :count], "req_pool_indices": torch.tensor([0]),
+        "seq_lens": torch.tensor([count]), "encoder_lens": None, "sliding_window": 0, "is_cross_attn": False,
+    }  # fmt: skip
+
+
 def _padded(case: Any, session: Session) -> None:
-    """Two pads more, behind the batch and behind its longest request alone in splits, where they might change how it is cut."""
-    given = _given(case, session)
-    live, keys = live_of(case), keys_of(case)
-    if live:
-        longest = torch.tensor([max(live, key=keys.__getitem__)])
-        alone = _requests(given, longest)
-        _with_two_pads(case, session, alone | {"attn_logits": torch.zeros(1, case.heads, 7, case.width_v + 1)}, [0])
-    _with_two_pads(case, session, given, live)
+    """Two pads more, in the batch and in front of a request alone in splits, where they might change how it is cut."""
+    for splits in (2, 7):
+        alone = _in_splits(case, session, splits)
+        if alone is not None:
+            _with_two_pads(case, session, alone, [0], 0)
+    _with_two_pads(case, session, _given(case, session), live_of(case), case.seed % (len(case.lens) + 1))
 
 
-def _with_two_pads(case: Any, session: Session, given: Inputs, live: list[int]) -> None:
-    """As engines fill up a captured batch: the pad slot, table row 0, one token; what a pad brings is never read."""
+def _with_two_pads(case: Any, session: Session, given: Inputs, live: list[int], at: int) -> None:
+    """As engines fill up a captured batch: the pad slot, table row 0, one token; what a pad brings is never read. They
+    stand in front of row `at`, or behind all."""
     batch = len(given["seq_lens"])
     ours = case.write and 0 in given["loc"][live].tolist()  # slot 0 is about to be written, so it cannot be the pad
     named = case.pad not in ("none", "beyond")
@@ -198,13 +212,25 @@ def _with_two_pads(case: Any, session: Session, given: Inputs, live: list[int]) 
                for name, value in filled.items() if given[name] is not None}
     padded |= {name: torch.cat([given[name], given[name].new_full((2, *given[name].shape[1:]), torch.nan)])
                for name in ("q", "out", "key", "value", "attn_logits") if given[name] is not None}
+    order = torch.tensor([*range(at), batch, batch + 1, *range(at, batch)])
     before = session.run(_plain(case), given, judged=False).outputs
-    after = session.run(_plain(case), padded, judged=False).outputs
-    says = f"two pads of slot {pad} more"
-    session.expect_same("out", after["out"][:batch], before["out"], says)
-    session.expect_same("out", after["out"][batch:], torch.zeros_like(after["out"][batch:]), f"{says}: their rows")
+    after = session.run(_plain(case), _requests(padded, order), judged=False).outputs
+    says = f"two pads of slot {pad} more, from row {at} on"
+    session.expect_same("out", after["out"][order < batch], before["out"], says)
+    pads = after["out"][order >= batch]
+    session.expect_same("out", pads, torch.zeros_like(pads), f"{says}: their rows")
     for name in ("k_cache", "v_cache"):
         session.expect_same(name, after[name], before[name], says)
+
+
+def _another_between(case: Any, session: Session) -> None:
+    """A request in splits again, after a call with four like it: what a call finds out about lengths must not stay."""
+    given = _in_splits(case, session, 7)
+    if given is not None:
+        before = session.run(_plain(case), given, judged=False).outputs["out"]
+        session.run(_plain(case), _requests(_reading(given), torch.zeros(4, dtype=torch.int64)), judged=False)
+        after = session.run(_plain(case), given, judged=False).outputs["out"]
+        session.expect_same("out", after, before, "the same call after one of four such requests")
 
 
 def _repeated_heads(case: Any, session: Session) -> None:
@@ -226,13 +252,17 @@ RELATIONS = {
     "written": Relation(_written_before, "writing first equals a cache that is written already", lambda case: case.write),
     "window": Relation(
         _window, "keys in front of the window have no influence, the first inside has",
-        lambda case: not case.cross and not case.shared and not case.same_row and any(0 < case.window < n for n in keys_of(case)),
+        lambda case: not case.cross and not case.shared and not case.same_row and case.heads > 0
+        and any(0 < case.window < n for n in keys_of(case)),
     ),
     "alone": Relation(_one_by_one, "a batch equals separate calls", lambda case: 1 < len(case.lens) <= 4),
     "order": Relation(_reordered, "permuting requests permutes results", lambda case: len(case.lens) > 1),
     "rename": Relation(_relabelled, "renaming slots changes nothing", lambda case: bool(case.lens)),
     "layout": Relation(_dense, "layout and index dtype do not matter"),
     "pads": Relation(_padded, "padding changes no bit of a live row or of the caches"),
+    "between": Relation(
+        _another_between, "another call between two equal ones changes no bit", lambda case: bool(case.lens)
+    ),
     "heads": Relation(
         _repeated_heads, "GQA equals MHA over repeated heads",
         lambda case: case.kv_heads < case.heads <= 17 and bool(case.lens),

@@ -27,6 +27,7 @@ from properties.shared.wrong_calls import (
     replaced_each,
     self_overlapping,
     setting,
+    slot_twice,
     sparse,
     with_sink,
 )
@@ -54,11 +55,11 @@ def _used(value: int) -> Callable[[Any, Inputs], tuple[Any, int] | None]:
 
 
 def _of_live(value: Callable[[Any, Inputs], int]) -> Callable[[Any, Inputs], tuple[Any, int] | None]:
-    """The entry of the first request that is no pad."""
+    """The entry of a request that is no pad."""
 
     def pick(case: Any, given: Inputs) -> tuple[Any, int] | None:
         live = live_of(case)
-        return (live[0], value(case, given)) if live else None
+        return (any_of(case, live), value(case, given)) if live else None
 
     return pick
 
@@ -73,7 +74,8 @@ def _past_the_table(case: Any, given: Inputs) -> tuple[Any, int] | None:
     live = live_of(case)
     if case.cross or not live:
         return None
-    return live[0], given["req_to_token"].shape[1] - behind_of(case)[live[0]] + 1
+    b = any_of(case, live)
+    return b, given["req_to_token"].shape[1] - behind_of(case)[b] + 1
 
 
 def _past_the_table_unseen(case: Any, given: Inputs) -> Inputs | None:
@@ -90,12 +92,8 @@ def _too_long_encoder(case: Any, given: Inputs) -> tuple[Any, int] | None:
     columns, live = given["req_to_token"].shape[1], live_of(case)
     if not live:
         return None
-    return (live[0], columns + 1) if case.cross else (live[0], columns - case.lens[live[0]] + 1)
-
-
-def _duplicate_loc(case: Any, given: Inputs) -> tuple[Any, int] | None:
-    live = live_of(case)
-    return (live[1], int(given["loc"][live[0]])) if len(live) > 1 else None
+    b = any_of(case, live)
+    return b, columns + 1 - (0 if case.cross else case.lens[b])
 
 
 def _pad_repeated(case: Any, given: Inputs) -> Inputs | None:
@@ -111,7 +109,7 @@ def _shifted_values(case: Any, given: Inputs) -> Inputs | None:
 
 
 def _one_head_more(case: Any, given: Inputs) -> Inputs | None:
-    if case.kv_heads == 1:
+    if case.kv_heads == 1 or not case.heads:
         return None
     wide = {name: torch.cat([given[name], given[name][:, :1]], dim=1) for name in ("q", "out", "attn_logits")}
     if given["sinks"] is not None:
@@ -161,7 +159,7 @@ WRONG_CALLS = {
     "no_encoder_lens": replaced("encoder_lens", None, ValueError, when=lambda case: case.cross),
     "loc_negative": entry("loc", _of_live(_negative), IndexError, when=_writes),
     "loc_too_large": entry("loc", _of_live(lambda case, given: given["k_cache"].shape[0]), IndexError, when=_writes),
-    "loc_duplicate": entry("loc", _duplicate_loc, ValueError, when=_writes),
+    "loc_duplicate": slot_twice("loc", lambda case, given: live_of(case) if case.write else []),
     "pads_without_pad_slot": WrongCall(_pad_repeated, ValueError, "loc"),
     "pad_slot_without_loc": made(setting(pad_slot=0, loc=None, key=None, value=None), ValueError, "pad_slot", "loc"),
     "pad_slot_float": replaced("pad_slot", 0.5, TypeError),

@@ -44,7 +44,7 @@ def rows_of(given: Inputs) -> Iterator[RequestRows]:
             fresh_k, fresh_v = given["k"][s : s + E], given["v"][s : s + E]
             keys = torch.cat([keys, fresh_k]) if len(slots) else fresh_k
             values = torch.cat([values, fresh_v]) if len(slots) else fresh_v
-        step = max(1, SCORES_AT_ONCE // (H * max(1, len(keys))))
+        step = max(1, SCORES_AT_ONCE // max(1, H * len(keys)))
         for i in range(0, E, step):
             last = min(i + step, E)
             visible = None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from torch import Tensor
 from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS, SHARED, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison
-from kernelpair.contract.case import Case, at_least
+from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
 from properties.shared.strategies import any_of, around, common, either, together
@@ -57,12 +57,14 @@ class ExtendAttentionCase(Case):
     kv_heads: int = 1
     width: int = 1
     width_v: int = 1
-    window: Annotated[int, at_least(-1)] = 0
+    window: int = 0
     cap: float = 0.0
     sinks: Literal["none", "same", "float32"] = "none"
     cross: bool = False
     new_keys: bool = True
     """k and v are given; only a cross-attention call may do without."""
+    without: Literal["", "k", "v"] = ""
+    """One of k and v that is not given although the other is."""
     foreign_cache: bool = False
     """The caches have one head and other widths: legal as long as nobody reads them."""
     gaps: bool = False
@@ -109,7 +111,9 @@ FIELDS = together({
     "size": st.sampled_from((1.0, 1e-3, 0.1, 100.0)),
 })
 KINDS = st.sampled_from(("self", "self", "self", "behind an encoder", "cross", "foreign cache"))
-WINDOW: st.SearchStrategy[int | str] = st.sampled_from((0, 0, 0, -1, 1, 2, "E-1", "E", "E+1", "P", "L", "L+1", "L/2"))
+WINDOW: st.SearchStrategy[int | str] = st.sampled_from(
+    (0, 0, 0, -1, 1, 2, "E-1", "E", "E+1", "P", "L", "L+1", "L/2") * 2 + numbers.WIDE_WINDOWS + numbers.NO_WINDOWS
+)
 CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
 SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
 ENCODER = st.sampled_from((1, 2, 0, 5, 9, 16, 33))
@@ -174,11 +178,15 @@ def completed(
     if rare % 16 == 3:
         fields["layout"] = {**fields["layout"], "k_cache": FUSED_LAYOUT}
     exact = fields["values"] != "random"
+    if rare % 64 == 40:
+        sizes = sizes | {"heads": 0}
     return ExtendAttentionCase(
         **fields, **sizes, extends=extends, prefixes=prefixes, encoder=encoder,
         window=window if isinstance(window, int) else named[window],
         cap=0.0 if exact else draw(CAP, label="cap"), sinks="none" if exact else draw(SINKS, label="sinks"),
-        cross=kind == "cross", new_keys=kind != "cross" or rare % 2 == 0, foreign_cache=kind == "foreign cache",
+        cross=kind == "cross", new_keys=kind != "cross" or rare % 2 == 0,
+        without=("", "", "k", "v")[rare // 2 % 4] if kind == "cross" and rare % 2 == 0 else "",
+        foreign_cache=kind == "foreign cache",
         same_row=len(extends) > 1 and fields["values"] != "one_hot" and rare % 16 == 15,
     )
 
@@ -263,8 +271,8 @@ def inputs(case: ExtendAttentionCase) -> Inputs:
         k_cache, v_cache = poison(case.poison, (batch.slots, 1, 7), dtype), poison(case.poison, (batch.slots, 1, 5), dtype)
     return {
         "q": q,
-        "k": fresh_k if case.new_keys else None,
-        "v": fresh_v if case.new_keys else None,
+        "k": fresh_k if case.new_keys and case.without != "k" else None,
+        "v": fresh_v if case.new_keys and case.without != "v" else None,
         "out": poison(case.poison, (T, case.heads, Dv), dtype),
         "k_cache": k_cache,
         "v_cache": v_cache,
@@ -318,6 +326,9 @@ EDGES: dict[str, Any] = {
     "cross attention without keys": lambda case: case.cross and any(
         e and not n for e, n in zip(case.extends, case.encoder or ())),
     "cross attention without k and v": lambda case: not case.new_keys,
+    "cross attention with k or v alone": lambda case: case.without != "",
+    "no query heads": lambda case: case.heads == 0 and any(case.extends),
+    "a window beyond 32 bits": lambda case: not case.cross and case.window > 2**32 and any(e > 1 for e in case.extends),
     "behind an encoder": lambda case: case.encoder is not None and not case.cross and any(case.prefixes),
     "window cuts": lambda case: not case.cross and 0 < case.window < max(map(sum, zip(case.extends, case.prefixes)), default=0),
     "window of one key": lambda case: case.window == 1 and not case.cross,

@@ -208,7 +208,7 @@ RELATIONS = {
         _chunked, "one extend equals two with the first part cached", lambda case: _self(case) and not case.same_row,
     ),
     "decode": Relation(_decode, "the last token equals decode_attention", lambda case: any(case.extends)),
-    "influence": Relation(_influence, "only rows that see a key depend on it", _self),
+    "influence": Relation(_influence, "only rows that see a key depend on it", lambda case: _self(case) and case.heads > 0),
     "alone": Relation(_one_by_one, "a batch equals separate calls", lambda case: 1 < len(case.extends) <= 4),
     "pads": Relation(_padded, "padded requests change nothing", lambda case: bool(case.extends)),
     "order": Relation(_reordered, "permuting requests changes nothing", lambda case: len(case.extends) > 1),

@@ -1,6 +1,7 @@
 """One wrong call for each error in the contract of extend_attention."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from properties.shared.wrong_calls import (
     NAN,
     NEXT_TO_0,
     aliased,
+    any_of,
     beyond_32_bits,
     cast,
     entry,
@@ -24,6 +26,7 @@ from properties.shared.wrong_calls import (
     replaced,
     replaced_each,
     self_overlapping,
+    slot,
     sparse,
     with_sink,
 )
@@ -43,20 +46,44 @@ def _reads_cache(case: Any) -> bool:
     return case.cross or any(e and p and not hidden(p) for e, p in zip(case.extends, case.prefixes))
 
 
-def _first_entry(case: Any, given: Inputs) -> tuple[int, int] | None:
-    """Table entry of the first cached key that some row sees."""
-    for b, extend in enumerate(case.extends):
-        prefix = case.encoder[b] if case.cross else case.prefixes[b]
-        hidden = min(max(0, prefix - case.window + 1), prefix) if case.window > 0 and not case.cross else 0
-        if extend and hidden < prefix:
-            behind = case.encoder[b] if case.encoder is not None and not case.cross else 0
-            return int(given["req_pool_indices"][b]), behind + hidden
-    return None
+def _all(case: Any, given: Inputs) -> list[int]:
+    return list(range(len(case.extends)))
+
+
+def _negative(case: Any, given: Inputs) -> tuple[int, int]:
+    """The length of some request."""
+    return any_of(case, _all(case, given)), -1
+
+
+def _columns(case: Any, b: int) -> range:
+    """Those of its table row that request b sees."""
+    prefix = case.encoder[b] if case.cross else case.prefixes[b]
+    hidden = min(max(0, prefix - case.window + 1), prefix) if case.window > 0 and not case.cross else 0
+    behind = case.encoder[b] if case.encoder is not None and not case.cross else 0
+    return range(behind + hidden, behind + prefix) if case.extends[b] else range(0)
+
+
+def _seen_key(case: Any, given: Inputs) -> tuple[int, int] | None:
+    """Table entry of a cached key that some row sees: the first or the last of a request."""
+    columns = [(int(given["req_pool_indices"][b]), _columns(case, b)) for b in _all(case, given)]
+    seen = [(row, column) for row, several in columns if several for column in (several[0], several[-1])]
+    return any_of(case, seen) if seen else None
+
+
+def _seen_by_the_later(case: Any, given: Inputs) -> Inputs | None:
+    """Two requests share a row, in which an entry is wrong that the second alone sees."""
+    later = [b for b in _all(case, given)[1:] if _columns(case, b) and _columns(case, b - 1).stop < _columns(case, b).stop]
+    if not later:
+        return None
+    b, pools, table = any_of(case, later), given["req_pool_indices"].clone(), torch.zeros_like(given["req_to_token"])
+    pools[b - 1] = pools[b]
+    table[pools[b], _columns(case, b)[-1]] = given["k_cache"].shape[0]
+    return given | {"req_pool_indices": pools, "req_to_token": table}
 
 
 def _used(value: int) -> Pick:
     def pick(case: Any, given: Inputs) -> tuple[Any, int] | None:
-        where = _first_entry(case, given)
+        where = _seen_key(case, given)
         return None if where is None else (where, value if value < 0 else given["k_cache"].shape[0] + value)
 
     return pick
@@ -64,36 +91,39 @@ def _used(value: int) -> Pick:
 
 def _past_the_table(case: Any, given: Inputs) -> tuple[Any, int] | None:
     """One token more than the row has columns; a window does not excuse it."""
-    behind = case.encoder[0] if case.encoder is not None else 0
-    return None if case.cross else (0, max(given["req_to_token"].shape[1] - behind + 1, case.extends[0]))
+    b = any_of(case, _all(case, given))
+    behind = case.encoder[b] if case.encoder is not None else 0
+    return None if case.cross else (b, max(given["req_to_token"].shape[1] - behind + 1, case.extends[b]))
 
 
 def _too_long_encoder(case: Any, given: Inputs) -> tuple[Any, int]:
-    columns = given["req_to_token"].shape[1]
-    return (0, columns + 1) if case.cross else (0, columns - case.extends[0] - case.prefixes[0] + 1)
+    b = any_of(case, _all(case, given))
+    return b, given["req_to_token"].shape[1] + 1 - (0 if case.cross else case.extends[b] + case.prefixes[b])
 
 
 def _shorter_than_new(case: Any, given: Inputs) -> tuple[Any, int] | None:
-    return (0, case.extends[0] - 1) if case.extends[0] else None
+    b = any_of(case, _all(case, given))
+    return (b, case.extends[b] - 1) if case.extends[b] else None
 
 
 def _past_the_rows(case: Any, given: Inputs) -> tuple[Any, int]:
-    return 0, given["q"].shape[0] - case.extends[0] + 1
+    b = any_of(case, _all(case, given))
+    return b, given["q"].shape[0] - case.extends[b] + 1
 
 
 def _overlapping(case: Any, given: Inputs) -> tuple[Any, int] | None:
-    """The second live request starts at the last row of the first."""
+    """A live request starts at the last row of the one before."""
     live = [b for b, extend in enumerate(case.extends) if extend]
     if len(live) < 2:
         return None
-    a, b = live[:2]
+    a, b = any_of(case, list(pairwise(live)))
     start = int(given["extend_start_loc"][a]) + case.extends[a] - 1
     start = min(start, given["q"].shape[0] - case.extends[b])
     return (b, start) if start + case.extends[b] > int(given["extend_start_loc"][a]) else None
 
 
 def _one_head_more(case: Any, given: Inputs) -> Inputs | None:
-    if case.kv_heads == 1:
+    if case.kv_heads == 1 or not case.heads:
         return None
     wide = {name: torch.cat([given[name], given[name][:, :1]], dim=1) for name in ("q", "out")}
     if given["sinks"] is not None:
@@ -104,6 +134,17 @@ def _one_head_more(case: Any, given: Inputs) -> Inputs | None:
 def _cross_without_lengths(case: Any, given: Inputs) -> Inputs | None:
     """Any call becomes one of cross attention."""
     return None if case.foreign_cache else given | {"is_cross_attn": True, "encoder_lens": None}
+
+
+def _sum_beyond_64_bits(case: Any, given: Inputs) -> Inputs | None:
+    """A length of 2^63 - 1 behind an encoder's token."""
+    rows = _all(case, given)
+    if case.cross or not rows or {"seq_lens", "encoder_lens"} & set(case.int32):
+        return None
+    lengths, encoder = given["seq_lens"].clone(), torch.zeros_like(given["seq_lens"])
+    at = any_of(case, rows)
+    lengths[at], encoder[at] = 2**63 - 1, 1
+    return given | {"seq_lens": lengths, "encoder_lens": encoder}
 
 
 WRONG_CALLS = {
@@ -126,16 +167,17 @@ WRONG_CALLS = {
     **{f"{name}_rank": one_rank_more(name) for name in ("q", "out", "k_cache", "v_cache", "req_to_token", *LENGTHS)},
     **{f"{name}_no_index": no_index(name) for name in ("req_to_token", *LENGTHS)},
     **{f"{name}_length": grown(name, 0, "req_pool_indices", "seq_lens") for name in LENGTHS},
-    "pool_negative": entry("req_pool_indices", lambda case, given: (0, -1), IndexError),
-    "pool_too_large": entry("req_pool_indices", lambda case, given: (0, given["req_to_token"].shape[0]), IndexError),
+    "pool_negative": slot("req_pool_indices", _all, -1),
+    "pool_too_large": slot("req_pool_indices", _all, 0, lambda given: len(given["req_to_token"])),
     "table_negative": entry("req_to_token", _used(-1), IndexError),
     "table_too_large": entry("req_to_token", _used(0), IndexError),
     "table_huge": entry("req_to_token", _used(2**30), IndexError),
-    "seq_lens_negative": entry("seq_lens", lambda case, given: (0, -1), ValueError),
-    "extend_seq_lens_negative": entry("extend_seq_lens", lambda case, given: (0, -1), ValueError),
-    "encoder_lens_negative": entry("encoder_lens", lambda case, given: (0, -1), ValueError),
+    "table_of_the_later": WrongCall(_seen_by_the_later, IndexError, "req_to_token"),
+    "seq_lens_negative": entry("seq_lens", _negative, ValueError),
+    "extend_seq_lens_negative": entry("extend_seq_lens", _negative, ValueError),
+    "encoder_lens_negative": entry("encoder_lens", _negative, ValueError),
     "shorter_than_new": entry("seq_lens", _shorter_than_new, ValueError, "seq_lens", "extend_seq_lens"),
-    "start_negative": entry("extend_start_loc", lambda case, given: (0, -1), IndexError),
+    "start_negative": slot("extend_start_loc", _all, -1),
     "start_too_large": entry("extend_start_loc", _past_the_rows, IndexError),
     "seq_lens_too_large": entry("seq_lens", _past_the_table, IndexError, "seq_lens", "req_to_token"),
     "encoder_lens_too_large": entry("encoder_lens", _too_long_encoder, IndexError, "encoder_lens", "seq_lens"),
@@ -154,6 +196,7 @@ WRONG_CALLS = {
     "laid_over": laid_over(("out",), ("q", "k", "v", "k_cache", "v_cache", *INDICES, "sinks")),
     "seq_lens_beyond_32_bits": beyond_32_bits("seq_lens", IndexError, "req_to_token", when=_self),
     "extend_start_loc_beyond_32_bits": beyond_32_bits("extend_start_loc", IndexError),
+    "sum_beyond_64_bits": WrongCall(_sum_beyond_64_bits, IndexError, ("seq_lens", "encoder_lens", "req_to_token")),
     "encoder_lens_beyond_32_bits": beyond_32_bits("encoder_lens", IndexError, "seq_lens", "req_to_token"),
     "sinks_other_half": other_half("sinks"),
 }

@@ -102,8 +102,8 @@ FIELDS = together({
     "size": st.sampled_from((1.0, 1e-3, 0.1, 100.0)),
 })
 MASKS = choices({
-    "left": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62, 2**63 - 1),
-    "right": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62, 2**63 - 1),
+    "left": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62, *numbers.WIDE_WINDOWS),
+    "right": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62, *numbers.WIDE_WINDOWS),
     "cap": (0.0, 0.0, 2.0, 30.0),
     "sinks": ("none", "none", "same", "float32"),
     "flags": ("as drawn", "as drawn", "strided"),
@@ -129,6 +129,8 @@ def strategy(draw: st.DrawFn) -> VarlenCase:
     most = max(1, budget // (heads * (width + width_v) * max(batch, 1)))
     lens = tuple(draw(_lengths(most), label="keys") for _ in range(batch))
     rows = tuple(draw(_lengths(max(1, most // max(n, 1))), label="rows") for n in lens)
+    if rare == 6:
+        heads = 0
     return completed(draw, fields, rows, lens, {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v})
 
 
@@ -208,6 +210,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "rows of no request": lambda case: case.gaps and case.seed % 3 > 0,
     "several blocks of keys": lambda case: max(case.lens, default=0) > 256,
     "several kv heads share queries": lambda case: 1 < case.kv_heads < case.heads,
+    "no query heads": lambda case: case.heads == 0 and any(case.rows),
     "D != Dv": lambda case: case.width != case.width_v,
     **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype  # type: ignore[misc]
        for dtype in ("bfloat16", "float16", "float32")},

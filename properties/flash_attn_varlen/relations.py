@@ -165,7 +165,7 @@ RELATIONS = {
         lambda case: case.alignment == "bottom_right" and case.causal == "all"
         and any(q > 1 for q in case.rows) and all(q <= k for q, k in zip(case.rows, case.lens)),
     ),
-    "influence": Relation(_influence, "only rows that see a key depend on it", lambda case: bool(case.rows)),
+    "influence": Relation(_influence, "only rows that see a key depend on it", lambda case: case.heads > 0 and bool(case.rows)),
     "alone": Relation(
         _one_by_one, "a batch equals separate calls, each with its own flag", lambda case: 1 < len(case.rows) <= 4
     ),

@@ -13,6 +13,7 @@ from properties.shared.wrong_calls import (
     cast,
     changed,
     entry,
+    falling,
     grown,
     no_index,
     one_rank_more,
@@ -30,16 +31,12 @@ OFFSETS = {"cu_seqlens_q": "q", "cu_seqlens_k": "k"}
 
 def _one_head_more(case: Any, given: Inputs) -> Inputs | None:
     """A number of query heads that the kv heads do not divide."""
-    if case.kv_heads == 1:
+    if case.kv_heads == 1 or not case.heads:
         return None
     wide = {"q": torch.cat([given["q"], given["q"][:, :1]], dim=1)}
     if given["sinks"] is not None:
         wide["sinks"] = torch.cat([given["sinks"], given["sinks"][:1]])
     return given | wide
-
-
-def _falling(name: str) -> WrongCall:
-    return entry(name, lambda case, given: (0, int(given[name][1]) + 1) if case.rows else None, ValueError)
 
 
 def _past_the_end(name: str) -> WrongCall:
@@ -62,7 +59,7 @@ WRONG_CALLS = {
     **{f"{name}_{dim}": grown(name, dim, "k", "v", "q") for name in ("k", "v") for dim in range(2)},
     **{f"{name}_no_index": no_index(name) for name in OFFSETS},
     **{f"{name}_negative": entry(name, lambda case, given: (0, -1), ValueError) for name in OFFSETS},
-    **{f"{name}_falling": _falling(name) for name in OFFSETS},
+    **{f"{name}_falling": falling(name) for name in OFFSETS},
     **{f"{name}_past_the_end": _past_the_end(name) for name in OFFSETS},
     "cu_seqlens_k_length": changed("cu_seqlens_k", lambda t: torch.cat([t, t[-1:]]), ValueError, "cu_seqlens_q"),
     "cu_seqlens_q_empty": changed("cu_seqlens_q", lambda offsets: offsets[:0], ValueError),

@@ -12,13 +12,16 @@ from kernelpair.call.layout import ANY_STRIDES, TABLE
 from kernelpair.call.values import permutation, poison_value
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.strategies import around, common, together
+from properties.shared.strategies import around, between, common, together
 
 PAGES = (1, 2, 3, 16)
 CHUNK_PAGES = (1, 2, 4, 8)
 MOST_REQUESTS = 5
 MOST_CHUNKS = 3  # of one request: a first, an inner and a last one
 MOST_PAGE_ID = 2**31 - 1
+LONGEST: dict[str, Any] = {  # one chunk of as many keys as int32 holds; pages of high ids, for no relation makes its tokens
+    "page_size": MOST_PAGE_ID, "chunk_pages": 1, "requests": ((1, MOST_PAGE_ID),), "high": True,
+}  # fmt: skip
 
 INDICES = ("query_start_loc", "seq_lens", "block_table")
 LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES) | {"block_table": TABLE}
@@ -32,7 +35,7 @@ class LocalCase(Case):
     chunk_pages: int = 1
     requests: tuple[tuple[int, int], ...] = ()
     start: int = 0
-    """Tokens in front of the first request."""
+    """Tokens in front of the first request; of a number beyond int32 there are fewer where the offsets are int32."""
     spare: int = 0
     """Table columns beyond the longest request."""
     high: bool = False
@@ -66,7 +69,7 @@ FIELDS = together(
         **common(LAYOUTS, INDICES),
         "page_size": st.sampled_from(PAGES),
         "chunk_pages": st.sampled_from(CHUNK_PAGES),
-        "start": st.sampled_from((0, 0, 1, 7)),
+        "start": st.sampled_from((0, 0, 1, 7, MOST_PAGE_ID, 2**40)),
         "spare": st.integers(0, 2),
         "high": st.booleans(),
     }
@@ -77,8 +80,15 @@ FIELDS = together(
 def strategy(draw: st.DrawFn) -> LocalCase:
     """Any lengths, pages, chunks, layouts and index dtypes that the contract allows."""
     fields = draw(FIELDS)
+    if draw(between(0, 63), label="longest") == 63:
+        return LocalCase(**fields | LONGEST)
     requests = draw(_requests(fields["page_size"] * fields["chunk_pages"]), label="requests")
     return LocalCase(**fields, requests=requests)
+
+
+def start_of(case: LocalCase) -> int:
+    """query_start_loc[0]: the lowest bits of a number that leaves int32 no room for what follows."""
+    return case.start % 8 if "query_start_loc" in case.int32 else case.start
 
 
 def pages_of(tokens: int, page_size: int) -> int:
@@ -100,7 +110,7 @@ def inputs(case: LocalCase) -> Inputs:
     for b in range(B):
         used = list(used_pages(case, b))
         table[b, used] = MOST_PAGE_ID - ids[b, used] if case.high else ids[b, used]
-    new = torch.tensor([case.start, *(q for q, _ in case.requests)])
+    new = torch.tensor([start_of(case), *(q for q, _ in case.requests)])
     return {
         "attn_chunk_size": case.chunk,
         "query_start_loc": new.cumsum(0),
@@ -139,6 +149,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "cached tokens at a chunk's end": lambda case: any(0 < q < k and (k - q) % case.chunk == 0 for q, k in case.requests),
     "three chunks of a request": lambda case: max(_rows(case), default=0) >= 3,
     "tokens in front": lambda case: case.start > 0,
+    "an offset beyond int32": lambda case: start_of(case) >= MOST_PAGE_ID and sum(_rows(case)) > 0,
+    "the longest chunk": lambda case: case.page_size == MOST_PAGE_ID,
     "highest page ids": lambda case: case.high and sum(_rows(case)) > 0,
     **{f"page {page}": lambda case, page=page: case.page_size == page for page in PAGES},  # type: ignore[misc]
     **{f"C of {n} pages": lambda case, n=n: case.chunk_pages == n for n in CHUNK_PAGES},  # type: ignore[misc]

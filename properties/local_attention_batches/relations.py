@@ -8,7 +8,7 @@ from torch import Tensor
 from kernelpair.call.values import permutation, uniform
 from kernelpair.contract.pair import Relation
 from kernelpair.trial.session import JudgedCall, Session
-from properties.local_attention_batches.cases import INDICES, MOST_PAGE_ID, RESULTS, LocalCase, _rows, used_pages
+from properties.local_attention_batches.cases import INDICES, MOST_PAGE_ID, RESULTS, LocalCase, _rows, start_of, used_pages
 from reference.paged_attention import paged_attention
 
 # --- relations ---
@@ -43,7 +43,7 @@ def _permuted(case: LocalCase, session: Session) -> None:
     given, rows = session.inputs(), _rows(case)
     order = permutation(case.seed, "order", len(rows)).tolist()
     shuffled = replace(case, requests=tuple(case.requests[b] for b in order))
-    new = torch.tensor([case.start, *(case.requests[b][0] for b in order)])
+    new = torch.tensor([start_of(case), *(case.requests[b][0] for b in order)])
     other = {"query_start_loc": new.cumsum(0), "seq_lens": given["seq_lens"][order], "block_table": given["block_table"][order]}
     result, first = session.run(shuffled, given | other), 0
     for b in order:

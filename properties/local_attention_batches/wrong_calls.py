@@ -6,7 +6,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
 from properties.local_attention_batches.cases import INDICES, MOST_PAGE_ID, LocalCase, used_pages
-from properties.shared.wrong_calls import Pick, beyond_32_bits, changing, entry, setting
+from properties.shared.wrong_calls import Pick, beyond_32_bits, changing, entry, made, setting
 
 
 def _negative(at: int) -> Pick:
@@ -54,6 +54,17 @@ def _chunk_too_long(case: LocalCase, given: Inputs) -> Inputs:
     }
 
 
+def _too_many_in_all(case: LocalCase, given: Inputs) -> Inputs:
+    """Two requests of 2^30 new tokens each, of one page each."""
+    return {
+        "attn_chunk_size": 2**30,
+        "query_start_loc": torch.tensor([0, 2**30, 2**31]),
+        "seq_lens": torch.tensor([2**30, 2**30]),
+        "block_table": torch.zeros(2, 1, dtype=torch.int64),
+        "page_size": 2**30,
+    }
+
+
 _LENGTHS = ("query_start_loc", "seq_lens")
 WRONG_CALLS = {
     "chunk_zero": WrongCall(setting(attn_chunk_size=0), ValueError, "attn_chunk_size"),
@@ -68,6 +79,9 @@ WRONG_CALLS = {
     "offset_falls": entry("query_start_loc", _negative(-1), ValueError),
     "length_beyond_table": entry("seq_lens", _beyond_the_table, IndexError),
     "chunk_beyond_int32": WrongCall(_chunk_too_long, ValueError, "seq_lens"),
+    "total_beyond_int32": made(
+        _too_many_in_all, ValueError, "query_start_loc", when=lambda case: "query_start_loc" not in case.int32
+    ),
     "page_id_negative": WrongCall(_page_id(-1), IndexError, "block_table"),
     "page_id_beyond_int32": WrongCall(_page_id(MOST_PAGE_ID + 1), IndexError, "block_table"),
     "table_rank": WrongCall(changing("block_table", lambda t: t[None]), ValueError, "block_table"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from kernelpair.call.values import permutation, uniform
+from kernelpair.call.values import any_bits, permutation, uniform
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.merge_state.bound import weights
@@ -27,7 +27,7 @@ def _with_nothing(case: MergeCase, session: Session) -> None:
     """A part merged with an empty one is itself, whatever that holds."""
     given = session.inputs()
     lse = given["lse_a"].masked_fill(given["lse_a"] == -torch.inf, 0.5)
-    values = uniform(case.seed, "alone", given["v_a"].shape, given["v_a"].dtype)
+    values = any_bits(case.seed, "alone", given["v_a"].shape, given["v_a"].dtype)
     nothing = {"v_b": torch.full_like(values, torch.nan), "lse_b": torch.full_like(lse, -torch.inf)}
     again = session.run(replace(case, layout={}), {"v_a": values, "lse_a": lse, **nothing}, judged=False)
     session.expect_same("out", again.outputs["out"], values, "merged with a part without keys")

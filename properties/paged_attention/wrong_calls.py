@@ -15,6 +15,7 @@ from properties.shared.wrong_calls import (
     beyond_32_bits,
     cast,
     entry,
+    falling,
     grown,
     no_index,
     one_rank_more,
@@ -63,13 +64,6 @@ def _too_many_keys(case: Any, given: Inputs) -> tuple[Any, int]:
 
 def _negative_length(case: Any, given: Inputs) -> tuple[Any, int]:
     return any_of(case, range(len(case.lens))), -1
-
-
-def _falling(case: Any, given: Inputs) -> tuple[Any, int] | None:
-    if not case.rows:
-        return None
-    b = any_of(case, range(len(case.rows)))
-    return b, int(given["cu_seqlens_q"][b + 1]) + 1
 
 
 def _past_the_rows(case: Any, given: Inputs) -> tuple[Any, int]:
@@ -191,7 +185,7 @@ WRONG_CALLS = {
     "cache_seqlens_negative": entry("cache_seqlens", _negative_length, ValueError),
     "cache_seqlens_too_large": entry("cache_seqlens", _too_many_keys, IndexError, "cache_seqlens", "page_table"),
     "cu_seqlens_q_negative": entry("cu_seqlens_q", lambda case, given: (0, -1), ValueError),
-    "cu_seqlens_q_falling": entry("cu_seqlens_q", _falling, ValueError),
+    "cu_seqlens_q_falling": falling("cu_seqlens_q"),
     "cu_seqlens_q_too_large": entry("cu_seqlens_q", _past_the_rows, ValueError),
     "multiples_other": _other_multiples(_one_more, ValueError),
     "multiples_length": _other_multiples(lambda case, multiples: multiples[:-1], ValueError),

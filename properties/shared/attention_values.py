@@ -18,6 +18,8 @@ HOT = 16.0  # q.k of hot keys is 256, 512, ..: exp(-256) is 0 in float32, and of
 TRACE = 1e-100  # what keys without weight do leave in the truth of an element whose value is 0
 MOST_HOT = 4
 LARGEST = 3e4  # float16 ends at 65504
+WIDE_WINDOWS = (2**31, 2**32 + 1, 2**63 - 1)  # they cut nothing; read in 32 bits they would
+NO_WINDOWS = (-5, -(2**63))  # below the usual -1
 
 
 def sm_scale(case: Any, width: int) -> float:

@@ -24,7 +24,7 @@ def drawn_pad(case: Any, indices: str, slots: int, outside: int) -> int | None:
 
 
 def named(which: str, subset: int, count: int) -> tuple[int, ...]:
-    """None, some or all of so many entries: some are those whose bit of the subset is set, its bits repeated."""
+    """None, some or all of so many entries: some are those whose bit of the subset (or of a seed) is set, its bits repeated."""
     if which == "some":
         return tuple(n for n in range(count) if subset >> n % SUBSET_BITS & 1)
     return tuple(range(count)) if which == "all" else ()

@@ -206,14 +206,15 @@ def anywhere(name: str, *values: float) -> WrongCall:
 def beyond_32_bits(
     name: str, error: type[Exception], *against: str, live: Callable[[Any], Sequence[int]] | None = None, when: Condition = always
 ) -> WrongCall:
-    """One entry, of those that are looked at, is larger by 2^32, which 32 bits do not show."""
+    """One entry, of those that are looked at, is larger by 2^32, which 32 bits do not show, or so large that 64 bits do not show
+    the sum of it and any other."""
 
     def pick(case: Any, given: Inputs) -> tuple[int, int] | None:
         places = range(len(given[name])) if live is None else live(case)
         if name in case.int32 or not places:
             return None
         place = any_of(case, places)
-        return place, int(given[name][place]) + 2**32
+        return place, 2**63 - 1 if case.seed // 2 % 2 else int(given[name][place]) + 2**32
 
     return entry(name, pick, error, name, *against, when=when)
 
@@ -362,7 +363,9 @@ def _at_its_end(to: str, memory: Tensor, value: Tensor, memory_is_read: bool) ->
 def with_sink(value: float) -> WrongCall:
     """A sink that is no number to add, of any head, in the call's dtype or in float32."""
 
-    def make(case: Any, given: Inputs) -> Inputs:
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        if not case.heads:
+            return None
         sinks = torch.zeros(case.heads, dtype=getattr(torch, case.dtype) if case.seed % 2 else torch.float32)
         sinks[case.seed // 2 % case.heads] = value
         return given | {"sinks": sinks}

@@ -9,18 +9,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS
-from kernelpair.call.values import generator, permutation, poison
+from kernelpair.call.values import any_bits, permutation, poison
 from kernelpair.contract.pair import Inputs
 from properties.shared.every_value import DTYPES as DTYPES_OF_16_BITS
 from properties.shared.every_value import SweepCase, every_value, halves
-from properties.shared.pads import drawn_pad
+from properties.shared.pads import drawn_pad, named
 from properties.shared.strategies import any_of, around, between, common, either, together
 from reference.checks import are_pads
 
 DTYPES = ("bfloat16", "float16", "float32", "uint8", "float8_e4m3fn", "float8_e5m2")
-ROWS = (0, 1, 2, 3, 5, 17, 133)  # 133: more rows than any thread's share of a small call
+ROWS = (0, 1, 2, 3, 5, 17, 70, 133)  # 133: more rows than any thread's share of a small call
 ROW_SIZES = ((1, 1), *((1, size) for size in around(16, 32, 64, 128)), (2, 32), (3, 43), (2, 64))  # (H, D)
-LARGE = {"heads": 2, "width_k": 4003, "width_v": 4003}  # with 133 rows of 2 bytes an element: more than a cache keeps
+# With elements of 2 bytes more than a cache keeps: in long runs, and in runs shorter than a cache line.
+LARGE = ({"rows": 133, "heads": 2, "width_k": 4003, "width_v": 4003}, {"rows": 1300, "heads": 64, "width_k": 13, "width_v": 13})
 WIDTHS = ((0, 0), (64, 64), (192, 128), (33, 1), (0, 5), (7, 0))  # Dk, Dv that differ; a cache of zero width
 SWEEP: dict[str, Any] = {"rows": 128, "heads": 2, "width_k": 256, "width_v": 256}  # 65,536 elements
 PAD = -7  # an entry to be skipped; -7 and a slot inside the cache are both tried
@@ -48,6 +49,8 @@ class StoreCacheCase(SweepCase):
     """Rows whose index is the pad."""
     pad_in_range: bool = False
     """The pad is a slot that exists (the last one) instead of a negative number."""
+    ascending: bool = False
+    """Slots ascend, but for those of pads; else they come in any order."""
 
 
 @st.composite
@@ -67,19 +70,22 @@ SIZES = _sizes()
 def strategy(draw: st.DrawFn) -> StoreCacheCase:
     """Any rows, sizes, dtype, pads and layouts that the contract allows."""
     fields = draw(FIELDS)
-    rows, sizes = draw(any_of(*ROWS[1:], *ROWS[:1]), label="rows"), draw(SIZES)
-    if draw(between(0, 63), label="large") == 63:
-        rows, sizes = max(ROWS), LARGE
-    return completed(draw, fields, rows, sizes)
+    sizes = {"rows": draw(any_of(*ROWS[1:], *ROWS[:1]), label="rows"), **draw(SIZES)}
+    large = draw(between(0, 63), label="large")
+    if large == 63:
+        fields["layout"] = {"k": "sliced", **fields["layout"]}  # its heads are no single run
+    return completed(draw, fields, LARGE[large % 2] if large >= 62 else sizes)
 
 
-def completed(draw: st.DrawFn, fields: dict[str, Any], rows: int, sizes: dict[str, Any]) -> StoreCacheCase:
+def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any]) -> StoreCacheCase:
     """The case of these sizes, with pads."""
-    pads = draw(any_of("none", "some", "all"), label="pads")
-    chosen = {"none": (), "some": tuple(range(0, rows, 3)), "all": tuple(range(rows))}[pads]
+    rows, pads = sizes["rows"], draw(any_of("none", "none", "some", "all"), label="pads")
+    chosen = named(pads, fields["seed"], rows)
     spare = draw(between(0, 3), label="spare")
     in_range = pads != "none" and spare > 0 and draw(either)
-    return StoreCacheCase(**fields, rows=rows, **sizes, spare=spare, pads=chosen, pad_in_range=in_range)
+    return StoreCacheCase(
+        **fields, **sizes, spare=spare, pads=chosen, pad_in_range=in_range, ascending=draw(either, label="ascending")
+    )
 
 
 @st.composite
@@ -100,13 +106,9 @@ def simpler(case: StoreCacheCase) -> Iterator[StoreCacheCase]:
 
 
 def _bits(case: StoreCacheCase, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Every bit pattern of the dtype: NaN payloads, -0 and subnormals are among them."""
     if case.every:
         return every_value(case, shape, finite=False)
-    dtype: torch.dtype = getattr(torch, case.dtype)
-    width = shape[-1] * dtype.itemsize
-    drawn = generator(case.seed, name).integers(0, 256, size=(*shape[:-1], width), dtype="uint8")
-    return torch.from_numpy(drawn).flatten().view(dtype).reshape(shape)
+    return any_bits(case.seed, name, shape, getattr(torch, case.dtype))
 
 
 def _slots(case: StoreCacheCase) -> int:
@@ -118,10 +120,12 @@ def _pad_slot(case: StoreCacheCase) -> int | None:
 
 
 def inputs(case: StoreCacheCase) -> Inputs:
-    """Rows of arbitrary bits, a cache of poison, and distinct slots in any order."""
+    """Rows of arbitrary bits, a cache of poison, and distinct slots."""
     dtype = getattr(torch, case.dtype)
     slots = _slots(case) - (1 if case.pad_in_range else 0)
     indices = permutation(case.seed, "indices", slots)[: case.rows]
+    if case.ascending:
+        indices = indices.sort().values
     indices[list(case.pads)] = _pad_slot(case) or PAD
     k, v = (case.rows, case.heads, case.width_k), (case.rows, case.heads, case.width_v)
     return {
@@ -148,6 +152,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "all rows are pads": lambda case: 0 < case.rows == len(case.pads),
     "some rows are pads": lambda case: 0 < len(case.pads) < case.rows,
     "pad is a slot in range": lambda case: case.pad_in_range,
+    "ascending slots": lambda case: case.ascending and case.rows > 64 and not case.pads,
     "Dk = 0": lambda case: case.width_k == 0,
     "Dv = 0": lambda case: case.width_v == 0,
     "Dk != Dv": lambda case: case.width_k != case.width_v,

@@ -23,13 +23,13 @@ def models(slow: bool) -> st.SearchStrategy[StoreCacheCase]:
 @st.composite
 def _models(draw: st.DrawFn) -> StoreCacheCase:
     fields, (rows, heads, width_k, width_v) = draw(FIELDS), draw(any_of(*SHAPES), label="rows, heads, widths")
-    rows = draw(shrinking(rows), label="rows")
     sizes = {
+        "rows": draw(shrinking(rows), label="rows"),
         "heads": draw(shrinking(heads), label="heads"),
         "width_k": draw(shrinking(width_k, 0), label="Dk"),
         "width_v": draw(shrinking(width_v, 0), label="Dv"),
     }
-    return completed(draw, fields, rows, sizes)
+    return completed(draw, fields, sizes)
 
 
 MEASURES: dict[str, Callable[[Any], int]] = {

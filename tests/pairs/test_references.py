@@ -20,6 +20,10 @@ from kernelpair.suite import REFERENCE
 from kernelpair.trial.check import check, read_case
 from kernelpair.trial.truth import truth_of
 from properties.suite import subject
+from reference.decode_attention import decode_attention
+from reference.extend_attention import extend_attention
+from reference.flash_attn_varlen import flash_attn_varlen
+from reference.merge_state import merge_state
 from reference.paged_attention import paged_attention
 from reference.store_cache import store_cache
 
@@ -65,6 +69,34 @@ def test_a_window_that_is_a_bool_is_a_number(window: str) -> None:
 def test_offsets_beside_queries_of_four_dimensions_are_indices(call: Any, offsets: Any) -> None:
     with pytest.raises(TypeError, match="cu_seqlens_q"):
         call(**paged_call(torch.randn(1, 1, 1, 2), cu_seqlens_q=offsets))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_part_that_has_keys_alone_keeps_its_bits(first: bool) -> None:
+    """A NaN got another payload."""
+    values = torch.tensor([[[0x0001, 0x7F81]]], dtype=torch.int16).view(torch.bfloat16)
+    parts = [(values, torch.zeros(1, 1)), (torch.zeros_like(values), torch.full((1, 1), -torch.inf))]
+    (v_a, lse_a), (v_b, lse_b) = parts if first else parts[::-1]
+    assert merge_state(v_a, lse_a, v_b, lse_b)[0].view(torch.int16).tolist() == [[[0x0001, 0x7F81]]]
+
+
+def test_a_bool_is_a_window_of_one() -> None:
+    """torch does not subtract it."""
+    x, offsets, out = torch.rand(3, 1, 2), torch.tensor([0, 3]), torch.empty(2, 3, 1, 2)
+    lengths, none = torch.tensor([3]), torch.tensor([0])
+    for number, window in enumerate((True, 1)):
+        extend_attention(x, x, x, out[number], x, x, torch.zeros(1, 3).long(), none, lengths, lengths, none, None, None, 1.0,
+                         sliding_window=window)
+    assert out[0].equal(out[1])
+    flash = [flash_attn_varlen(x, x, x, offsets, offsets, window_left=size, window_right=size) for size in (True, 1)]
+    assert flash[0].equal(flash[1])
+
+
+def test_a_location_that_nobody_reads_is_a_tensor() -> None:
+    x, one = torch.rand(1, 1, 2), torch.tensor([1])
+    with pytest.raises(TypeError, match="loc"):
+        decode_attention(x, x, x.clone(), x.clone(), None, None, "x", torch.empty(1, 1, 1, 3), one[None] - 1, one - 1, one,  # type: ignore[arg-type]
+                         None, None, 1.0)
 
 
 # --- pieces ---
