@@ -107,6 +107,8 @@ def values(
 
 def judged(compared: Compared) -> list[Failure]:
     """One failure for each kind that some element has."""
+    if compared.got.shape != compared.truth.shape:
+        return [Failure("layout", compared.name, f"shape {list(compared.got.shape)}, expected {list(compared.truth.shape)}")]
     good = compared.right()
     if bool(good.all()):
         return []

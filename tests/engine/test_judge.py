@@ -313,3 +313,10 @@ def test_every_kind_has_an_explanation() -> None:
     assert all(KINDS.values())
     with pytest.raises(ValueError, match="unknown kind of failure 'odd'"):
         Failure("odd", "", "")
+
+
+def test_another_shape_is_a_failure_and_no_error() -> None:
+    """Also where one would be stretched to the other."""
+    wide, narrow = torch.ones(1, 32), torch.ones(1, 1, dtype=torch.float64)
+    (failure,) = judge.judged(judge.Compared("out", wide, narrow, torch.zeros_like(narrow)))
+    assert (failure.kind, failure.detail) == ("layout", "shape [1, 32], expected [1, 1]")
