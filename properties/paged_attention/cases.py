@@ -182,6 +182,8 @@ def completed(
     if (latent and rare % 2) or rare % 16 == 4:
         # Of a latent's rows either part may come first; caches of serving engines have the value there.
         fields["layout"] = {**fields["layout"], "v_cache" if latent and rare % 3 else "k_cache": FUSED_LAYOUT}
+    if not latent and rare % 16 == 12:  # one kv head for all
+        fields["layout"] = {**fields["layout"], ("k_cache", "v_cache")[rare // 16 % 2]: SHARED}
     exact = fields["values"] != "random"
     if exact:
         fields["alibi"] = False
@@ -356,6 +358,7 @@ EDGES: dict[str, Any] = {
     "D != Dv": lambda case: case.width != case.width_v,
     "width of 1": lambda case: case.width == 1,
     "scattered pages": lambda case: case.scattered and any(k > case.page for k in case.lens),
+    "one kv head for all": lambda case: case.layout.get("k_cache") == SHARED and case.kv_heads > 1 and any(case.lens),
     "fused caches": lambda case: case.layout.get("k_cache") == "fused" and any(case.lens),
     **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype for dtype in ("bfloat16", "float16", "float32")},
 }
