@@ -10,7 +10,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
 from properties.causal_conv1d.batch import as_varlen, pick, requests, varlen
-from properties.shared.linear_layers import KEPT
+from properties.shared.linear_layers import SAME_WEIGHT, kept
 
 NAN = float("nan")
 
@@ -98,8 +98,8 @@ def _kept(case: Any, session: Session) -> None:
     given = session.inputs()
     again = session.run(_plain(case), given | {"kept": True}, judged=False)
     rows = _all_rows(given)
-    _same_requests(session, given, again, given, rows, KEPT.says)
-    _same_state(session, again, rows, KEPT.says)
+    _same_requests(session, given, again, given, rows, SAME_WEIGHT)
+    _same_state(session, again, rows, SAME_WEIGHT)
 
 
 def case_indices(given: Inputs) -> tuple[str, ...]:
@@ -258,6 +258,6 @@ RELATIONS = {
     ),
     "isolation": Relation(_poisoned_neighbour, "NaN of one request stays there", _has_requests),
     "channels": Relation(_poisoned_channel, "NaN of one channel stays there", lambda c: _has_requests(c) and c.dim > 1),
-    "tensors": Relation(_kept, KEPT.says, _has_requests),
+    "tensors": kept(_kept, _has_requests),
     "impulse": Relation(_impulse, "an impulse reads back the flipped weight, bit for bit", _is_forward),
 }

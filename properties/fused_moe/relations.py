@@ -11,7 +11,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.fused_moe.cases import MoeCase
-from properties.shared.linear_layers import KEPT
+from properties.shared.linear_layers import SAME_WEIGHT, kept
 
 STACKS = ("w13", "w2", "w13_sums", "w13_scale", "w2_sums", "w2_scale")
 ROWS = ("x", "topk_weights", "topk_ids", "routed")
@@ -148,7 +148,7 @@ def _nan_stays(case: MoeCase, session: Session) -> None:
 
 
 def _kept(case: MoeCase, session: Session) -> None:
-    _again(case, session, {"kept": True}, KEPT.says)
+    _again(case, session, {"kept": True}, SAME_WEIGHT)
 
 
 def _nothing_routed(case: MoeCase, session: Session) -> None:
@@ -194,7 +194,7 @@ RELATIONS = {
         "NaN in a row of x stays in its row",
         lambda case: case.tokens > 0 and case.layout.get("x") not in REPEATED,
     ),
-    "tensors": Relation(_kept, KEPT.says),
+    "tensors": kept(_kept),
     "nothing": Relation(
         _nothing_routed, "zeros that were routed equal none", lambda case: case.form == "shared" and not case.routed
     ),

@@ -120,7 +120,7 @@ def test_two_runs_in_one_folder_do_not_meet(tmp_path: Path) -> None:
     ("line", "says"),
     [
         ('{"pair":"decode_attention","v":1,"cap":NaN}', "cap: Input should be a finite number"),
-        ('{"pair":"decode_attention","v":1,"window":-9}', "window: Input should be greater than or equal to -1"),
+        ('{"pair":"store_cache","v":1,"first":-9}', "first: Input should be greater than or equal to 0"),
         ('{"pair":"decode_attention","v":1,"kv_heads":0}', "kv_heads = 0"),
         ('{"pair":"decode_attention","v":1,"heads":3,"kv_heads":2}', "heads = 3, kv_heads = 2"),
         ('{"pair":"store_cache","v":1,"seed":1,"seed":2}', "'seed' stands twice"),

@@ -1,11 +1,18 @@
 """What the trials of every pair vary."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import Tensor
 
 from kernelpair.call.defaults import defaults_of, other_defaults
+from kernelpair.call.runner import InProcess
+from kernelpair.contract.subject import Subject
+from kernelpair.trial.check import check
 from kernelpair.trial.modes import THREADS, thread_counts
 from optimized.operators import operator
+from tests.selftest.toy import PAIR, ToyCase, library, reference, toy_candidate
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 8, 64])
@@ -22,3 +29,15 @@ def test_defaults_are_compared_where_both_sides_have_one() -> None:
     assert other_defaults(defaults_of(theirs), defaults_of(ours)) == {"eps": "its default is 1e-06, that of the reference 1e-05"}
     assert defaults_of(operator("rms_norm"))["eps"] == 1e-6
     assert defaults_of(dict.get) == {"default": None} and not defaults_of(iter)
+
+
+def test_another_default_than_the_references_is_a_failure() -> None:
+    def with_default(x: Tensor, slots: Tensor, out: Tensor, scale: float = 1.0) -> None:
+        reference(x, slots, out, scale)
+
+    library()
+    candidate = toy_candidate("other_default")
+    verdict = check(
+        Subject(replace(PAIR, reference=with_default), candidate), ToyCase(rows=3, width=5, trial="repeat"), InProcess(candidate)
+    )
+    assert [(failure.kind, failure.tensor) for failure in verdict.failures] == [("default", "scale")]

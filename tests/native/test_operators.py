@@ -176,7 +176,7 @@ def test_inductor_runs_an_operator() -> None:
 
 
 def test_wrong_types_are_type_errors() -> None:
-    store = optimized.optimized.operator("store_cache")
+    store = optimized.operator("store_cache")
     row, cache, index = torch.ones(1, 1, 4), torch.zeros(2, 1, 4), torch.tensor([0])
     for call in (
         lambda: store(row, row, cache, 3, index),

@@ -33,6 +33,8 @@ def attend(row: QueryRow, sm_scale: float, cap: float, sinks: Tensor | None) -> 
     Each of the two evaluations sums D products a score and n + 1 terms a softmax; an error e of a score moves a weighted mean of
     the values by no more than 2 e times the largest of them, and so much do n + 16 further roundings.
     """
+    if not len(row.q):
+        return (torch.zeros(0, row.values.shape[2], dtype=torch.float64),) * 2
     out, tolerance = [], []
     group = row.q.shape[0] // row.keys.shape[1]
     for h in range(row.q.shape[0]):

@@ -47,7 +47,7 @@ class ToyCall(ctypes.Structure):
     )
 
 
-def reference(x: Tensor, slots: Tensor, out: Tensor, scale: float = 1.0) -> None:
+def reference(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
     """Write `out[slots[n]] = scale * x[n]`. IndexError for a slot outside of out."""
     _check(slots, out)
     out[slots] = scale * x
@@ -274,7 +274,6 @@ FAULTS = {
     "result_instead_of_error": {"missing_error"},
     "other_error": {"exception"},
     "moves_argument": {"layout"},
-    "other_default": {"default"},
     "keeps_by_address": {"value", "nondeterministic"},
 }
 """WrongCall kernel -> the kinds of failure that it may be reported as."""

@@ -35,6 +35,7 @@ def decode_attention(
     """decode_attention_cpu"""
     if pad_slot is not None:
         raise Unsupported("no pads (not offered)")
+    seq_lens = _vllm.held(seq_lens, is_cross_attn)
     call(
         "decode_attention_cpu", query=q, k_buffer=k_cache, v_buffer=v_cache, output=out, key=key,
         value=_vllm.new_value(key, value, k_cache, v_cache), loc=loc, attn_logits=attn_logits,

@@ -42,6 +42,11 @@ def named(table: Tensor, k_cache: Tensor, seq_lens: Tensor, encoder_lens: Tensor
     return torch.where(real, table, some)
 
 
+def held(seq_lens: Tensor, is_cross_attn: bool) -> Tensor:
+    """The lengths as callers hold them: of cross attention, where nobody may read them and our cases have garbage, one token."""
+    return torch.ones_like(seq_lens) if is_cross_attn else seq_lens
+
+
 # --- extend ---
 
 EXTEND_LAYOUTS = {**{name: (*READ_ONLY, "fused") for name in ("q", "k", "v", "k_cache", "v_cache")}}
@@ -151,6 +156,7 @@ def decode_attention(
     """decode_attention_cpu, the decode step of AMX_MLA"""
     if pad_slot is not None:
         raise Unsupported("no pads (not offered)")
+    seq_lens = held(seq_lens, is_cross_attn)
     OPS.decode_attention_cpu(
         q, k_cache, v_cache, out, key, new_value(key, value, k_cache, v_cache), loc, attn_logits,
         named(req_to_token, k_cache, seq_lens, encoder_lens), req_pool_indices, seq_lens, sm_scale, logit_cap, is_cross_attn,
