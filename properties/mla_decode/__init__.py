@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from kernelpair.call.layout import PARAMETERS
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from optimized import operator
 from properties.mla_decode.bench import BENCH
@@ -30,7 +31,7 @@ PAIR = Pair(
     signature=Signature(
         scratch=("workspace",),
         indices=INDICES,
-        layouts=LAYOUTS,
+        layouts=LAYOUTS | {"seq_lens": PARAMETERS},  # one length may stand for all (`alike`)
     ),
     truth=Within(bound, sharp=sharp),
     relations=RELATIONS,

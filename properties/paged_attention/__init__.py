@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from kernelpair.call.layout import PARAMETERS
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from optimized.paged_attention import paged_attention as optimized_paged_attention
 from properties.paged_attention.bench import BENCH
@@ -41,7 +42,7 @@ PAIR = Pair(
     ),
     signature=Signature(
         indices=INDICES,
-        layouts=LAYOUTS,
+        layouts=LAYOUTS | {"cache_seqlens": PARAMETERS},  # one length may stand for all (`alike`)
         fused=FUSED,
     ),
     truth=Within(bound, sharp=sharp),
