@@ -269,11 +269,10 @@ def _fuzz(session: Session) -> None:
     if outcome.status in ("crash", "hang", "kills_parent"):
         session.record([Failure(outcome.status, "", f"{says}: {outcome.message}")])
         return
-    if refused is None and outcome.status == "exception" and not _in_float64(wrong, done):
-        detail = f"{says}, which the reference accepts: {outcome.error}({outcome.message!r}) instead of a result"
-        session.record([Failure("exception", " and ".join(done), detail)])
-        return
     if refused is None:
+        if outcome.status == "exception" and not _in_float64(wrong, done):
+            detail = f"{says}, which the reference accepts: {outcome.error}({outcome.message!r}) instead of a result"
+            session.record([Failure("exception", " and ".join(done), detail)])
         signature = session.pair.signature
         session.record(session.changed(placement, signature.written if outcome.status == "ok" else (), signature.scratch), says)
         return

@@ -10,7 +10,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
 from properties.causal_conv1d.batch import as_varlen, pick, requests, varlen
-from properties.shared.linear_layers import SAME_WEIGHT, kept
+from properties.shared.packed_weights import SAME_WEIGHT, kept
 
 NAN = float("nan")
 

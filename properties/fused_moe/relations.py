@@ -11,7 +11,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.fused_moe.cases import MoeCase
-from properties.shared.linear_layers import SAME_WEIGHT, kept
+from properties.shared.packed_weights import SAME_WEIGHT, kept
 
 STACKS = ("w13", "w2", "w13_sums", "w13_scale", "w2_sums", "w2_scale")
 ROWS = ("x", "topk_weights", "topk_ids", "routed")

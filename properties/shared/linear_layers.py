@@ -16,6 +16,7 @@ from kernelpair.call.layout import REPEATED
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
+from properties.shared.packed_weights import SAME_WEIGHT, kept
 from properties.shared.strategies import any_of, between, shrinking
 
 MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
@@ -160,22 +161,11 @@ def _scaled(case: Any, session: Session) -> None:
     session.expect_same("out", got, session.first.outputs["out"] * 8, "scales times 8 give 8 times the result, bit for bit")
 
 
-def kept(compare: Callable[[Any, Session], None], applies: Callable[[Any], bool] = lambda case: True) -> Relation:
-    """A weight made of its plain tensors again, which `compare` asks for by the argument `kept`: our own sides alone make one."""
-
-    def holds(case: Any, session: Session) -> None:
-        if not session.subject.foreign:
-            compare(case, session)
-
-    return Relation(holds, SAME_WEIGHT, applies)
-
-
 def _kept(case: Any, session: Session) -> None:
     got = again(case, session, session.inputs() | {"kept": True})
     expect(session, got, session.first.outputs["out"], (...,), SAME_WEIGHT)
 
 
-SAME_WEIGHT = "a weight that is made of its plain tensors again is the same weight"
 KEPT = kept(_kept)
 SCALED_RELATIONS = {
     "alone": Relation(_alone, "a row does not depend on the other rows", has_rows),

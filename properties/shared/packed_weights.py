@@ -18,6 +18,7 @@ from properties.shared.wrong_calls import changed, replaced
 WEIGHT_LAYOUTS = (*READ_ROWS, "strided", "transposed")
 OUTPUTS = (1, 7, *around(16, 32, 64), 96, 416)  # N of a weight of codes or bytes
 WIDE = 2**32  # added to the size of a block: more than 32 bits hold, and what they leave would cut
+SAME_WEIGHT = "a weight that is made of its plain tensors again is the same weight"
 Part = Callable[[Inputs, int], Inputs]
 """The arguments that pack a weight's outputs from this one on alone."""
 
@@ -110,6 +111,16 @@ def relations(unpacked: Mapping[str, str], results: Sequence[str], part: Part, p
 def made_again(packed: Any) -> Any:
     """A packed weight as the tensors that a state_dict keeps, and made of them again."""
     return type(packed).from_tensors(**{name: tensor.clone() for name, tensor in packed.tensors().items()})
+
+
+def kept(compare: Callable[[Any, Session], None], applies: Callable[[Any], bool] = lambda case: True) -> Relation:
+    """A weight made of its plain tensors again, which `compare` asks for by the argument `kept`: our own sides alone make one."""
+
+    def holds(case: Any, session: Session) -> None:
+        if not session.subject.foreign:
+            compare(case, session)
+
+    return Relation(holds, SAME_WEIGHT, applies)
 
 
 def wrong_calls(weight: str = "weight", data: str = "data", block: int = 32) -> dict[str, WrongCall]:

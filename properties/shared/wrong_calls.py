@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import EXPANDED, FUSED
+from kernelpair.call.layout import FUSED
 from kernelpair.call.place import at_the_end, over
 from kernelpair.contract.pair import Alias, Inputs, WrongCall
 
@@ -167,8 +167,7 @@ def one_entry(name: str, pick: Pick) -> Make:
 
     def make(case: Any, given: Inputs) -> Inputs | None:
         value = given.get(name)
-        one_for_all = case.layout.get(name) == EXPANDED
-        chosen = pick(case, given) if isinstance(value, Tensor) and value.numel() and not one_for_all else None
+        chosen = pick(case, given) if isinstance(value, Tensor) and value.numel() else None
         if chosen is None:
             return None
         where, wrong_entry = chosen
