@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import serving
+from optimized import huge_pages
 from optimized.checks import check_integer
 from optimized.fp8_linear import LAYOUT as FP8_LAYOUT
 from optimized.int8_linear import LAYOUT as INT8_LAYOUT
@@ -23,10 +24,7 @@ class PackedExperts(serving.PackedExperts):
         """Pack weights [E, N, K] of bfloat16, float16 or float32. Raises TypeError (dtype), ValueError (rank, empty)."""
         _check_stack(weight)
         pack = operator("pack_linear_weight")
-        first = pack(weight[0])
-        data = first.new_empty(len(weight), *first.shape)
-        for expert, packed in enumerate(data):
-            packed.copy_(first if expert == 0 else pack(weight[expert]))
+        [data] = huge_pages.stack(([pack(expert)] for expert in weight), len(weight))
         return PackedExperts(data.flatten(5), LAYOUTS[weight.dtype], *weight.shape)
 
     def unpack(self) -> Tensor:
@@ -46,7 +44,7 @@ class PackedInt8Experts(serving.PackedInt8Experts):
             raise TypeError(f"scale must be a tensor of float32, got {getattr(scale, 'dtype', type(scale).__name__)}")
         if scale.shape != weight.shape[:2]:
             raise ValueError(f"scale must have shape {list(weight.shape[:2])}, got {list(scale.shape)}")
-        data, sums = (torch.stack(parts) for parts in zip(*map(operator("pack_int8_weight"), weight)))
+        data, sums = huge_pages.stack(map(operator("pack_int8_weight"), weight), len(weight))
         return PackedInt8Experts(data.flatten(5), sums, scale, INT8_LAYOUT, *weight.shape)
 
     def unpack(self) -> Tensor:
@@ -73,7 +71,7 @@ class PackedFp8Experts(serving.PackedFp8Experts):
             raise ValueError(f"scales must be those of {len(weight)} experts, got shape {list(scales.shape)}")
         E, N, K = weight.shape
         pack = operator("pack_fp8_weight")
-        data, kept = (torch.stack(parts) for parts in zip(*(pack(*of, *block_size) for of in zip(weight, scales))))
+        data, kept = huge_pages.stack((pack(*of, *block_size) for of in zip(weight, scales)), E)
         return PackedFp8Experts(data.flatten(5), kept, FP8_LAYOUT, E, N, K, (block_size[0], block_size[1]))
 
     def unpack(self) -> Tensor:

@@ -39,7 +39,8 @@ def _load_once() -> Mapping[str, str]:
     found = json.loads(torch.ops.kernelpair._operators())
     for entry in found:
         torch.library.register_fake(f"kernelpair::{entry['name']}", _fake(entry["name"], entry["fake"]))
-    return MappingProxyType({entry["name"]: entry["name"] + entry["schema"] for entry in found})
+    public = [entry for entry in found if not entry["name"].startswith("_")]
+    return MappingProxyType({entry["name"]: entry["name"] + entry["schema"] for entry in public})
 
 
 def load_untried() -> Mapping[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from optimized.huge_pages import empty as in_huge_pages
 from optimized.library import load
 
 SAMPLE_SECONDS = 2e-3  # short: on a machine with other work the best sample is one that nobody disturbed
@@ -23,11 +24,11 @@ def product_rate(dtype: torch.dtype = torch.bfloat16) -> float:
     return 2 * _best(lambda rounds: torch.ops.kernelpair._machine_peak_products(operands, rounds))
 
 
-def read_rate(nbytes: int) -> float:
+def read_rate(nbytes: int, huge_pages: bool = False) -> float:
     """Bytes a second when a buffer of this size is read over and over, each thread its own part."""
     load()
-    least = 1024 * torch.get_num_threads()
-    buffer = torch.ones(max(max(nbytes, LEAST_BYTES) // 4, least))
+    size = max(max(nbytes, LEAST_BYTES) // 4, 1024 * torch.get_num_threads())
+    buffer = (in_huge_pages([size], torch.float32) if huge_pages else torch.empty(size)).fill_(1)
     return _best(lambda rounds: torch.ops.kernelpair._machine_peak_read(buffer, rounds))
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PYTHON = "python"
 BYTES = "products of bytes"
+HUGE_PAGES = "huge pages"
 TILES = re.compile(r"csrc/(tiles/\w+|\w+/\w*_tiles|attention/decode_pairs|delta_rule/chunk)\.(h|cpp)$")
 """Only the tiers that multiply tiles of bf16 compile these in."""
 NAMED_TIER = re.compile(r"^kp_tier\((\w+)", re.MULTILINE)
@@ -156,12 +157,16 @@ class KernelMachine(Machine):
         import torch
 
         from optimized import selected_tier, tiled_tiers
+        from optimized.huge_pages import begins_with_one
 
         tier = selected_tier() if tier == PYTHON else tier
-        dtypes = {value.dtype for value in given.values() if isinstance(value, torch.Tensor)}
+        tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+        memory = HUGE_PAGES if any(map(begins_with_one, tensors)) else ""
+        dtypes = {tensor.dtype for tensor in tensors}
         if torch.int8 in dtypes:
-            return Peak(tier, BYTES)
-        return Peak(SUITE.planted_tier() if tier in tiled_tiers() and torch.bfloat16 not in dtypes else tier)
+            return Peak(tier, BYTES, memory)
+        plain = tier in tiled_tiers() and torch.bfloat16 not in dtypes
+        return Peak(SUITE.planted_tier() if plain else tier, memory=memory)
 
     def counted(self, pair: "Pair", row: "BenchRow", asked: bool) -> Mapping[str, float]:
         from properties.tile_counts import counted
@@ -176,11 +181,11 @@ class KernelMachine(Machine):
         with self.use(peak.tier):
             return product_rate(torch.int8 if peak.products == BYTES else torch.bfloat16)
 
-    def read_rate(self, tier: str, nbytes: int) -> float:
+    def read_rate(self, peak: Peak, nbytes: int) -> float:
         from optimized.peak import read_rate
 
-        with self.use(tier):
-            return read_rate(nbytes)
+        with self.use(peak.tier):
+            return read_rate(nbytes, huge_pages=peak.memory == HUGE_PAGES)
 
 
 class KernelSuite(Suite):

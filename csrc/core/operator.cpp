@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "core/weight_memory.h"
+
 namespace kernelpair {
 namespace {
 
@@ -36,6 +38,20 @@ ScalarType scalar_type_of(Dtype dtype) {
   }
   return ScalarType::Undefined;
 }
+
+// The strides of a contiguous tensor; 0 counts as 1 where its size is multiplied.
+struct Dense {
+  std::vector<int64_t> strides;
+  int64_t elements = 1;
+  bool overflows = false;
+
+  Dense(const int64_t* sizes, size_t dim) : strides(dim) {
+    for (size_t d = dim; d-- > 0;) {
+      strides[d] = elements;
+      overflows |= __builtin_mul_overflow(elements, sizes[d] ? sizes[d] : 1, &elements);
+    }
+  }
+};
 
 struct NamedOperator {
   std::string name, schema, fake;
@@ -87,23 +103,31 @@ View view_of(const char* name, const std::optional<Tensor>& tensor) {
 
 // Not torch::stable::empty, which looks its operator up by name at each call: 0.7 us of a small one.
 Tensor new_tensor(const int64_t* sizes, size_t dim, Dtype dtype) {
-  std::vector<int64_t> strides(dim);  // packed_linear's result has any rank
-  int64_t step = 1;
-  bool overflows = false;
-  for (size_t d = dim; d-- > 0;) {
-    strides[d] = step;
-    overflows |= __builtin_mul_overflow(step, sizes[d] ? sizes[d] : 1, &step);
-  }
-  if (overflows) return torch::stable::empty({sizes, dim}, scalar_type_of(dtype));  // which says so
+  const Dense dense(sizes, dim);  // packed_linear's result has any rank
+  if (dense.overflows) return torch::stable::empty({sizes, dim}, scalar_type_of(dtype));  // which says so
   AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(dim), sizes, strides.data(),
-                                                         static_cast<int32_t>(scalar_type_of(dtype)),
-                                                         aoti_torch_device_type_cpu(), 0, &handle));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
+      static_cast<int64_t>(dim), sizes, dense.strides.data(), static_cast<int32_t>(scalar_type_of(dtype)),
+      aoti_torch_device_type_cpu(), 0, &handle));
   return Tensor(handle);
 }
 
 Tensor new_tensor(std::initializer_list<int64_t> sizes, Dtype dtype) {
   return new_tensor(sizes.begin(), sizes.size(), dtype);
+}
+
+Tensor new_weight(const int64_t* sizes, size_t dim, Dtype dtype) {
+  const Dense dense(sizes, dim);
+  size_t bytes;
+  if (dense.overflows || __builtin_mul_overflow(dense.elements, element_size(dtype), &bytes) ||
+      bytes < kHugePage)
+    return new_tensor(sizes, dim, dtype);
+  void* const data = map_weight(bytes);
+  if (!data) return new_tensor(sizes, dim, dtype);  // whose error says how much
+  return torch::stable::from_blob(data, {sizes, dim}, {dense.strides.data(), dim},
+                                  torch::stable::Device(torch::headeronly::DeviceType::CPU),
+                                  scalar_type_of(dtype),
+                                  [bytes](void* freed) { unmap_weight(freed, bytes); });
 }
 
 void call_named(const char* name, BoxedFunction boxed, StableIValue* stack, uint64_t inputs,
@@ -129,7 +153,7 @@ std::string _tiers() { return describe_tiers(); }
 std::string _operators() {
   std::string list;
   for (const NamedOperator& op : operators())
-    if (op.name[0] != '_')
+    if (op.name[0] != '_' || !op.fake.empty())
       list += concat(list.empty() ? "" : ", ", "{\"name\": ", json_string(op.name),
                      ", \"schema\": ", json_string(op.schema), ", \"fake\": ", json_string(op.fake), "}");
   return "[" + list + "]";

@@ -34,7 +34,8 @@ View view_of(const char* name, const std::optional<Tensor>& tensor);
 // Fresh, uninitialised, contiguous, on the CPU.
 Tensor new_tensor(std::initializer_list<int64_t> sizes, Dtype dtype);
 Tensor new_tensor(const int64_t* sizes, size_t dim, Dtype dtype);
-Dtype float_dtype_of(const char* name, ScalarType type);  // TypeError unless it is bf16, f16 or f32
+Tensor new_weight(const int64_t* sizes, size_t dim, Dtype dtype);  // in weight_memory.h's, if it is large
+Dtype float_dtype_of(const char* name, ScalarType type);           // TypeError unless it is bf16, f16 or f32
 
 using BoxedFunction = void (*)(StableIValue*, uint64_t, uint64_t);
 

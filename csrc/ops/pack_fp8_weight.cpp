@@ -33,7 +33,7 @@ std::tuple<Tensor, Tensor> pack_fp8_weight(const Tensor& weight_in, const Tensor
   check_block_scales({"scales", scales}, N, K, block_n, block_k);
   Tensor kept = checked_copy(scales);
   const auto shape = fp8_weight_shape(N, K);
-  Tensor data = new_tensor(shape.data(), shape.size(), Dtype::u8);
+  Tensor data = new_weight(shape.data(), shape.size(), Dtype::u8);
   kernels::pack_fp8_weight({.weight = weight, .data = view_of("data", data)});
   return {data, kept};
 }

@@ -44,9 +44,10 @@ std::tuple<Tensor, Tensor, Tensor> pack_int4_weight(const Tensor& codes_in, cons
     check_at_most({"zeros", zeros}, 16);
   }
   const auto shape = int4_weight_shape(N, K);
-  Tensor data = new_tensor(shape.data(), shape.size(), Dtype::u8);
-  Tensor kept_scales = new_tensor({shape[0], groups, 32}, Dtype::f32);
-  Tensor kept_zeros = new_tensor({shape[0], groups, 32}, Dtype::u8);
+  Tensor data = new_weight(shape.data(), shape.size(), Dtype::u8);
+  const std::array<int64_t, 3> grouped = {shape[0], groups, 32};
+  Tensor kept_scales = new_weight(grouped.data(), grouped.size(), Dtype::f32);
+  Tensor kept_zeros = new_weight(grouped.data(), grouped.size(), Dtype::u8);
   const View packed_scales = view_of("scales", kept_scales);
   kernels::pack_int4_weight({.codes = codes,
                              .scales = scales,

@@ -14,7 +14,7 @@ std::tuple<Tensor, Tensor> pack_int8_weight(const Tensor& weight_in) {
   KP_CHECK_VALUE(N >= 1 && K >= 1, "weight must not be empty, got shape ", shape_of(weight));
   KP_CHECK_VALUE(K <= kMostWidth, "weight must have at most ", kMostWidth, " columns, got K = ", K);
   const auto shape = int8_weight_shape(N, K);
-  Tensor data = new_tensor(shape.data(), shape.size(), Dtype::i8), sums = new_tensor({N}, Dtype::i32);
+  Tensor data = new_weight(shape.data(), shape.size(), Dtype::i8), sums = new_tensor({N}, Dtype::i32);
   kernels::pack_int8_weight({.weight = weight, .data = view_of("data", data), .sums = view_of("sums", sums)});
   return {data, sums};
 }

@@ -14,7 +14,7 @@ Tensor pack_linear_weight(const Tensor& weight_in) {
   const int64_t N = weight.sizes[0], K = weight.sizes[1];
   KP_CHECK_VALUE(N >= 1 && K >= 1, "weight must not be empty, got shape ", shape_of(weight));
   const auto shape = packed_weight_shape(N, K, weight.dtype);
-  Tensor packed = new_tensor(shape.data(), shape.size(), weight.dtype);
+  Tensor packed = new_weight(shape.data(), shape.size(), weight.dtype);
   kernels::pack_linear_weight({.weight = weight, .packed = view_of("packed", packed)});
   return packed;
 }

@@ -180,22 +180,22 @@ class Contest:
         if result.flops:
             rates["products"] = result.flops, self._product_rate(peak, result.flops / taken)
         if result.bytes:
-            rates["reading"] = result.bytes, self._read_rate(peak.tier, result.bytes, result.bytes / taken)
+            rates["reading"] = result.bytes, self._read_rate(peak, result.bytes, result.bytes / taken)
         seconds = {by: work / rate for by, (work, rate) in rates.items() if rate}
         if seconds:
             result.limited_by = max(seconds, key=lambda by: seconds[by])
             result.limit = seconds[result.limited_by] * 1e3
 
     def _product_rate(self, peak: Peak, reached: float) -> float:
-        return highest(self.speeds.product_rates, str(peak), lambda: self.suite.machine.product_rate(peak), reached)
+        return highest(self.speeds.product_rates, peak.product_key, lambda: self.suite.machine.product_rate(peak), reached)
 
-    def _read_rate(self, tier: str, nbytes: float, reached: float) -> float:
+    def _read_rate(self, peak: Peak, nbytes: float, reached: float) -> float:
         """With a buffer of the power of two next to `nbytes`."""
         size = min(2 ** round(log2(max(nbytes, 1))), MOST_READ)
-        rates = self.speeds.read_rates.get(tier, {})
-        rate = highest(rates, size, lambda: self.suite.machine.read_rate(tier, size), reached)
+        rates = self.speeds.read_rates.get(peak.read_key, {})
+        rate = highest(rates, size, lambda: self.suite.machine.read_rate(peak, size), reached)
         if rate:
-            self.speeds.read_rates[tier] = rates
+            self.speeds.read_rates[peak.read_key] = rates
         return rate
 
     def compare_errors(self, pair: Pair, candidates: Sequence[tuple[str, str]]) -> Errors:

@@ -37,13 +37,19 @@ class SpeedPage:
 
 
 class Peak(NamedTuple):
-    """What limits a call: the tier whose peaks are measured, and which kind of products where it has several."""
+    """What limits a call: the tier whose peaks are measured, which kind of products and of memory where it has several."""
 
     tier: str
     products: str = ""
+    memory: str = ""
 
-    def __str__(self) -> str:
+    @property
+    def product_key(self) -> str:
         return f"{self.tier}, {self.products}" if self.products else self.tier
+
+    @property
+    def read_key(self) -> str:
+        return f"{self.tier}, {self.memory}" if self.memory else self.tier
 
 
 class Uncounted(Exception):
@@ -82,6 +88,6 @@ class Machine:
         """Operations a second from registers; 0 where it is not known."""
         return 0.0
 
-    def read_rate(self, tier: str, nbytes: int) -> float:
-        """Bytes a second from a buffer of this size; 0 where it is not known."""
+    def read_rate(self, peak: Peak, nbytes: int) -> float:
+        """Bytes a second from a buffer of this size, in memory of this kind; 0 where it is not known."""
         return 0.0

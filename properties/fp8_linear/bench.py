@@ -3,7 +3,8 @@
 import torch
 
 from kernelpair.contract.pair import Bench, Inputs
-from properties.fp8_linear.cases import Fp8LinearCase, dense_weight, packed_parts
+from optimized import operator
+from properties.fp8_linear.cases import Fp8LinearCase, dense_weight
 from properties.shared.linear_rows import linear_row
 
 DEEPSEEK_V3 = ((7168, 2048), (2048, 7168), (7168, 18_432))  # N, K of its projections
@@ -14,7 +15,8 @@ def _inputs(M: int, N: int, K: int) -> Inputs:
     codes = torch.randint(0, 0x7F, (N, K), dtype=torch.uint8)
     scales = torch.rand(-(-N // 128), -(-K // 128)) / 64
     x = torch.randn(M, K, dtype=torch.bfloat16)
-    return {"x": x, **packed_parts(codes.view(torch.float8_e4m3fn), scales, (128, 128)), "bias": None}
+    data, kept = operator("pack_fp8_weight")(codes.view(torch.float8_e4m3fn), scales, 128, 128)
+    return {"x": x, "data": data, "scales": kept, "N": N, "K": K, "block_n": 128, "block_k": 128, "bias": None}
 
 
 BENCH = Bench(

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from kernelpair.contract.pair import Bench, BenchRow, Inputs
+from optimized import huge_pages
 from properties.fused_moe.cases import MoeCase
 
 # name, experts, topk, D, I: every layer of these models; where all experts do not fit a small machine's memory, fewer.
@@ -17,8 +18,8 @@ TOKENS = (1, 16, 64, 512)
 
 
 def _stack(name: str, kind: str, experts: int, N: int, K: int) -> Inputs:
-    """Packed weights of `experts`, any values: packing only moves them. All have the first one's, in memory of their own: random
-    numbers for all would take most of a row's time."""
+    """Packed weights of `experts`, any values: packing only moves them. All have the first one's, in memory of their own as
+    packing takes it: random numbers for all would take most of a row's time."""
     panels = (1, -(-N // 32))
     if kind == "int8":
         data = torch.randint(-128, 128, (*panels, -(-K // 64), 2, 16, 64), dtype=torch.int8)
@@ -29,7 +30,7 @@ def _stack(name: str, kind: str, experts: int, N: int, K: int) -> Inputs:
         parts = {name: codes, f"{name}_scale": torch.rand(1, -(-N // 128), -(-K // 128)) * K**-0.5 / 64}
     else:
         parts = {name: torch.empty((*panels, -(-K // 32), 2, 16, 32), dtype=torch.bfloat16).normal_(std=K**-0.5)}
-    stacked = {part: one.expand(experts, *one.shape[1:]).contiguous() for part, one in parts.items()}
+    stacked = {part: huge_pages.new(one, (experts, *one.shape[1:])).copy_(one) for part, one in parts.items()}
     return stacked | ({f"{name}_block_n": 128, f"{name}_block_k": 128} if kind == "fp8" else {})
 
 

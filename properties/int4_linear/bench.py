@@ -6,7 +6,8 @@ from typing import Literal
 import torch
 
 from kernelpair.contract.pair import Bench, BenchRow, Inputs
-from properties.int4_linear.cases import ACTIVATIONS, Int4Case, dense_weight, packed_parts
+from optimized import operator
+from properties.int4_linear.cases import ACTIVATIONS, Int4Case, dense_weight
 from properties.shared.linear_rows import linear_row
 
 LLAMA_3_8B = ((4096, 4096), (28_672, 4096))  # N, K of its projections
@@ -18,7 +19,8 @@ CASE = Int4Case(seed=8, dtype="bfloat16", outer=(64,), N=256, K=1024, group=GROU
 def _inputs(M: int, N: int, K: int, activation: str) -> Inputs:
     codes, groups = torch.randint(0, 16, (N, K), dtype=torch.uint8), K // GROUP
     zeros = torch.randint(0, 16, (N, groups), dtype=torch.uint8)
-    weight = packed_parts(codes, (torch.rand(N, groups) + 0.5) / 512, zeros, GROUP)
+    data, scales, kept_zeros = operator("pack_int4_weight")(codes, (torch.rand(N, groups) + 0.5) / 512, zeros, GROUP)
+    weight: Inputs = {"data": data, "scales": scales, "zeros": kept_zeros, "N": N, "K": K, "group_size": GROUP}
     return {"x": torch.randn(M, K, dtype=torch.bfloat16), **weight, "bias": None, "activation": activation}
 
 

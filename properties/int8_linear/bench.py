@@ -4,16 +4,17 @@ import torch
 from torch import Tensor
 
 from kernelpair.contract.pair import Bench, Inputs
+from optimized import operator
 from properties.int8_linear.cases import Int8Case
 from properties.shared.linear_rows import linear_row
-from reference.pack_int8_weight import pack_int8_weight, unpack_int8_weight
+from reference.pack_int8_weight import unpack_int8_weight
 
 LLAMA_3_8B = ((4096, 4096), (6144, 4096), (28_672, 4096), (4096, 14_336))  # N, K of its projections
 ROWS = (1, 16, 64, 256, 1024)
 
 
 def _inputs(M: int, N: int, K: int) -> Inputs:
-    data, sums = pack_int8_weight(torch.randint(-128, 128, (N, K), dtype=torch.int8))
+    data, sums = operator("pack_int8_weight")(torch.randint(-128, 128, (N, K), dtype=torch.int8))
     x = torch.randn(M, K, dtype=torch.bfloat16)
     w_scale = torch.full((N,), 1e-3)
     weight: Inputs = {"data": data, "sums": sums, "N": N, "K": K, "w_scale": w_scale}

@@ -3,15 +3,16 @@
 import torch
 
 from kernelpair.contract.pair import Bench, BenchRow, Floor, Inputs
+from optimized import operator
 from properties.packed_linear.cases import LinearCase
-from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
+from reference.pack_linear_weight import unpack_linear_weight
 
 # --- bench ---
 
 
 def _bench_inputs(rows: int, dtype: torch.dtype) -> Inputs:
     x = torch.randn(rows, 4096).to(dtype)
-    packed = pack_linear_weight((torch.randn(4096, 4096) / 64).to(dtype))
+    packed = operator("pack_linear_weight")((torch.randn(4096, 4096) / 64).to(dtype))
     return {"x": x, "packed_weight": packed, "N": 4096, "K": 4096, "bias": None}
 
 

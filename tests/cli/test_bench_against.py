@@ -14,7 +14,7 @@ from kernelpair.timing.contest import highest
 from kernelpair.timing.machine import Peak
 from kernelpair.timing.peers import arguments_of
 from kernelpair.timing.speeds import read
-from optimized import tiers, use_tier
+from optimized import operator, tiers, use_tier
 from optimized.peak import product_rate, read_rate
 from properties.suite import ON_TRIAL, SUITE
 from tests.command_line import kernelpair
@@ -288,6 +288,7 @@ def test_peaks_are_measured_on_each_tier() -> None:
     for tier in ("scalar", RUNNABLE[-1]):
         with use_tier(tier):
             assert 0 < product_rate() < 1e15 and 0 < product_rate(torch.int8) < 1e15 and 0 < read_rate(1 << 20) < 1e15
+            assert 0 < read_rate(4 << 20, huge_pages=True) < 1e15
 
 
 def test_a_peak_that_a_row_surpasses_is_measured_again() -> None:
@@ -301,8 +302,15 @@ def test_a_peak_that_a_row_surpasses_is_measured_again() -> None:
 def test_bytes_have_a_peak_of_their_own() -> None:
     machine, weight = SUITE.machine, torch.zeros(2, 2)
     tier = RUNNABLE[-1]
-    assert str(machine.peak(tier, {"weight": weight.to(torch.int8), "x": weight.bfloat16()})) == f"{tier}, products of bytes"
+    bytes_of = machine.peak(tier, {"weight": weight.to(torch.int8), "x": weight.bfloat16()})
+    assert (bytes_of.product_key, bytes_of.read_key) == (f"{tier}, products of bytes", tier)
     assert machine.peak(tier, {"weight": weight.bfloat16()}) == Peak(tier)
+
+
+def test_weights_in_huge_pages_have_a_reading_rate_of_their_own() -> None:
+    weight = operator("pack_linear_weight")(torch.zeros(1024, 1024, dtype=torch.bfloat16))
+    peak = SUITE.machine.peak(RUNNABLE[-1], {"x": torch.zeros(1), "packed_weight": weight})
+    assert (peak.product_key, peak.read_key) == (RUNNABLE[-1], f"{RUNNABLE[-1]}, huge pages")
 
 
 def test_peaks_refuse_what_they_cannot_measure() -> None:

@@ -14,7 +14,8 @@ EVERYWHERE = ("reference/{}.py", "properties/{}/__init__.py", "docs/contracts/{}
 NO_STEMS = {  # files of a folder that are no kernel: shared between kernels, or the folder's own
     "reference": {"__init__", "checks", "attention_core", "gated_delta_rule_prefill"},
     "optimized": {
-        "__init__", "checks", "gated_delta_rule_prefill", "library", "operators", "peak", "tiers", "trapped", "workspace"
+        "__init__", "checks", "gated_delta_rule_prefill", "huge_pages", "library", "operators", "peak", "tiers", "trapped",
+        "workspace",
     },
 }
 FORMS = {  # a pair of its own for a form of another's kernel
