@@ -22,6 +22,27 @@ def rms_norm(
     All in float32, rounded once. (float64 in, float64 out: that is the truth, of the sum that was not rounded.)
     Raises TypeError (dtypes) and ValueError (shapes, strides, group_size, eps, gemma without a weight, overlap).
     """
+    return _normalised(x, weight, eps, residual, gate, group_size, gemma, False)
+
+
+def rms_norm_in_place(
+    x: Tensor,
+    weight: Tensor | None,
+    eps: float = 1e-6,
+    residual: Tensor | None = None,
+    gate: Tensor | None = None,
+    group_size: int | None = None,
+    gemma: bool = False,
+) -> None:
+    """As rms_norm, with the result stored in x. Raises ValueError besides where x shares memory with itself or the others."""
+    result = _normalised(x, weight, eps, residual, gate, group_size, gemma, True)
+    x.copy_(result)
+
+
+def _normalised(
+    x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, gate: Tensor | None, group_size: int | None,
+    gemma: bool, in_place: bool,
+) -> Tensor:  # fmt: skip
     checks.is_tensor("x", x)
     if not 1 <= x.dim() <= 4:
         raise ValueError(f"x must have 1 to 4 dimensions, got shape {list(x.shape)}")
@@ -46,7 +67,10 @@ def rms_norm(
         checks.is_count("group_size", group_size, 1)
         if D % group_size:
             raise ValueError(f"group_size = {group_size} does not divide the {D} columns of x")
-    checks.disjoint({"residual": residual}, {"x": x, "weight": weight})
+    if in_place:
+        checks.disjoint({"x": x, "residual": residual}, {"gate": gate, "weight": weight})
+    else:
+        checks.disjoint({"residual": residual}, {"x": x, "weight": weight})
 
     compute = torch.promote_types(x.dtype, torch.float32)
     s = x.to(compute)

@@ -1,4 +1,4 @@
-// rms_norm: checks and registration. Contract: docs/contracts/rms_norm.md.
+// rms_norm, rms_norm_in_place: checks and registration. Contract: docs/contracts/rms_norm.md.
 #include "kernels/rms_norm.h"
 
 #include <algorithm>
@@ -37,9 +37,10 @@ int64_t checked_group(std::optional<int64_t> group_size, int64_t D) {
   return *group_size;
 }
 
-Tensor rms_norm(const Tensor& x_in, const std::optional<Tensor>& weight_in, double eps,
-                const std::optional<Tensor>& residual_in, const std::optional<Tensor>& gate_in,
-                std::optional<int64_t> group_size, bool gemma) {
+// The result, which is x itself and not returned in place.
+Tensor normalise(bool in_place, const Tensor& x_in, const std::optional<Tensor>& weight_in, double eps,
+                 const std::optional<Tensor>& residual_in, const std::optional<Tensor>& gate_in,
+                 std::optional<int64_t> group_size, bool gemma) {
   const View x = view_of("x", x_in), weight = view_of("weight", weight_in);
   const View residual = view_of("residual", residual_in), gate = view_of("gate", gate_in);
   KP_CHECK_VALUE(x.dim >= 1 && x.dim <= kMostRowDims, "x must have 1 to 4 dimensions, got shape ",
@@ -55,9 +56,13 @@ Tensor rms_norm(const Tensor& x_in, const std::optional<Tensor>& weight_in, doub
   KP_CHECK_VALUE(weight.defined || !gemma, "gemma needs a weight, to which it adds 1");
   check_positive("eps", eps);
   const int64_t group = checked_group(group_size, D);
-  if (residual.defined) check_disjoint({{"residual", residual}}, {{"x", x}, {"weight", weight}});
-  Tensor out = new_tensor(x.sizes, x.dim, x.dtype), kept;
-  const View x_rows = rows_of(x), out_rows = rows_of(view_of("out", out));
+  if (in_place)
+    check_disjoint({{"x", x}, {"residual", residual}}, {{"gate", gate}, {"weight", weight}});
+  else
+    check_disjoint({{"residual", residual}}, {{"x", x}, {"weight", weight}});
+  Tensor out, kept;
+  if (!in_place) out = new_tensor(x.sizes, x.dim, x.dtype);
+  const View x_rows = rows_of(x), out_rows = in_place ? x_rows : rows_of(view_of("out", out));
   const View residual_rows = residual.defined ? rows_of(residual) : residual;
   const View gate_rows = gate.defined ? rows_of(gate) : gate;
   kernels::rms_norm({.x = x_rows,
@@ -71,11 +76,27 @@ Tensor rms_norm(const Tensor& x_in, const std::optional<Tensor>& weight_in, doub
   return out;
 }
 
+Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, double eps,
+                const std::optional<Tensor>& residual, const std::optional<Tensor>& gate,
+                std::optional<int64_t> group_size, bool gemma) {
+  return normalise(false, x, weight, eps, residual, gate, group_size, gemma);
+}
+
+void rms_norm_in_place(const Tensor& x, const std::optional<Tensor>& weight, double eps,
+                       const std::optional<Tensor>& residual, const std::optional<Tensor>& gate,
+                       std::optional<int64_t> group_size, bool gemma) {
+  normalise(true, x, weight, eps, residual, gate, group_size, gemma);
+}
+
 }  // namespace
 
 KP_OPERATOR(rms_norm,
             "(Tensor x, Tensor? weight, float eps=1e-6, Tensor(a!)? residual=None, Tensor? gate=None, int? "
             "group_size=None, bool gemma=False) -> Tensor",
             "x.new_empty(x.shape)");
+KP_OPERATOR(
+    rms_norm_in_place,
+    "(Tensor(a!) x, Tensor? weight, float eps=1e-6, Tensor(b!)? residual=None, Tensor? gate=None, int? "
+    "group_size=None, bool gemma=False) -> ()");
 
 }  // namespace kernelpair

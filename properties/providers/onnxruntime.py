@@ -270,7 +270,7 @@ NORM_LAYOUTS = {name: IN_ROWS for name in ("x", "residual", "weight")}
 def _fit_norm(case: NormCase) -> NormCase:
     wanted: NormCase = fitted(
         case, (), NORM_LAYOUTS, width=max(case.width, 1), groups=0, gemma=False, weight="call", outer=_at_least_one(case.outer),
-        form="plain" if case.form == "gate" else case.form,
+        form="plain" if case.form == "gate" else case.form, in_place=False,
     )
     return wanted
 
@@ -279,6 +279,7 @@ def _fit_norm(case: NormCase) -> NormCase:
     "rms_norm",
     limits={
         NOT_OFFERED: lambda case: case.form == "gate" or case.groups > 0 or case.gemma or case.weight == "none",
+        "a result of its own (a session's)": lambda case: case.in_place,
         "the weight has x's dtype (of the operator)": lambda case: case.weight == "float32" and case.dtype != "float32",
         "at least one element": lambda case: 0 in case.outer or case.width == 0,
         "contiguous tensors (what a session takes)": other_layouts(NORM_LAYOUTS),

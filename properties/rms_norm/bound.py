@@ -49,7 +49,8 @@ def bound(case: NormCase, given: Inputs, truth: Outputs) -> Bound:
     not the truth rounded once, either passes.
     """
     dtype: torch.dtype = getattr(torch, case.dtype)
-    s, result, out = given["x"], {}, truth["out"]
+    name = "x" if case.in_place else "out"
+    s, result, out = given["x"], dict[str, Tensor](), truth[name]
     relative = UNIT_ROUNDOFF[dtype] + _relative(given["group_size"] or s.shape[-1])
     if given["residual"] is not None:
         stored = _stored(given, dtype)
@@ -57,15 +58,15 @@ def bound(case: NormCase, given: Inputs, truth: Outputs) -> Bound:
         s = s + given["residual"]
         relative += 2 * UNIT_ROUNDOFF[dtype] if dtype != torch.float32 else 0.0
     if case.exact >= 0:
-        return result | {"out": rounding(out, dtype)}
+        return result | {name: rounding(out, dtype)}
     if not s.numel():
-        return result | {"out": out.abs()}
+        return result | {name: out.abs()}
     r, W, G = _factors(given, s)
     absolute = flush_error((1 + r) * (1 + W.abs()) * (1 + G.abs()), dtype)
     if given["gate"] is not None:
         relative += SILU_ERROR
         absolute = absolute + SMALLEST_NORMAL * (128 + given["gate"].abs()) * (s * r * W).abs()
-    return result | {"out": relative * out.abs() + absolute}
+    return result | {name: relative * out.abs() + absolute}
 
 
 def _stored(given: Inputs, dtype: torch.dtype) -> Tensor:
@@ -79,16 +80,17 @@ def aggregate(case: NormCase, given: Inputs, truth: Outputs, outputs: Outputs) -
     Of each of them the bound has no 2 u: of the exact one, which float32 rounds, 2^-23 in their place.
     """
     dtype: torch.dtype = getattr(torch, case.dtype)
-    if given["residual"] is None or dtype == torch.float32 or case.exact >= 0 or not truth["out"].numel():
+    name = "x" if case.in_place else "out"
+    if given["residual"] is None or dtype == torch.float32 or case.exact >= 0 or not truth[name].numel():
         return []
     stored = _stored(given, dtype)
     of_stored = rms_norm(stored, given["weight"], given["eps"], group_size=given["group_size"], gemma=given["gemma"])
     ratios = []
-    for s, out, more in ((stored, of_stored, 0.0), (given["x"] + given["residual"], truth["out"], 2.0**-23)):
+    for s, out, more in ((stored, of_stored, 0.0), (given["x"] + given["residual"], truth[name], 2.0**-23)):
         r, W, _ = _factors(given, s)
         relative = UNIT_ROUNDOFF[dtype] + _relative(given["group_size"] or s.shape[-1]) + more
         allowed = relative * out.abs() + flush_error((1 + r) * (1 + W.abs()) * 2, dtype)
-        ratios.append(float(((outputs["out"].double() - out).abs() / allowed).max()))
+        ratios.append(float(((outputs[name].double() - out).abs() / allowed).max()))
     if min(ratios) <= 1:
         return []
-    return [("out", "neither the stored nor the exact sum of x and residual was normalised throughout", min(ratios))]
+    return [(name, "neither the stored nor the exact sum of x and residual was normalised throughout", min(ratios))]

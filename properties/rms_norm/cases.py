@@ -1,5 +1,6 @@
 """rms_norm: what is drawn, and the arguments of a case."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.call.layout import EXPANDED, PARAMETERS, POOL, READ_ROWS
+from kernelpair.call.layout import FUSED as HALVES
 from kernelpair.call.place import repeated
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.case import Case
@@ -29,6 +31,8 @@ TINY = 2.0**-126  # smaller eps count as this
 EPS = (1e-6, 1e-5, 1e-12, 1.0, 1e-20, 1e-40)
 SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4, 1e-10)  # 1e4: what a few channels of large models reach; 1e-10: next to small eps
 PEAK = 32.0  # a larger one would hide the other columns' squares
+WRITABLE = (*POOL, HALVES)
+"""Of x in place."""
 LAYOUTS = {"x": READ_ROWS, "residual": POOL, "gate": READ_ROWS, "weight": PARAMETERS}
 FUSED = (("x", "residual"),)
 SIXTEEN = ("bfloat16", "float16")
@@ -58,6 +62,8 @@ class NormCase(Case):
     """In x and residual one column of each group is larger than the others, so that no sum may be without it."""
     exact: int = -1
     """m from 0 on: each s is +-a, a power of two, and eps such that the root is 2^m a: only the result is rounded."""
+    in_place: bool = False
+    """The result is stored in x."""
 
     @property
     def columns(self) -> int:
@@ -78,6 +84,7 @@ FIELDS = together(
         "zeros": any_of(False, False, True),
         "peak": any_of(False, True),
         "exact": any_of(-1, -1, -1, 0, 1, 3),
+        "in_place": any_of(False, False, True),
     }
 )
 
@@ -96,6 +103,8 @@ def strategy(draw: st.DrawFn) -> NormCase:
 def completed(fields: dict[str, Any], outer: tuple[int, ...], width: int, groups: int) -> NormCase:
     """The case of these sizes: of what was drawn, all that goes together."""
     fields = dict(fields)
+    if fields["in_place"] and fields["layout"].get("x") not in WRITABLE:
+        fields["layout"] = {name: kind for name, kind in fields["layout"].items() if name != "x"}
     if not outer:  # the only dimension is the last, which is dense
         fields["layout"] = {name: kind for name, kind in fields["layout"].items() if kind != EXPANDED}
     if fields["weight"] == "none":
@@ -163,6 +172,7 @@ def inputs(case: NormCase) -> Inputs:
     if case.form == "gate":
         gate = uniform(case.seed, "gate", shape, dtype, case.steep)
     return {
+        **({"in_place": True} if case.in_place else {}),
         "x": x,
         "weight": _weight(case, dtype),
         "eps": eps,
@@ -171,6 +181,18 @@ def inputs(case: NormCase) -> Inputs:
         "group_size": case.width if case.groups else None,
         "gemma": case.gemma,
     }
+
+
+class Face:
+    """Both forms of one side: a call with in_place stores its result in x, and returns none. It has the defaults of the form that
+    returns it."""
+
+    def __init__(self, returning: Callable[..., Tensor], in_place: Callable[..., None]) -> None:
+        self._forms = returning, in_place
+        self.__signature__ = inspect.signature(returning)
+
+    def __call__(self, *given: Any, in_place: bool = False, **named: Any) -> Tensor | None:
+        return self._forms[in_place](*given, **named)
 
 
 MEASURES: dict[str, Callable[[Any], int]] = {"elements": lambda case: prod(case.outer) * case.columns}
@@ -189,6 +211,10 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "residual between the rows of x": lambda case: (
         case.form == "residual" and case.layout.get("x") == "fused" and len(case.outer) > 0 and case.outer[0] > 1
     ),
+    **{
+        f"{form} in place": lambda case, form=form: case.in_place and case.form == form  # type: ignore[misc]
+        for form in ("plain", "residual", "gate")
+    },
     "groups": lambda case: case.groups > 1 and case.width > 1,
     "gated groups": lambda case: case.groups > 1 and case.form == "gate",
     "gemma with a residual": lambda case: case.gemma and case.form == "residual",

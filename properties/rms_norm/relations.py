@@ -6,10 +6,11 @@ from math import prod
 import torch
 from torch import Tensor
 
+from kernelpair.call.layout import FUSED
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
-from properties.rms_norm.cases import TINY, NormCase
+from properties.rms_norm.cases import TINY, WRITABLE, NormCase
 
 LARGE = 1e3  # of x
 LIKE_X = ("x", "residual", "gate")
@@ -30,6 +31,17 @@ def _same(session: Session, again: JudgedCall, chosen: Tensor | slice, shape: tu
     """Rows of the first call, chosen in their flat order, have the bits of all rows of the other one."""
     for name, value in session.first.outputs.items():
         session.expect_same(name, again.outputs[name], value.reshape(shape)[chosen], says)
+
+
+def _in_place(case: NormCase, session: Session) -> None:
+    """With x's strides as they are, where nobody else's memory lies between its rows. Another's form in place is drawn alone."""
+    if session.subject.foreign:
+        return
+    kept = {name: kind for name, kind in case.layout.items() if kind in WRITABLE and kind != FUSED}
+    again = session.run(replace(case, in_place=True, layout=kept), session.inputs() | {"in_place": True})
+    for name, value in (("x", "out"), ("residual", "residual")):
+        if value in session.first.outputs:
+            session.expect_same(name, again.outputs[name], session.first.outputs[value], "the result in x")
 
 
 def _rows(case: NormCase, session: Session) -> None:
@@ -136,14 +148,30 @@ def _some(case: NormCase) -> bool:
     return prod(case.outer) * case.columns > 0
 
 
+def _returned(case: NormCase) -> bool:
+    return not case.in_place
+
+
+def _some_returned(case: NormCase) -> bool:
+    return _returned(case) and _some(case)
+
+
 RELATIONS = {
     "rows": Relation(_rows, "a batch equals its parts, bit for bit"),
     "apart": Relation(_apart, "rows may be permuted and lie apart, bit for bit"),
-    "columns": Relation(_columns, "permuting the columns of a group permutes its results"),
-    "scale": Relation(_scaled, "x times 2^m with eps times 4^m changes no bit", lambda case: case.eps > TINY or case.exact >= 0),
-    "zero_residual": Relation(_zero_residual, "a residual of zeros is none", lambda case: case.form == "plain" and _some(case)),
-    "gemma": Relation(_gemma, "Gemma's form is a weight of 1 + w in float32", lambda case: case.gemma and _some(case)),
-    "groups": Relation(_groups, "a group is a call of its own", lambda case: case.groups > 1 and _some(case)),
-    "gate_of_60": Relation(_gate_of_60, "a gate of 60 multiplies by 60", lambda case: case.form == "plain" and _some(case)),
-    "spoiled": Relation(_spoiled, "a NaN reaches its group or its column and nothing else", _some),
-}
+    "in_place": Relation(_in_place, "a result in place has the bits of one that is returned", _returned),
+    "columns": Relation(_columns, "permuting the columns of a group permutes its results", _returned),
+    "scale": Relation(
+        _scaled, "x times 2^m with eps times 4^m changes no bit",
+        lambda case: _returned(case) and (case.eps > TINY or case.exact >= 0),
+    ),
+    "zero_residual": Relation(
+        _zero_residual, "a residual of zeros is none", lambda case: case.form == "plain" and _some_returned(case)
+    ),
+    "gemma": Relation(_gemma, "Gemma's form is a weight of 1 + w in float32", lambda case: case.gemma and _some_returned(case)),
+    "groups": Relation(_groups, "a group is a call of its own", lambda case: case.groups > 1 and _some_returned(case)),
+    "gate_of_60": Relation(
+        _gate_of_60, "a gate of 60 multiplies by 60", lambda case: case.form == "plain" and _some_returned(case)
+    ),
+    "spoiled": Relation(_spoiled, "a NaN reaches its group or its column and nothing else", _some_returned),
+}  # fmt: skip

@@ -58,6 +58,7 @@ WRONG_CALLS = {
     "residual_dtype": other_dtype("residual", "x", when=_has_residual),
     "residual_strides": sparse("residual", when=_has_residual),
     "residual_overlaps_itself": self_overlapping("residual", when=lambda case: _has_residual(case) and len(case.outer) > 0),
+    "x_overlaps_itself": self_overlapping("x", when=lambda case: case.in_place and len(case.outer) > 0),
     "residual_is_x": aliased("residual", "x", when=_has_residual),
     "gate_width": grown("gate", -1, "x", when=_has_gate),
     "gate_dtype": other_dtype("gate", "x", when=_has_gate),
@@ -77,5 +78,6 @@ WRONG_CALLS = {
     "eps_infinite": replaced("eps", INF, ValueError),
     "eps_nan": replaced("eps", NAN, ValueError),
     "laid_over": laid_over(("residual",), ("x", "weight")),
+    "laid_over_x": laid_over(("x",), ("gate", "weight"), when=lambda case: case.in_place),
     "weight_other_half": other_half("weight"),
 }

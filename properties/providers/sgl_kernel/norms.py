@@ -13,6 +13,7 @@ from properties.providers.sgl_kernel.calling import call
 from properties.rms_norm.cases import NormCase
 from properties.rotary_embedding.cases import RotaryCase
 
+IN_PLACE = "in place with a residual alone (not offered otherwise)"
 NORM_LAYOUTS = {"x": ("offset", "padded", "apart", "expanded"), **{name: ("offset",) for name in ("residual", "gate", "weight")}}
 
 
@@ -20,7 +21,7 @@ def _fit_norm(case: NormCase) -> NormCase:
     layouts = NORM_LAYOUTS if case.form == "plain" else NORM_LAYOUTS | {"x": ("offset",)}
     wanted: NormCase = fitted(
         case, ["bfloat16", "float16"], layouts, outer=(max(prod(case.outer), 1),), width=max(case.width, 1), groups=0,
-        weight="call", gemma=case.gemma and case.form != "gate",
+        weight="call", gemma=case.gemma and case.form != "gate", in_place=case.in_place and case.form == "residual",
     )
     return wanted
 
@@ -31,6 +32,7 @@ def _fit_norm(case: NormCase) -> NormCase:
         "dtype bfloat16 or float16 (its dispatch)": lambda case: case.dtype == "float32",
         "a weight of x's dtype (an argument that is no option, and checked)": lambda case: case.weight != "call",
         "no groups (not an argument of it)": lambda case: case.groups > 0,
+        IN_PLACE: lambda case: case.in_place and case.form != "residual",
         "no gate in Gemma's form (not offered)": lambda case: case.gemma and case.form == "gate",
         "two dimensions, with columns (checked)": lambda case: len(case.outer) != 1 or not case.outer[0] or not case.columns,
         "residual, gate and weight contiguous (checked)": other_layouts(NORM_LAYOUTS),
@@ -39,7 +41,7 @@ def _fit_norm(case: NormCase) -> NormCase:
 )
 def rms_norm(
     x: Tensor, weight: Tensor | None, eps: float = 1e-6, residual: Tensor | None = None, gate: Tensor | None = None,
-    group_size: int | None = None, gemma: bool = False,
+    group_size: int | None = None, gemma: bool = False, in_place: bool = False,
 ) -> Any:
     """rmsnorm_cpu, gemma_rmsnorm_cpu, fused_rmsnorm_gated_cpu, fused_add_rmsnorm_cpu or gemma_fused_add_rmsnorm_cpu"""
     if group_size is not None or (gemma and gate is not None) or weight is None or weight.dtype != x.dtype:
@@ -48,9 +50,11 @@ def rms_norm(
         raise Unsupported("residual, gate and weight contiguous (checked)")
     named = {"weight": weight, "eps": eps}
     if residual is not None:
-        out = x.contiguous().clone()  # it writes over its input
+        out = x if in_place else x.contiguous().clone()  # it writes over its input
         call("gemma_fused_add_rmsnorm_cpu" if gemma else "fused_add_rmsnorm_cpu", input=out, residual=residual, **named)
-        return out
+        return None if in_place else out
+    if in_place:
+        raise Unsupported(IN_PLACE)
     if gate is not None:
         return call("fused_rmsnorm_gated_cpu", input=x, gate=gate, **named)
     return call("gemma_rmsnorm_cpu" if gemma else "rmsnorm_cpu", input=x, **named)

@@ -18,11 +18,13 @@ from properties.rms_norm.cases import NormCase
 from properties.rotary_embedding.cases import RotaryCase
 
 NORM_LAYOUTS = {name: ("offset",) for name in ("x", "residual", "weight")}
+IN_PLACE = "in place with a residual alone (not offered otherwise)"
 NOT_OFFERED = "no gate, no groups, not Gemma's form (not arguments of it)"
 APART = "rows of a norm follow one another (a limit of the operator)"
 
 
 def _fit_norm(case: NormCase) -> NormCase:
+    form = "plain" if case.form == "gate" else case.form
     wanted: NormCase = fitted(
         case,
         (),
@@ -30,7 +32,8 @@ def _fit_norm(case: NormCase) -> NormCase:
         width=max(-(-case.width // 8) * 8, 8),
         groups=0,
         gemma=False,
-        form="plain" if case.form == "gate" else case.form,
+        form=form,
+        in_place=case.in_place and form == "residual",
         weight="call" if case.weight == "float32" else case.weight,
     )
     return wanted
@@ -42,6 +45,7 @@ def _fit_norm(case: NormCase) -> NormCase:
         "columns a multiple of 8 (checked)": lambda case: case.columns % 8 != 0 or case.columns == 0,
         "the weight has x's dtype (checked)": lambda case: case.weight == "float32" and case.dtype != "float32",
         NOT_OFFERED: lambda case: case.form == "gate" or case.groups > 0 or case.gemma,
+        IN_PLACE: lambda case: case.in_place and case.form != "residual",
         "contiguous tensors (the comment at its caller, kernels/vllm_c.py)": other_layouts(NORM_LAYOUTS),
     },
     fit=_fit_norm,
@@ -57,19 +61,22 @@ def rms_norm(
     gate: Tensor | None = None,
     group_size: int | None = None,
     gemma: bool = False,
-) -> Tensor:
+    in_place: bool = False,
+) -> Tensor | None:
     """rms_norm, and fused_add_rms_norm with a residual"""
     if gate is not None or group_size is not None or gemma:
         raise Unsupported(NOT_OFFERED)
     if weight is not None and weight.dtype != x.dtype:
         raise Unsupported("the weight has x's dtype (checked)")
     if residual is None:
+        if in_place:
+            raise Unsupported(IN_PLACE)
         out = torch.empty_like(x)
         OPS.rms_norm(out, x, weight, eps)
         return out
-    out = x.clone()
+    out = x if in_place else x.clone()
     OPS.fused_add_rms_norm(out, residual, weight, eps)
-    return out
+    return None if in_place else out
 
 
 ACT_LAYOUTS = {"x": ("offset",)}

@@ -254,14 +254,15 @@ def store(given: Given) -> Calls:
 
 
 def norm(given: Given) -> Calls:
-    """rms_norm, and fused_add_rms_norm, which writes over x."""
+    """rms_norm, and fused_add_rms_norm, which writes over x: over a copy where x is to stay."""
     x, weight, residual = given["x"], given["weight"], given.get("residual")
     if given.get("gate") is not None:
         raise Unsupported("no gate (not an argument of it)")
     if residual is None:
         return {"rms_norm": lambda: _filled(x, lambda out: OPS.rms_norm(out, x, weight, 1e-6))}
-    written, sums = x.clone(), residual.clone()
-    return {"fused_add_rms_norm": lambda: OPS.fused_add_rms_norm(written, sums, weight, 1e-6)}
+    if given.get("in_place"):
+        return {"fused_add_rms_norm": lambda: OPS.fused_add_rms_norm(x, residual, weight, 1e-6)}
+    return {"fused_add_rms_norm": lambda: OPS.fused_add_rms_norm(x.clone(), residual, weight, 1e-6)}
 
 
 def activation(given: Given) -> Calls:
