@@ -24,7 +24,9 @@ void* map_weight(size_t bytes) {
   char* const data = begin + before;
   if (before) munmap(begin, before);
   munmap(data + needed, kHugePage - before);
+#ifdef MADV_HUGEPAGE
   madvise(data, needed, MADV_HUGEPAGE);  // refused by a system without them: then small ones it is
+#endif
   return data;
 }
 
