@@ -189,7 +189,9 @@ class Face:
 
     def __init__(self, returning: Callable[..., Tensor], in_place: Callable[..., None]) -> None:
         self._forms = returning, in_place
-        self.__signature__ = inspect.signature(returning)
+        told = inspect.signature(returning)
+        stored = inspect.Parameter("in_place", inspect.Parameter.KEYWORD_ONLY, default=False)
+        self.__signature__ = told.replace(parameters=[*told.parameters.values(), stored])
 
     def __call__(self, *given: Any, in_place: bool = False, **named: Any) -> Tensor | None:
         return self._forms[in_place](*given, **named)
