@@ -101,8 +101,8 @@ def _nan_stays(case: Int8Case, session: Session) -> None:
     x, w_scale = given["x"].clone(), given["w_scale"].clone()
     x[row][case.seed % case.K] = (torch.nan, torch.inf)[case.seed % 2]
     w_scale[column] = torch.nan
-    apart = replace(case, layout={name: kind for name, kind in case.layout.items() if name != "w_scale"})  # one of its own each
-    got = session.run(apart, given | {"x": x, "w_scale": w_scale}, judged=False).outputs["out"]
+    several = {name: kind for name, kind in case.layout.items() if name != "w_scale" or kind not in REPEATED}
+    got = session.run(replace(case, layout=several), given | {"x": x, "w_scale": w_scale}, judged=False).outputs["out"]
     clean = torch.ones(got.shape, dtype=torch.bool)
     clean[row] = False
     clean[..., column] = False

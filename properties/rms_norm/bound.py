@@ -49,8 +49,7 @@ def bound(case: NormCase, given: Inputs, truth: Outputs) -> Bound:
     not the truth rounded once, either passes.
     """
     dtype: torch.dtype = getattr(torch, case.dtype)
-    name = "x" if case.in_place else "out"
-    s, result, out = given["x"], dict[str, Tensor](), truth[name]
+    s, result, out = given["x"], dict[str, Tensor](), truth[case.result]
     relative = UNIT_ROUNDOFF[dtype] + _relative(given["group_size"] or s.shape[-1])
     if given["residual"] is not None:
         stored = _stored(given, dtype)
@@ -58,15 +57,15 @@ def bound(case: NormCase, given: Inputs, truth: Outputs) -> Bound:
         s = s + given["residual"]
         relative += 2 * UNIT_ROUNDOFF[dtype] if dtype != torch.float32 else 0.0
     if case.exact >= 0:
-        return result | {name: rounding(out, dtype)}
+        return result | {case.result: rounding(out, dtype)}
     if not s.numel():
-        return result | {name: out.abs()}
+        return result | {case.result: out.abs()}
     r, W, G = _factors(given, s)
     absolute = flush_error((1 + r) * (1 + W.abs()) * (1 + G.abs()), dtype)
     if given["gate"] is not None:
         relative += SILU_ERROR
         absolute = absolute + SMALLEST_NORMAL * (128 + given["gate"].abs()) * (s * r * W).abs()
-    return result | {name: relative * out.abs() + absolute}
+    return result | {case.result: relative * out.abs() + absolute}
 
 
 def _stored(given: Inputs, dtype: torch.dtype) -> Tensor:
@@ -80,17 +79,16 @@ def aggregate(case: NormCase, given: Inputs, truth: Outputs, outputs: Outputs) -
     Of each of them the bound has no 2 u: of the exact one, which float32 rounds, 2^-23 in their place.
     """
     dtype: torch.dtype = getattr(torch, case.dtype)
-    name = "x" if case.in_place else "out"
-    if given["residual"] is None or dtype == torch.float32 or case.exact >= 0 or not truth[name].numel():
+    if given["residual"] is None or dtype == torch.float32 or case.exact >= 0 or not truth[case.result].numel():
         return []
     stored = _stored(given, dtype)
     of_stored = rms_norm(stored, given["weight"], given["eps"], group_size=given["group_size"], gemma=given["gemma"])
     ratios = []
-    for s, out, more in ((stored, of_stored, 0.0), (given["x"] + given["residual"], truth[name], 2.0**-23)):
+    for s, out, more in ((stored, of_stored, 0.0), (given["x"] + given["residual"], truth[case.result], 2.0**-23)):
         r, W, _ = _factors(given, s)
         relative = UNIT_ROUNDOFF[dtype] + _relative(given["group_size"] or s.shape[-1]) + more
         allowed = relative * out.abs() + flush_error((1 + r) * (1 + W.abs()) * 2, dtype)
-        ratios.append(float(((outputs[name].double() - out).abs() / allowed).max()))
+        ratios.append(float(((outputs[case.result].double() - out).abs() / allowed).max()))
     if min(ratios) <= 1:
         return []
-    return [(name, "neither the stored nor the exact sum of x and residual was normalised throughout", min(ratios))]
+    return [(case.result, "neither the stored nor the exact sum of x and residual was normalised throughout", min(ratios))]

@@ -66,6 +66,11 @@ class NormCase(Case):
     """The result is stored in x."""
 
     @property
+    def result(self) -> str:
+        """The output that holds it."""
+        return "x" if self.in_place else "out"
+
+    @property
     def columns(self) -> int:
         return self.width * max(self.groups, 1)
 
