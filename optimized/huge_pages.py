@@ -19,7 +19,11 @@ HUGE_PAGE = 2 << 20
 def empty(sizes: Sequence[int], dtype: torch.dtype) -> Tensor:
     """A tensor that is not written yet, in huge pages from 2 MiB on. Raises TypeError (a dtype that no kernel knows), ValueError
     (a negative size)."""
-    return new(torch.empty(0, dtype=dtype), sizes)
+    like = torch.empty(0, dtype=dtype)
+    try:
+        return new(like, sizes)
+    except TypeError:
+        raise TypeError(f"dtype must be one that a kernel knows, got {dtype}") from None
 
 
 def new(like: Tensor, sizes: Sequence[int]) -> Tensor:
