@@ -149,17 +149,21 @@ class MutateRun:
         return [Job(mutant.pair, mutant.name, trial=mutant.relation, remember=False, **limits)]
 
     def _unmutated(self) -> list[Job]:
-        """Each kernel and tier that had a mutant, on as many cases as its hardest one took, drawn in the same way."""
+        """Each kernel and tier that had a mutant: on the cases by which its mutants were noticed, then on as many as its
+        hardest one took, drawn in the same way."""
         cases: dict[tuple[str, str, str | None], int] = defaultdict(lambda: LEAST_CASES)
+        noticed: dict[tuple[str, str, str | None], list[str]] = defaultdict(list)
         for name, result in self.results.items():
             if result.verdict in (KILLED, SURVIVED):
                 candidate, _ = host(self.suite, self.mutants[name])
                 key = result.pair, candidate.name, self.mutants[name].relation
                 cases[key] = max(cases[key], result.cases)
+                if result.case:
+                    noticed[key].append(result.case)
         seed = self.options.seed
         return [
-            Job(pair, tier, examples=count, seed=seed, trial=trial, remember=False)
-            for (pair, tier, trial), count in cases.items()
+            Job(*key[:2], examples=count, seed=seed, trial=key[2], corpus=tuple(noticed[key]), remember=False)
+            for key, count in cases.items()
         ]
 
     def _progress(self, job: Job, cases: int, seconds: float) -> None:

@@ -126,7 +126,7 @@ def test_a_slice_is_noticed_and_the_kernel_is_not() -> None:
     assert all(entry["verdict"] == "killed" and entry["kind"] in KINDS and entry["case"] for entry in results.values())
     assert results["store_cache/tail"]["noticed_by"] == "value"
     assert results["store_cache/negative-slot"]["noticed_by"] in ("wrong_call:index_negative", "wrong_call:index_huge")
-    assert found["unmutated"][0]["cases"] >= max(entry["cases"] for entry in results.values())
+    assert found["unmutated"][0]["cases"] >= max(entry["cases"] for entry in results.values()) + len(SLICE)  # and theirs
     assert "| tail (4) |" in Path("found.md").read_text()
     assert not list(Path(".kernelpair").glob("mutants*"))
 
@@ -163,6 +163,14 @@ def test_the_smallest_case_is_measured() -> None:
     assert result_of(mutant, BEST, ended(4), pair).large == "4 requests, at most 3"
     result = result_of(mutant, BEST, ended(9), pair)
     assert result.large == "9 requests, at most 3; 9 steps, at most 8"
+
+
+def test_the_unmutated_kernel_is_tried_on_the_cases_of_its_mutants() -> None:
+    options = parser().parse_args(["mutate", "--mutant", "serving/pad-is-slot-0"])
+    run = MutateRun(options, Place("properties.suite"), [ALL["serving/pad-is-slot-0"]], Path("built"))
+    run._ended(ended(3))
+    (job,) = run._unmutated()
+    assert (job.pair, job.corpus) == ("serving", (run.results["serving/pad-is-slot-0"].case,)) and job.corpus[0]
 
 
 def test_of_a_pair_whose_mutant_is_named_no_others_are_tried() -> None:
