@@ -72,19 +72,20 @@ class Session:
 
     def run(
         self, case: Case | None = None, inputs: Inputs | None = None, threads: int = THREADS, note: str = "",
-        *, judged: bool = True, fakes: bool = False,
+        *, judged: bool = True, fakes: bool = False, keep_strides: bool = False,
     ) -> JudgedCall:
         """Place, run and judge another case of the pair, or the same one with other logical inputs.
 
         Failures are recorded with `note`. Raises Abandoned where the candidate gave no result. With `judged=False` neither
-        truth nor bound is evaluated; with `fakes` what the candidate says of itself is compared, too.
+        truth nor bound is evaluated; with `fakes` what the candidate says of itself is compared, too; with `keep_strides`
+        the inputs are placed with just the strides that they have.
         """
         case = case or self.case
         self.verdict.unsupported = self.subject.unsupported(case)
         if self.verdict.unsupported:
             raise Abandoned
         known = inputs is None and case is self.case
-        settled, placement = self._placed_again() if known else self._placed(case, inputs)
+        settled, placement = self._placed_again() if known else self._placed(case, inputs, keep_strides)
         way = self.truth if judged else None
         expected = NOTHING_EXPECTED if way is None or isinstance(way, Stepwise) else self._expect(case, settled, known)
         outcome = self.call(placement, threads, fakes=fakes)
@@ -136,8 +137,8 @@ class Session:
             **{name: view(value) if isinstance(value, Placed) else value for name, value in placement.arguments.items()}
         )
 
-    def _placed(self, case: Case, inputs: Inputs | None) -> tuple[Inputs, Placement]:
-        settled = settle(self.pair, case, self.inputs_of(case) if inputs is None else inputs)
+    def _placed(self, case: Case, inputs: Inputs | None, keep_strides: bool = False) -> tuple[Inputs, Placement]:
+        settled = settle(self.pair, case, self.inputs_of(case) if inputs is None else inputs, keep_strides)
         return settled, place(self.pair, case, settled, self.runner.arena)
 
     def _placed_again(self) -> tuple[Inputs, Placement]:

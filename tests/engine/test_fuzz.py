@@ -1,5 +1,6 @@
 """Wrong calls at random: they come out the same everywhere, reach every argument, and show what does not check its arguments."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -47,10 +48,10 @@ def test_every_argument_is_made_wrong_and_the_given_ones_stay() -> None:
 
 def strict_reference(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
     """The toy's reference with every check that a contract would have."""
-    floats = torch.float32
-    for name, value, dtype, rank in (("x", x, floats, 2), ("slots", slots, torch.int64, 1), ("out", out, floats, 2)):
-        if not isinstance(value, Tensor) or value.dtype != dtype:
-            raise TypeError(f"{name} must be a tensor of {dtype}")
+    floats = torch.float32, torch.float64  # the second for the judge
+    for name, value, dtypes, rank in (("x", x, floats, 2), ("slots", slots, (torch.int64,), 1), ("out", out, floats, 2)):
+        if not isinstance(value, Tensor) or value.dtype not in dtypes:
+            raise TypeError(f"{name} must be a tensor of {dtypes[0]}")
         if value.dim() != rank or not value.is_contiguous():
             raise ValueError(f"{name} must be contiguous with {rank} dimensions")
     if not isinstance(scale, float):
@@ -62,8 +63,13 @@ def strict_reference(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> Non
     out[slots] = scale * x
 
 
-def _fuzz(name: str) -> list[Verdict]:
-    pair = replace(PAIR, reference=strict_reference, fuzz=every_argument)
+def of_any_strides(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    """The same, for x of any strides."""
+    strict_reference(x.contiguous() if isinstance(x, Tensor) else x, slots, out, scale)
+
+
+def _fuzz(name: str, reference: Callable[..., None] = strict_reference) -> list[Verdict]:
+    pair = replace(PAIR, reference=reference, fuzz=every_argument)
     candidate = toy_candidate(name)
     with Isolated(candidate, hang_seconds=5.0) as runner:
         cases = [ToyCase(rows=3, width=5, seed=seed, trial="fuzz") for seed in range(60)]
@@ -78,6 +84,14 @@ def test_a_kernel_that_checks_nothing_is_caught() -> None:
 def test_a_kernel_that_refuses_what_the_reference_accepts_is_caught() -> None:
     failures = [failure for verdict in _fuzz("too_strict") for failure in verdict.failures if failure.tensor == "scale"]
     assert any("which the reference accepts: ValueError" in failure.detail for failure in failures), failures
+
+
+def test_a_kernel_that_reads_strides_wrongly_is_caught() -> None:
+    """That of the last dimension, which no case of this pair draws."""
+    failures = [failure for verdict in _fuzz("good", of_any_strides) for failure in verdict.failures]
+    wrong = [failure.detail for failure in failures if failure.kind == "value"]
+    assert any(detail.startswith(("x with gaps: ", "x turned: ")) for detail in wrong), wrong
+    assert not [failure for verdict in _fuzz("good") for failure in verdict.failures if failure.kind == "value"]
 
 
 def test_a_failure_is_about_what_was_made_wrong() -> None:
