@@ -160,7 +160,7 @@ READ_ONLY = (*DENSE_LAST, EXPANDED)
 ANY_STRIDES = ("offset", "strided", "transposed")
 """For indices and lengths."""
 PARAMETERS = (*ANY_STRIDES, EXPANDED)
-"""For vectors of numbers: one number may stand for all of them."""
+"""For vectors of numbers or flags: one may stand for all of them."""
 TURNED = ("turned", "turned_padded", "turned_sliced")
 """Layouts that make the dimension before the last one dense, as in channels-last activations."""
 READ_ROWS = (*READ_ONLY, SHARED, FAR)

@@ -172,7 +172,12 @@ def same_bits(got: Tensor, expected: Tensor) -> bool:
         return False
     if not got.numel():
         return True
-    return bool(torch.equal(got.contiguous().flatten().view(torch.uint8), expected.contiguous().flatten().view(torch.uint8)))
+    return bool(torch.equal(_bytes(got), _bytes(expected)))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    flat = tensor.flatten()
+    return (flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)).view(torch.uint8)
 
 
 def _differences(got: Tensor, truth: Tensor, bound: Tensor, ratio: Tensor, mask: Tensor) -> tuple[Difference, ...]:

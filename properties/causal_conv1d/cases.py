@@ -12,6 +12,7 @@ from torch import Tensor
 import optimized.causal_conv1d
 import reference.causal_conv1d
 from kernelpair.call.layout import ANY_STRIDES, LAYOUTS, PARAMETERS, POOL, TURNED
+from kernelpair.call.place import repeated
 from kernelpair.call.values import generator, permutation, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -38,7 +39,7 @@ ARGUMENT_LAYOUTS = {
     "bias": PARAMETERS,
     "query_start_loc": ANY_STRIDES,
     "cache_indices": ANY_STRIDES,
-    "has_initial_state": ANY_STRIDES,
+    "has_initial_state": PARAMETERS,
 }
 INDICES = ("query_start_loc", "cache_indices")
 
@@ -188,7 +189,7 @@ def _state_arguments(case: ConvCase) -> Inputs:
     order = permutation(case.seed, "slots", slots - case.pad_in_range)[:count] if case.indexed else torch.arange(count)
     flags = {"all": torch.ones(count, dtype=torch.bool), "no": torch.zeros(count, dtype=torch.bool)}
     drawn = torch.from_numpy(generator(case.seed, "initial").integers(0, 2, count).astype(bool))
-    initial = None if case.initial == "none" else flags.get(case.initial, drawn)
+    initial = None if case.initial == "none" else repeated(flags.get(case.initial, drawn), case.layout.get("has_initial_state"))
     columns = case.wider + case.width - 1
     states = poison(case.poison, (slots, case.dim, columns), dtype)
     history = _numbers(case, "history", (count, case.dim, columns), case.scale)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import optimized.gated_delta_rule_prefill
-from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, POOL, READ_ROWS
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS
 from kernelpair.call.values import permutation, poison, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -43,7 +43,7 @@ LAYOUTS = {
     "initial_state": READ_ROWS,
     "state": POOL,
     "state_indices": ANY_STRIDES,
-    "has_initial_state": ANY_STRIDES,
+    "has_initial_state": PARAMETERS,
     "cu_seqlens": ANY_STRIDES,
 }
 FUSED = (("q", "k"),)
@@ -109,7 +109,8 @@ class ChunkCase(Case):
         """Sequences that start from a given state."""
         if self.form == "functional":
             return tuple(range(len(self.lengths))) if self.state != "none" else ()
-        return tuple(n for n in range(len(self.lengths)) if self.flags and n not in self.cold)
+        one_flag = self.layout.get("has_initial_state") == EXPANDED
+        return tuple(n for n in range(len(self.lengths)) if self.flags and (0 if one_flag else n) not in self.cold)
 
     @property
     def slots(self) -> int:
@@ -252,7 +253,7 @@ def inputs(case: ChunkCase) -> Inputs:
     for n in case.warm:
         state[indices[n]] = values[indices[n]]
     indices[list(case.pads)] = case.pad_slot if case.pad_slot is not None else PAD
-    flags = torch.tensor([n not in case.cold for n in range(len(case.lengths))], dtype=torch.bool) if case.flags else None
+    flags = torch.tensor([n in case.warm for n in range(len(case.lengths))], dtype=torch.bool) if case.flags else None
     pool = {"state": state, "state_indices": indices, "has_initial_state": flags}
     return given | pool | common_last | {"pad_slot": case.pad_slot}
 
@@ -325,7 +326,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "no initial state": lambda case: case.state == "none",
     "flags absent": lambda case: case.form == "pool" and not case.flags,
     "dirty slots start from zeros": lambda case: case.form == "pool" and case.flags
-    and bool(set(case.cold) & set(case.live)),
+    and bool(set(case.live) - set(case.warm)),
     "pads": lambda case: case.form == "pool" and bool(case.pads),
     "pad is a slot in range": lambda case: case.pad_in_range,
     "bfloat16 states": lambda case: case.state == "bfloat16",
