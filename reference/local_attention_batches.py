@@ -38,7 +38,8 @@ def local_attention_batches(
             raise ValueError(f"query_start_loc, seq_lens: request {b} has {q} new tokens of {k}")
         if k > M * page_size:
             raise IndexError(f"seq_lens[{b}] = {k} is beyond {M} pages of {page_size} in block_table")
-        if min(k, attn_chunk_size) >= INT32_END:
+        first = (k - q) // attn_chunk_size * attn_chunk_size  # of the keys of the first virtual request, the longest
+        if q and k and min(k - first, attn_chunk_size) >= INT32_END:
             raise ValueError(f"seq_lens[{b}] = {k} gives a chunk that does not fit int32")
     if sum(q for q, k in zip(q_lens, k_lens) if k) >= INT32_END:
         raise ValueError("query_start_loc: the total of new tokens does not fit int32")

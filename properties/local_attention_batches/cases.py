@@ -19,8 +19,12 @@ CHUNK_PAGES = (1, 2, 4, 8)
 MOST_REQUESTS = 5
 MOST_CHUNKS = 3  # of one request: a first, an inner and a last one
 MOST_PAGE_ID = 2**31 - 1
+MOST_ENTRIES = 2**20  # of a table: none that is drawn has more, but the longest request in smaller pages would
 LONGEST: dict[str, Any] = {  # one chunk of as many keys as int32 holds; pages of high ids, for no relation makes its tokens
     "page_size": MOST_PAGE_ID, "chunk_pages": 1, "requests": ((1, MOST_PAGE_ID),), "high": True,
+}  # fmt: skip
+BEYOND = LONGEST | {  # chunks that int32 does not hold, of which only the ends have new tokens
+    "page_size": 2**31, "requests": ((2, 2**31 + 5), (0, 2**31)), "spare": 0,
 }  # fmt: skip
 
 INDICES = ("query_start_loc", "seq_lens", "block_table")
@@ -80,8 +84,11 @@ FIELDS = together(
 def strategy(draw: st.DrawFn) -> LocalCase:
     """Any lengths, pages, chunks, layouts and index dtypes that the contract allows."""
     fields = draw(FIELDS)
-    if draw(between(0, 63), label="longest") == 63:
+    longest = draw(between(0, 63), label="longest")
+    if longest == 63:
         return LocalCase(**fields | LONGEST)
+    if longest == 62:
+        return LocalCase(**fields | BEYOND | {"int32": tuple(name for name in fields["int32"] if name != "seq_lens")})
     requests = draw(_requests(fields["page_size"] * fields["chunk_pages"]), label="requests")
     return LocalCase(**fields, requests=requests)
 
@@ -103,8 +110,10 @@ def used_pages(case: LocalCase, b: int) -> range:
 
 
 def inputs(case: LocalCase) -> Inputs:
-    """Distinct page ids where the contract looks, poison elsewhere."""
+    """Distinct page ids where the contract looks, poison elsewhere. ValueError for a table that is too large to be tried."""
     B, M = len(case.requests), max((pages_of(k, case.page_size) for _, k in case.requests), default=0) + case.spare
+    if B * M > MOST_ENTRIES:
+        raise ValueError(f"requests: a table of {B} x {M} pages of {case.page_size} is larger than {MOST_ENTRIES} entries")
     ids = permutation(case.seed, "pages", B * M).reshape(B, M)
     table = torch.full((B, M), int(poison_value(case.poison, torch.int64)))
     for b in range(B):
@@ -151,6 +160,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "tokens in front": lambda case: case.start > 0,
     "an offset beyond int32": lambda case: start_of(case) >= MOST_PAGE_ID and sum(_rows(case)) > 0,
     "the longest chunk": lambda case: case.page_size == MOST_PAGE_ID,
+    "a chunk beyond int32": lambda case: case.chunk > MOST_PAGE_ID,
     "highest page ids": lambda case: case.high and sum(_rows(case)) > 0,
     **{f"page {page}": lambda case, page=page: case.page_size == page for page in PAGES},  # type: ignore[misc]
     **{f"C of {n} pages": lambda case, n=n: case.chunk_pages == n for n in CHUNK_PAGES},  # type: ignore[misc]

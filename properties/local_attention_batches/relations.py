@@ -55,7 +55,8 @@ def _permuted(case: LocalCase, session: Session) -> None:
 
 
 def _plain(case: LocalCase, session: Session) -> None:
-    other = replace(case, layout={}, int32=() if case.int32 else INDICES)
+    fit = INDICES if all(k <= MOST_PAGE_ID for _, k in case.requests) else ("query_start_loc", "block_table")
+    other = replace(case, layout={}, int32=() if case.int32 else fit)
     _same(session, session.run(other), session.first.outputs, "dense tensors, the other index dtypes")
 
 
@@ -63,7 +64,7 @@ def _renamed(case: LocalCase, session: Session) -> None:
     """Every page id i becomes MOST_PAGE_ID - i."""
     result = session.run(replace(case, high=not case.high))
     table, k = session.first.outputs["block_table_local"], session.first.outputs["seqlens_k_local"]
-    used = torch.arange(table.shape[1]) < -(-k // case.page_size)[:, None]
+    used = torch.arange(table.shape[1]) < -(-k.long() // case.page_size)[:, None]
     renamed = torch.where(used, MOST_PAGE_ID - table, table)
     _same(session, result, session.first.outputs | {"block_table_local": renamed}, "pages renamed")
 

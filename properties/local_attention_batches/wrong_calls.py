@@ -16,8 +16,10 @@ def _negative(at: int) -> Pick:
 
 def _beyond_the_table(case: LocalCase, given: Inputs) -> tuple[int, int] | None:
     """More keys than the first request's row has places for."""
-    columns = given["block_table"].shape[1]
-    return (0, columns * case.page_size + 1 + case.requests[0][0]) if case.requests else None
+    if not case.requests:
+        return None
+    length = given["block_table"].shape[1] * case.page_size + 1 + case.requests[0][0]
+    return (0, length) if length <= MOST_PAGE_ID or "seq_lens" not in case.int32 else None
 
 
 def _too_many_new(case: LocalCase, given: Inputs) -> Inputs | None:
