@@ -13,12 +13,12 @@ import optimized.causal_conv1d
 import reference.causal_conv1d
 from kernelpair.call.layout import ANY_STRIDES, LAYOUTS, PARAMETERS, POOL, TURNED
 from kernelpair.call.place import repeated
-from kernelpair.call.values import generator, permutation, poison, small_integers, uniform
+from kernelpair.call.values import generator, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.batch import requests
 from properties.shared.packed_weights import made_again
-from properties.shared.pads import drawn_pad
+from properties.shared.pads import drawn_pad, entry_of, free_slots
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
 from serving import PackedConvWeight
 
@@ -186,7 +186,7 @@ def _state_arguments(case: ConvCase) -> Inputs:
         return {"conv_states": None, "cache_indices": None, "has_initial_state": None}
     count, dtype = len(case.lengths), getattr(torch, case.dtype)
     slots = count + case.spare
-    order = permutation(case.seed, "slots", slots - case.pad_in_range)[:count] if case.indexed else torch.arange(count)
+    order = free_slots(case, slots)[:count] if case.indexed else torch.arange(count)
     flags = {"all": torch.ones(count, dtype=torch.bool), "no": torch.zeros(count, dtype=torch.bool)}
     drawn = torch.from_numpy(generator(case.seed, "initial").integers(0, 2, count).astype(bool))
     initial = None if case.initial == "none" else repeated(flags.get(case.initial, drawn), case.layout.get("has_initial_state"))
@@ -196,7 +196,7 @@ def _state_arguments(case: ConvCase) -> Inputs:
     indices = order.clone()
     for b, length in enumerate(case.lengths):
         if b in case.pads:
-            indices[b] = pad_slot(case) or PAD
+            indices[b] = entry_of(pad_slot(case), PAD)
         elif length == 0:
             indices[b] = NOBODY
         elif case.form == "update" or (initial is not None and initial[b]):

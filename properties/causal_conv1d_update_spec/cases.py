@@ -12,12 +12,12 @@ from torch import Tensor
 import optimized.causal_conv1d
 import reference.causal_conv1d
 from kernelpair.call.layout import ANY_STRIDES, LAYOUTS, PARAMETERS
-from kernelpair.call.values import permutation, poison, small_integers, uniform
+from kernelpair.call.values import poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.cases import MATRIX_LAYOUTS, NOBODY, PAD, SCALES, STATE_LAYOUTS
 from properties.shared.drafts import DraftRequests
-from properties.shared.pads import drawn_pad, drawn_pads
+from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, shrinking, together
 from serving import PackedConvWeight
 
@@ -138,7 +138,7 @@ def _states(case: ConvSpecCase) -> Inputs:
     """Slots that hold numbers in the columns of their history, and poison elsewhere."""
     count, dtype = len(case.lengths), getattr(torch, case.dtype)
     slots = count + case.spare
-    order = permutation(case.seed, "slots", slots - case.pad_in_range)[:count]
+    order = free_slots(case, slots)[:count]
     states = poison(case.poison, (slots, case.dim, case.columns), dtype)
     history = numbers(case, "history", (count, case.dim, case.width - 1))
     indices, accepted = torch.full((count,), NOBODY), torch.full((count,), NOBODY)
@@ -147,7 +147,7 @@ def _states(case: ConvSpecCase) -> Inputs:
         states[order[b], :, first : first + case.width - 1] = history[b]
         indices[b], accepted[b] = order[b], case.accepted[b]
     for b in case.pads:
-        indices[b] = pad_slot(case) or PAD
+        indices[b] = entry_of(pad_slot(case), PAD)
         accepted[b] = 0
     return {"conv_states": states, "cache_indices": indices, "num_accepted_tokens": accepted}
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 import optimized.gated_delta_rule_prefill
 from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS
-from kernelpair.call.values import permutation, poison, uniform
+from kernelpair.call.values import poison, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized import operator
 from properties.shared.delta_rule_bound import UNIT
-from properties.shared.pads import SUBSETS, drawn_pad, named
+from properties.shared.pads import SUBSETS, drawn_pad, entry_of, free_slots, named
 from properties.shared.strategies import around, choices, common, together
 from reference import chunk_gated_delta_rule as reference
 from reference.gated_delta_rule_prefill import gated_delta_rule_prefill
@@ -152,7 +152,7 @@ NUMBERS = {
     "beta": ("mixed", "mixed", "zero", "one"),
     "decay": DECAYS,
     "l2norm": (True, True, False),
-    "eps": (1e-5, 1e-6, 0.1, 1e-16),
+    "eps": (1e-5, 1e-6, 0.1, 1e-16, 100.0),
     "scale": (None, None, 0.7),
     "accurate": (False, False, True),
     "keys": ("random", "random", "parallel", "tiny"),
@@ -247,12 +247,12 @@ def inputs(case: ChunkCase) -> Inputs:
     if case.form == "functional":
         state = None if case.state == "none" else _states(case, len(case.lengths))
         return given | {"initial_state": state} | common_last
-    indices = permutation(case.seed, "slots", case.slots - 1)[: len(case.lengths)]
+    indices = free_slots(case, case.slots)[: len(case.lengths)]
     values = _states(case, case.slots)
     state = poison(case.poison, tuple(values.shape), values.dtype)
     for n in case.warm:
         state[indices[n]] = values[indices[n]]
-    indices[list(case.pads)] = case.pad_slot if case.pad_slot is not None else PAD
+    indices[list(case.pads)] = entry_of(case.pad_slot, PAD)
     flags = torch.tensor([n in case.warm for n in range(len(case.lengths))], dtype=torch.bool) if case.flags else None
     pool = {"state": state, "state_indices": indices, "has_initial_state": flags}
     return given | pool | common_last | {"pad_slot": case.pad_slot}

@@ -13,7 +13,7 @@ from kernelpair.call.layout import ANY_STRIDES, EXPANDED, ODD_STRIDE, PARAMETERS
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
-from properties.shared.attention_values import NO_WINDOWS, WIDE_WINDOWS
+from properties.shared.attention_values import NO_WINDOWS, WIDE_WINDOWS, cap_of
 from properties.shared.pads import BEYOND, named
 from properties.shared.strategies import around, common, together
 from reference.checks import are_pads
@@ -355,7 +355,7 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
         "encoder_lens": encoder,
         "sinks": sinks,
         "sm_scale": sm_scale,
-        "logit_cap": case.cap,
+        "logit_cap": cap_of(case),
         "sliding_window": case.window,
         "is_cross_attn": case.cross,
         "pad_slot": pad_slot_of(case),

@@ -284,7 +284,7 @@ def inputs(case: ExtendAttentionCase) -> Inputs:
         "encoder_lens": None if case.encoder is None else torch.tensor(case.encoder, dtype=torch.int64),
         "sinks": numbers.sinks_of(case),
         "sm_scale": numbers.sm_scale(case, D),
-        "logit_cap": case.cap,
+        "logit_cap": numbers.cap_of(case),
         "sliding_window": case.window,
         "is_cross_attn": case.cross,
     }

@@ -21,6 +21,8 @@ HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4))  # (H
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
 LENGTHS = (1, 2, 0, 3, 5, *around(16, 32), 48, *around(64, 256))
 BATCHES = (1, 1, 2, 2, 3, 4, 0)
+FLAGGED = ("odd", "even", "first")  # `causal` of some requests
+MANY = 67  # requests of one case in 120: more than the bits of a word
 BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products
 LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
 LONG = (*around(512), 700)
@@ -48,8 +50,8 @@ class VarlenCase(Case):
     kv_heads: int = 1
     width: int = 1
     width_v: int = 1
-    causal: Literal["none", "all", "odd", "even"] = "none"
-    """Which requests are causal; odd and even ones are named by causal_requests."""
+    causal: Literal["none", "all", "odd", "even", "first"] = "none"
+    """Which requests are causal; the odd, the even or the first ones are named by causal_requests."""
     alignment: Literal["bottom_right", "top_left"] = "bottom_right"
     left: int = -1
     right: int = -1
@@ -67,7 +69,7 @@ class VarlenCase(Case):
 
 
 def is_causal(case: VarlenCase, b: int) -> bool:
-    return case.causal == "all" or case.causal == ("even", "odd")[b % 2]
+    return case.causal in ("all", ("even", "odd")[b % 2], "any" if b else "first")
 
 
 def position(case: VarlenCase, b: int) -> int:
@@ -93,7 +95,7 @@ def padded_work(case: VarlenCase) -> int:
 FIELDS = together({
     "dtype": st.sampled_from(("bfloat16", "float32", "float16")),
     **common(LAYOUTS, INDICES, FUSED),
-    "causal": st.sampled_from(("all", "none", "odd", "even")),
+    "causal": st.sampled_from(("all", "none", "odd", "even", "first")),
     "alignment": st.sampled_from(("bottom_right", "top_left")),
     "scaled": st.booleans(),
     "gaps": st.booleans(),
@@ -131,6 +133,9 @@ def strategy(draw: st.DrawFn) -> VarlenCase:
     rows = tuple(draw(_lengths(max(1, most // max(n, 1))), label="rows") for n in lens)
     if rare == 6:
         heads = 0
+    if rare == 5:
+        heads, kv_heads = HEADS[0]
+        rows, lens = (tuple(1 + b % length for b in range(MANY)) for length in (2, 5))
     return completed(draw, fields, rows, lens, {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v})
 
 
@@ -139,7 +144,7 @@ def completed(
 ) -> VarlenCase:
     """The case of these sizes, with windows, a cap and sinks."""
     n, drawn = max(lens, default=0), dict(draw(MASKS, label="masks"))
-    if drawn.pop("flags") == "strided" and fields["causal"] in ("odd", "even"):
+    if drawn.pop("flags") == "strided" and fields["causal"] in FLAGGED:
         fields = fields | {"layout": {**fields["layout"], "causal_requests": "strided"}}
     named = {"lk-1": max(n - 1, 0), "lk": n, "lk/2": n // 2}
     drawn |= {side: named.get(drawn[side], drawn[side]) for side in ("left", "right")}
@@ -178,11 +183,11 @@ def inputs(case: VarlenCase) -> Inputs:
         "sinks": numbers.sinks_of(case),
         "softmax_scale": numbers.sm_scale(case, case.width) if case.scaled or case.values == "one_hot" else None,
         "causal": case.causal == "all",
-        "causal_requests": flags if case.causal in ("odd", "even") else None,
+        "causal_requests": flags if case.causal in FLAGGED else None,
         "alignment": case.alignment,
         "window_left": case.left,
         "window_right": case.right,
-        "softcap": case.cap,
+        "softcap": numbers.cap_of(case),
     }
 
 
@@ -198,12 +203,13 @@ EDGES: dict[str, Callable[[Any], bool]] = {
        and _some(case, holds)
        for kind in ("bottom_right", "top_left")
        for name, holds in (("more rows than keys", lambda q, k: q > k > 0), ("more keys than rows", lambda q, k: k > q > 1))},
-    "both kinds of requests": lambda case: case.causal in ("odd", "even") and sum(q > 1 for q in case.rows) > 1,
+    "both kinds of requests": lambda case: case.causal in FLAGGED and sum(q > 1 for q in case.rows) > 1,
     "not causal": lambda case: case.causal == "none" and case.left == case.right == -1 and _some(case, lambda q, k: q > 1 < k),
     "left window cuts": lambda case: 0 <= case.left < max(case.lens, default=0) - 1,
     "right window cuts": lambda case: case.causal == "none" and _some(case, lambda q, k: 0 <= case.right < min(q, k) - 1),
     "strided flags": lambda case: case.layout.get("causal_requests") == "strided" and len(case.rows) > 1,
-    "a window and a causal request": lambda case: case.right > 0 and case.causal in ("odd", "even"),
+    "a window and a causal request": lambda case: case.right > 0 and case.causal in FLAGGED,
+    "more requests than bits of a word": lambda case: len(case.rows) > 64,
     "softcap": lambda case: case.cap > 0,
     "sinks without keys": lambda case: case.sinks != "none" and 0 in case.lens,
     "default scale": lambda case: not case.scaled and case.values == "random",

@@ -1,5 +1,7 @@
 """fp8_linear: what holds between calls."""
 
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -59,18 +61,22 @@ def _unscaled(case: Fp8LinearCase, session: Session) -> None:
 
 
 def _nan_stays(case: Fp8LinearCase, session: Session) -> None:
-    """NaN in a row of x and a NaN code, which other rows multiply with 0, reach their row and their column, and nothing else."""
+    """NaN in a row of x and a NaN code, which other rows multiply with 0, reach their row and their column, and nothing else; the
+    code where its scale is 0, too. A single row gets the code alone."""
     given = session.inputs()
     row, column, k = tuple(size // 2 for size in case.outer), case.N // 2, case.seed % case.K
-    base, codes = given["x"].clone(), _codes(given)
+    base, codes, scales = given["x"].clone(), _codes(given), given["scales"].clone()
     base[..., k] = 0
-    first = again(case, session, given | {"x": base})
+    if case.seed % 3 == 0:
+        scales[column // given["block_n"], k // given["block_k"]] = 0
+    first = again(case, session, given | {"x": base, "scales": scales})
     x = base.clone()
-    x[row] = torch.nan
     codes[column, k] = NAN_CODES[case.seed // 2 % 2]
-    got = again(case, session, _packed(given, codes) | {"x": x})
-    clean = torch.ones(got.shape, dtype=torch.bool)
-    clean[row] = False
+    clean = torch.ones(first.shape, dtype=torch.bool)
+    if prod(case.outer) > 1:
+        x[row] = torch.nan
+        clean[row] = False
+    got = again(case, session, _packed(given, codes, scales) | {"x": x})
     clean[..., column] = False
     session.expect(bool(got[~clean].isnan().all()), "out", "NaN reaches its row and its column")
     expect(session, got[clean], first[clean], (clean,), "NaN stays in its row and its column")

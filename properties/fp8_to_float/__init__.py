@@ -42,7 +42,7 @@ FIELDS = together({**common(LAYOUTS, []), "dtype": any_of("float32", "bfloat16",
 def strategy(draw: st.DrawFn) -> Fp8Case:
     """Any shape, strides and dtype."""
     rows, width = draw(any_of(*ROWS), label="rows"), draw(any_of(*WIDTHS), label="width")
-    shapes = [(rows,), (2, rows), (rows, 1, 3)] + ([()] if rows == 1 else [])
+    shapes = [(rows,), (2, rows), (rows, 1, 3), (2, 3, 2, 2)] + ([()] if rows == 1 else [])
     return Fp8Case(**draw(FIELDS), outer=draw(any_of(*shapes), label="outer"), width=width)
 
 

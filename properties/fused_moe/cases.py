@@ -24,6 +24,8 @@ TOPK = (1, 2, 3, 8, 0)
 WIDTHS = (1, *around(16), *around(32), 64, 96, 128)  # of D and of I
 LONG = 300  # tokens of one case in 32
 MANY = (1199, 160, 8, 3, 2)  # tokens, experts, topk, D, I of one case in 64: two chunks, of more pairs than of fewer experts
+MORE = (9, 20, 17, 33, 17)  # the same of another: experts of a token that no vector of sixteen holds
+ON_INPUT = (4200, 2, 1, 2, 2)  # of another, with weights on the input: two chunks too
 MOST_PRODUCTS = 6_000_000  # of a case: 20 ms for the float64 truth and its bound
 MOST_EMULATED = 1_500_000
 ROUTES = ("random", "pads", "ascending", "constant", "twice")
@@ -115,6 +117,11 @@ def strategy(draw: st.DrawFn) -> MoeCase:
         tokens, experts, topk = LONG, min(experts, 3), min(topk, 2)
     if rare == 61:
         tokens, experts, topk, D, inner = MANY
+    if rare == 60:
+        tokens, experts, topk, D, inner = MORE
+    if rare == 59:
+        tokens, experts, topk, D, inner = ON_INPUT
+        fields = fields | {"form": "moe", "on_input": True, "route": "pads"}
     while work(tokens, experts, topk, D, inner) > MOST_PRODUCTS:
         if tokens > 2 * experts:
             tokens = tokens // 2

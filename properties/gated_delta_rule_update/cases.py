@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, POOL, READ_ROWS, TURNED
-from kernelpair.call.values import permutation, poison, small_integers, uniform
+from kernelpair.call.values import poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.pads import drawn_pad, drawn_pads
+from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots
 from properties.shared.softplus import NEVER, given_threshold, settled
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
 from reference.checks import are_pads
@@ -24,7 +24,7 @@ VALUE_SIZES = (1, *around(16, 32), 40, 64, 96, 128)
 GROUPS = (1, 2, 3, 4)  # value heads that share a key head
 SCALES = (1.0, 1e-3, 1e2)
 THRESHOLDS = (20.0, 0.5, NEVER, -0.25)  # the last: where softplus is x below 0, states grow a little
-EPS = (1e-5, 1e-6, 1e-3, 1e-16)
+EPS = (1e-5, 1e-6, 1e-3, 1e-16, 100.0)
 SMALL_EPS = 1e-12  # with less of it keys are so small that it counts
 TINY = 1e-8  # factor of such keys
 MOST_ELEMENTS = 150_000  # of all states; beyond it requests are fewer
@@ -170,12 +170,12 @@ def inputs(case: DeltaCase) -> Inputs:
     state_dtype: torch.dtype = getattr(torch, case.state_dtype)
     B, HK, HV, K, V = case.requests, case.key_heads, case.key_heads * case.group, case.key_size, case.value_size
     slots = max(B + case.spare, 1)
-    order = permutation(case.seed, "slots", slots - case.pad_in_range)[:B]
+    order = free_slots(case, slots)[:B]
     inner = (K, V) if case.state_layout == "kv" else (V, K)
     state = poison(case.poison, (slots, HV, *inner), state_dtype)
     live = [row for row in range(B) if row not in case.pads]
     state[order[live]] = _numbers(case, "state", (B, HV, K, V), state_dtype).reshape(B, HV, *inner)[live]
-    order[list(case.pads)] = pad_slot(case) or PAD
+    order[list(case.pads)] = entry_of(pad_slot(case), PAD)
     tokens = {
         "q": _numbers(case, "q", (B, HK, K), dtype),
         "k": _numbers(case, "k", (B, HK, K), dtype),

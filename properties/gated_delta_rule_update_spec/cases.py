@@ -12,11 +12,11 @@ from torch import Tensor
 
 import properties.gated_delta_rule_update.cases as step
 from kernelpair.call.layout import ANY_STRIDES, POOL, TURNED
-from kernelpair.call.values import permutation, poison, small_integers, uniform
+from kernelpair.call.values import poison, small_integers, uniform
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD, DeltaCase
 from properties.shared.drafts import DraftRequests
-from properties.shared.pads import drawn_pad, drawn_pads
+from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots
 from properties.shared.strategies import any_of, between, common, either, float_dtypes, shrinking, together
 
 NOBODY = -(2**20)  # an entry that nobody may interpret
@@ -128,7 +128,7 @@ def _pool(case: DeltaSpecCase) -> Inputs:
     count, columns, slots = len(case.lengths), case.columns, _slots(case)
     heads, inner = case.key_heads * case.group, (case.key_size, case.value_size)
     dtype: torch.dtype = getattr(torch, case.state_dtype)
-    order = permutation(case.seed, "slots", slots - case.pad_in_range)[: count * columns].view(count, columns)
+    order = free_slots(case, slots)[: count * columns].view(count, columns)
     state = poison(case.poison, (slots, heads, *(inner if case.state_layout == "kv" else inner[::-1])), dtype)
     shape = (count, *state.shape[1:])
     numbers = uniform(case.seed, "state", shape, dtype, case.size)
@@ -146,7 +146,7 @@ def _pool(case: DeltaSpecCase) -> Inputs:
         accepted[r] = case.accepted[r]
         state[order[r, case.accepted[r] - 1]] = numbers[r]
     for r in case.pads:
-        indices[r, 0] = pad_slot(case) or PAD
+        indices[r, 0] = entry_of(pad_slot(case), PAD)
     return {"state": state, "state_indices": indices, "num_accepted_tokens": accepted}
 
 

@@ -1,7 +1,7 @@
 """Cases of gdn_attention_core: a batch of decodes and prefills, and the tensors that it stands for."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -12,11 +12,11 @@ from torch import Tensor
 import optimized.gdn_attention_core
 import reference.gdn_attention_core
 from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, POOL, READ_ROWS
-from kernelpair.call.values import permutation, poison, uniform
+from kernelpair.call.values import poison, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared.delta_rule_bound import UNIT
-from properties.shared.pads import SUBSETS, drawn_pad, named
+from properties.shared.pads import SUBSETS, drawn_pad, entry_of, free_slots, named
 from properties.shared.strategies import choices, common, together
 from reference.causal_conv1d import causal_conv1d_pack_weight
 from serving import GdnMetadata, PackedConvWeight
@@ -38,6 +38,7 @@ LAYOUTS = {
 }
 INDICES = ("state_indices", "query_start_loc")
 LONGER = 2  # slots that one cache has more than the other
+MOST_COLUMNS = 80  # of convolution states with as many columns as channels
 MOST_EMULATED = 24  # chunks x heads x 32-blocks of K and V: 10 ms of software tiles
 
 
@@ -129,7 +130,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "K": (16, 32, 20, 33, 1),
     "V": (16, 32, 33, 48),
     "width": (4, 3, 2),
-    "wider": (0, 0, 1, 3),
+    "wider": (0, 0, 1, 3, "square"),
     "conv_layout": ("SD", "DS"),
     "state_layout": ("vk", "kv"),
     "state": ("float32", "bfloat16"),
@@ -137,7 +138,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "parameters_float32": (True, False),
     "silu": (True, False),
     "l2norm": (True, True, False),
-    "eps": (1e-5, 1e-6, 0.01),
+    "eps": (1e-5, 1e-6, 0.01, 100.0),
     "size": (1.0, 1e-2, 30.0),
 }
 SLOTS: dict[str, tuple[Any, ...]] = {
@@ -170,7 +171,9 @@ def completed(drawn: dict[str, Any], prefills: tuple[int, ...], fields: dict[str
     for name, entries in (("pads", requests), ("cold", count)):
         drawn[name] = named(drawn[name], drawn.pop(f"some_{name}"), entries)
     drawn["pad_in_range"] = bool(drawn["pads"]) and drawn["pad_in_range"]
-    return GdnCase(prefills=prefills, **drawn, **fields)
+    square = drawn["wider"] == "square"
+    case = GdnCase(prefills=prefills, **drawn | {"wider": 0 if square else drawn["wider"]}, **fields)
+    return replace(case, wider=case.dim - case.width + 1) if square and case.width <= case.dim <= MOST_COLUMNS else case
 
 
 def mixed(case: GdnCase, name: str, rows: int, columns: int = 1) -> Tensor:
@@ -232,8 +235,8 @@ def pools(case: GdnCase, slots: int) -> tuple[Tensor, Tensor]:
 def batch(case: GdnCase) -> Inputs:
     """The metadata, flat."""
     lengths = case.lengths
-    indices = permutation(case.seed, "slots", case.slots - 1)[: case.requests]
-    indices[list(case.pads)] = case.pad_slot if case.pad_slot is not None else PAD
+    indices = free_slots(case, case.slots)[: case.requests]
+    indices[list(case.pads)] = entry_of(case.pad_slot, PAD)
     flags = [True] * case.decodes + [n not in case.cold for n in range(len(case.prefills))]
     if case.decodes:
         flags[0] = False  # ignored for decodes

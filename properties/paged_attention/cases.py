@@ -296,7 +296,7 @@ def inputs(case: PagedAttentionCase) -> Inputs:
         "causal": case.causal,
         "window_left": case.left,
         "window_right": case.right,
-        "softcap": case.cap,
+        "softcap": numbers.cap_of(case),
         "num_splits": case.splits,
         "alibi_slopes": slopes_of(case),
     }

@@ -27,6 +27,11 @@ def sm_scale(case: Any, width: int) -> float:
     return 1.0 if case.values == "one_hot" else width**-0.5
 
 
+def cap_of(case: Any) -> float:
+    """The cap of the scores. None is 0, of either sign."""
+    return -0.0 if case.cap == 0 and case.seed % 8 == 5 else float(case.cap)
+
+
 def queries(case: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     """Random; or such that only element 0 of a key counts, or nothing does."""
     dtype: torch.dtype = getattr(torch, case.dtype)

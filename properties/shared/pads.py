@@ -3,7 +3,9 @@
 from typing import Any
 
 from hypothesis import strategies as st
+from torch import Tensor
 
+from kernelpair.call.values import permutation
 from properties.shared.strategies import any_of
 
 SUBSET_BITS = 5
@@ -12,15 +14,30 @@ BEYOND = 2**40  # larger than 32 bits hold, and than what wrong calls have for a
 
 
 def drawn_pad(case: Any, indices: str, slots: int, outside: int) -> int | None:
-    """The pad of a case with `pads` and `pad_in_range`: a number outside of the pool, or its last slot.
+    """The pad of a case with `pads` and `pad_in_range`: a number outside of the pool, or its last slot or its first.
 
     Where nobody is a pad one that no entry of `indices` equals: none at all, the number outside, or, where entries have 64 bits,
     one whose lower half is a slot.
     """
     if case.pads:
-        return slots - 1 if case.pad_in_range else outside
+        return _pad_in_range(case, slots) if case.pad_in_range else outside
     pads = (None, outside) if indices in case.int32 else (None, outside, BEYOND + case.seed // 3 % max(slots, 1))
     return pads[case.seed % len(pads)]
+
+
+def _pad_in_range(case: Any, slots: int) -> int:
+    return 0 if case.seed % 2 else slots - 1
+
+
+def free_slots(case: Any, slots: int, name: str = "slots") -> Tensor:
+    """The slots of a pool that are no pad's, in any order."""
+    order = permutation(case.seed, name, slots - case.pad_in_range)
+    return order + 1 if case.pad_in_range and _pad_in_range(case, slots) == 0 else order
+
+
+def entry_of(pad: int | None, outside: int) -> int:
+    """What stands in the indices of an entry that is skipped: the pad, or `outside` where there is none."""
+    return outside if pad is None else pad
 
 
 def named(which: str, subset: int, count: int) -> tuple[int, ...]:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS
-from kernelpair.call.values import any_bits, permutation, poison
+from kernelpair.call.values import any_bits, poison
 from kernelpair.contract.pair import Inputs
 from properties.shared.every_value import DTYPES as DTYPES_OF_16_BITS
 from properties.shared.every_value import SweepCase, every_value, halves
-from properties.shared.pads import drawn_pad, named
+from properties.shared.pads import drawn_pad, entry_of, free_slots, named
 from properties.shared.strategies import any_of, around, between, common, either, together
 from reference.checks import are_pads
 
@@ -122,11 +122,10 @@ def _pad_slot(case: StoreCacheCase) -> int | None:
 def inputs(case: StoreCacheCase) -> Inputs:
     """Rows of arbitrary bits, a cache of poison, and distinct slots."""
     dtype = getattr(torch, case.dtype)
-    slots = _slots(case) - (1 if case.pad_in_range else 0)
-    indices = permutation(case.seed, "indices", slots)[: case.rows]
+    indices = free_slots(case, _slots(case), "indices")[: case.rows]
     if case.ascending:
         indices = indices.sort().values
-    indices[list(case.pads)] = _pad_slot(case) or PAD
+    indices[list(case.pads)] = entry_of(_pad_slot(case), PAD)
     k, v = (case.rows, case.heads, case.width_k), (case.rows, case.heads, case.width_v)
     return {
         "k": _bits(case, "k", k),
