@@ -46,7 +46,7 @@ LAYOUTS = {
     "has_initial_state": PARAMETERS,
     "cu_seqlens": ANY_STRIDES,
 }
-FUSED = (("q", "k"),)
+FUSED = (("q", "k"), ("k", "q"))
 INDICES = ("state_indices", "cu_seqlens")
 
 

@@ -43,7 +43,7 @@ LAYOUTS = {
     "sinks": PARAMETERS,
 }
 INDICES = ("req_to_token", "req_pool_indices", "seq_lens", "extend_seq_lens", "extend_start_loc", "encoder_lens")
-FUSED = (("k", "v"), ("k_cache", "v_cache"))
+FUSED = (("k", "v"), ("k_cache", "v_cache"), ("v_cache", "k_cache"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from optimized.mla_decode import mla_decode_workspace_size
 from properties.shared.strategies import alike, around, common, together
 
 PAGES = (16, 32, 64, 128)
-HEADS = (1, 5, 16, 33, 64, 127, 128)
+HEADS = (1, 5, 11, 16, 33, 64, 127, 128)
 WIDTHS = ((8, 8), (32, 16), (64, 32), (7, 3), (512, 64), (25, 6), (17, 0))  # (Dl, Dr)
 SPLITS = (-1, 1, 2, 7, 128)
 BATCHES = (1, 1, 2, 2, 3, 4, 17, 0)

@@ -39,10 +39,11 @@ MODELS = packed_weights.of_models(PackFp8Case, FIELDS, SHAPES)
 
 
 def inputs(case: PackFp8Case) -> Inputs:
-    """All 256 codes, NaN among them, and scales of either sign."""
+    """All 256 codes, NaN among them, and scales of either sign, zeros too."""
     codes = generator(case.seed, "weight").integers(0, 255, size=(case.N, case.K), dtype="uint8", endpoint=True)
     block_n, block_k = case.block
     scales = uniform(case.seed, "scales", (-(-case.N // block_n), -(-case.K // block_k)))
+    scales[-1, -1] = (0.0, -0.0, scales[-1, -1])[case.seed % 3]
     weight = torch.from_numpy(codes).view(torch.float8_e4m3fn)
     return {"weight": weight, "scales": scales, "block_n": block_n, "block_k": block_k}
 

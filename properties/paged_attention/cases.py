@@ -17,7 +17,7 @@ from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
 from properties.shared.strategies import alike, any_of, around, between, common, together
 
-HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4))  # (H, Hkv)
+HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4), (40, 2))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
 LATENT_WIDTHS = ((8, 32), (32, 64), (64, 512), (7, 24))  # rope, latent
 PAGES = (1, 2, 3, 16, 64, 128, 300)

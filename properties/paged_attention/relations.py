@@ -246,13 +246,17 @@ def _repeated_heads(case: Any, session: Session) -> None:
 
 
 def _equal_rows(case: Any, session: Session) -> None:
-    """q as [B, S, H, D] with the multiples of S or none, and cache_seqlens as an int where all are equal."""
+    """q as [B, S, H, D] with the multiples of S or none, its requests next to each other or a row apart, and cache_seqlens as an
+    int where all are equal."""
     given, batch = session.inputs(), len(case.rows)
     rows, multiples = _rows(given), torch.arange(batch + 1) * case.rows[0]
     given = of_four_dimensions(case, given) | {"cu_seqlens_q": multiples if case.seed % 2 else None}
     if len(set(case.lens)) == 1:
         given["cache_seqlens"] = case.lens[0]
-    other = session.run(_plain(case), given, judged=False)
+    for name in ("q", "qv") if case.seed // 2 % 2 else ():
+        if given[name] is not None:
+            given[name] = torch.cat([given[name], given[name][:, :1]], dim=1)[:, :-1]
+    other = session.run(_plain(case), given, judged=False, keep_strides=True)
     _close(session, other.outputs["out"].flatten(0, 1), rows, "queries of four dimensions")
 
 

@@ -25,7 +25,7 @@ GROUPS = (0, 0, 0, 1, 2, 3, 8)
 MOST_ELEMENTS = 1 << 15
 MODELS = (  # outer sizes, width of a group, groups
     ((16,), 4096, 0), ((7,), 7168, 0), ((33,), 2048, 0), ((130, 8), 128, 0), ((64, 32), 64, 0), ((5,), 512, 16), ((3,), 16384, 0),
-    ((2200, 32), 1, 0),  # rows that 16 bits do not count
+    ((2200, 32), 1, 0), ((2,), 65_544, 0),  # rows, and columns, that 16 bits do not count
 )  # fmt: skip
 TINY = 2.0**-126  # smaller eps count as this
 EPS = (1e-6, 1e-5, 1e-12, 1.0, 1e-20, 1e-40)
@@ -34,7 +34,7 @@ PEAK = 32.0  # a larger one would hide the other columns' squares
 WRITABLE = (*POOL, HALVES)
 """Of x in place."""
 LAYOUTS = {"x": READ_ROWS, "residual": POOL, "gate": READ_ROWS, "weight": PARAMETERS}
-FUSED = (("x", "residual"),)
+FUSED = (("x", "residual"), ("residual", "x"))
 SIXTEEN = ("bfloat16", "float16")
 
 

@@ -29,7 +29,7 @@ POSITIONS = 11  # rows of the table
 MANY_POSITIONS = 70_000  # more than 16 bits count
 LAYOUTS = {"query": POOL, "key": POOL, "cos_sin_cache": READ_ROWS, "positions": PARAMETERS}
 INDICES = ("positions",)
-FUSED = (("query", "key"),)
+FUSED = (("query", "key"), ("key", "query"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     and case.layout.get("key") in ("padded", "sliced") and "query" not in case.layout,
     "heads side by side, tokens apart": lambda case: case.tokens > 1
     and "apart" in (case.layout.get("query"), case.layout.get("key")),
-    "query and key in one buffer": lambda case: case.layout.get("query") == "fused" and case.kv_heads == case.heads > 0,
+    "query and key in one buffer": lambda case: "fused" in case.layout.values() and case.kv_heads == case.heads > 0,
     "key behind more heads of query": lambda case: case.layout.get("query") == "fused" and 0 < (case.kv_heads or 0) < case.heads,
     "three axes in blocks": lambda case: bool(case.section) and not case.interleaved and case.rotary > 6,
     "three axes in turn": lambda case: bool(case.section) and case.interleaved and case.rotary > 6,

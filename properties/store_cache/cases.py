@@ -32,7 +32,7 @@ LAYOUTS = {
     "v_cache": POOL,
     "indices": ANY_STRIDES,
 }
-FUSED = (("k", "v"), ("k_cache", "v_cache"))
+FUSED = (("k", "v"), ("k_cache", "v_cache"), ("v_cache", "k_cache"))
 
 
 @dataclass(frozen=True, kw_only=True)
