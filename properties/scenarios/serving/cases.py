@@ -55,8 +55,8 @@ SPECS: dict[str, tuple[dict[str, Any], ...]] = {
         {"heads": 1, "kv_heads": 1, "head_dim": 16, "v_head_dim": 16},
     ),
     "float8": (
-        {"heads": 2, "kv_heads": 2, "head_dim": 16, "v_head_dim": 16, "k_scale": 0.013, "v_scale": 0.7},
-        {"heads": 2, "kv_heads": 1, "head_dim": 16, "v_head_dim": 8, "local": True, "k_scale": 0.02, "v_scale": 0.3},
+        {"heads": 2, "kv_heads": 2, "head_dim": 16, "v_head_dim": 16, "k_scale": 7 / 512, "v_scale": 11 / 16},
+        {"heads": 2, "kv_heads": 1, "head_dim": 16, "v_head_dim": 8, "local": True, "k_scale": 5 / 256, "v_scale": 5 / 16},
         {"heads": 1, "kv_heads": 1, "head_dim": 8, "v_head_dim": 8, "sliding_window": 3},
     ),
     "latent": (
