@@ -49,6 +49,7 @@ struct CodedProduct : Bf16Tiles<Kind> {
       if (rows == 1 && scale_sums) return multiply_one(x_tiles, first, begin, end);
     const TileShape shape{static_cast<int>(rows), kTileRows};
     TileScope scope(shape);
+    const int64_t x_bytes = row_tile_bytes(rows);
     Bf16* tiles = decoded();
     alignas(64) float sums[512], slice[512];
     for (int64_t p = begin; p < end; ++p) {
@@ -61,7 +62,7 @@ struct CodedProduct : Bf16Tiles<Kind> {
         } else {
           decode_blocks(codes_at(p, step), step * kBlockK, count, codes, tiles);
         }
-        block_product<1, 2>(shape, DenseTiles{x_tiles + step * kTileBytes, 0, kTileBytes},
+        block_product<1, 2>(shape, DenseTiles{x_tiles + step * x_bytes, 0, x_bytes},
                             DenseTiles{tiles, kTileBytes, 2 * kTileBytes}, count, nullptr, {slice});
         for (int half = 0; half < 2; ++half) {
           const F32x16 scale = scale_sums ? codes.half(half) : splat(1.0f);
@@ -83,7 +84,7 @@ struct CodedProduct : Bf16Tiles<Kind> {
         count = least(steps - step, codes.move_to(step * kBlockK) / kBlockK);
         F32x16 chains[2][kRowSums] = {};
         for (int64_t s = step; s < step + count; ++s)
-          add_step(x_tiles + s * kTileBytes, codes_at(p, s), codes, chains);
+          add_step(x_tiles + s * row_tile_bytes(1), codes_at(p, s), codes, chains);
         for (int half = 0; half < 2; ++half) {
           const auto& chain = chains[half];
           totals[half] = fma((chain[0] + chain[1]) + (chain[2] + chain[3]), codes.half(half), totals[half]);

@@ -89,10 +89,11 @@ struct VectorByteExperts : ByteEngine {
     return 4 * kRows * VectorInt8::packed_row_dwords(weights.data.sizes[2]);
   }
 
-  KP_NOINLINE void pack(const QuantizedRows&, int64_t first, int64_t live, char* to) const {
+  KP_NOINLINE void pack(const QuantizedRows&, const ExpertRows& part, int64_t, char* to) const {
     ChunkScales unused;
-    const ByteCall call(weights, 0, rows, out, first, live);
-    VectorInt8{call.arguments, unused}.pack_rows({0, live, reinterpret_cast<uint32_t*>(to)}, 0, live);
+    const ByteCall call(weights, 0, rows, out, part.first, part.rows);
+    VectorInt8{call.arguments, unused}.pack_rows({0, part.rows, reinterpret_cast<uint32_t*>(to)}, 0,
+                                                 part.rows);
   }
 
   void multiply(const ExpertRows& block, const char* packed, int64_t begin, int64_t end) const {
@@ -109,10 +110,10 @@ struct TileByteExperts : ByteEngine {
 
   static int64_t group_bytes(const ExpertWeights& weights) { return weights.data.sizes[2] * kTileBytes; }
 
-  KP_NOINLINE void pack(const QuantizedRows&, int64_t first, int64_t live, char* to) const {
+  KP_NOINLINE void pack(const QuantizedRows&, const ExpertRows& part, int64_t of_rows, char* to) const {
     ChunkScales unused;
-    const ByteCall call(weights, 0, rows, out, first, live);
-    TileInt8(call.arguments, unused).pack_tile_rows(0, live, to);
+    const ByteCall call(weights, 0, rows, out, part.first, part.rows);
+    TileInt8(call.arguments, unused).pack_tile_rows(0, part.rows, to, row_tile_bytes(of_rows));
   }
 
   void multiply(const ExpertRows& block, const char* packed, int64_t begin, int64_t end) const {

@@ -38,8 +38,8 @@ struct VectorEngine {
   int64_t grain() const { return expert_grain(width, 1); }
 
   template <class Source>
-  void pack(const Source& source, int64_t first, int64_t live, char* to) const {
-    pack_row_block(source, first, live, reinterpret_cast<float*>(to));
+  void pack(const Source& source, const ExpertRows& part, int64_t, char* to) const {
+    pack_row_block(source, part.first, part.rows, reinterpret_cast<float*>(to));
   }
 };
 
@@ -57,12 +57,12 @@ struct TileEngine {
 
   // The tail of k is 0. Rows past the end stay as they are: nobody reads their sums.
   template <class Source>
-  void pack(const Source& source, int64_t first, int64_t live, char* to) const {
-    const int64_t K = source.columns();
-    for (int64_t r = 0; r < live; ++r) {
-      const auto row = source.row(first + r);
+  void pack(const Source& source, const ExpertRows& part, int64_t rows, char* to) const {
+    const int64_t K = source.columns(), step = row_tile_bytes(rows);
+    for (int64_t r = 0; r < part.rows; ++r) {
+      const auto row = source.row(part.first + r);
       for (int64_t s = 0; s < steps; ++s) {
-        auto* line = reinterpret_cast<Bf16*>(to + s * kTileBytes + r * 64);
+        auto* line = reinterpret_cast<Bf16*>(to + s * step + r * 64);
         const int64_t inside = K - s * kBlockK;
         __builtin_memset(line, 0, 64);
         store(line, row(s * kBlockK, lanes_left(inside)));

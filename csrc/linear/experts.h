@@ -23,6 +23,11 @@ constexpr int64_t kChunkPairs = 4096, kExpertPairs = 32, kReadRows = 8;
 // Rows `first` to `first + rows` of the sorted pairs, all of one expert; packed, they begin at group `group`.
 struct ExpertRows {
   int64_t expert, first, rows, group;
+
+  // Group i of them, of `length` rows but for the last.
+  KP_INLINE ExpertRows part(int64_t i, int64_t length) const {
+    return {expert, first + i * length, least(rows - i * length, length), group + i};
+  }
 };
 
 struct SortedPairs {
@@ -143,7 +148,7 @@ struct ActivatedRows {
 // All rows of a source times the weights of their experts. An Engine packs rows in groups and multiplies them with
 // panels:
 //   kRows, group_bytes(weights), weights, grain(), panels()
-//   pack(source, block, i, to)
+//   pack(source, part, rows, to), part of so many rows of an expert
 //   multiply(block, packed, begin, end)
 template <class Engine, class Source>
 void project(const Engine& engine, const Source& source, SortedPairs& sorted, char* packed) {
@@ -154,9 +159,8 @@ void project(const Engine& engine, const Source& source, SortedPairs& sorted, ch
   }
   const int64_t bytes = Engine::group_bytes(engine.weights);
   for_each_group(sorted, Engine::kRows, (1 << 19) / bytes + 1, [&](const ExpertRows& block, int64_t i) {
-    const int64_t row = i * Engine::kRows;
-    engine.pack(source, block.first + row, least(block.rows - row, Engine::kRows),
-                packed + (block.group + i) * bytes);
+    const ExpertRows part = block.part(i, Engine::kRows);
+    engine.pack(source, part, block.rows, packed + part.group * bytes);
   });
   for_each_panel(sorted, engine.panels(), engine.grain(),
                  [&](const ExpertRows& block, int64_t begin, int64_t end) {

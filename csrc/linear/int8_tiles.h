@@ -27,12 +27,12 @@ struct TileInt8 : PanelTiles<TileInt8> {
   }
 
   // The tail of k is 0. Rows past the end stay as they are: nobody reads their sums.
-  void pack_tile_rows(int64_t first, int64_t live, char* to) const {
+  void pack_tile_rows(int64_t first, int64_t live, char* to, int64_t step) const {
     auto* room = static_cast<int8_t*>(thread_scratch(bytes.K));
     for (int64_t r = 0; r < live; ++r) {
       const int8_t* row = bytes.row(first + r, room, scales.of_row[(first + r) % kChunkRows]);
       for (int64_t s = 0; s < steps; ++s) {
-        char* line = to + s * kTileBytes + r * kByteBlockWidth;
+        char* line = to + s * step + r * kByteBlockWidth;
         const int64_t inside = least(bytes.K - s * kByteBlockWidth, kByteBlockWidth);
         __builtin_memcpy(line, row + s * kByteBlockWidth, inside);
         __builtin_memset(line + inside, 0, kByteBlockWidth - inside);
