@@ -67,7 +67,7 @@ WRONG_CALLS = {
     "heads_none": WrongCall(_no_heads, ValueError, ("v", "q")),
     "q_rank": one_rank_more("q"),
     "a_rank": one_rank_more("a"),
-    "state_rank": changed("state", lambda state: state[0], ValueError),
+    "state_rank": changed("state", lambda state: state.flatten(0, 1), ValueError),
     "indices_length": grown("state_indices", 0),
     "indices_rank": one_rank_more("state_indices"),
     "layout_tag": replaced("state_layout", "kk", ValueError),
