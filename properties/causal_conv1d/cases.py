@@ -311,6 +311,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "all requests are pads": lambda case: 0 < len(case.lengths) == len(case.pads),
     "some requests are pads": lambda case: 0 < len(case.pads) < len(case.lengths),
     "pad is a slot in range": lambda case: case.pad_in_range,
+    "pad is slot 0 of several": lambda case: case.pad_in_range and pad_slot(case) == 0 and len(case.lengths) + case.spare > 1,
     "wider states, tokens move into the front": lambda case: case.wider > 0
     and max(case.lengths, default=0) > case.wider + case.width - 1,
     "wider states, columns of the history do": lambda case: case.wider > 0 and case.form == "update" and bool(case.lengths),

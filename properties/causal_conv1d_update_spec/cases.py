@@ -223,6 +223,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "columns that nobody needs": lambda case: case.more_columns > 0,
     "some requests are pads": lambda case: 0 < len(case.pads) < len(case.lengths),
     "pad is a slot in range": lambda case: case.pad_in_range,
+    "pad is slot 0 of several": lambda case: case.pad_in_range and pad_slot(case) == 0 and len(case.lengths) + case.spare > 1,
     "uncovered tokens": lambda case: case.before > 0 and case.after > 0,
     "SD states": lambda case: case.layout.get("conv_states") == "turned",
     "DS states": lambda case: case.layout.get("conv_states", "dense") == "dense",

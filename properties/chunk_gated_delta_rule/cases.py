@@ -329,6 +329,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     and bool(set(case.live) - set(case.warm)),
     "pads": lambda case: case.form == "pool" and bool(case.pads),
     "pad is a slot in range": lambda case: case.pad_in_range,
+    "pad is slot 0 of several": lambda case: case.pad_in_range and case.pad_slot == 0 and case.slots > 1,
     "bfloat16 states": lambda case: case.state == "bfloat16",
     "vk": lambda case: case.state_layout == "vk" and case.K != case.V,
     "K != V": lambda case: case.K != case.V,

@@ -231,6 +231,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "all requests are pads": lambda case: 0 < case.requests == len(case.pads),
     "some requests are pads": lambda case: 0 < len(case.pads) < case.requests,
     "pad is a slot in range": _says(pad_in_range=True),
+    "pad is slot 0 of several": lambda case: case.pad_in_range and pad_slot(case) == 0 and slots_of(case) > 1,
     "unused slots": lambda case: case.spare > 0,
     "K != V": lambda case: case.key_size != case.value_size,
     "K = 1": _says(key_size=1),

@@ -197,6 +197,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "columns that nobody needs": lambda case: case.more_columns > 0,
     "some requests are pads": lambda case: 0 < len(case.pads) < len(case.lengths),
     "pad is a slot in range": lambda case: case.pad_in_range,
+    "pad is slot 0 of several": lambda case: case.pad_in_range and pad_slot(case) == 0 and _slots(case) > 1,
     "uncovered tokens": lambda case: case.before > 0 and case.after > 0,
     "a carried state in bfloat16": lambda case: case.state_dtype == "bfloat16" and max(case.lengths, default=0) > 1,
     "value-major states": lambda case: case.state_layout == "vk",

@@ -331,6 +331,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "dirty slots start from zeros": lambda case: bool(case.cold) and any(case.prefills[n] for n in case.cold),
     "pads": lambda case: bool(case.pads) and case.tokens > 0,
     "pad is a slot in range": lambda case: case.pad_in_range and case.tokens > 0,
+    "pad is slot 0": lambda case: case.pad_in_range and case.pad_slot == 0 and case.tokens > 0,
     "more slots for convolutions": lambda case: case.longer == "conv_state" and case.tokens > 0,
     "more slots for the delta rule": lambda case: case.longer == "ssm_state" and case.tokens > 0,
     "rows beyond the tokens": lambda case: case.extra > 0,

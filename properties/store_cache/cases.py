@@ -154,6 +154,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "all rows are pads": lambda case: 0 < case.rows == len(case.pads),
     "some rows are pads": lambda case: 0 < len(case.pads) < case.rows,
     "pad is a slot in range": lambda case: case.pad_in_range,
+    "pad is slot 0 of several": lambda case: case.pad_in_range and _pad_slot(case) == 0 and _slots(case) > 1,
     "ascending slots": lambda case: case.ascending and case.rows > 64 and not case.pads,
     "Dk = 0": lambda case: case.width_k == 0,
     "Dv = 0": lambda case: case.width_v == 0,
