@@ -51,7 +51,7 @@ class VarlenCase(Case):
     width: int = 1
     width_v: int = 1
     causal: Literal["none", "all", "odd", "even", "first"] = "none"
-    """Which requests are causal; the odd, the even or the first ones are named by causal_requests."""
+    """Which requests are causal; the odd ones, the even ones or the first are named by causal_requests."""
     alignment: Literal["bottom_right", "top_left"] = "bottom_right"
     left: int = -1
     right: int = -1
@@ -69,7 +69,7 @@ class VarlenCase(Case):
 
 
 def is_causal(case: VarlenCase, b: int) -> bool:
-    return case.causal in ("all", ("even", "odd")[b % 2], "any" if b else "first")
+    return case.causal in ("all", ("even", "odd")[b % 2]) or (case.causal == "first" and b == 0)
 
 
 def position(case: VarlenCase, b: int) -> int:

@@ -12,7 +12,7 @@ from properties.shared.strategies import any_of, shrinking
 
 # Page, pages of a chunk, and a batch's requests, new tokens and tokens of the longest.
 SHAPES = (
-    (16, 512, 3, 8200, 20_000), (64, 128, 8, 100, 16_500), (1, 8192, 8, 100, 20_000), (128, 64, 256, 1, 9000),
+    (16, 512, 3, 8200, 20_000), (64, 128, 8, 100, 16_500), (1, 8192, 12, 100, 20_000), (128, 64, 256, 1, 9000),
     (256, 4, 33, 2048, 8200), (16, 512, 1, 5, 131_072),
 )  # fmt: skip
 
