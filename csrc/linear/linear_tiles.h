@@ -81,7 +81,7 @@ KP_PATH(linear_rows_in_place);
 
 // What every kind of element shares, for a panel and a row of x are the same bytes in each. A Kind has its
 // Product, and
-//   void pack_tile_rows(first, live, to, step)  // sixteen rows of x as tiles, `step` bytes from one to the next along k
+//   void pack_tile_rows(first, live, to, step)  // sixteen rows of x as tiles along k, `step` bytes apart
 //   void finish(sums, first, rows, p)           // what becomes of the block of sums that tiles hold
 // and, where its weights are not those that tiles read, or its rows need no packing, what has a default here:
 // kDecodes, kStepBytes, panel_tiles, multiply_few, rows_in_place and tiles_in_place.

@@ -22,7 +22,7 @@ def speed(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.page} must be a folder that exists, or a file .md in one")
     _, suite = select_suite(options)
     try:
-        speeds = _joined(options.json)
+        speeds = _joined(options.json, suite)
         written = _page(speeds, suite, place, place.parent / "speed") if is_page else _machine(speeds, suite, place)
     except SpeedError as error:
         raise UsageError(str(error)) from None
@@ -30,14 +30,20 @@ def speed(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _joined(files: Sequence[str]) -> Speeds:
-    """What the files hold, each over those before it. Raises SpeedError."""
+def _joined(files: Sequence[str], suite: Suite) -> Speeds:
+    """What the files hold, each over those before it, without rows that the bench has no more. Raises SpeedError."""
     speeds = read(Path(files[0]))
     for later in files[1:]:
         try:
             speeds.replace_rows(read(Path(later)))
         except SpeedError as error:
             raise SpeedError(f"{later} cannot take the place of rows of {files[0]}: {error}") from None
+    if len(files) > 1:  # nothing would ever take the place of those
+        known = {(pair.name, row.name) for pair in suite.pairs().values() for row in pair.bench.rows}
+        gone = [row for row in speeds.rows if (row.pair, row.row) not in known]
+        speeds.rows = [row for row in speeds.rows if row not in gone]
+        for row in gone:
+            print(f"left out: {row.pair} {row.row!r}, which the bench has no more")
     return speeds
 
 

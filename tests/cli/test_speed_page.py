@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import properties
 from kernelpair.contract.pair import BenchRow, Floor, Pair
 from kernelpair.timing.contest import Contest
 from kernelpair.timing.plot import OTHERS, OURS, plot
@@ -104,15 +105,17 @@ def test_machines_stand_side_by_side_and_none_overwrites_another(capsys: Capture
 
 def test_rows_of_a_later_run_take_the_place_of_those_before(capsys: Capture) -> None:
     first, later = small_speeds(), small_speeds()
-    first.rows = [first.rows[0], replace(first.rows[0], row="another", ratio=0.5)]
-    later.rows = [replace(later.rows[0], ratio=7.5)]
+    one, another = (row.name for row in properties.pairs()["store_cache"].bench.rows[:2])
+    first.rows = [replace(first.rows[0], row=name, ratio=ratio) for name, ratio in ((one, 1.5), (another, 0.5), ("gone", 0.75))]
+    later.rows = [replace(later.rows[0], row=one, ratio=7.5)]
     later.errors = [Errors("topk_gating", "{}", {"avx512": 0.25})]
     write(first, Path("all.json"))
     write(later, Path("some.json"))
     assert kernelpair("speed", "all.json", "some.json", "page.md") == 0
     page = Path("page.md").read_text()
     assert "The rows of store_cache are of a later run than the others." in page
-    assert "| 7.50 |" in page and "| 0.50 |" in page and "| 1.50 |" not in page
+    assert "| 7.50 |" in page and "| 0.50 |" in page and "| 1.50 |" not in page and "| 0.75 |" not in page
+    assert "left out: store_cache 'gone', which the bench has no more" in capsys.readouterr().out
     assert "gdn_gating" in page and "topk_gating" in page
     capsys.readouterr()
     later.against = ["torch"]
