@@ -268,7 +268,8 @@ def _add_speed(commands: Commands) -> None:
         epilog="example: kernelpair speed all.json decode.json docs/speed",
     )
     speed.add_argument(
-        "json", metavar="F", nargs="+", help="files of bench --against; rows of a later file replace those of earlier ones, and rows that the bench has no more are left out then"
+        "json", metavar="F", nargs="+", help="files of bench --against; rows of a later file replace those of earlier "
+        "ones, and of several files rows that the bench has no more are left out"
     )
     speed.add_argument("page", metavar="PLACE", help="the folder of all machines, such as docs/speed, or one page (.md)")
 
