@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from kernelpair.changes import closure
+from kernelpair.changes import INCLUDE, closure
 from kernelpair.contract.candidate import Candidate
 from kernelpair.mutation.mutant import Mutant, MutantError
 from kernelpair.sources import BuildError, run, unpack_revision
@@ -101,15 +101,43 @@ def plant(mutant: Mutant, kernel: str, tier: str, folder: Path) -> Planted:
 
 
 def units(mutant: Mutant, kernel: str, texts: dict[str, str]) -> list[str]:
-    """The sources to compile: those that are patched themselves, and for headers what the mutant says, or else the kernel and
-    those that it calls."""
+    """The sources to compile: those that are patched themselves, and for headers what the mutant says, or else the kernel, those
+    that it calls, and all operators that include one: of a function in several objects the linker keeps any.
+
+    Raises MutantError for a header that none of them includes.
+    """
     found = [file for file in texts if file.endswith(".cpp")]
+    headers = {file for file in texts if file.endswith(".h")}
     if mutant.units:
         found += mutant.units
-    elif any(file.endswith(".h") for file in texts):
+    elif headers:
         called = sorted(file.relative_to(ROOT).as_posix() for file in closure(ROOT, [ROOT / kernel], ("csrc",)))
+        operators = sorted(file.relative_to(ROOT).as_posix() for file in (ROOT / "csrc" / "ops").glob("*.cpp"))
         found += [kernel, *(file for file in called if file.startswith("csrc/kernels/") and file.endswith(".cpp"))]
+        found += [file for file in operators if headers & included([file])]
+    unread = headers - included(found)
+    if unread:
+        raise MutantError(f"{mutant.name}: {', '.join(sorted(unread))} is in none of {', '.join(found)}: say where, as `units`")
     return list(dict.fromkeys(found))
+
+
+def included(sources: Sequence[str]) -> set[str]:
+    """What the compiler reads of csrc for these sources: not, as `closure`, the sources of what they call."""
+    seen: set[str] = set()
+    waiting = list(sources)
+    while waiting:
+        file = waiting.pop()
+        if file not in seen:
+            seen.add(file)
+            waiting += _includes(file)
+    return seen
+
+
+@cache
+def _includes(file: str) -> tuple[str, ...]:
+    path = ROOT / file
+    names = INCLUDE.findall(path.read_text()) if path.is_file() else ()
+    return tuple(f"csrc/{name}" for name in names)
 
 
 @cache

@@ -10,7 +10,7 @@ A file of them, which the suite names (by default `mutants.toml` in its root), h
     also        more patches of the same mutant: [{file, find, replace}, ...]
     line        the line of the catalogue of bugs that it comes from (optional)
     tier        the candidate that it is planted in; without it the suite chooses one that runs here
-    units       the sources to compile, where a patched header is not only the pair's kernel's
+    units       the sources to compile for a patched header, where that is not the kernel, what it calls and the operators with it
     subtle      true: seen in less than 1% of uniformly drawn batches, or a relative error below 1%
     relation    the trial that is expected to notice it first, because the judgement of a single call cannot
     equivalent  why it cannot be noticed; such a mutant is shown and does not count

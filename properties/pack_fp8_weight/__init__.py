@@ -53,19 +53,19 @@ def _codes(weight: Tensor) -> Tensor:
 
 
 def _reference(
-    weight: Tensor, scales: Tensor, block_n: int, block_k: int, more: tuple[int, int] = (0, 0)
+    weight: Tensor, scales: Tensor, block_n: int, block_k: int, unpacked_as: str = ""
 ) -> tuple[Tensor, Tensor, Tensor]:
     data, kept = reference.pack_fp8_weight(weight, scales, block_n, block_k)
-    return data, kept, _codes(reference.unpack_fp8_weight(data, weight.shape[0] + more[0], weight.shape[1] + more[1]))
+    return data, kept, _codes(reference.unpack_fp8_weight(*packed_weights.given_back(data, weight, unpacked_as)))
 
 
 def packed_and_back(
-    weight: Tensor, scales: Tensor, block_n: int, block_k: int, more: tuple[int, int] = (0, 0)
+    weight: Tensor, scales: Tensor, block_n: int, block_k: int, unpacked_as: str = ""
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The kernel: packed, and unpacked again; as a weight with `more` outputs and columns in a wrong call."""
+    """The kernel: packed, and unpacked again, in a wrong call as something else."""
     data, kept = operator("pack_fp8_weight")(weight, scales, block_n, block_k)
-    unpacked = operator("unpack_fp8_weight")(packed_weights.moved(data), weight.shape[0] + more[0], weight.shape[1] + more[1])
-    return data, kept, _codes(unpacked)
+    back = packed_weights.given_back(packed_weights.moved(data), weight, unpacked_as)
+    return data, kept, _codes(operator("unpack_fp8_weight")(*back))
 
 
 def _part(given: Inputs, first: int) -> Inputs:

@@ -49,12 +49,13 @@ def inputs(case: PackInt4Case) -> Inputs:
 
 def _of(pack: Any, unpack: Any) -> Any:
     def packed_and_back(
-        codes: Tensor, scales: Tensor, zeros: Tensor | None, group_size: int, more: tuple[int, int] = (0, 0)
+        codes: Tensor, scales: Tensor, zeros: Tensor | None, group_size: int, unpacked_as: str = ""
     ) -> tuple[Tensor, ...]:
-        """Packed, and unpacked again; as a weight with `more` outputs and columns in a wrong call."""
+        """Packed, and unpacked again, in a wrong call as something else."""
         packed = pack(codes, scales, zeros, group_size)
-        sizes = (size + by for size, by in zip(codes.shape, more))
-        return (*packed, *unpack(*map(packed_weights.moved, packed), *sizes, group_size))
+        moved, *groups = map(packed_weights.moved, packed)
+        data, N, K = packed_weights.given_back(moved, codes, unpacked_as)
+        return (*packed, *unpack(data, *groups, N, K, group_size))
 
     return packed_and_back
 

@@ -44,16 +44,16 @@ def inputs(case: PackInt8Case) -> Inputs:
     return {"weight": torch.full_like(weight, -128) if case.values == "lowest" else weight}
 
 
-def _reference(weight: Tensor, more: tuple[int, int] = (0, 0)) -> tuple[Tensor, Tensor, Tensor]:
+def _reference(weight: Tensor, unpacked_as: str = "") -> tuple[Tensor, Tensor, Tensor]:
     data, sums = reference.pack_int8_weight(weight)
-    return data, sums, reference.unpack_int8_weight(data, weight.shape[0] + more[0], weight.shape[1] + more[1])
+    return data, sums, reference.unpack_int8_weight(*packed_weights.given_back(data, weight, unpacked_as))
 
 
-def packed_and_back(weight: Tensor, more: tuple[int, int] = (0, 0)) -> tuple[Tensor, Tensor, Tensor]:
-    """The kernel: packed, and unpacked again; as a weight with `more` outputs and columns in a wrong call."""
+def packed_and_back(weight: Tensor, unpacked_as: str = "") -> tuple[Tensor, Tensor, Tensor]:
+    """The kernel: packed, and unpacked again, in a wrong call as something else."""
     data, sums = operator("pack_int8_weight")(weight)
-    unpacked = operator("unpack_int8_weight")(packed_weights.moved(data), weight.shape[0] + more[0], weight.shape[1] + more[1])
-    return data, sums, unpacked
+    back = packed_weights.given_back(packed_weights.moved(data), weight, unpacked_as)
+    return data, sums, operator("unpack_int8_weight")(*back)
 
 
 def _part(given: Inputs, first: int) -> Inputs:
@@ -69,8 +69,9 @@ PAIR = Pair(
     truth=Exact(),
     relations=packed_weights.relations({"unpacked": "weight"}, RESULTS, _part, {"data": 32, "sums": 1}),
     wrong_calls={
-        **packed_weights.wrong_calls(block=64),
+        **packed_weights.wrong_calls(),
         "too_long": changed("weight", lambda weight: weight.new_zeros(1, 65_537), ValueError),
+        "unpacked_too_long": packed_weights.unpacked("too long", ValueError, "K"),
         "floats": cast("weight", torch.float32),
         "unsigned": cast("weight", torch.uint8),
     },

@@ -32,16 +32,16 @@ def inputs(case: packed_weights.WeightCase) -> Inputs:
     return {"weight": torch.from_numpy(drawn).view(dtype)}
 
 
-def _both(weight: Tensor, more: tuple[int, int] = (0, 0)) -> tuple[Tensor, Tensor]:
+def _both(weight: Tensor, unpacked_as: str = "") -> tuple[Tensor, Tensor]:
     packed = reference.pack_linear_weight(weight)
-    return packed, reference.unpack_linear_weight(packed, weight.shape[0] + more[0], weight.shape[1] + more[1])
+    return packed, reference.unpack_linear_weight(*packed_weights.given_back(packed, weight, unpacked_as))
 
 
-def packed_and_back(weight: Tensor, more: tuple[int, int] = (0, 0)) -> tuple[Tensor, Tensor]:
-    """The kernel: packed, and unpacked again; as a weight with `more` outputs and columns in a wrong call."""
+def packed_and_back(weight: Tensor, unpacked_as: str = "") -> tuple[Tensor, Tensor]:
+    """The kernel: packed, and unpacked again, in a wrong call as something else."""
     packed: Tensor = operator("pack_linear_weight")(weight)
-    sizes = (size + by for size, by in zip(weight.shape, more))
-    return packed, operator("unpack_linear_weight")(packed_weights.moved(packed), *sizes)
+    back = packed_weights.given_back(packed_weights.moved(packed), weight, unpacked_as)
+    return packed, operator("unpack_linear_weight")(*back)
 
 
 def _part(given: Inputs, first: int) -> Inputs:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -18,6 +19,10 @@ from properties.shared.wrong_calls import changed, replaced
 WEIGHT_LAYOUTS = (*READ_ROWS, "strided", "transposed")
 OUTPUTS = (1, 7, *around(16, 32, 64), 96, 416)  # N of a weight of codes or bytes
 WIDE = 2**32  # added to the size of a block: more than 32 bits hold, and what they leave would cut
+OTHER_DTYPES = {
+    torch.uint8: torch.int8, torch.int8: torch.uint8,
+    torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64,
+}  # of the same bits
 SAME_WEIGHT = "a weight that is made of its plain tensors again is the same weight"
 Part = Callable[[Inputs, int], Inputs]
 """The arguments that pack a weight's outputs from this one on alone."""
@@ -66,6 +71,28 @@ def edges(weight: str = "weight", block: int = 32) -> dict[str, Callable[[Any], 
         "K that cuts a block": lambda case: case.K % block > 0,
         "transposed": lambda case: case.layout.get(weight) == "transposed" and case.K > 1,
     }
+
+
+def given_back(packed: Tensor, weight: Tensor, wrongly: str = "") -> tuple[Tensor, int, int]:
+    """What unpacking is called with: what packing gave of a weight, and its size, or in a wrong call something else."""
+    N, K = weight.shape
+    if wrongly == "wider":
+        return packed, N + 32, K
+    if wrongly == "longer":
+        return packed, N, K + 64
+    if wrongly == "no outputs":
+        return packed[:0], 0, K
+    if wrongly == "no columns":
+        return packed[:, :0], N, 0
+    if wrongly == "rank":
+        return packed[0], N, K
+    if wrongly == "too long":  # for sums of bytes
+        return packed.new_zeros(1, 1025, *packed.shape[2:]), 1, 65_537
+    if wrongly == "apart":
+        return packed.repeat_interleave(2, -1)[..., ::2], N, K
+    if wrongly == "dtype":
+        return packed.view(OTHER_DTYPES[packed.dtype]), N, K
+    return packed, N, K
 
 
 def moved(packed: Tensor) -> Tensor:
@@ -123,13 +150,23 @@ def kept(compare: Callable[[Any, Session], None], applies: Callable[[Any], bool]
     return Relation(holds, SAME_WEIGHT, applies)
 
 
-def wrong_calls(weight: str = "weight", data: str = "data", block: int = 32) -> dict[str, WrongCall]:
-    """A weight that is none, and packed bytes that are taken for a larger weight's (`more` outputs and columns)."""
+def unpacked(wrongly: str, error: type[Exception], *names: str) -> WrongCall:
+    """Packed bytes that are not what unpacking is told, as given_back says."""
+    return WrongCall(lambda case, given: given | {"unpacked_as": wrongly}, error, names)
+
+
+def wrong_calls(weight: str = "weight", data: str = "data") -> dict[str, WrongCall]:
+    """A weight that is none, and packed bytes that are not what unpacking is told."""
     return {
         "rank": changed(weight, lambda tensor: tensor[0], ValueError),
         "no_outputs": changed(weight, lambda tensor: tensor[:0], ValueError),
         "no_columns": changed(weight, lambda tensor: tensor[:, :0], ValueError),
         "none": replaced(weight, None, TypeError),
-        "unpacked_wider": WrongCall(lambda case, given: given | {"more": (32, 0)}, ValueError, (data, "N")),
-        "unpacked_longer": WrongCall(lambda case, given: given | {"more": (0, block)}, ValueError, (data, "K")),
+        "unpacked_wider": unpacked("wider", ValueError, data, "N"),
+        "unpacked_longer": unpacked("longer", ValueError, data, "K"),
+        "unpacked_no_outputs": unpacked("no outputs", ValueError, data, "N"),
+        "unpacked_no_columns": unpacked("no columns", ValueError, data, "K"),
+        "unpacked_rank": unpacked("rank", ValueError, data),
+        "unpacked_apart": unpacked("apart", ValueError, data),
+        "unpacked_dtype": unpacked("dtype", TypeError, data),
     }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import properties
-from kernelpair.changes import INCLUDE
 from kernelpair.cli import main
 from kernelpair.cli.arguments import parser
 from kernelpair.cli.mutate import MutateRun, chosen_mutants
@@ -26,7 +26,7 @@ from kernelpair.suite import Place
 from kernelpair.trial.check import known_trials
 from optimized import Tier, tiers
 from optimized.library import BUILT
-from properties.planting import compiler, plant, units
+from properties.planting import compiler, included, plant, units
 from properties.scenarios.serving.cases import ServingCase
 from properties.suite import SUITE, kernel_of
 from tests.processes import heed_signals
@@ -49,32 +49,28 @@ def test_a_mutant_applies_exactly_once_and_is_described(mutant: Mutant) -> None:
     assert mutant.pair in PAIRS and mutant.tier in TIERS and mutant.group
     assert mutant.says and not mutant.says.endswith(".")
     assert mutant.relation is None or mutant.relation in known_trials(PAIRS[mutant.pair])
-    headers = {properties.ROOT / file for file in texts if file.endswith(".h")}
-    sources = [properties.ROOT / unit for unit in units(mutant, kernel_of(PAIRS[mutant.pair]), texts)]
-    assert all(source.exists() for source in sources)
-    assert headers <= included(sources)  # or the bug would not be compiled in
+    assert all((properties.ROOT / unit).exists() for unit in units(mutant, kernel_of(PAIRS[mutant.pair]), texts))
 
 
-def included(sources: list[Path]) -> set[Path]:
-    """What the compiler reads for these sources: not, as `closure`, the sources of what they call."""
-    seen: set[Path] = set()
-    waiting = list(sources)
-    while waiting:
-        file = waiting.pop()
-        names = INCLUDE.findall(file.read_text()) if file not in seen and file.is_file() else ()
-        seen.add(file)
-        waiting += [properties.ROOT / "csrc" / name for name in names]
-    return seen
+def test_a_header_is_compiled_into_every_operator_that_reads_it_and_one_that_nobody_reads_is_refused() -> None:
+    kernel, header = "csrc/kernels/pack_int8_weight.cpp", "csrc/linear/int8_weight.h"
+    mutant = Mutant("pack_int8_weight", "planted", "Nothing", "none", (Patch(header, "", ""),))
+    operators = {"csrc/ops/fused_moe.cpp", "csrc/ops/int8_linear.cpp", "csrc/ops/pack_int8_weight.cpp"}
+    assert set(units(mutant, kernel, {header: ""})) == {kernel, *operators}
+    nobody = replace(mutant, units=(kernel,))
+    with pytest.raises(MutantError, match=re.escape(f"pack_int8_weight/planted: {header} is in none of {kernel}: say where")):
+        units(nobody, kernel, {header: ""})
 
 
 @pytest.mark.parametrize("tier", [one for one in tiers() if one.compiled and not one.tiled and one.name != "scalar"], ids=str)
 def test_a_mutant_that_names_no_tier_is_in_what_every_machine_compiles(tier: Tier, tmp_path: Path) -> None:
     """In a file that is compiled for tiers, a branch for other processors would hide it here, and it would survive."""
-    for_tiers = included([*(properties.ROOT / "csrc" / "kernels").glob("*.cpp")])
+    kernels = (properties.ROOT / "csrc" / "kernels").glob("*.cpp")
+    for_tiers = included([file.relative_to(properties.ROOT).as_posix() for file in kernels])
     patches: dict[Path, list[tuple[str, str]]] = {}  # file -> mutants, and the text that each replaces
     for mutant in ALL.values():
         for patch in mutant.patches if mutant.tier is None else ():
-            if properties.ROOT / patch.file in for_tiers:
+            if patch.file in for_tiers:
                 patches.setdefault(properties.ROOT / patch.file, []).append((mutant.name, patch.find))
     assert patches
     products = f"-DKP_PRODUCTS_{tier.products.upper()}=1"
