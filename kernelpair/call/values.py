@@ -27,9 +27,11 @@ def generator(seed: int, name: str) -> np.random.Generator:
 def uniform(
     seed: int, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32, scale: float = 1.0
 ) -> Tensor:
-    """Values in [-scale, scale), multiples of scale / 2^15 before they are rounded to `dtype`; never -0."""
-    steps = generator(seed, name).integers(-(2**15), 2**15, size=tuple(shape), dtype=np.int16)
-    return torch.from_numpy(steps).to(torch.float32).mul_(scale / 2**15).to(dtype)
+    """Values in [-scale, scale), multiples of scale / 2^15 before they are rounded to a `dtype` of 16 bits or less, of
+    scale / 2^24 otherwise: all bits of a float32 count. Never -0."""
+    bits, integer = (15, np.int16) if dtype.itemsize < 4 else (24, np.int32)
+    steps = generator(seed, name).integers(-(2**bits), 2**bits, size=tuple(shape), dtype=integer)
+    return torch.from_numpy(steps).to(torch.float32).mul_(scale / 2**bits).to(dtype)
 
 
 def small_integers(seed: int, name: str, shape: Sequence[int], dtype: torch.dtype, limit: int = 2) -> Tensor:
