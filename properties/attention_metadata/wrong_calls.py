@@ -15,16 +15,23 @@ from properties.attention_metadata.cases import (
     keys_of,
     static_of,
 )
-from properties.shared.wrong_calls import Make, changed, made, one_entry, setting
+from properties.shared.wrong_calls import Make, any_of, changed, made, one_entry, setting
 
 
 def _eager(case: MetadataCase) -> bool:
     return not case.static
 
 
-def _last(name: str, value: Callable[[Inputs], int]) -> Make:
-    """A wrong last entry of an eager call's argument."""
-    return one_entry(name, lambda case, given: (-1, value(given)) if case.requests and not case.static else None)
+def _one(name: str, value: Callable[[Inputs, int], int]) -> Make:
+    """A wrong entry, of any request, of an eager call's argument."""
+
+    def pick(case: MetadataCase, given: Inputs) -> tuple[int, int] | None:
+        if case.static or not case.requests:
+            return None
+        request = any_of(case, range(len(case.requests)))
+        return request, value(given, request)
+
+    return one_entry(name, pick)
 
 
 def _mode(mode: object) -> Callable[[MetadataCase, Inputs], Inputs | None]:
@@ -35,16 +42,16 @@ def _mode(mode: object) -> Callable[[MetadataCase, Inputs], Inputs | None]:
 
 
 def _slot(slot: Callable[[int, int], int], least: int) -> Callable[[MetadataCase, Inputs], Inputs | None]:
-    """The last page start of a request is wrong; `least` is the page size from which that can be."""
+    """The last page start of any request is wrong; `least` is the page size from which that can be."""
 
     def make(case: MetadataCase, given: Inputs) -> Inputs | None:
         keys = [keys_of(case, case.batches[0], r) for r in case.batches[0].requests]
         found = [b for b, length in enumerate(keys) if length]
         if case.static or not found or case.page_size < least:
             return None
-        request, page = case.requests[found[-1]], case.page_size
-        wrong = given["req_to_token"].clone()
-        at = base_of(case, request) + (keys[found[-1]] - 1) // page * page
+        b, page = any_of(case, found), case.page_size
+        request, wrong = case.requests[b], given["req_to_token"].clone()
+        at = base_of(case, request) + (keys[b] - 1) // page * page
         value = slot(int(wrong[request.row, at]), page)
         if value >= 2**31 and "req_to_token" in case.int32:
             return None
@@ -112,8 +119,15 @@ def _bs_one_less(given: Inputs, limits: dict[str, Any]) -> dict[str, Any]:
     return {"steps": ((mode, live, live - 1, encoder),)}
 
 
-def _keys_left(case: MetadataCase) -> bool:
-    return any(keys_of(case, case.batches[0], r) for r in case.requests)
+def _context_too_long(case: MetadataCase, given: Inputs) -> Inputs | None:
+    """The longest request has one key more than there is room for."""
+    longest = max((keys_of(case, case.batches[0], r) for r in case.batches[0].requests), default=0)
+    return _static(lambda given, limits: limits.update(max_context_len=longest - 1), lambda case: longest > 0)(case, given)
+
+
+def _behind_the_encoder(given: Inputs, b: int) -> int:
+    """An encoder's length that leaves the row one place less than the request's own tokens need."""
+    return _columns(given) + 1 - int(given["seq_lens"][b])
 
 
 def _columns(given: Inputs) -> int:
@@ -134,21 +148,22 @@ WRONG_CALLS = {
     "chunk_no_multiple": WrongCall(setting(attn_chunk_size=5, page_size=2), ValueError, "attn_chunk_size"),
     "extend_missing": WrongCall(_no_extend, ValueError, "extend_seq_lens"),
     "extend_more_than_total": WrongCall(
-        _last("extend_seq_lens", lambda given: int(given["seq_lens"][-1]) + 1), ValueError, "extend_seq_lens"
+        _one("extend_seq_lens", lambda given, b: int(given["seq_lens"][b]) + 1), ValueError, "extend_seq_lens"
     ),
-    "extend_negative": WrongCall(_last("extend_seq_lens", lambda given: -1), ValueError, "extend_seq_lens"),
-    "length_negative": WrongCall(_last("seq_lens", lambda given: -1), ValueError, ("seq_lens", "extend_seq_lens")),
-    "length_beyond_table": WrongCall(_last("seq_lens", lambda given: _columns(given) + 1), IndexError, "seq_lens"),
+    "extend_negative": WrongCall(_one("extend_seq_lens", lambda given, b: -1), ValueError, "extend_seq_lens"),
+    "length_negative": WrongCall(_one("seq_lens", lambda given, b: -1), ValueError, ("seq_lens", "extend_seq_lens")),
+    "length_beyond_table": WrongCall(_one("seq_lens", lambda given, b: _columns(given) + 1), IndexError, "seq_lens"),
     "length_beyond_32_bits": made(
-        _last("seq_lens", lambda given: int(given["seq_lens"][-1]) + 2**32), ValueError, "seq_lens",
+        _one("seq_lens", lambda given, b: int(given["seq_lens"][b]) + 2**32), ValueError, "seq_lens",
         when=lambda case: "seq_lens" not in case.int32,
     ),
-    "encoder_negative": WrongCall(_last("encoder_lens", lambda given: -1), ValueError, "encoder_lens"),
-    "encoder_beyond_table": WrongCall(_last("encoder_lens", lambda given: _columns(given) + 1), IndexError, _TABLE),
+    "encoder_negative": WrongCall(_one("encoder_lens", lambda given, b: -1), ValueError, "encoder_lens"),
+    "encoder_beyond_table": WrongCall(_one("encoder_lens", lambda given, b: _columns(given) + 1), IndexError, _TABLE),
+    "encoder_leaves_too_little": WrongCall(_one("encoder_lens", _behind_the_encoder), IndexError, _TABLE),
     "encoder_without_place_behind": WrongCall(_no_place_behind, IndexError, _TABLE),
-    "row_negative": WrongCall(_last("req_pool_indices", lambda given: -1), IndexError, "req_pool_indices"),
+    "row_negative": WrongCall(_one("req_pool_indices", lambda given, b: -1), IndexError, "req_pool_indices"),
     "row_too_large": WrongCall(
-        _last("req_pool_indices", lambda given: len(given["req_to_token"])), IndexError, "req_pool_indices"
+        _one("req_pool_indices", lambda given, b: len(given["req_to_token"])), IndexError, "req_pool_indices"
     ),
     "page_start": WrongCall(_slot(lambda slot, page: slot + 1 if slot + 1 < 2**31 else slot - 1, 2), ValueError, "req_to_token"),
     "slot_negative": WrongCall(_slot(lambda slot, page: -page, 1), IndexError, "req_to_token"),
@@ -170,9 +185,7 @@ WRONG_CALLS = {
     "static_extend": WrongCall(
         _static(lambda given, limits: {"steps": tuple(("extend", *step[1:]) for step in given["steps"])}), ValueError, "mode"
     ),
-    "context_too_long": WrongCall(
-        _static(lambda given, limits: limits.update(max_context_len=0), _keys_left), IndexError, "seq_lens"
-    ),
+    "context_too_long": WrongCall(_context_too_long, IndexError, "seq_lens"),
     "encoder_too_long": WrongCall(
         _static(lambda given, limits: limits.update(max_encoder_len=max(int(given["encoder_lens"].max()) - 1, 0)),
                 lambda case: _has_encoder(case) and max(r.encoder for r in case.requests) > 1), IndexError, "encoder_lens"

@@ -13,7 +13,7 @@ from kernelpair.call.layout import ANY_STRIDES, EXPANDED, ODD_STRIDE, PARAMETERS
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
-from properties.shared.attention_values import NO_WINDOWS, WIDE_WINDOWS, cap_of
+from properties.shared.attention_values import EVEN, NO_WINDOWS, WIDE_WINDOWS, cap_of, even_score, level, steep
 from properties.shared.pads import BEYOND, named
 from properties.shared.strategies import around, common, together
 from reference.checks import are_pads
@@ -136,7 +136,7 @@ BUDGET = st.sampled_from((30_000, 30_000, 300_000, WORK))
 WINDOW: st.SearchStrategy[int | str] = st.sampled_from(
     (0, 0, 0, -1, 1, 2, "n-1", "n", "n+1", "n/2") * 2 + WIDE_WINDOWS + NO_WINDOWS
 )
-CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
+CAP = st.sampled_from((0.0, 0.0, 0.0, 2.0, 30.0, 100.0))
 SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
 PADS: st.SearchStrategy[tuple[Literal["none", "negative", "zero", "beyond"], str]] = st.sampled_from(
     (("none", "none"),) * 5
@@ -179,16 +179,17 @@ def completed(
     pad, which = draw(PADS, label="pads")
     pads = range(batch // 2, batch) if which == "last" else named(which, fields["seed"], batch)
     rare = draw(RARE, label="rare")
-    if fields["values"] == "equal":
-        fields["splits"] = 1  # a merge of splits rounds
+    if fields["values"] == "equal" and fields["seed"] % 2:
+        fields["splits"] = 1  # else partial means are merged, which rounds
     elif rare % 16 == 15:
         fields["splits"] = min(n + 1, MOST_SPLITS)
     if rare == 60:
         sizes = sizes | {"heads": 0}
+    cap = 0.0 if exact else draw(CAP, label="cap")
     return DecodeAttentionCase(
-        **fields, **sizes, lens=lens, encoder=encoder,
+        **steep(fields, cap), **sizes, lens=lens, encoder=encoder,
         window=window if isinstance(window, int) else {"n-1": n - 1, "n": n, "n+1": n + 1, "n/2": n // 2}[window],
-        cap=0.0 if exact else draw(CAP, label="cap"), sinks="none" if exact else draw(SINKS, label="sinks"),
+        cap=cap, sinks="none" if exact else draw(SINKS, label="sinks"),
         pad=pad, pads=tuple(pads), cross=kind == "cross", shared=shared, value_given=shared and rare % 2 == 1,
         same_row=len(lens) > 1 and fields["values"] != "one_hot" and rare % 16 == 14,
     )
@@ -256,7 +257,8 @@ def _rows(case: DecodeAttentionCase, name: str, count: int, width: int, scale: f
     """[count, Hkv, width] of random numbers, or of small integers for an exact case."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     if case.values == "random":
-        return uniform(case.seed, name, (count, case.kv_heads, width), dtype, scale)
+        rows = uniform(case.seed, name, (count, case.kv_heads, width), dtype, scale)
+        return level(case, name, rows) if name == "k" else rows
     return small_integers(case.seed, name, (count, case.kv_heads, width), dtype)
 
 
@@ -281,6 +283,7 @@ def _mark_keys(case: DecodeAttentionCase, table: SlotTable, k: Tensor, v: Tensor
                 k[slots[torch.from_numpy(hot)], torch.arange(case.kv_heads), 0] = HOT
         return
     if case.values == "equal":
+        k[..., 0] = even_score(case) / EVEN
         return
     largest = 3e4 / (float(v.abs().max()) if v.numel() else 1.0)  # float16 ends at 65504
     done = torch.zeros(table.slots, dtype=torch.bool)  # requests that share a row would mark its keys again and again
@@ -311,7 +314,7 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
     q = uniform(case.seed, "q", (batch, heads, case.width), dtype, q_size)
     if case.values != "random":
         q.zero_()
-        q[..., 0] = HOT if case.values == "one_hot" else 0
+        q[..., 0] = HOT if case.values == "one_hot" else EVEN
     known = torch.zeros(table.slots, dtype=torch.bool)
     known[torch.cat([*table.seen, *table.hidden, torch.empty(0, dtype=torch.int64)])] = True
     live, pads = live_of(case), list(case.pads)

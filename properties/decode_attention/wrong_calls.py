@@ -130,6 +130,10 @@ def _writes(case: Any) -> bool:
     return bool(case.write)
 
 
+def _writes_apart(case: Any) -> bool:
+    return bool(case.write and not case.shared)
+
+
 WRONG_CALLS = {
     **{f"{name}_dtype": other_dtype(name, *FLOATS) for name in ("q", "k_cache", "out", "key", "value")},
     "v_cache_dtype": other_dtype("v_cache", *FLOATS, when=_apart),
@@ -185,6 +189,8 @@ WRONG_CALLS = {
     "key_is_k_cache": aliased("key", "k_cache"),
     "overlapping_caches": WrongCall(_shifted_values, ValueError, ("k_cache", "v_cache")),
     "out_overlaps_itself": self_overlapping("out"),
+    "cache_overlaps_itself": self_overlapping("k_cache", "v_cache", when=_writes_apart),
+    "laid_over_cache": laid_over(("k_cache", "v_cache"), ("q", "key", "value", *INDICES), when=_writes_apart),
     "laid_over": laid_over(("out", "attn_logits"), ("q", "key", "value", *INDICES, "sinks")),
     "seq_lens_beyond_32_bits": beyond_32_bits(
         "seq_lens", IndexError, "req_to_token", live=live_of, when=lambda case: not case.cross),

@@ -114,7 +114,7 @@ KINDS = st.sampled_from(("self", "self", "self", "behind an encoder", "cross", "
 WINDOW: st.SearchStrategy[int | str] = st.sampled_from(
     (0, 0, 0, -1, 1, 2, "E-1", "E", "E+1", "P", "L", "L+1", "L/2") * 2 + numbers.WIDE_WINDOWS + numbers.NO_WINDOWS
 )
-CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
+CAP = st.sampled_from((0.0, 0.0, 0.0, 2.0, 30.0, 100.0))
 SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
 ENCODER = st.sampled_from((1, 2, 0, 5, 9, 16, 33))
 RARE = st.integers(0, 3999)
@@ -161,8 +161,8 @@ def strategy(draw: st.DrawFn) -> ExtendAttentionCase:
         prefixes, encoder = tuple(p % 5 for p in prefixes), keys[:batch]
     elif kind == "behind an encoder":
         encoder = tuple(draw(ENCODER, label="encoder") for _ in range(batch))
-    elif kind == "foreign cache":
-        prefixes = (0,) * batch
+    elif kind == "foreign cache" and rare % 4:
+        prefixes = (0,) * batch  # else a window hides them
     sizes = {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v}
     return completed(draw, fields, extends, prefixes, kind, encoder, rare, sizes)
 
@@ -173,17 +173,18 @@ def completed(
 ) -> ExtendAttentionCase:
     """The case of these sizes, with a window, a cap and sinks."""
     E, P = max(extends, default=0), max(prefixes, default=0)
-    window = draw(WINDOW, label="window")
+    window = 1 if kind == "foreign cache" and any(prefixes) else draw(WINDOW, label="window")
     named = {"E-1": E - 1, "E": E, "E+1": E + 1, "P": P, "L": E + P, "L+1": E + P + 1, "L/2": (E + P) // 2}
     if rare % 16 == 3:
         fields["layout"] = {**fields["layout"], "k_cache": FUSED_LAYOUT}
     exact = fields["values"] != "random"
     if rare % 64 == 40:
         sizes = sizes | {"heads": 0}
+    cap = 0.0 if exact else draw(CAP, label="cap")
     return ExtendAttentionCase(
-        **fields, **sizes, extends=extends, prefixes=prefixes, encoder=encoder,
+        **numbers.steep(fields, cap), **sizes, extends=extends, prefixes=prefixes, encoder=encoder,
         window=window if isinstance(window, int) else named[window],
-        cap=0.0 if exact else draw(CAP, label="cap"), sinks="none" if exact else draw(SINKS, label="sinks"),
+        cap=cap, sinks="none" if exact else draw(SINKS, label="sinks"),
         cross=kind == "cross", new_keys=kind != "cross" or rare % 2 == 0,
         without=("", "", "k", "v")[rare // 2 % 4] if kind == "cross" and rare % 2 == 0 else "",
         foreign_cache=kind == "foreign cache",
@@ -337,6 +338,9 @@ EDGES: dict[str, Any] = {
     "sinks": lambda case: case.sinks != "none",
     "sinks without keys": lambda case: case.sinks != "none" and case.cross and 0 in (case.encoder or ()),
     "cache of another shape": lambda case: case.foreign_cache and any(case.extends),
+    "cache of another shape behind a window": lambda case: case.foreign_cache and any(
+        e and p for e, p in zip(case.extends, case.prefixes)
+    ),
     "gaps, any order": lambda case: case.gaps and len(case.extends) > 1,
     "several kv heads share queries": lambda case: 1 < case.kv_heads < case.heads,
     "MHA": lambda case: 1 < case.kv_heads == case.heads,

@@ -33,7 +33,7 @@ LAYOUTS = {
     "v": READ_ROWS,
     "cu_seqlens_q": ANY_STRIDES,
     "cu_seqlens_k": ANY_STRIDES,
-    "causal_requests": ANY_STRIDES,
+    "causal_requests": (*ANY_STRIDES, EXPANDED),
     "sinks": PARAMETERS,
 }
 INDICES = ("cu_seqlens_q", "cu_seqlens_k")
@@ -69,6 +69,8 @@ class VarlenCase(Case):
 
 
 def is_causal(case: VarlenCase, b: int) -> bool:
+    if case.causal in FLAGGED and case.layout.get("causal_requests") == EXPANDED:
+        b = 0  # one flag for all requests
     return case.causal in ("all", ("even", "odd")[b % 2]) or (case.causal == "first" and b == 0)
 
 
@@ -106,9 +108,9 @@ FIELDS = together({
 MASKS = choices({
     "left": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62, *numbers.WIDE_WINDOWS),
     "right": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62, *numbers.WIDE_WINDOWS),
-    "cap": (0.0, 0.0, 2.0, 30.0),
+    "cap": (0.0, 0.0, 0.0, 2.0, 30.0, 100.0),
     "sinks": ("none", "none", "same", "float32"),
-    "flags": ("as drawn", "as drawn", "strided"),
+    "flags": ("as drawn", "as drawn", "strided", EXPANDED),
 })
 
 
@@ -144,13 +146,14 @@ def completed(
 ) -> VarlenCase:
     """The case of these sizes, with windows, a cap and sinks."""
     n, drawn = max(lens, default=0), dict(draw(MASKS, label="masks"))
-    if drawn.pop("flags") == "strided" and fields["causal"] in FLAGGED:
-        fields = fields | {"layout": {**fields["layout"], "causal_requests": "strided"}}
+    flags = drawn.pop("flags")
+    if flags != "as drawn" and fields["causal"] in FLAGGED:
+        fields = fields | {"layout": {**fields["layout"], "causal_requests": flags}}
     named = {"lk-1": max(n - 1, 0), "lk": n, "lk/2": n // 2}
     drawn |= {side: named.get(drawn[side], drawn[side]) for side in ("left", "right")}
     if fields["values"] != "random":
         drawn |= {"cap": 0.0, "sinks": "none"}
-    return VarlenCase(**fields, **sizes, **drawn, rows=rows, lens=lens)
+    return VarlenCase(**numbers.steep(fields, drawn["cap"]), **sizes, **drawn, rows=rows, lens=lens)
 
 
 def _offsets(case: VarlenCase, lengths: tuple[int, ...], before: int) -> Tensor:
@@ -203,7 +206,9 @@ EDGES: dict[str, Callable[[Any], bool]] = {
        and _some(case, holds)
        for kind in ("bottom_right", "top_left")
        for name, holds in (("more rows than keys", lambda q, k: q > k > 0), ("more keys than rows", lambda q, k: k > q > 1))},
-    "both kinds of requests": lambda case: case.causal in FLAGGED and sum(q > 1 for q in case.rows) > 1,
+    "both kinds of requests": lambda case: len({is_causal(case, b) for b, q in enumerate(case.rows) if q > 1}) > 1,
+    "one flag for several requests": lambda case: case.causal in FLAGGED and len(case.rows) > 1
+    and case.layout.get("causal_requests") == EXPANDED,
     "not causal": lambda case: case.causal == "none" and case.left == case.right == -1 and _some(case, lambda q, k: q > 1 < k),
     "left window cuts": lambda case: 0 <= case.left < max(case.lens, default=0) - 1,
     "right window cuts": lambda case: case.causal == "none" and _some(case, lambda q, k: 0 <= case.right < min(q, k) - 1),

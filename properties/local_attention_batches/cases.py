@@ -27,6 +27,10 @@ BEYOND = LONGEST | {  # chunks that int32 does not hold, of which only the ends 
     "page_size": 2**31, "requests": ((2, 2**31 + 5), (0, 2**31)), "spare": 0,
 }  # fmt: skip
 
+HUGE = {  # pages of which the table's hold more tokens than int64
+    "page_size": 2**62, "chunk_pages": 1, "requests": ((2, 5), (1, 1)), "spare": 3, "high": True,
+}  # fmt: skip
+
 INDICES = ("query_start_loc", "seq_lens", "block_table")
 LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES) | {"block_table": TABLE}
 
@@ -87,6 +91,8 @@ def strategy(draw: st.DrawFn) -> LocalCase:
     longest = draw(between(0, 63), label="longest")
     if longest == 63:
         return LocalCase(**fields | LONGEST)
+    if longest == 61:
+        return LocalCase(**fields | HUGE)
     if longest == 62:
         return LocalCase(**fields | BEYOND | {"int32": tuple(name for name in fields["int32"] if name != "seq_lens")})
     requests = draw(_requests(fields["page_size"] * fields["chunk_pages"]), label="requests")
@@ -161,6 +167,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "an offset beyond int32": lambda case: start_of(case) >= MOST_PAGE_ID and sum(_rows(case)) > 0,
     "the longest chunk": lambda case: case.page_size == MOST_PAGE_ID,
     "a chunk beyond int32": lambda case: case.chunk > MOST_PAGE_ID,
+    "a table of more tokens than int64": lambda case: case.page_size == 2**62,
     "highest page ids": lambda case: case.high and sum(_rows(case)) > 0,
     **{f"page {page}": lambda case, page=page: case.page_size == page for page in PAGES},  # type: ignore[misc]
     **{f"C of {n} pages": lambda case, n=n: case.chunk_pages == n for n in CHUNK_PAGES},  # type: ignore[misc]

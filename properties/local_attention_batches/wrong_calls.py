@@ -6,7 +6,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
 from properties.local_attention_batches.cases import INDICES, MOST_PAGE_ID, LocalCase, used_pages
-from properties.shared.wrong_calls import Pick, beyond_32_bits, changing, entry, made, setting
+from properties.shared.wrong_calls import Pick, any_of, beyond_32_bits, changing, entry, made, setting
 
 
 def _negative(at: int) -> Pick:
@@ -31,15 +31,15 @@ def _too_many_new(case: LocalCase, given: Inputs) -> Inputs | None:
     return given | {"query_start_loc": wrong}
 
 
-def _page_id(value: int) -> Callable[[LocalCase, Inputs], Inputs | None]:
-    """The last used entry of some request."""
+def _page_id(value: int, more: int = 0) -> Callable[[LocalCase, Inputs], Inputs | None]:
+    """A used entry of some request becomes `value`, or so much more than it is."""
 
     def make(case: LocalCase, given: Inputs) -> Inputs | None:
-        used = [(b, used_pages(case, b)[-1]) for b in range(len(case.requests)) if used_pages(case, b)]
-        if not used or (value > MOST_PAGE_ID and "block_table" in case.int32):
+        used = [(b, page) for b in range(len(case.requests)) for page in used_pages(case, b)]
+        if not used or (value + more > MOST_PAGE_ID and "block_table" in case.int32):
             return None
-        wrong = given["block_table"].clone()
-        wrong[used[-1]] = value
+        wrong, place = given["block_table"].clone(), any_of(case, used)
+        wrong[place] = wrong[place] + more if more else value
         return given | {"block_table": wrong}
 
     return make
@@ -86,6 +86,7 @@ WRONG_CALLS = {
     ),
     "page_id_negative": WrongCall(_page_id(-1), IndexError, "block_table"),
     "page_id_beyond_int32": WrongCall(_page_id(MOST_PAGE_ID + 1), IndexError, "block_table"),
+    "page_id_beyond_32_bits": WrongCall(_page_id(0, 2**32), IndexError, "block_table"),
     "table_rank": WrongCall(changing("block_table", lambda t: t[None]), ValueError, "block_table"),
     "table_rows": WrongCall(changing("block_table", lambda t: t.new_zeros(len(t) + 1, t.shape[1])), ValueError, INDICES),
     "table_none": WrongCall(setting(block_table=None), TypeError, "block_table"),

@@ -1,19 +1,36 @@
 """merge_state: calls that both sides refuse."""
 
+from typing import Any
+
 import torch
 
-from properties.shared.wrong_calls import INF, NAN, Change, cast, changed, grown, one_rank_more, other_dtype, replaced, sparse
+from kernelpair.contract.pair import Inputs, WrongCall
+from properties.shared.wrong_calls import (
+    INF,
+    NAN,
+    any_of,
+    cast,
+    changed,
+    grown,
+    made,
+    one_rank_more,
+    other_dtype,
+    replaced,
+    sparse,
+)
 
 
-def _with_entry(value: float) -> Change:
-    def change(lse: torch.Tensor) -> torch.Tensor | None:
-        if not lse.numel():
+def _with_entry(name: str, value: float) -> WrongCall:
+    """One head is wrong, in every row, for they may share their memory."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        wrong = given[name].clone()
+        if not wrong.numel():
             return None
-        wrong = lse.clone()
-        wrong[:, -1] = value  # in every row, for they may share their memory
-        return wrong
+        wrong[:, any_of(case, range(wrong.shape[1]))] = value
+        return given | {name: wrong}
 
-    return change
+    return made(make, ValueError, name)
 
 
 WRONG_CALLS = {
@@ -33,6 +50,6 @@ WRONG_CALLS = {
     "v_b_strides": sparse("v_b"),
     "v_a_none": replaced("v_a", None, TypeError),
     "lse_b_none": replaced("lse_b", None, TypeError),
-    "lse_a_nan": changed("lse_a", _with_entry(NAN), ValueError),
-    "lse_b_infinite": changed("lse_b", _with_entry(INF), ValueError),
+    "lse_a_nan": _with_entry("lse_a", NAN),
+    "lse_b_infinite": _with_entry("lse_b", INF),
 }

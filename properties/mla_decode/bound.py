@@ -19,8 +19,9 @@ def bound(case: MlaDecodeCase, inputs: Inputs, truth: Outputs) -> Bound:
     """Numerics (A) over the joint width; the value is part of its key, so its signs are not independent."""
     if case.values == "equal" and case.splits == 1:
         return {}
-    if case.values == "one_hot":
-        return {"out": exact_bound(getattr(torch, case.dtype), truth["out"])}
+    if case.values != "random":
+        splits = 1 if case.values == "one_hot" else case.splits
+        return {"out": exact_bound(getattr(torch, case.dtype), truth["out"], splits=splits)}
     batch, H, Dl = truth["out"].shape
     if not batch:
         return {"out": torch.zeros_like(truth["out"])}

@@ -14,6 +14,7 @@ from kernelpair.call.values import generator, permutation, poison, poison_value,
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized.mla_decode import mla_decode_workspace_size
+from properties.shared.attention_values import level
 from properties.shared.strategies import alike, around, common, together
 
 PAGES = (16, 32, 64, 128)
@@ -101,9 +102,9 @@ def strategy(draw: st.DrawFn) -> MlaDecodeCase:
 
 
 def within_workspace(fields: dict[str, Any], results: int) -> dict[str, Any]:
-    """The fields with no more splits of so many results than WORKSPACE holds, and one split for a case of exact values."""
-    if fields["values"] == "equal":
-        return fields | {"splits": 1}  # a merge of splits rounds
+    """The fields with no more splits of so many results than WORKSPACE holds, and one split for half of the equal values."""
+    if fields["values"] == "equal" and fields["seed"] % 2:
+        return fields | {"splits": 1}  # else partial means are merged, which rounds
     if fields["splits"] * results > WORKSPACE:
         return fields | {"splits": max(WORKSPACE // results, 1)}
     return fields
@@ -134,7 +135,7 @@ def _latents(case: MlaDecodeCase, pages: int, table: Tensor, size: float) -> Ten
     """
     dtype: torch.dtype = getattr(torch, case.dtype)
     shape = (pages * case.page, case.latent + case.rope)
-    rows = uniform(case.seed, "kv", shape, dtype, size)
+    rows = level(case, "kv", uniform(case.seed, "kv", shape, dtype, size))
     if case.values != "random":
         rows = small_integers(case.seed, "kv", shape, dtype)
         rows[:, 0] = 0

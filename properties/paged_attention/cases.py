@@ -119,7 +119,7 @@ FIELDS = together({
 })
 KINDS = st.sampled_from(("same", "same", "same", "float8_e4m3fn", "float8_e5m2", "latent"))
 WINDOW: st.SearchStrategy[int | str] = st.sampled_from((-1, -1, -1, 0, 1, "sk-1", "sk", "sk/2", 2**62, 2**63 - 1))
-CAP = st.sampled_from((0.0, 0.0, 2.0, 30.0))
+CAP = st.sampled_from((0.0, 0.0, 0.0, 2.0, 30.0, 100.0))
 SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
 DESCALE = st.sampled_from(((False, False), (True, True), (True, False), (False, True)))
 
@@ -143,8 +143,8 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
     latent = kind == "latent"
     heads, kv_heads = draw(any_of(*HEADS), label="heads")
     width, width_v = draw(any_of(*(LATENT_WIDTHS if latent else WIDTHS)), label="widths")
-    if latent:
-        kv_heads = 1
+    if latent and draw(between(0, 7), label="latents"):
+        heads, kv_heads = heads // kv_heads, 1  # else several groups of heads, each with a latent
     batch = draw(any_of(*BATCHES), label="batch")
     budget, rare = draw(any_of(*BUDGET), label="budget"), draw(between(0, 119), label="rare")
     if rare % 8 == 7:
@@ -187,14 +187,15 @@ def completed(
     exact = fields["values"] != "random"
     if exact:
         fields["alibi"] = False
-    if fields["values"] == "equal":
+    if fields["values"] == "equal" and fields["seed"] % 2:  # else partial means are merged, which rounds
         fields["splits"] = 1
     if kind != "same":  # float8 has no other sizes; a latent value is part of its key
         fields["size"] = 1.0
+    cap = 0.0 if exact else draw(CAP, label="cap")
     return PagedAttentionCase(
-        **fields, **sizes, rows=rows, lens=lens,
+        **numbers.steep(fields, cap), **sizes, rows=rows, lens=lens,
         left=left if isinstance(left, int) else named[left], right=right if isinstance(right, int) else named[right],
-        cap=0.0 if exact else draw(CAP, label="cap"), sinks="none" if exact else draw(SINKS, label="sinks"),
+        cap=cap, sinks="none" if exact else draw(SINKS, label="sinks"),
         cache=kind if kind.startswith("float8") else "same", latent=latent,  # type: ignore[arg-type]
         descale=(False, False) if latent or exact else draw(DESCALE, label="descale"),
     )
@@ -203,9 +204,14 @@ def completed(
 # --- inputs ---
 
 
+def rows_of_each(case: PagedAttentionCase) -> int:
+    """How many rows each request has, where all have as many; 1 if there is none."""
+    return case.rows[0] if case.rows else 1
+
+
 def of_four_dimensions(case: PagedAttentionCase, given: Inputs) -> Inputs:
     """q, and qv, as [B, S, H, D]: of requests that have equally many rows each."""
-    rows, shape = slice(int(given["cu_seqlens_q"][0]), int(given["cu_seqlens_q"][-1])), (len(case.rows), case.rows[0])
+    rows, shape = slice(int(given["cu_seqlens_q"][0]), int(given["cu_seqlens_q"][-1])), (len(case.rows), rows_of_each(case))
     return given | {name: given[name][rows].unflatten(0, shape) for name in ("q", "qv") if given[name] is not None}
 
 
@@ -352,6 +358,7 @@ EDGES: dict[str, Any] = {
     "float8_e5m2": lambda case: case.cache == "float8_e5m2" and any(case.lens),
     "descales": lambda case: all(case.descale) and case.kv_heads > 1,
     "qv": lambda case: case.latent and any(case.lens),
+    "several latents": lambda case: case.latent and case.kv_heads > 1 and any(case.lens),
     "qv in one buffer": lambda case: case.latent and case.layout.get("k_cache") == "fused" and any(case.lens),
     "rows of no request": lambda case: case.gaps and case.seed % 3 > 0,
     "several kv heads share queries": lambda case: 1 < case.kv_heads < case.heads,

@@ -10,8 +10,9 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
-from properties.paged_attention.cases import of_four_dimensions, seen_keys
+from properties.paged_attention.cases import of_four_dimensions, rows_of_each, seen_keys
 from properties.shared.renaming import new_names, renamed
+from properties.shared.wrong_calls import any_of
 from reference.extend_attention import extend_attention
 from reference.paged_attention import paged_attention
 
@@ -188,13 +189,18 @@ def _influence(case: Any, session: Session) -> None:
         session.expect(bool(changed.all()), "out", "the last key has an influence on the last row")
 
 
+def _request(given: Inputs, b: int) -> Inputs:
+    """What belongs to one request, without its rows."""
+    return given | {n: given[n][b : b + 1] for n in REQUEST_ARGUMENTS if given[n] is not None}
+
+
 def _one_by_one(case: Any, session: Session) -> None:
     """Each request alone."""
     given = session.inputs()
     offsets = given["cu_seqlens_q"].tolist()
     for b in range(len(case.rows)):
         rows = slice(offsets[b], offsets[b + 1])
-        alone = given | {n: given[n][b : b + 1] for n in REQUEST_ARGUMENTS if given[n] is not None}
+        alone = _request(given, b)
         alone |= {"q": given["q"][rows], "qv": None if given["qv"] is None else given["qv"][rows]}
         alone["cu_seqlens_q"] = torch.tensor([0, case.rows[b]])
         _close(session, session.run(_plain(case), alone, judged=False).outputs["out"], rows, f"request {b} alone")
@@ -249,7 +255,7 @@ def _equal_rows(case: Any, session: Session) -> None:
     """q as [B, S, H, D] with the multiples of S or none, its requests next to each other or a row apart, and cache_seqlens as an
     int where all are equal."""
     given, batch = session.inputs(), len(case.rows)
-    rows, multiples = _rows(given), torch.arange(batch + 1) * case.rows[0]
+    rows, multiples = _rows(given), torch.arange(batch + 1) * rows_of_each(case)
     given = of_four_dimensions(case, given) | {"cu_seqlens_q": multiples if case.seed % 2 else None}
     if len(set(case.lens)) == 1:
         given["cache_seqlens"] = case.lens[0]
@@ -258,6 +264,29 @@ def _equal_rows(case: Any, session: Session) -> None:
             given[name] = torch.cat([given[name], given[name][:, :1]], dim=1)[:, :-1]
     other = session.run(_plain(case), given, judged=False, keep_strides=True)
     _close(session, other.outputs["out"].flatten(0, 1), rows, "queries of four dimensions")
+
+
+def _nan_code(case: Any, session: Session) -> None:
+    """The last key of a request, which its last row sees, or the value, is NaN in one element of one head: in the call as it is,
+    and for this row alone."""
+    given = session.inputs()
+    b = any_of(case, [b for b, (rows, keys) in enumerate(zip(case.rows, case.lens)) if rows and keys])
+    page, slot = divmod(case.lens[b] - 1, case.page)
+    name, head = ("k_cache", "v_cache")[case.seed % 2], case.seed // 2 % case.kv_heads
+    cache = given[name].clone()
+    element = case.seed // 4 % cache.shape[3]
+    place = int(given["page_table"][b, page]), slot, head, element
+    cache.view(torch.uint8)[place] = 0x7F + 0x80 * (case.seed // 8 % 2)
+    out = session.run(_plain(case), given | {name: cache}, judged=False).outputs["out"]
+    row, group = int(given["cu_seqlens_q"][b + 1]) - 1, case.heads // case.kv_heads
+    alone = _request(given, b) | {name: cache, "q": given["q"][row][None], "cu_seqlens_q": torch.tensor([0, 1])}
+    for result in (out[row], session.run(_plain(case), alone, judged=False).outputs["out"][0]):
+        reached = result[head * group : (head + 1) * group]
+        reached = reached[:, element] if name == "v_cache" else reached
+        session.expect(bool(reached.isnan().all()), "out", "a NaN code of a key that the row sees is NaN")
+    others = torch.ones(len(out), dtype=torch.bool)
+    others[int(given["cu_seqlens_q"][b]) : row + 1] = False
+    session.expect(not bool(out[others].isnan().any()), "out", "a NaN code stays with its request")
 
 
 def _slot_form(case: Any) -> bool:
@@ -294,5 +323,9 @@ RELATIONS = {
     "heads": Relation(
         _repeated_heads, "GQA equals MHA over repeated heads", lambda case: bool(case.rows) and case.kv_heads < case.heads,
     ),
-    "equal": Relation(_equal_rows, "q may have four dimensions, cache_seqlens be one int", lambda case: len(set(case.rows)) == 1),
+    "equal": Relation(_equal_rows, "q may have four dimensions, cache_seqlens be one int", lambda case: len(set(case.rows)) < 2),
+    "nan": Relation(
+        _nan_code, "a NaN code of a key or value reaches the rows that see it, and no other request",
+        lambda case: case.cache != "same" and any(q and k for q, k in zip(case.rows, case.lens)),
+    ),
 }

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from kernelpair.call.values import generator, small_integers, uniform
-from properties.shared.attention_bound import UNIT_ROUNDOFF
+from properties.shared.attention_bound import EXP_ERROR, UNIT_ROUNDOFF, accumulation_error
 
 Values = Literal["random", "one_hot", "equal"]
 HOT = 16.0  # q.k of hot keys is 256, 512, ..: exp(-256) is 0 in float32, and of no weight in a float64 sum
 TRACE = 1e-100  # what keys without weight do leave in the truth of an element whose value is 0
 MOST_HOT = 4
+MOST_SMALL = 2  # of values that are whole numbers
+EVEN = 128.0  # of q and k where all scores are the same, and far from 0
 LARGEST = 3e4  # float16 ends at 65504
 WIDE_WINDOWS = (2**31, 2**32 + 1, 2**63 - 1)  # they cut nothing; read in 32 bits they would
 NO_WINDOWS = (-5, -(2**63))  # below the usual -1
@@ -32,23 +34,47 @@ def cap_of(case: Any) -> float:
     return -0.0 if case.cap == 0 and case.seed % 8 == 5 else float(case.cap)
 
 
+def steep(fields: dict[str, Any], cap: float) -> dict[str, Any]:
+    """The fields with scores far beyond the cap, of half of the cases that have one."""
+    room = fields["size"] >= 0.1  # the keys of smaller queries are large as they are
+    return fields | {"spread": 16 * fields["spread"]} if cap and room and fields["seed"] % 2 else fields
+
+
+def even_score(case: Any) -> float:
+    """q.k of all keys of a case of equal scores: 0, or so far off that only the difference to the largest can be raised to a
+    power. Merging splits would round it, and of a key that is its own value not one element is free."""
+    free = case.values == "equal" and getattr(case, "splits", 1) == 1 and not getattr(case, "shared", False)
+    return EVEN * (0.0, EVEN, -EVEN)[case.seed % 3] if free else 0.0
+
+
+def level(case: Any, name: str, k: Tensor) -> Tensor:
+    """Random keys, in every eighth case all the same but for a few: many small weights beside a few large ones. In place."""
+    if case.values == "random" and case.seed % 8 == 3 and len(k):
+        others = k[generator(case.seed, f"{name} level").integers(0, len(k), size=3)].clone()
+        at = generator(case.seed, f"{name} others").integers(0, len(k), size=3)
+        k[:] = k[0].clone()
+        k[at] = others
+    return k
+
+
 def queries(case: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     """Random; or such that only element 0 of a key counts, or nothing does."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     if case.values == "random":
         return uniform(case.seed, name, shape, dtype, case.size)
     q = torch.zeros(shape, dtype=dtype)
-    q[..., :1] = HOT if case.values == "one_hot" else 0
+    q[..., :1] = HOT if case.values == "one_hot" else EVEN
     return q
 
 
 def keys(case: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
-    """Random, so that scores have the case's spread (uniform numbers have variance 1/3); or whole numbers, 0 first."""
+    """Random, so that scores have the case's spread (uniform numbers have variance 1/3); or whole numbers, the first of which
+    alone counts."""
     dtype = dtype or getattr(torch, case.dtype)
     if case.values == "random":
-        return uniform(case.seed, name, shape, torch.float32, 3 * case.spread / case.size).to(dtype)
-    k = small_integers(case.seed, name, shape, dtype)
-    k[..., :1] = 0
+        return level(case, name, uniform(case.seed, name, shape, torch.float32, 3 * case.spread / case.size).to(dtype))
+    k = small_integers(case.seed, name, shape, dtype, MOST_SMALL)
+    k[..., :1] = even_score(case) / EVEN
     return k
 
 
@@ -57,7 +83,7 @@ def values(case: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype | No
     dtype = dtype or getattr(torch, case.dtype)
     if case.values == "random":
         return uniform(case.seed, name, shape, torch.float32, case.size).to(dtype)
-    return small_integers(case.seed, name, shape, dtype)
+    return small_integers(case.seed, name, shape, dtype, MOST_SMALL)
 
 
 def mark(case: Any, name: str, k: Tensor, v: Tensor, edges: Iterable[int], count: int,
@@ -86,11 +112,13 @@ def sharp(case: Any) -> bool:
     return bool(case.values != "random" or case.dtype == "float32")
 
 
-def exact_bound(dtype: torch.dtype, truth: Tensor) -> Tensor:
+def exact_bound(dtype: torch.dtype, truth: Tensor, score: float = 0.0, splits: int = 1) -> Tensor:
     """Of an exact case: a quotient of whole numbers. It may be computed in float32 as a product with the rounded reciprocal, two
-    roundings, and is then rounded to a 16-bit dtype."""
+    roundings, and is then rounded to a 16-bit dtype. Where all scores are `score`, scaled, each may err by 4 g(1) (|z| + |m|),
+    and merging several splits by eight exps, as attention_bound derives: of values up to MOST_SMALL."""
     cast = UNIT_ROUNDOFF[dtype] if dtype != torch.float32 else 0.0
-    return (2.0**-23 + cast) * truth.abs() + TRACE
+    weights = 2 * 4 * accumulation_error(1) * 2 * abs(score) + (8 * EXP_ERROR if splits != 1 else 0.0)
+    return (2.0**-23 + cast) * truth.abs() + weights * MOST_SMALL + TRACE
 
 
 def sinks_of(case: Any) -> Tensor | None:

@@ -135,10 +135,12 @@ def with_gaps(name: str, when: Condition = always) -> WrongCall:
     return changed(name, spread, ValueError, when=when)
 
 
-def self_overlapping(name: str, when: Condition = always) -> WrongCall:
-    """A mutated argument whose rows all lie in the memory of its first, or each begins in the last element of the one before."""
+def self_overlapping(*names: str, when: Condition = always) -> WrongCall:
+    """One of these mutated arguments has rows that all lie in the memory of its first, or each begins in the last element of the
+    one before."""
 
     def make(case: Any, given: Inputs) -> Inputs | None:
+        name = names[case.seed // 2 % len(names)]
         value = given.get(name)
         if not isinstance(value, Tensor) or len(value) < 2 or not value.numel():
             return None
@@ -149,7 +151,7 @@ def self_overlapping(name: str, when: Condition = always) -> WrongCall:
         memory = value.new_zeros((len(value) - 1) * (row - 1) + row)
         return given | {name: memory.as_strided(value.shape, strides)}
 
-    return made(make, ValueError, name, when=when)
+    return made(make, ValueError, *names, when=when)
 
 
 def replaced(name: str, value: Any, error: type[Exception], *names: str, when: Condition = always) -> WrongCall:

@@ -74,7 +74,13 @@ def strategy(draw: st.DrawFn) -> StoreCacheCase:
     large = draw(between(0, 63), label="large")
     if large == 63:
         fields["layout"] = {"k": "sliced", **fields["layout"]}  # its heads are no single run
-    return completed(draw, fields, LARGE[large % 2] if large >= 62 else sizes)
+    return completed(draw, fields, _large(large % 2, fields["dtype"]) if large >= 62 else sizes)
+
+
+def _large(which: int, dtype: str) -> dict[str, Any]:
+    """Of elements of 1 byte twice as many, and one: runs of an odd number of bytes."""
+    more = getattr(torch, dtype).itemsize == 1
+    return {name: 2 * size + 1 if more and "width" in name else size for name, size in LARGE[which].items()}
 
 
 def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any]) -> StoreCacheCase:

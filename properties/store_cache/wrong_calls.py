@@ -51,6 +51,6 @@ WRONG_CALLS = {
     "k_cache_dtype": other_dtype("k_cache", *ROWS_AND_CACHES),
     "cache_overlap": aliased("v_cache", "k_cache"),
     "source_overlap": aliased("k", "k_cache"),
-    "self_overlap": self_overlapping("k_cache"),
+    "self_overlap": self_overlapping("k_cache", "v_cache"),
     "laid_over": laid_over(("k_cache", "v_cache"), ("k", "v", "indices")),
 }
