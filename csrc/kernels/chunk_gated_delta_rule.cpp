@@ -4,8 +4,9 @@
 // bf16 in the tile tiers runs in chunks on tiles (delta_rule/chunk_tiles.h), a work item being one key head
 // of one sequence with all its value heads; everything else, and an accurate call where dot products stand
 // for tiles, runs token by token on vectors (delta_rule/chunk_tokens.h), an item being some of the value
-// columns of a key head. Items of one head follow each other, so that equal ranges of items are equal work.
-// Scratch is per thread and call: the states of an item and one chunk, independent of the length.
+// columns of a key head; so does an item of the tiles whose states grow fast. Items of one head follow each
+// other, so that equal ranges of items are equal work. Scratch is per thread and call: the states of an item
+// and one chunk, independent of the length.
 #include "kernels/chunk_gated_delta_rule.h"
 
 #include "core/parallel.h"
@@ -68,6 +69,18 @@ void clear_uncovered(const Call& call) {
   }
 }
 
+// The largest log decay for which exp of a chunk's sum is a number, and so no product of two of them 0 times
+// infinity.
+constexpr float kMostGrowth = 1;
+
+bool grows_fast(const Call& call, const Sequence& seq, int64_t key_head) {
+  const int64_t first = key_head * call.heads_per_key;
+  for (int64_t t = seq.begin; t < seq.end; ++t)
+    for (int64_t h = first; h < first + call.heads_per_key; ++h)
+      if (*at<float>(call.g, t, h) > kMostGrowth) return true;
+  return false;
+}
+
 template <class Run>
 KP_INLINE void run_items(const Call& call, int64_t items_each, int64_t scratch_bytes, const Run& run) {
   const int64_t count = call.cu_seqlens.sizes[0] - 1;
@@ -88,10 +101,12 @@ void chunk_gated_delta_rule(const ChunkGatedDeltaRuleArguments& arguments) {
   const bool tiled = kHasTiles && call.q.dtype == Dtype::bf16 && (kHasAccurateTiles || !call.accurate);
   mark(tiled ? paths::chunk_tiles : paths::chunk_tokens);
   if (call.value_major) mark(paths::chunk_value_major);
+  const int64_t blocks = call.heads_per_key * blocks_of_head(call), shares = shares_of_key_head(call);
   if constexpr (kHasTiles) {
     if (tiled) {
-      run_items(call, call.q.sizes[1], tile_scratch_bytes(call),
+      run_items(call, call.q.sizes[1], most(tile_scratch_bytes(call), token_scratch_bytes(call, blocks)),
                 [&](const Sequence& seq, int64_t head, char* scratch) {
+        if (grows_fast(call, seq, head)) return run_tokens<Bf16>(call, seq, {head, 0, blocks}, scratch);
         TileScope tiles;
         if constexpr (kHasAccurateTiles)
           if (call.accurate) return run_tiles<2>(call, seq, head, scratch), stream_fence();
@@ -101,7 +116,6 @@ void chunk_gated_delta_rule(const ChunkGatedDeltaRuleArguments& arguments) {
       return;
     }
   }
-  const int64_t blocks = call.heads_per_key * blocks_of_head(call), shares = shares_of_key_head(call);
   if (shares == 0) return;  // no columns
   run_items(call, call.q.sizes[1] * shares, token_scratch_bytes(call, divide_up(blocks, shares)),
             [&](const Sequence& seq, int64_t item, char* scratch) {

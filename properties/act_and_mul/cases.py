@@ -44,7 +44,7 @@ FIELDS = together({
     "dtype": float_dtypes,
     **common(LAYOUTS, []),
     "activation": any_of(*ACTIVATIONS),
-    "size": any_of(1.0, 4.0, 0.1, 12.0),
+    "size": any_of(1.0, 4.0, 0.1, 12.0, 48.0),
     "special": any_of(False, True),
     "other": any_of(1.0, 1e-3),
 })
@@ -101,6 +101,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "one row, of one dimension": lambda case: case.outer == () and case.width > 16,
     "rows apart": lambda case: case.layout.get("x") in ("padded", "apart", "sliced") and prod(case.outer) > 1,
     "one row for all": lambda case: case.layout.get("x") == EXPANDED and prod(case.outer) > 1,
+    "on both sides of where silu is z": lambda case: case.size > 32 and case.activation == "silu",
     **{f"special numbers through {name}": lambda case, name=name: case.special and case.activation == name  # type: ignore[misc]
        for name in ACTIVATIONS},
     **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
-from math import prod
+from math import isnan, prod
 
 import torch
 from torch import Tensor
@@ -52,12 +52,13 @@ def _constant(case: ActCase, session: Session) -> None:
 
 
 def _reflected(case: ActCase, session: Session) -> None:
-    """f(z) - f(-z) = z, for each of the activations."""
+    """f(z) - f(-z) = z, for each of the activations; where one of them is tiny the float64 of the other does not hold it."""
     gate, up = _halves(session)
     there = session.run(_plain(case), _with(session, gate, torch.ones_like(up)))
     back = session.run(_plain(case), _with(session, -gate, torch.ones_like(up)))
     got = there.outputs["out"].double() - back.outputs["out"].double()
-    session.expect_close("out", got, gate, there.bound_of("out") + back.bound_of("out"), "f(x) - f(-x) against x")
+    tolerance = there.bound_of("out") + back.bound_of("out") + 2.0**-51 * gate.double().abs()
+    session.expect_close("out", got, gate, tolerance, "f(x) - f(-x) against x")
 
 
 def _rows(case: ActCase, session: Session) -> None:
@@ -79,18 +80,19 @@ def _apart(case: ActCase, session: Session) -> None:
 
 
 def _spoiled(case: ActCase, session: Session) -> None:
-    """A NaN or an infinity in either half is in its own result, and in no other; the other half has a number beside it."""
+    """A NaN or an infinity in either half is in its own result, and in no other; the other half has a number beside it. So is the
+    infinity that a product of two large numbers is rounded to."""
     given, first, d = session.inputs(), session.first.outputs["out"], case.width
     place = case.seed % first.numel()
     reached = torch.zeros(first.numel(), dtype=torch.bool)
     reached[place] = True
     reached = reached.view(first.shape)
-    beside = 0.5 if case.seed % 2 else -0.5
-    for half, value in product((0, d), (torch.nan, torch.inf)):
+    sign, large = 1.0 if case.seed % 2 else -1.0, torch.finfo(first.dtype).max / 2
+    for half, (value, beside) in product((0, d), ((torch.nan, 0.5), (torch.inf, 0.5), (large, large))):
         wrong, at = given["x"].clone(), place // d * 2 * d + place % d
-        wrong.view(-1)[at + half], wrong.view(-1)[at + d - half] = value, beside
+        wrong.view(-1)[at], wrong.view(-1)[at + d] = (value, sign * beside) if half == 0 else (beside, sign * value)
         out = session.run(_plain(case), given | {"x": wrong}, judged=False).outputs["out"]
-        own = out[reached].isnan() if value != torch.inf else out[reached] == value * beside
+        own = out[reached].isnan() if isnan(value) else out[reached] == sign * torch.inf
         session.expect(bool(own.all()), "out", f"{value} did not reach its own result")
         session.expect_same("out", out[~reached], first[~reached], f"{value} reached another result")
 

@@ -25,6 +25,7 @@ from serving import PackedConvWeight
 FORMS = ("update", "batched", "varlen", "pack", "varlen", "varlen")  # varlen has the most corners
 DIMS = (1, *around(16, 32, 64, 96), 160)  # around a vector, a packed block, two and three of them
 LENGTHS = (1, 2, 3, 4, 5, 0, *around(32, 64), 129, 515)  # around the history, tiles of 8 tokens and a buffer of 512
+COUNTS = (1, 2, 0, 3, 11) * 3 + (70,)  # of requests
 MOST_ELEMENTS = 40_000  # of x: beyond it lengths are cut to 5, which keeps the reference under 2 ms
 SCALES = (1.0, 1e-3, 1e2)
 PAD = -7
@@ -81,7 +82,7 @@ class ConvCase(Case):
 @st.composite
 def _requests(draw: st.DrawFn, form: str, dim: int) -> dict[str, Any]:
     """Lengths, slots, pads and initial states."""
-    count = draw(any_of(1, 2, 0, 3, 11), label="requests")
+    count = draw(any_of(*COUNTS), label="requests")
     length = draw(any_of(*LENGTHS), label="length")
     if form == "varlen":
         lengths = tuple(draw(any_of(*LENGTHS)) for _ in range(count))
@@ -107,7 +108,7 @@ def _states_of(draw: st.DrawFn, form: str, lengths: tuple[int, ...]) -> dict[str
         "pads": {"none": (), "some": tuple(range(0, count, 3)), "all": tuple(range(count))}[pads],
         "pad_in_range": pads != "none" and spare > 0 and draw(either),
         "spare": spare,
-        "wider": draw(any_of(0, 0, 1, 2, 7)) if states else 0,
+        "wider": draw(any_of(0, 0, 1, 2, 7, 20)) if states else 0,
         "before": draw(any_of(0, 0, 3)) if form == "varlen" else 0,
         "after": draw(any_of(0, 0, 2)) if form == "varlen" else 0,
     }
@@ -293,6 +294,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     **{f"form {form}": _says(form=form) for form in dict.fromkeys(FORMS)},
     **{f"width {width}": _says(width=width) for width in (2, 3, 4)},
     **{f"dtype {dtype}": _says(dtype=dtype) for dtype in ("float32", "bfloat16", "float16")},
+    "many requests, some with initial states": lambda case: len(case.lengths) > 64 and case.initial == "some",
     "no requests": lambda case: case.form != "pack" and not case.lengths,
     "no tokens": lambda case: case.form == "batched" and bool(case.lengths) and case.lengths[0] == 0,
     "an empty sequence among others": lambda case: 0 in case.lengths and any(case.lengths),

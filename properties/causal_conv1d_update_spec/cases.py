@@ -61,8 +61,9 @@ class ConvSpecCase(DraftRequests, Case):
 
     @property
     def columns(self) -> int:
-        """L, the columns of a state."""
-        return self.width - 2 + max(self.most_drafts, 1) + self.more_columns
+        """L, the columns of a state. A pad keeps none, however many tokens it has."""
+        most = max((max(self.lengths[b], self.accepted[b]) for b in self.live), default=1)
+        return self.width - 2 + most + self.more_columns
 
 
 FIELDS = together({
@@ -222,6 +223,9 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "fewer accepted than there are tokens": lambda case: any(1 < case.accepted[b] < case.lengths[b] for b in case.live),
     "columns that nobody needs": lambda case: case.more_columns > 0,
     "some requests are pads": lambda case: 0 < len(case.pads) < len(case.lengths),
+    "a pad with more tokens than columns": lambda case: any(
+        case.width - 2 + case.lengths[b] > case.columns for b in case.pads
+    ),
     "pad is a slot in range": lambda case: case.pad_in_range,
     "pad is slot 0 of several": lambda case: case.pad_in_range and pad_slot(case) == 0 and len(case.lengths) + case.spare > 1,
     "uncovered tokens": lambda case: case.before > 0 and case.after > 0,

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from kernelpair.contract.pair import Inputs, Outputs, Within
-from properties.chunk_gated_delta_rule.cases import ChunkCase
+from properties.chunk_gated_delta_rule.cases import ChunkCase, result_dtype
+from properties.shared.attention_bound import rounding
 from properties.shared.delta_rule_bound import BF16_STORE, CARRY, UNIT, Rule, Walk, walk
 
 
@@ -54,7 +55,10 @@ def _walk(case: ChunkCase, given: Inputs, carry: float) -> Walk:
 
 def bound(case: ChunkCase, given: Inputs, truth: Outputs, carry: float = CARRY) -> dict[str, Tensor]:
     """Per element; of a state each element may take its whole column's bound, the column's own is in `aggregate`. `carry` is what
-    a step may lose of a column."""
+    a step may lose of a column. Exact sums (`ChunkCase.exact`) are rounded once."""
+    if case.exact and carry == CARRY:
+        dtypes = {name: result_dtype(case, name) for name in truth}
+        return {name: rounding(truth[name], dtype) for name, dtype in dtypes.items()}
     found = _walk(case, given, carry)
     if case.form == "functional":
         return {"out": found.out, "final_state": _state_bound(case, found.state, truth["final_state"])}
@@ -75,7 +79,10 @@ def _state_bound(case: ChunkCase, columns: Tensor, state: Tensor) -> Tensor:
 def aggregate(
     case: ChunkCase, given: Inputs, truth: Outputs, outputs: Outputs, carry: float = CARRY
 ) -> list[tuple[str, str, float]]:
-    """State columns as 2-norms; where operands are rounded to 16 bits also the errors of a whole sequence and head."""
+    """State columns as 2-norms; where operands are rounded to 16 bits also the errors of a whole sequence and head. Of exact sums
+    no element has room for any."""
+    if case.exact and carry == CARRY:
+        return []
     found = _walk(case, given, carry)
     failures: list[tuple[str, str, float]] = []
     for n in case.live:

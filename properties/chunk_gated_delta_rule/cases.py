@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.gated_delta_rule_prefill
 from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS
-from kernelpair.call.values import poison, uniform
+from kernelpair.call.values import generator, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized import operator
@@ -23,13 +23,17 @@ from reference.gated_delta_rule_prefill import gated_delta_rule_prefill
 
 CHUNK = 64
 LENGTHS = (0, 1, 2, *around(16, 32, 64, 128), 192)
+LONG = 1100  # tokens of a rare sequence
 SHORT = (1, 2, 5, 16, 17, 0)  # of sequences among several, for speed
 WIDTHS = (16, 32, 33, 64, 96, 128, 192, 300)  # K and V; whole tiles, a ragged one, several
 MANY = (1, 2, 1, 0) * 10  # lengths of a large batch
 SMALL_WIDTHS = (16, 32, 33, 20, 1)
 MOST_WORK = 64 * 128 * 128  # tokens x heads x K x V of a case, to keep the float64 token loops short
 MOST_EMULATED = 48  # chunks x heads x 32-blocks of K and of V: 20 ms of software tiles
-DECAYS = (0.05, 0.0, 1.0, 30.0, 1e37, -0.02)  # largest |g| of a token; a chunk of 1e37 is beyond float32; below 0: growth
+GROWTH, FAST_GROWTH = -0.02, -2.0
+DECAYS = (0.05, 0.0, 1.0, 30.0, 1e37, GROWTH, FAST_GROWTH)  # largest |g| of a token; a chunk of 1e37 is beyond float32
+MOST_GROWTH = {"float16": 6, "bfloat16": 40, "float32": 40}  # of a sequence, for outputs that stay in range
+EXACT_TOKENS = 2  # of a sequence: more would leave the whole numbers that float32 holds
 SMALL_EPS = 1e-12  # with less of it keys are so small that it counts
 PAD = -3
 TOKENS = ("q", "k", "v", "g", "beta")
@@ -76,7 +80,8 @@ class ChunkCase(Case):
     """The pad is a slot that exists instead of a negative number."""
     spare: int = 0
     beta_float32: bool = False
-    beta: Literal["mixed", "zero", "one"] = "mixed"
+    beta: Literal["mixed", "zero", "one", "strong"] = "mixed"
+    """Strong: above 1, beside keys without normalisation that are short enough."""
     decay: float = 0.05
     l2norm: bool = True
     eps: float = 1e-6
@@ -85,6 +90,9 @@ class ChunkCase(Case):
     keys: Literal["random", "parallel", "tiny"] = "random"
     size: float = 1.0
     """Of values and states."""
+    exact: bool = False
+    """Float32, small integers, keys and queries of one entry, one of which needs 20 bits, g = 0, beta 0 or 1, no norm, scale 1:
+    every sum is exact."""
 
     @property
     def heads(self) -> int:
@@ -123,7 +131,7 @@ class ChunkCase(Case):
 
 SHAPES = {
     "batch": ("one", "one", "none", "four", "five") * 2 + ("many",),
-    "length": (1, *LENGTHS[:-6], *LENGTHS),
+    "length": (1, *LENGTHS[:-6], *LENGTHS, LONG),
     "second": SHORT,
     "third": SHORT,
     "long_first": (0, 0, 33, 64, 65),
@@ -149,7 +157,7 @@ NUMBERS = {
     "after": (0, 0, 2),
     "state_layout": ("kv", "vk"),
     "beta_float32": (False, True),
-    "beta": ("mixed", "mixed", "zero", "one"),
+    "beta": ("mixed", "mixed", "zero", "one", "mixed", "strong"),
     "decay": DECAYS,
     "l2norm": (True, True, False),
     "eps": (1e-5, 1e-6, 0.1, 1e-16, 100.0),
@@ -157,6 +165,7 @@ NUMBERS = {
     "accurate": (False, False, True),
     "keys": ("random", "random", "parallel", "tiny"),
     "size": (1.0, 1e-3, 100.0),
+    "exact": (False, False, True),
 }
 
 
@@ -200,32 +209,59 @@ def strategy(draw: st.DrawFn) -> ChunkCase:
 def completed(
     shapes: dict[str, Any], states_code: dict[str, Any], numbers: dict[str, Any], fields: dict[str, Any]
 ) -> ChunkCase:
-    """The case of these sizes."""
+    """The case of these sizes: of what was drawn, all that goes together."""
+    numbers, longest = dict(numbers), max(shapes["lengths"], default=0)
+    numbers["exact"] = numbers["exact"] and numbers["dtype"] == "float32" and longest <= EXACT_TOKENS
+    if numbers["exact"]:
+        numbers |= {"beta": "zero" if numbers["beta"] == "zero" else "one", "decay": 0.0, "l2norm": False, "scale": 1.0}
+    if numbers["beta"] == "strong":
+        numbers["l2norm"] = False
+    for slower in (GROWTH, 0.0):
+        if -numbers["decay"] * longest > MOST_GROWTH[numbers["dtype"]]:
+            numbers["decay"] = slower
     return ChunkCase(**shapes, **_states_of(states_code, len(shapes["lengths"])), **numbers, **fields)
 
 
 def _keys(case: ChunkCase, name: str, dtype: torch.dtype) -> Tensor:
     """Rows of norm at most 1, so that beta |k|^2 <= 1 with and without normalisation; 1e-3 of that if tiny, and 1e-8 of it beside
-    a small eps."""
-    size = (1e-3 if case.keys == "tiny" else 1.0) * (1e-8 if case.l2norm and case.eps < SMALL_EPS else 1.0) * case.K**-0.5
+    a small eps; 0.7 of it beside a strong beta."""
     shape = (case.tokens, case.key_heads, case.K)
+    if case.exact:
+        return _one_entry(case, name, shape)
+    size = (1e-3 if case.keys == "tiny" else 1.0) * (1e-8 if case.l2norm and case.eps < SMALL_EPS else 1.0) * case.K**-0.5
+    size *= 0.7 if case.beta == "strong" else 1.0
     drawn = uniform(case.seed, name, shape, scale=size)
     if case.keys == "parallel" and name == "k":
         drawn = 0.1 * drawn + 0.9 * uniform(case.seed, "direction", shape[1:], scale=size)
     return drawn.to(dtype)
 
 
+def _one_entry(case: ChunkCase, name: str, shape: tuple[int, int, int]) -> Tensor:
+    """Rows with one entry that is not 0: 1 or -1, of q a number of 20 bits."""
+    draw = generator(case.seed, name)
+    where = torch.from_numpy(draw.integers(0, case.K, size=(*shape[:2], 1)))
+    signs = torch.from_numpy(draw.integers(0, 2, size=where.shape) * 2 - 1)
+    sizes = torch.from_numpy(draw.integers(2**18, 2**19, size=where.shape)) * 2 + 1 if name == "q" else torch.ones_like(where)
+    return torch.zeros(shape).scatter_(2, where, (signs * sizes).float())
+
+
+def _numbers(case: ChunkCase, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Of values and states."""
+    return small_integers(case.seed, name, shape, dtype) if case.exact else uniform(case.seed, name, shape, dtype, case.size)
+
+
 def _gates(case: ChunkCase, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     shape = (case.tokens, case.heads)
     g = -case.decay * (0.5 + 0.5 * uniform(case.seed, "g", shape).abs())
-    beta = {"zero": torch.zeros(shape), "one": torch.ones(shape), "mixed": uniform(case.seed, "beta", shape).abs()}[case.beta]
+    drawn = uniform(case.seed, "beta", shape).abs()
+    beta = {"zero": torch.zeros(shape), "one": torch.ones(shape), "mixed": drawn, "strong": 1 + drawn}[case.beta]
     return g, beta.to(torch.float32 if case.beta_float32 else dtype)
 
 
 def _states(case: ChunkCase, count: int) -> Tensor:
     inner = (case.K, case.V) if case.state_layout == "kv" else (case.V, case.K)
     dtype = torch.bfloat16 if case.state == "bfloat16" else torch.float32
-    drawn = uniform(case.seed, "state", (count, case.heads, case.K, case.V), scale=case.size)
+    drawn = _numbers(case, "state", (count, case.heads, case.K, case.V), torch.float32)
     drawn = drawn if case.state_layout == "kv" else drawn.transpose(2, 3)
     return drawn.reshape(count, case.heads, *inner).to(dtype).contiguous()
 
@@ -237,7 +273,7 @@ def inputs(case: ChunkCase) -> Inputs:
     given: Inputs = {
         "q": _keys(case, "q", dtype),
         "k": _keys(case, "k", dtype),
-        "v": uniform(case.seed, "v", (case.tokens, case.heads, case.V), dtype, case.size),
+        "v": _numbers(case, "v", (case.tokens, case.heads, case.V), dtype),
         "g": g,
         "beta": beta,
     }
@@ -320,6 +356,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a sequence without tokens": lambda case: 0 in case.lengths,
     "a sequence without tokens in a pool": lambda case: 0 in case.lengths and case.form == "pool",
     "several chunks": lambda case: any(length > 2 * CHUNK for length in case.lengths),
+    "a thousand tokens": lambda case: case.lengths == (LONG,),
     "a whole chunk": lambda case: CHUNK in case.lengths,
     "first offset above 0": lambda case: case.before > 0 and bool(case.lengths),
     "uncovered tail": lambda case: case.after > 0,
@@ -338,6 +375,9 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "fast decay": lambda case: case.decay == 30 and max(case.lengths, default=0) > 16,
     "no decay": lambda case: case.decay == 0,
     "growth": lambda case: case.decay < 0 and max(case.lengths, default=0) > 1,
+    "fast growth in bfloat16": lambda case: case.decay == FAST_GROWTH and case.dtype == "bfloat16" and len(case.live) > 0,
+    "beta above 1": lambda case: case.beta == "strong" and len(case.live) > 0,
+    "exact sums": lambda case: case.exact and len(case.live) > 0,
     "a small eps": lambda case: case.l2norm and case.eps < SMALL_EPS,
     "wide heads": lambda case: max(case.K, case.V) > 128 and any(case.lengths),
     "beta zero": lambda case: case.beta == "zero",

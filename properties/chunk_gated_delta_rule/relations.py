@@ -240,7 +240,7 @@ RELATIONS = {
     "steps": Relation(
         _as_steps,
         "a sequence equals its tokens as decode steps",
-        lambda case: _functional(case) and case.state != "bfloat16" and sum(case.lengths) < 70,
+        lambda case: _functional(case) and case.state != "bfloat16" and case.beta != "strong" and sum(case.lengths) < 70,
     ),
     "pool": Relation(_as_pool, "the functional form equals the pool form", _functional),
     "decay": Relation(

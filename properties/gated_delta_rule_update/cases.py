@@ -20,14 +20,16 @@ from reference.checks import are_pads
 REQUESTS = (1, 2, 0, 4, 17)
 BUFFER = 512  # of the kernel, for q and k
 KEY_SIZES = (1, 16, 32, 40, 64, 128, BUFFER, 600, 2 * BUFFER, 1030)  # the last ones: one buffer, more, two, more
-VALUE_SIZES = (1, *around(16, 32), 40, 64, 96, 128)
+VALUE_SIZES = (1, *around(16, 32), 40, 64, 96, 128, 272)
 GROUPS = (1, 2, 3, 4)  # value heads that share a key head
 SCALES = (1.0, 1e-3, 1e2)
 THRESHOLDS = (20.0, 0.5, NEVER, -0.25)  # the last: where softplus is x below 0, states grow a little
+BETAS = (1.0, 0.5, 2.0, 1.25)
 EPS = (1e-5, 1e-6, 1e-3, 1e-16, 100.0)
 SMALL_EPS = 1e-12  # with less of it keys are so small that it counts
 TINY = 1e-8  # factor of such keys
 MOST_ELEMENTS = 150_000  # of all states; beyond it requests are fewer
+MORE_BITS = 2.0**11 + 2.0**5 + 3  # one more than float16 keeps
 PAD = -7
 MATRIX = (*READ_ROWS, *TURNED, "strided", "transposed")
 ARGUMENT_LAYOUTS = {
@@ -65,7 +67,8 @@ class DeltaCase(Case):
     decay: str = "some"
     """What the gates make of the old state: some, none (gamma = 1), all (gamma = 0)."""
     exact: bool = False
-    """Small integers, gamma = 1, beta 1/2 or 1, no norm, scale 1: every sum is exact."""
+    """Small integers, gamma = 1, beta 1/2 or 1, no norm, scale 1: every sum is exact. In float32 one entry of each row of q has
+    more bits than a 16-bit dtype."""
     wide: tuple[str, ...] = ()
     """The parameter vectors in float32 instead of the call's dtype."""
     pads: tuple[int, ...] = ()
@@ -115,7 +118,7 @@ def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any]) ->
         l2norm=not exact and draw(either, label="l2norm"),
         eps=draw(any_of(*EPS)),
         scale=1.0 if exact else draw(any_of(None, 0.3)),
-        softplus_beta=draw(any_of(1.0, 0.5, 2.0)),
+        softplus_beta=draw(any_of(*BETAS)),
         softplus_threshold=threshold,
         size=1.0 if exact else draw(any_of(*SCALES), label="size"),
         decay="none" if exact else draw(any_of(*decays(threshold)), label="decay"),
@@ -141,7 +144,10 @@ def _numbers(case: DeltaCase, name: str, shape: tuple[int, ...], dtype: torch.dt
     """Unnormalised keys and queries have a norm about one or below, so that float16 outputs stay in range; normalised ones
     are tiny where eps is."""
     if case.exact:
-        return small_integers(case.seed, name, shape, dtype)
+        numbers = small_integers(case.seed, name, shape, dtype)
+        if name == "q" and case.dtype == "float32":
+            numbers[..., case.seed % shape[-1]] += MORE_BITS
+        return numbers
     if name not in ("q", "k"):
         return uniform(case.seed, name, shape, dtype, case.size)
     size = case.size * (TINY if case.eps < SMALL_EPS else 1) if case.l2norm else min(case.size, 1.0) * (3 / shape[-1]) ** 0.5
@@ -255,7 +261,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
         for dtype in ("float32", "bfloat16")
     },
     **{f"group of {group}": _says(group=group) for group in GROUPS},
-    **{f"softplus_beta {s}": _says(softplus_beta=s) for s in (0.5, 2.0)},
+    **{f"softplus_beta {s}": _says(softplus_beta=s) for s in BETAS[1:]},
     **{f"threshold {t}": _says(softplus_threshold=t) for t in THRESHOLDS[1:]},
     **{f"size {size:g}": _says(size=size) for size in SCALES},
     **{f"dtype {d}": _says(dtype=d) for d in ("float32", "bfloat16", "float16")},

@@ -57,6 +57,7 @@ WRONG_CALLS = {
     "v_requests": grown("v", 0, "q"),
     "a_requests": grown("a", 0),
     "a_heads": grown("a", 1),
+    "b_requests": grown("b", 0),
     "b_heads": grown("b", 1),
     "A_log_heads": grown("A_log", 0),
     "dt_bias_heads": grown("dt_bias", 0),

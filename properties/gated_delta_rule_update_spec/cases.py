@@ -22,7 +22,7 @@ from properties.shared.strategies import any_of, between, common, either, float_
 NOBODY = -(2**20)  # an entry that nobody may interpret
 TOKENS = (1, 2, 3, 0, 5, 1, 2, 9)  # of a request
 KEY_SIZES = (1, 16, 32, 40, 64, 128, step.BUFFER)
-VALUE_SIZES = (1, 15, 16, 17, 32, 40, 128)
+VALUE_SIZES = (1, 15, 16, 17, 32, 40, 128, 272)
 MODELS = ((2, 4, 4, 2, 128), (9, 2, 1, 3, 64), (1, 4, 16, 2, 128))  # requests, tokens, key heads, value heads of each, width
 MOST_ELEMENTS = 100_000  # of the states of all tokens
 ARGUMENT_LAYOUTS = {
@@ -60,7 +60,7 @@ FIELDS = together({
     "state_dtype": any_of("float32", "bfloat16"),
     "state_layout": any_of("kv", "vk"),
     "eps": any_of(*step.EPS),
-    "softplus_beta": any_of(1.0, 0.5, 2.0),
+    "softplus_beta": any_of(*step.BETAS),
     "softplus_threshold": any_of(*step.THRESHOLDS),
     "wide": any_of((), step.VECTORS, ("A_log",), ("dt_bias",)),
     "more_columns": any_of(0, 0, 2),
@@ -137,6 +137,9 @@ def _pool(case: DeltaSpecCase) -> Inputs:
     indices = torch.full((count, columns), NOBODY)
     accepted = torch.full((count,), NOBODY)
     only_read = [(r, case.accepted[r] - 1) for r in case.live if case.accepted[r] > case.lengths[r]]
+    started = [(r, case.accepted[r] - 1) for r in case.live if case.accepted[r] > 1]
+    if case.pad_in_range and started and case.seed // 2 % 4:
+        order[started[0]] = entry_of(pad_slot(case), PAD)
     if case.read_together:
         for where in only_read:
             order[where] = order[only_read[0]]
@@ -198,6 +201,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "some requests are pads": lambda case: 0 < len(case.pads) < len(case.lengths),
     "pad is a slot in range": lambda case: case.pad_in_range,
     "pad is slot 0 of several": lambda case: case.pad_in_range and pad_slot(case) == 0 and _slots(case) > 1,
+    "a request starts from the pad's slot": lambda case: case.pad_in_range
+    and any(case.accepted[r] > 1 for r in case.live) and case.seed // 2 % 4 > 0,
     "uncovered tokens": lambda case: case.before > 0 and case.after > 0,
     "a carried state in bfloat16": lambda case: case.state_dtype == "bfloat16" and max(case.lengths, default=0) > 1,
     "value-major states": lambda case: case.state_layout == "vk",

@@ -1,16 +1,20 @@
 """Wrong calls of gdn_attention_core, one for each error of its contract. Without tokens nothing is done, nor checked."""
 
+from dataclasses import replace
+
 import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
-from properties.gdn_attention_core.cases import GdnCase
+from properties.gdn_attention_core.cases import GdnCase, inputs
 from properties.shared.wrong_calls import (
     cast,
     changed,
+    falling,
     grown,
     laid_over,
     larger,
     made,
+    other_half,
     replaced,
     self_overlapping,
     slot,
@@ -65,6 +69,14 @@ def _short(cache: str) -> WrongCall:
     return made(make, IndexError, "state_indices")
 
 
+def _falling_prefills(case: GdnCase, given: Inputs) -> Inputs:
+    """Offsets fall behind a decode, which is right by itself, and end where they should."""
+    prefills = (2, 1, *case.prefills)
+    wrong = inputs(replace(case, decodes=case.decodes or 1, prefills=prefills, pads=(), pad_in_range=False, cold=()))
+    wrong["query_start_loc"][wrong["num_decodes"] + 1] = wrong["num_decodes"] - 1
+    return wrong
+
+
 TOTAL = ("num_actual_tokens", "query_start_loc", "num_decodes", "num_decode_tokens", "num_prefill_tokens", "num_prefills")
 WRONG_CALLS = {
     "decode_tokens": _added("num_decode_tokens", 1, *TOTAL),
@@ -77,6 +89,8 @@ WRONG_CALLS = {
     "indices_float": cast("state_indices", torch.float32, when=_busy),
     "offsets_count": grown("query_start_loc", 0, when=_busy),
     "offsets_shifted": changed("query_start_loc", lambda offsets: offsets + 1, ValueError, when=_busy),
+    "offsets_falling": falling("query_start_loc", *TOTAL, when=_busy),
+    "prefills_falling": made(_falling_prefills, ValueError, "query_start_loc"),
     "offsets_float": cast("query_start_loc", torch.float64, when=_busy),
     "flags_int": cast("has_initial_state", torch.int64, when=_busy),
     "flags_count": grown("has_initial_state", 0, when=_busy),
@@ -102,20 +116,27 @@ WRONG_CALLS = {
     "state_heads": grown("ssm_state", 1, when=_busy),
     "state_width": grown("ssm_state", 3, when=_busy),
     "state_dtype": cast("ssm_state", torch.int32, when=_busy),
+    "state_float16": cast("ssm_state", torch.float16, when=_busy),
     "state_float64": cast("ssm_state", torch.float64, when=_busy),
     "state_strides": sparse("ssm_state", when=_busy),
     "state_overlap": within("core_attn_out", "ssm_state", when=_busy),
+    "weight_overlap": within("core_attn_out", "conv_weight", when=_busy),
+    "weight_in_states": within("conv_weight", "ssm_state", when=_busy),
     "laid_over": laid_over(
         ("core_attn_out", "conv_state", "ssm_state"),
-        ("mixed_qkv", "a", "b", "A_log", "dt_bias", "conv_bias", "state_indices", "query_start_loc", "has_initial_state"),
+        ("mixed_qkv", "a", "b", "A_log", "dt_bias", "conv_weight", "conv_bias", "state_indices", "query_start_loc",
+         "has_initial_state"),
         when=_busy,
     ),
     "weight_plain": made(
         lambda case, given: given | {"conv_weight": given["conv_weight"][0, 0]}, TypeError, "conv_weight", when=_busy
     ),
     "bias_length": grown("conv_bias", 0, when=_busy),
+    "bias_other_half": other_half("conv_bias", when=_busy),
     "bias_int": cast("conv_bias", torch.int32, when=_busy),
     "A_log_length": grown("A_log", 0, when=_busy),
+    "A_log_other_half": other_half("A_log", when=_busy),
+    "dt_bias_other_half": other_half("dt_bias", when=_busy),
     "dt_bias_int": cast("dt_bias", torch.int32, when=_busy),
     "heads_zero": replaced("num_k_heads", 0, ValueError, when=_busy),
     "conv_layout": replaced("conv_layout", "sd", ValueError, when=_busy),

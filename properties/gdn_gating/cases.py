@@ -17,9 +17,9 @@ from properties.shared.strategies import any_of, around, common, float_dtypes, t
 ROWS = (1, 7, 0, 2, 1024)
 HEADS = (1, 6, *around(16, 32), 48, 64, 272)  # around one and two vectors, models' head counts, and more than a byte holds
 CENTRES = (0, -100, -88, -20, -17, 20, 88, 100)  # of a + dt_bias: where exp, log1p or the threshold change their ways
-LOG_RATES = (0, -10, 10, 3)  # around which A_log lies
+LOG_RATES = (0, -10, 10, 3, -60, 60)  # around which A_log lies
 THRESHOLDS = (20.0, 0.5, NEVER, -5.0, -1e30)  # the last: softplus is x everywhere
-BETAS = (1.0, 0.5, 2.0)
+BETAS = (1.0, 0.5, 2.0, 1.25)
 VECTORS = ("A_log", "dt_bias")
 MOST_ELEMENTS = 8192
 SWEEP: dict[str, Any] = {"rows": 2048, "heads": 32, "log_rate": -10}  # 65,536 elements; the largest a must not make g overflow
@@ -99,7 +99,7 @@ def inputs(case: GatingCase) -> Inputs:
     if case.softplus_threshold < 15:
         a = settled(a, dt_bias, case.softplus_beta, case.softplus_threshold, case.seed)
     return {
-        "A_log": (uniform(case.seed, "A_log", (case.heads,)) + case.log_rate).clamp(-10, 10).to(vector["A_log"]),
+        "A_log": (uniform(case.seed, "A_log", (case.heads,)) + case.log_rate).to(vector["A_log"]),
         "a": a,
         "b": uniform(case.seed, "b", (case.rows, case.heads), dtype, case.spread),
         "dt_bias": dt_bias,
@@ -141,5 +141,6 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     **{f"x near {centre}": _says(centre=centre) for centre in CENTRES},
     **{f"threshold {t}": _says(softplus_threshold=t) for t in THRESHOLDS},
     **{f"softplus_beta {s}": _says(softplus_beta=s) for s in BETAS},
+    **{f"A_log near {rate}": _says(log_rate=rate) for rate in LOG_RATES},
     **{f"dtype {d}": _says(dtype=d) for d in ("float32", "bfloat16", "float16")},
 }

@@ -73,6 +73,7 @@ def _landmarks(case: GatingCase, session: Session) -> None:
             "b": torch.full(shape, b).to(given["b"].dtype),
             "A_log": torch.zeros_like(given["A_log"]),
             "dt_bias": torch.ones_like(given["dt_bias"]),
+            "softplus_threshold": min(given["softplus_threshold"], 20.0),
         }
         again = session.run(replace(case, layout={}), past, judged=False)
         session.expect_same("beta", again.outputs["beta"] + 0, torch.full(shape, beta).to(given["b"].dtype), f"sigmoid({b:g})")

@@ -19,9 +19,11 @@ TWO_SUMS = "the root of one sum of x and residual beside the other sum"
 """A rounding that is forbidden (`Within.roundings`)."""
 
 
-def _relative(group: int) -> float:
-    """c = g(n + 2) / 2 + 2^-21 of groups of n: what is relative to the result, but for its own rounding and the gate."""
-    return accumulation_error(group + 2) / 2 + 2.0**-21
+def _relative(case: NormCase, given: Inputs) -> float:
+    """c = g(n + 2) / 2 + 2^-21 of groups of n: what is relative to the result, but for its own rounding and the gate. Where the
+    sum of squares is exact, g(2) stands for g(n + 2)."""
+    group = given["group_size"] or given["x"].shape[-1]
+    return accumulation_error(2 + (group if case.exact < 0 else 0)) / 2 + 2.0**-21
 
 
 def _factors(given: Inputs, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,18 +47,18 @@ def bound(case: NormCase, given: Inputs, truth: Outputs) -> Bound:
     halves all that. Root, reciprocal and three products round once each: 5 2^-24, and 2^-21 leaves room for an estimate of the
     root that was refined. silu errs by 2^-17, and flushes. The truth is that of the sum x + residual before it is rounded; a
     kernel may take the rounded one, which differs by u in s and, at worst, u in r (`aggregate` looks at it more closely).
-    Where all is exact (`NormCase.exact`) the result is rounded once. residual is one sum in float32 and one cast: where that is
-    not the truth rounded once, either passes.
+    Where all is exact (`NormCase.exact`) a result of 16 bits is rounded once, and one of float32 has no error of a sum. residual
+    is one sum in float32 and one cast: where that is not the truth rounded once, either passes.
     """
     dtype: torch.dtype = getattr(torch, case.dtype)
     s, result, out = given["x"], dict[str, Tensor](), truth[case.result]
-    relative = UNIT_ROUNDOFF[dtype] + _relative(given["group_size"] or s.shape[-1])
+    relative = UNIT_ROUNDOFF[dtype] + _relative(case, given)
     if given["residual"] is not None:
         stored = _stored(given, dtype)
         result["residual"] = (stored - truth["residual"]).abs() + SMALLEST_NORMAL
         s = s + given["residual"]
         relative += 2 * UNIT_ROUNDOFF[dtype] if dtype != torch.float32 else 0.0
-    if case.exact >= 0:
+    if case.exact >= 0 and dtype != torch.float32:
         return result | {case.result: rounding(out, dtype)}
     if not s.numel():
         return result | {case.result: out.abs()}
@@ -86,7 +88,7 @@ def aggregate(case: NormCase, given: Inputs, truth: Outputs, outputs: Outputs) -
     ratios = []
     for s, out, more in ((stored, of_stored, 0.0), (given["x"] + given["residual"], truth[case.result], 2.0**-23)):
         r, W, _ = _factors(given, s)
-        relative = UNIT_ROUNDOFF[dtype] + _relative(given["group_size"] or s.shape[-1]) + more
+        relative = UNIT_ROUNDOFF[dtype] + _relative(case, given) + more
         allowed = relative * out.abs() + flush_error((1 + r) * (1 + W.abs()) * 2, dtype)
         ratios.append(float(((outputs[case.result].double() - out).abs() / allowed).max()))
     if min(ratios) <= 1:

@@ -25,6 +25,7 @@ GROUPS = (0, 0, 0, 1, 2, 3, 8)
 MOST_ELEMENTS = 1 << 15
 MODELS = (  # outer sizes, width of a group, groups
     ((16,), 4096, 0), ((7,), 7168, 0), ((33,), 2048, 0), ((130, 8), 128, 0), ((64, 32), 64, 0), ((5,), 512, 16), ((3,), 16384, 0),
+    ((3,), 64, 130),
     ((2200, 32), 1, 0), ((2,), 65_544, 0),  # rows, and columns, that 16 bits do not count
 )  # fmt: skip
 TINY = 2.0**-126  # smaller eps count as this
@@ -61,7 +62,8 @@ class NormCase(Case):
     peak: bool = False
     """In x and residual one column of each group is larger than the others, so that no sum may be without it."""
     exact: int = -1
-    """m from 0 on: each s is +-a, a power of two, and eps such that the root is 2^m a: only the result is rounded."""
+    """m from 0 on: each s is +-a, a power of two, and in 16 bits eps such that the root is 2^m a: only the result is rounded. In
+    float32 the sum of squares is exact."""
     in_place: bool = False
     """The result is stored in x."""
 
@@ -114,7 +116,7 @@ def completed(fields: dict[str, Any], outer: tuple[int, ...], width: int, groups
         fields["layout"] = {name: kind for name, kind in fields["layout"].items() if kind != EXPANDED}
     if fields["weight"] == "none":
         fields |= {"gemma": False, "near": False}
-    if fields["dtype"] not in SIXTEEN or fields["form"] == "gate":
+    if fields["form"] == "gate":
         fields["exact"] = -1
     return NormCase(**fields, outer=outer, width=width, groups=groups)
 
@@ -165,6 +167,8 @@ def inputs(case: NormCase) -> Inputs:
     residual, gate, eps = None, None, case.eps
     if case.exact >= 0:
         eps = unit * unit * (4.0**case.exact - 1) or 1e-30
+        if dtype == torch.float32:  # a root of any mantissa, for an estimate of it may be exact for powers of two
+            eps = unit * unit * (1 + case.seed % 61) / 16
         x = _signs(case, "x", shape, unit)
         x = repeated(x, case.layout.get("x"))
         if case.form == "residual":
@@ -233,6 +237,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "zero rows": lambda case: case.zeros and case.exact < 0 and prod(case.outer) > 0,
     "one column rules": lambda case: case.peak and case.exact < 0 and prod(case.outer) > 0 and case.width > 16,
     "eps above all squares": lambda case: case.eps == 1.0 and case.size == 1e-3 and case.exact < 0,
-    **{f"exact, root 2^{m}": lambda case, m=m: case.exact == m for m in (0, 1, 3)},  # type: ignore[misc]
+    **{f"exact, root 2^{m}": lambda case, m=m: case.exact == m and case.dtype in SIXTEEN for m in (0, 1, 3)},  # type: ignore[misc]
+    "exact sums of wide groups in float32": lambda case: case.exact >= 0 and case.dtype == "float32" and case.width > 4096,
     **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
 }

@@ -60,6 +60,7 @@ WRONG_CALLS = {
     "residual_overlaps_itself": self_overlapping("residual", when=lambda case: _has_residual(case) and len(case.outer) > 0),
     "x_overlaps_itself": self_overlapping("x", when=lambda case: case.in_place and len(case.outer) > 0),
     "residual_is_x": aliased("residual", "x", when=_has_residual),
+    "gate_rows": grown("gate", 0, "x", when=_has_gate),
     "gate_width": grown("gate", -1, "x", when=_has_gate),
     "gate_dtype": other_dtype("gate", "x", when=_has_gate),
     "gate_strides": sparse("gate", when=_has_gate),

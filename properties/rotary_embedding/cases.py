@@ -24,6 +24,7 @@ SIZES = (  # width of a head, part of it that is rotated
 MOST_ELEMENTS = 1 << 15
 MODELS = (  # tokens, heads, width, rotated part
     (1024, (4, 1), 128, 128), (65, (32, 8), 128, 128), (64, (16, 2), 256, 64), (33, (128, 1), 64, 64), (7, (40, 8), 160, 150),
+    (66_000, (1, 0), 2, 2), (66_000, (0, 1), 2, 2),  # more tokens than 16 bits count
 )  # fmt: skip
 POSITIONS = 11  # rows of the table
 MANY_POSITIONS = 70_000  # more than 16 bits count
@@ -84,7 +85,7 @@ def completed(
     draw: st.DrawFn, fields: dict[str, Any], tokens: int, heads: tuple[int, int | None], width: int, rotary: int
 ) -> RotaryCase:
     """The case of these sizes, with or without sections."""
-    sections = [_sections(rotary // 2, sixths) for sixths in (2, 4, 1, 6)]
+    sections = [_sections(rotary // 2, *sixths) for sixths in ((2, 2), (4, 1), (3, 1), (1, 3), (6, 0))]
     small = rotary == 2 and fields["layout"].get("cos_sin_cache") != FAR
     return RotaryCase(
         **fields,
@@ -98,10 +99,10 @@ def completed(
     )
 
 
-def _sections(pairs: int, sixths: int) -> tuple[int, int, int]:
-    """The first axis has so many sixths of the pairs, the others half of the rest each: from four on turns end early."""
-    first = pairs * sixths // 6
-    second = (pairs - first + 1) // 2
+def _sections(pairs: int, sixths: int, more: int) -> tuple[int, int, int]:
+    """The first axis has so many sixths of the pairs, the second so many more, the third the rest: where the first has half of
+    them turns end early."""
+    first, second = pairs * sixths // 6, pairs * more // 6
     return first, second, pairs - first - second
 
 

@@ -17,7 +17,7 @@ def given_threshold(threshold: float) -> float:
 
 def settled(a: Tensor, dt_bias: Tensor, beta: float, threshold: float, seed: int) -> Tensor:
     """a [N, HV] with `z = beta (a + dt_bias)` away from the threshold, and exactly on it in every third head where a number of
-    a's dtype makes it so. beta is a power of two."""
+    a's dtype makes it so: none does where threshold / beta has more bits than a float32."""
     z = beta * (a.double() + dt_bias.double())
     a = torch.where((z - threshold).abs() < JUMP, a.float() - 1, a.float()).to(a.dtype)
     met = (threshold / beta - dt_bias.double()).expand(a.shape).to(a.dtype)

@@ -220,7 +220,7 @@ def beyond_32_bits(
     return entry(name, pick, error, name, *against, when=when)
 
 
-def falling(name: str) -> WrongCall:
+def falling(name: str, *against: str, when: Condition = always) -> WrongCall:
     """An offset, any but the first, is less than the one before it."""
 
     def pick(case: Any, given: Inputs) -> tuple[int, int] | None:
@@ -229,7 +229,7 @@ def falling(name: str) -> WrongCall:
         place = any_of(case, range(1, len(given[name])))
         return place, int(given[name][place - 1]) - 1
 
-    return entry(name, pick, ValueError)
+    return entry(name, pick, ValueError, name, *against, when=when)
 
 
 def any_of(case: Any, places: Sequence[Any]) -> Any:
