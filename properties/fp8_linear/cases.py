@@ -27,7 +27,8 @@ OUTPUTS = (1, 7, *around(16), *around(32), 64, 96, 416)  # N
 DEPTHS = (1, 31, *around(32), *around(64), *around(128), 255, 384, 520)  # K
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "integers", "one_hot")
-BLOCKS = ("tensor", "channel", "128x128", "64x128", "32x64", "5x48", "3x5", f"{WIDE + 3}x{WIDE + 5}")
+BLOCKS = ("tensor", "channel", "128x128", "64x128", "32x64", "96x96", "5x48", "3x5", f"{WIDE + 3}x{WIDE + 5}")
+MAGNITUDES = (1.0, 1.0, 1e-6)  # the last one of weights that are all but 0
 HUGE = 2.0**100  # the scale of a block of zeros
 LAYOUT = "e4m3-vnni2-n32k32"
 LAYOUTS = {"x": (*READ_ROWS, "strided", "transposed"), "data": ("offset",), "scales": PARAMETERS, "bias": PARAMETERS}
@@ -46,9 +47,11 @@ class Fp8LinearCase(Case):
     bias: str = ""
     """Its dtype; empty for none."""
     values: Literal["uniform", "integers", "one_hot"] = "uniform"
-    """`uniform`: all finite codes alike, and scales from 2^-8 to 2^3, one of them 0. `integers`: a few codes, scales that are
-    powers of 2, small x: all sums are exact. `one_hot`: rows of x that read a column of all codes, scales of 1; where there are
-    several blocks the first one is of zeros, with a scale that is out of all proportion."""
+    """`uniform`: all finite codes alike, and scales from 2^-8 to 2^3 times the magnitude, one of them 0. `integers`: a few codes,
+    scales that are powers of 2, small x: all sums are exact. `one_hot`: rows of x that read a column of all codes, scales of 1;
+    where there are several blocks the first one is of zeros, with a scale that is out of all proportion."""
+    magnitude: float = 1.0
+    """Of uniform scales, and of the bias beside them."""
 
     @property
     def block_size(self) -> tuple[int, int]:
@@ -66,6 +69,7 @@ FIELDS = together({
     "block": any_of(*BLOCKS),
     "bias": any_of("", *DTYPES),
     "values": any_of(*VALUES),
+    "magnitude": any_of(*MAGNITUDES),
 })  # fmt: skip
 
 
@@ -73,8 +77,13 @@ FIELDS = together({
 def strategy(draw: st.DrawFn) -> Fp8LinearCase:
     """Any sizes within the budget, blocks, dtypes, strides and values."""
     fields = draw(FIELDS)
-    outer, N, K = linear_layers.drawn_layer(draw, ROWS, OUTPUTS, DEPTHS)
-    return Fp8LinearCase(**fields, outer=outer, N=N, K=K)
+    return completed(fields, *linear_layers.drawn_layer(draw, ROWS, OUTPUTS, DEPTHS))
+
+
+def completed(fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> Fp8LinearCase:
+    """The case of these sizes; of magnitude 1 where its scales are of a kind of their own."""
+    magnitude = fields["magnitude"] if fields["values"] == "uniform" else 1.0
+    return Fp8LinearCase(**fields | {"outer": outer, "N": N, "K": K, "magnitude": magnitude})
 
 
 def _codes(case: Fp8LinearCase) -> Tensor:
@@ -99,7 +108,7 @@ def _scales(case: Fp8LinearCase) -> Tensor:
     powers = torch.exp2(torch.from_numpy(drawn.integers(-8, 2, size=shape)).float())
     if case.values == "integers":
         return torch.exp2(torch.from_numpy(drawn.integers(-2, 2, size=shape)).float())
-    scales = powers * (1 + uniform(case.seed, "scales", shape).abs())
+    scales = powers * (1 + uniform(case.seed, "scales", shape).abs()) * case.magnitude
     if scales.numel() > 3:
         scales[int(drawn.integers(0, shape[0])), int(drawn.integers(0, shape[1]))] = 0.0
     return scales
@@ -123,7 +132,7 @@ def _bias(case: Fp8LinearCase) -> Tensor | None:
         return None
     dtype: torch.dtype = getattr(torch, case.bias)
     if case.values == "uniform":
-        return uniform(case.seed, "bias", (case.N,), dtype)
+        return uniform(case.seed, "bias", (case.N,), dtype, scale=case.magnitude)
     return small_integers(case.seed, "bias", (case.N,), dtype)
 
 

@@ -4,13 +4,13 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from properties.fp8_linear.cases import FIELDS, Fp8LinearCase
+from properties.fp8_linear.cases import FIELDS, Fp8LinearCase, completed
 from properties.shared.linear_layers import measures, model_layer
 
 # M, N, K: layers of DeepSeek-V3, of which the largest size is whole and the others are cut: a product takes the truth 1 ns.
 SHAPES = (
     (1, 18_432, 130), (3, 33_000, 96), (1, 40, 18_432), (20, 33, 7168), (1030, 96, 100), (70, 2304, 100), (1, 2304, 900),
-    (16, 7168, 80), (130, 40, 2200), (512, 3072, 4), (5, 4096, 160), (1, 129_280, 33),
+    (16, 7168, 80), (130, 40, 2200), (512, 3072, 4), (5, 4096, 160), (1, 129_280, 33), (70, 5, 18_432),
 )  # fmt: skip
 SLOW_SHAPES = ((1, 33_000, 24), (1, 40, 18_432), (40, 70, 2100), (70, 2304, 40), (130, 40, 2100), (1030, 96, 40), (5, 4096, 96))
 
@@ -23,8 +23,7 @@ def models(slow: bool) -> st.SearchStrategy[Fp8LinearCase]:
 
 @st.composite
 def _models(draw: st.DrawFn, table: tuple[tuple[int, int, int], ...]) -> Fp8LinearCase:
-    fields, (outer, N, K) = draw(FIELDS), model_layer(draw, table)
-    return Fp8LinearCase(**fields, outer=outer, N=N, K=K)
+    return completed(draw(FIELDS), *model_layer(draw, table))
 
 
 MEASURES = measures(32)

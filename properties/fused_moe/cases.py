@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 import optimized.fused_moe as optimized
 import reference.fused_moe as reference
@@ -25,7 +26,7 @@ WIDTHS = (1, *around(16), *around(32), 64, 96, 128)  # of D and of I
 LONG = 300  # tokens of one case in 32
 MANY = (1199, 160, 8, 3, 2)  # tokens, experts, topk, D, I of one case in 64: two chunks, of more pairs than of fewer experts
 MORE = (9, 20, 17, 33, 17)  # the same of another: experts of a token that no vector of sixteen holds
-ON_INPUT = (4200, 2, 1, 2, 2)  # of another, with weights on the input: two chunks too
+ON_INPUT = (8300, 2, 1, 2, 2)  # of another, with weights on the input: three chunks
 MOST_PRODUCTS = 6_000_000  # of a case: 20 ms for the float64 truth and its bound
 MOST_EMULATED = 1_500_000
 ROUTES = ("random", "pads", "ascending", "constant", "twice")
@@ -34,7 +35,7 @@ MAGNITUDES = (1.0, 1e-2, 8.0)  # of x
 GATE = 32.0  # from here on silu(g) = g
 ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
 INT8_LAYOUT, FP8_LAYOUT = "vnni4-n32k64", "e4m3-vnni2-n32k32"
-BLOCKS = ("128x128", "tensor", "channel", "32x64", "5x48", "3x5", f"{WIDE + 3}x{WIDE + 5}")
+BLOCKS = ("128x128", "tensor", "channel", "32x64", "96x96", "5x48", "3x5", f"{WIDE + 3}x{WIDE + 5}")
 FACTORS = (1.0, 2.5, -2055 / 4096)  # the last one lies about halfway between two numbers of 16 bits
 ROWS_APART = tuple(kind for kind in READ_ROWS if kind not in REPEATED)  # every expert has a bias of its own
 LAYOUTS = {
@@ -68,8 +69,9 @@ class MoeCase(Case):
     """Weights are float8 codes, and these outputs x columns share a scale: `channel` a row, `tensor` all; empty: they are not."""
     block2: str = ""
     """Those of w2, where they are others."""
-    values: Literal["uniform", "exact"] = "uniform"
-    """`exact`: gates of 32 or 64, whole ups and weights, router weights that are powers of 2: only last roundings are left."""
+    values: Literal["uniform", "exact", "one_hot"] = "uniform"
+    """`exact`: gates of 32 or 64, whole ups and weights, router weights that are powers of 2: only last roundings are left.
+    `one_hot`: gates from 32 on and ups are one product each, and outputs one of these times powers of 2."""
     magnitude: float = 1.0
 
     @property
@@ -88,7 +90,7 @@ class MoeCase(Case):
 FIELDS = together({
     **common(LAYOUTS, ["topk_ids"]),
     "dtype": any_of("float32", "bfloat16", "float16"),
-    "form": any_of("moe", "moe", "moe", "moe", "shared"),
+    "form": any_of("moe", "moe", "shared"),
     "b13": any_of("", "", "call", "float32"),
     "b2": any_of("", "", "call", "float32"),
     "on_input": any_of(False, False, False, False, False, True),
@@ -98,7 +100,7 @@ FIELDS = together({
     "int8": any_of(False, False, True),
     "block": any_of("", "", "", "", "", *BLOCKS),
     "block2": any_of("", *BLOCKS),
-    "values": any_of("uniform", "exact", "uniform"),
+    "values": any_of("uniform", "exact", "uniform", "one_hot"),
     "magnitude": any_of(*MAGNITUDES),
 })  # fmt: skip
 
@@ -143,6 +145,9 @@ def completed(fields: dict[str, Any], tokens: int, experts: int, topk: int, D: i
         fields, experts, topk = fields | plain, 1, 1
     else:
         fields = fields | {"routed": False, "factor": 1.0}
+    if fields["values"] == "one_hot":
+        fields = fields | {"b13": "", "b2": "", "on_input": False, "routed": False, "int8": False, "block": ""}
+        topk = min(topk, 1)
     if fields["int8"]:
         fields = fields | {"block": ""}
     if not fields["block"]:
@@ -173,7 +178,7 @@ def _ids(case: MoeCase) -> Tensor:
 def _router_weights(case: MoeCase, ids: Tensor) -> Tensor:
     """Powers of 2, or any of either sign with some of 0; NaN where nobody is to look."""
     shape, drawn = tuple(ids.shape), generator(case.seed, "topk_weights")
-    if case.values == "exact":
+    if case.values != "uniform":
         weights = torch.exp2(torch.from_numpy(drawn.integers(0 if case.on_input else -2, 2, size=shape)).float())
     else:
         weights = 0.75 + uniform(case.seed, "topk_weights", shape)
@@ -194,18 +199,31 @@ def _exact_layers(case: MoeCase, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.cat([gates, ups], dim=1).to(dtype), down.to(dtype)
 
 
+def _one_hot_layers(case: MoeCase, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Gates and ups read one column of x, outputs any of a."""
+    E, D, inner = case.experts, case.D, case.I
+    w13, reads = torch.zeros(E, 2 * inner, D), uniform(case.seed, "w13", (E, 2 * inner), dtype).float()
+    reads[:, :inner] = 1 + reads[:, :inner].abs()
+    w13[:, :, case.seed % D] = reads
+    chosen, steps = (torch.from_numpy(generator(case.seed, "w2").integers(0, most, size=(E, D))) for most in (inner, 4))
+    return w13.to(dtype), (one_hot(chosen, inner) * torch.exp2(-steps[..., None].float())).to(dtype)
+
+
 def _layers(case: MoeCase, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Weights with which h stays around 1, and y around a."""
-    if case.values == "exact":
-        return _exact_layers(case, dtype)
+    if case.values != "uniform":
+        return (_exact_layers if case.values == "exact" else _one_hot_layers)(case, dtype)
     E, D, inner = case.experts, case.D, case.I
     w13 = uniform(case.seed, "w13", (E, 2 * inner, D), dtype, min(1.0, 4 / D**0.5))
     return w13, uniform(case.seed, "w2", (E, D, inner), dtype, min(1.0, 2 / inner**0.5))
 
 
 def _x(case: MoeCase, dtype: torch.dtype) -> Tensor:
-    if case.values == "uniform":
-        return uniform(case.seed, "x", (case.tokens, case.D), dtype, case.magnitude)
+    if case.values != "exact":
+        x, gate = uniform(case.seed, "x", (case.tokens, case.D), dtype, case.magnitude), case.seed % case.D
+        if case.values == "one_hot":
+            x[:, gate] = GATE * (1 + x[:, gate].abs())
+        return x
     x = small_integers(case.seed, "x", (case.tokens, case.D), dtype, 127 if case.int8 else 2)
     x[:, case.seed % case.D] = GATE
     if case.int8:
@@ -242,7 +260,7 @@ def _bytes(case: MoeCase, name: str, N: int, K: int) -> Inputs:
         columns = torch.from_numpy(drawn.integers(0, K, size=shape[:2]))
         columns[:, : case.I] = case.seed % K
         columns[:, case.I + case.seed % case.I] = (case.seed + 1) % K
-        weight = torch.nn.functional.one_hot(columns, K).to(torch.int8)
+        weight = one_hot(columns, K).to(torch.int8)
     stack = reference.PackedInt8Experts.pack(weight, scale if exact else signed(case.seed, f"{name}_scale", scale))
     return {name: stack.data, f"{name}_sums": stack.sums, f"{name}_scale": stack.scale}
 

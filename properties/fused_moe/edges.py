@@ -29,6 +29,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "float8 blocks that end within tiles": lambda case: case.block == "3x5" and case.D > 5 and case.I > 5,
     "float8 blocks of w2 that are others": lambda case: bool(case.block2) and case.block2 != case.block,
     "exact values": lambda case: case.values == "exact" and case.pairs > 0,
+    "one-hot rows": lambda case: case.values == "one_hot" and case.pairs > 0 and case.dtype != "float32",
     "misaligned weights": lambda case: case.layout.get("w13") == "offset" and case.layout.get("w2") == "offset",
 }
 MEASURES: dict[str, Callable[[Any], int]] = {

@@ -1,17 +1,20 @@
 """fused_moe: calls that both sides refuse."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from kernelpair.contract.pair import Inputs
+from kernelpair.contract.pair import Inputs, WrongCall
 from properties.fused_moe.cases import MoeCase
 from properties.shared.wrong_calls import (
+    INF,
     any_of,
     cast,
     changed,
     entry,
     grown,
+    larger,
     made,
     no_index,
     one_rank_more,
@@ -54,6 +57,20 @@ def _one_id(value: int, past: bool = False) -> Any:
 
 def _raw(name: str) -> Any:
     return made(lambda case, given: given | {"layout": None}, TypeError, name)
+
+
+def _no_block(name: str) -> Any:
+    return made(lambda case, given: given | {name: -(case.seed % 2)}, ValueError, name, when=_coded)
+
+
+def _routed(name: str, change: Callable[[Any], Any]) -> WrongCall:
+    """What was routed or its factor, changed; where the case has nothing routed, x is."""
+
+    def make(case: MoeCase, given: Inputs) -> Inputs:
+        given = given if case.routed else given | {"routed": given["x"]}
+        return given | {name: change(given[name])}
+
+    return made(make, ValueError, name, when=_shared)
 
 
 def _more_inner(case: MoeCase, given: Inputs) -> Inputs:
@@ -99,11 +116,7 @@ WRONG_CALLS = {
     "scale_none": replaced("w2_scale", None, TypeError, when=_quantized),
     "scale_outputs": grown("w13_scale", 1),
     "scale_columns": grown("w2_scale", 2, when=_coded),
-    **{
-        f"{name}_{value}": replaced(name, value, ValueError, when=_coded)
-        for name in ("w13_block_n", "w13_block_k", "w2_block_n", "w2_block_k")
-        for value in (0, -1)
-    },
+    **{name: _no_block(name) for name in ("w13_block_n", "w13_block_k", "w2_block_n", "w2_block_k")},
     "kinds_mixed": made(_down_of_numbers, TypeError, "w13", "w2", when=_quantized),
     "weights_plain": _raw("w13"),
     "I_more": made(_more_inner, ValueError, "w13", "w2"),
@@ -124,10 +137,12 @@ WRONG_CALLS = {
     "b13_strides": sparse("b13"),
     "b2_experts": grown("b2", 0),
     "b2_rank": one_rank_more("b2"),
-    "routed_rows": grown("routed", 0),
+    "routed_rows": _routed("routed", larger(0)),
+    "routed_columns": _routed("routed", larger(1)),
     "routed_dtype": other_dtype("routed", "x"),
     "routed_strides": sparse("routed"),
-    "factor_infinite": replaced("routed_scaling_factor", float("inf"), ValueError, when=lambda case: case.routed),
+    "factor_infinite": _routed("routed_scaling_factor", lambda _: INF),
+    "factor_too_large": _routed("routed_scaling_factor", lambda _: -1e39),
     "shared_by_two": made(_another_expert, ValueError, "w13", "w13_sums", "w13_scale", when=_shared),
     "b13_other_half": other_half("b13"),
     "b2_other_half": other_half("b2"),

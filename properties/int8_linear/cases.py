@@ -74,14 +74,15 @@ def strategy(draw: st.DrawFn) -> Int8Case:
     M, N, K = drawn_sizes(draw, ROWS, OUTPUTS, DEPTHS)
     rare = draw(between(0, 31), label="rare")
     if rare == 31:
-        M, N, K, fields["values"] = min(M, 2), min(N, 7), LONGEST, "ends"
+        M, N, K, fields["values"] = min(M, draw(any_of(2, 8), label="most")), min(N, 7), LONGEST, "ends"
     if rare == 29:  # sums that are put away between slices of K
         M, N, K = 65, min(N, 7), DEEP
     if rare == 28:  # of several panels a thread
         M, N, K = 7, 129, DEEP
     if rare == 30:  # deep too: beyond the budget, but no fewer would do
-        N, K = draw(any_of((min(N, 7), min(K, 31)), (1, DEEP)), label="N, K")
-        return completed(fields, (LONG,), N, K)
+        few = min(N, 7), min(K, 31)
+        M, N, K = draw(any_of((LONG, *few), (LONG, 1, DEEP), (2 * LONG, *few)), label="M, N, K")
+        return completed(fields, (M,), N, K)
     return completed(fields, drawn_outer(draw, (M, N, K), folded=fields["form"] == "linear"), N, K)
 
 

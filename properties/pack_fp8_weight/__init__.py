@@ -23,6 +23,7 @@ BLOCKS = (
     (128, 128), (64, 128), (32, 64), (5, 48), (3, 5), (1, 1), (1, 65_536), (65_536, 65_536),
     (packed_weights.WIDE + 3, packed_weights.WIDE + 5),
 )  # fmt: skip
+MAGNITUDES = (1.0, 1.0, 3e38, 1e-40)  # times a code, which packing does not do, they would be infinite or 0
 LAYOUTS = {"weight": packed_weights.WEIGHT_LAYOUTS, "scales": PARAMETERS}
 
 
@@ -31,9 +32,11 @@ class PackFp8Case(packed_weights.WeightCase):
     """A weight [N, K] of any codes, with a scale for each block."""
 
     block: tuple[int, int] = (128, 128)
+    magnitude: float = 1.0
+    """Of the scales."""
 
 
-FIELDS = together({**common(LAYOUTS, []), "block": any_of(*BLOCKS)})
+FIELDS = together({**common(LAYOUTS, []), "block": any_of(*BLOCKS), "magnitude": any_of(*MAGNITUDES)})
 STRATEGY = packed_weights.of_sizes(PackFp8Case, FIELDS, packed_weights.OUTPUTS, DEPTHS)
 MODELS = packed_weights.of_models(PackFp8Case, FIELDS, SHAPES)
 
@@ -42,7 +45,7 @@ def inputs(case: PackFp8Case) -> Inputs:
     """All 256 codes, NaN among them, and scales of either sign, zeros too."""
     codes = generator(case.seed, "weight").integers(0, 255, size=(case.N, case.K), dtype="uint8", endpoint=True)
     block_n, block_k = case.block
-    scales = uniform(case.seed, "scales", (-(-case.N // block_n), -(-case.K // block_k)))
+    scales = uniform(case.seed, "scales", (-(-case.N // block_n), -(-case.K // block_k)), scale=case.magnitude)
     scales[-1, -1] = (0.0, -0.0, scales[-1, -1])[case.seed % 3]
     weight = torch.from_numpy(codes).view(torch.float8_e4m3fn)
     return {"weight": weight, "scales": scales, "block_n": block_n, "block_k": block_k}

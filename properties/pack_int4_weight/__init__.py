@@ -21,7 +21,7 @@ from reference import pack_int4_weight as reference
 RESULTS = ("data", "packed_scales", "packed_zeros", "unpacked", "unpacked_scales", "unpacked_zeros")
 DEPTHS = (1, 2, 3, *around(32, 64, 128), 1023)  # K
 SHAPES = ((28_672, 24), (70, 14_336), (1, 65_536), (4096, 256))
-GROUPS = (128, 32, 64, 2, 48, 5, 1, -1, packed_weights.WIDE + 48)
+GROUPS = (128, 32, 64, 96, 2, 48, 5, 1, -1, packed_weights.WIDE + 48)
 LAYOUTS = {"codes": packed_weights.WEIGHT_LAYOUTS, "scales": PARAMETERS, "zeros": PARAMETERS}
 
 
@@ -32,9 +32,17 @@ class PackInt4Case(packed_weights.WeightCase):
     group: int = 128
     points: bool = True
     """Zero points; without them all are 8."""
+    magnitude: float = 1.0
+    """Of the scales, as far as their dtype holds it."""
 
 
-FIELDS = together({**common(LAYOUTS, []), "dtype": float_dtypes, "group": any_of(*GROUPS), "points": either})
+FIELDS = together({
+    **common(LAYOUTS, []),
+    "dtype": float_dtypes,
+    "group": any_of(*GROUPS),
+    "points": either,
+    "magnitude": any_of(1.0, 1.0, 3e38),
+})  # fmt: skip
 
 
 def inputs(case: PackInt4Case) -> Inputs:
@@ -42,7 +50,8 @@ def inputs(case: PackInt4Case) -> Inputs:
     groups = 1 if case.group == -1 else -(-case.K // case.group)
     codes = generator(case.seed, "codes").integers(0, 15, size=(case.N, case.K), dtype="uint8", endpoint=True)
     zeros = generator(case.seed, "zeros").integers(0, 16, size=(case.N, groups), dtype="uint8", endpoint=True)
-    scales = uniform(case.seed, "scales", (case.N, groups), getattr(torch, case.dtype))
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    scales = uniform(case.seed, "scales", (case.N, groups), dtype, min(case.magnitude, torch.finfo(dtype).max))
     points = torch.from_numpy(zeros) if case.points else None
     return {"codes": torch.from_numpy(codes), "scales": scales, "zeros": points, "group_size": case.group}
 
@@ -78,6 +87,11 @@ def _eights(case: PackInt4Case, session: Session) -> None:
         session.expect_same(name, got[name], base[name], "no zero points are 8")
 
 
+def _too_long(case: PackInt4Case, given: Inputs) -> Inputs:
+    """One column more than sums have room for."""
+    return {"codes": torch.zeros(1, 2**20 + 1, dtype=torch.uint8), "scales": torch.ones(1, 1), "zeros": None, "group_size": -1}
+
+
 def _dtype(case: PackInt4Case, result: str) -> torch.dtype:
     return torch.float32 if "scales" in result else torch.uint8
 
@@ -106,6 +120,7 @@ PAIR = Pair(
     },
     wrong_calls={
         **packed_weights.wrong_calls("codes"),
+        "too_long": made(_too_long, ValueError, "codes", "K"),
         "signed": cast("codes", torch.int8),
         "code_above": anywhere("codes", 16),
         "scales_outputs": grown("scales", 0),

@@ -31,7 +31,7 @@ class PackInt8Case(packed_weights.WeightCase):
 
 
 FIELDS = together({**common(LAYOUTS, []), "values": any_of(*VALUES)})
-STRATEGY = packed_weights.of_sizes(PackInt8Case, FIELDS, packed_weights.OUTPUTS, DEPTHS)
+STRATEGY = packed_weights.of_sizes(PackInt8Case, FIELDS, packed_weights.OUTPUTS, DEPTHS, 65_536)
 MODELS = packed_weights.of_models(PackInt8Case, FIELDS, SHAPES)
 
 

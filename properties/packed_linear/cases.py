@@ -25,7 +25,7 @@ ROWS = (*range(1, 17), *around(32), 64, 101, 0)  # M
 OUTPUTS = (1, 7, 12, *around(16), 24, *around(32, 48, 64), 416)  # N
 DEPTHS = (1, 2, 3, *around(32, 64), 96, 512, 4099)  # K
 DTYPES = ("float32", "bfloat16", "float16")
-VALUES = ("uniform", "integers", "one_hot")
+VALUES = ("uniform", "integers", "one_hot", "one_hot_x")
 SCALES = (1.0, 1e-3, 1e2)
 ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
 LAYOUTS = {"x": (*READ_ROWS, "strided", "transposed"), "packed_weight": ("offset",), "bias": PARAMETERS}
@@ -41,7 +41,8 @@ class LinearCase(Case):
     bias: str = ""
     """Its dtype; empty for none."""
     values: str = "uniform"
-    """`integers`: small ones, whose sums are exact; `one_hot`: rows of W that copy one column of x."""
+    """`integers`: small ones, whose sums are exact; `one_hot`: rows of W that copy one column of x; `one_hot_x`: rows of x that
+    copy one of W."""
     scale: float = 1.0
     """Of x; W stays below 1, so that nothing overflows in float16."""
 
@@ -67,10 +68,14 @@ def completed(draw: st.DrawFn, fields: dict[str, Any], outer: tuple[int, ...], N
 def _weight(case: LinearCase, dtype: torch.dtype) -> Tensor:
     if case.values == "integers":
         return small_integers(case.seed, "weight", (case.N, case.K), dtype)
-    if case.values == "uniform":
-        return uniform(case.seed, "weight", (case.N, case.K), dtype)
-    chosen = torch.from_numpy(generator(case.seed, "weight").integers(0, case.K, size=case.N))
-    return torch.nn.functional.one_hot(chosen, case.K).to(dtype)
+    if case.values == "one_hot":
+        return _one_hot(case, "weight", (case.N, case.K), dtype)
+    return uniform(case.seed, "weight", (case.N, case.K), dtype)
+
+
+def _one_hot(case: LinearCase, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    chosen = torch.from_numpy(generator(case.seed, name).integers(0, shape[-1], size=shape[:-1]))
+    return torch.nn.functional.one_hot(chosen, shape[-1]).to(dtype)
 
 
 def _bias(case: LinearCase) -> Tensor | None:
@@ -79,18 +84,19 @@ def _bias(case: LinearCase) -> Tensor | None:
     dtype = getattr(torch, case.bias)
     if case.values == "uniform":
         return uniform(case.seed, "bias", (case.N,), dtype)
-    return small_integers(case.seed, "bias", (case.N,), dtype, limit=0 if case.values == "one_hot" else 2)
+    return small_integers(case.seed, "bias", (case.N,), dtype, limit=2 if case.values == "integers" else 0)
 
 
 def inputs(case: LinearCase) -> Inputs:
     """Zero-mean data, so that single terms count against a small sum; or values whose sums are exact."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     shape = (*case.outer, case.K)
-    x = (
-        small_integers(case.seed, "x", shape, dtype)
-        if case.values == "integers"
-        else uniform(case.seed, "x", shape, dtype, scale=case.scale)
-    )
+    if case.values == "integers":
+        x = small_integers(case.seed, "x", shape, dtype)
+    elif case.values == "one_hot_x":
+        x = _one_hot(case, "x", shape, dtype)
+    else:
+        x = uniform(case.seed, "x", shape, dtype, scale=case.scale)
     packed = pack_linear_weight(_weight(case, dtype))
     return {"x": x, "packed_weight": packed, "N": case.N, "K": case.K, "bias": _bias(case)}
 

@@ -17,13 +17,14 @@ from kernelpair.call.layout import READ_ROWS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.strategies import any_of, around, common, either, float_dtypes, shrinking, together
+from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, near, shrinking, together
 
 RESULTS = ("q", "scale", "azp")
 ROWS = (1, 2, 3, 5, 33, 133, 0)
 WIDTHS = (1, 3, *around(16, 32, 64), 96, 1023, 4096, 0)
 MODELS = ((1024, 300), (64, 4096), (33, 14_336), (1, 65_536), (2049, 80))
-VALUES = ("uniform", "ties", "one_sign", "outlier", "floor", "largest")
+LONG = ((66_000, 1), (1, 300_000))  # rows, width of one case in 32 each: more than 16 bits count
+VALUES = ("uniform", "ties", "one_sign", "outlier", "floor", "largest", "widest")
 MAGNITUDES = (1.0, 1e-3, 1e2, 3e4)
 LAYOUTS = {"x": READ_ROWS}
 LOWEST, HIGHEST = -100, 155  # of ties in asymmetric rows: 255 steps apart
@@ -36,9 +37,10 @@ class QuantizeCase(Case):
     rows: int = 1
     width: int = 1
     symmetric: bool = True
-    values: Literal["uniform", "ties", "one_sign", "outlier", "floor", "largest"] = "uniform"
+    values: Literal["uniform", "ties", "one_sign", "outlier", "floor", "largest", "widest"] = "uniform"
     """`ties`: halves of a scale that is a power of 2; `outlier`: one value that dwarfs the others, so that they share few codes;
-    `floor`: rows of zeros, and rows around 1e-7; `largest`: each row holds the largest number of the dtype."""
+    `floor`: rows of zeros, and rows around 1e-7; `largest`: each row holds the largest number of the dtype, and none
+    below 0; `widest`: that of either sign, whose range may be infinite."""
     magnitude: float = 1.0
 
 
@@ -55,7 +57,11 @@ FIELDS = together({
 def strategy(draw: st.DrawFn) -> QuantizeCase:
     """Any rows, values and strides."""
     fields = draw(FIELDS)
-    return QuantizeCase(**fields, rows=draw(any_of(*ROWS), label="rows"), width=draw(any_of(*WIDTHS), label="width"))
+    rows, width = draw(any_of(*ROWS), label="rows"), draw(any_of(*WIDTHS), label="width")
+    rare = draw(between(0, 31), label="rare")
+    if rare >= 30:
+        fields, (rows, width) = near(fields), LONG[rare - 30]
+    return QuantizeCase(**fields, rows=rows, width=width)
 
 
 @cache
@@ -110,8 +116,11 @@ def inputs(case: QuantizeCase) -> Inputs:
     """Values whose codes the contract fixes."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     x = values_of(case.seed, case.rows, case.width, case.values, case.symmetric, case.magnitude)
-    if case.values == "largest" and case.width:
-        x = (x / case.magnitude).abs()  # of both signs the range would be infinite
+    if case.values in ("largest", "widest") and case.width:
+        x = x / case.magnitude
+        x = x.abs() if case.values == "largest" else x
+        if case.values == "widest":
+            x[:, (case.seed + 1) % case.width] = -1
         x[:, case.seed % case.width] = 1
         x *= torch.finfo(dtype).max
     return {"x": x.to(dtype), "symmetric": case.symmetric}
@@ -142,5 +151,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "ties, asymmetric": lambda case: case.values == "ties" and not case.symmetric and case.rows * case.width > 8,
     "one sign, asymmetric": lambda case: case.values == "one_sign" and not case.symmetric and case.rows > 1,
     "zeros": lambda case: case.values == "floor" and case.rows > 0,
+    "an infinite range": lambda case: case.values == "widest" and not case.symmetric and case.width > 1
+    and case.rows > 0 and case.dtype != "float16",
     **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
 }

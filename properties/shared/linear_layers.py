@@ -21,6 +21,8 @@ from properties.shared.strategies import any_of, between, shrinking
 
 MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
 DEEP = 2080  # K of rare cases: sums are put away between slices of K
+DEEPER = 8320  # of more steps of 32 than 8 bits count
+DEEP_ROWS = ((65, DEEP), (65, DEEPER), (270, DEEP)), ((20, DEEP), (5, DEEPER), (16, DEEP))  # M, K of two cases in 32
 MOST_EMULATED = 1_000_000  # M * N * K, each rounded up to tiles: 20 ms of tiles in software
 LONG = 1090  # rows of one: more than a kernel copies at a time, by more than it multiplies at a time
 Sizes = tuple[int, int, int]
@@ -54,7 +56,8 @@ def drawn_layer(
     M, N, K = drawn_sizes(draw, rows, outputs, depths)
     rare = draw(between(0, 31), label="rare")
     if rare >= 30:  # sums that are put away between slices of K
-        M, N, K = draw(any_of(*((65, 270), (20, 5))[rare - 30]), label="M"), min(N, 7), DEEP
+        M, K = draw(any_of(*DEEP_ROWS[rare - 30]), label="M, K")
+        return (M,), min(N, 7), K
     if rare == 29:  # with a tail of K, of whole steps, or deep too
         M, (N, K) = LONG, draw(any_of((min(N, 7), min(K, 31)), (min(N, 7), 32), (1, DEEP)), label="N, K")
     if rare == 28:  # of several panels a thread, or of more than sums wait: beyond the budget, but no fewer would do

@@ -13,11 +13,12 @@ from kernelpair.call.layout import READ_ROWS
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs, Relation, WrongCall
 from kernelpair.trial.session import Session
-from properties.shared.strategies import any_of, around, shrinking
+from properties.shared.strategies import any_of, around, between, near, shrinking
 from properties.shared.wrong_calls import changed, replaced
 
 WEIGHT_LAYOUTS = (*READ_ROWS, "strided", "transposed")
 OUTPUTS = (1, 7, *around(16, 32, 64), 96, 416)  # N of a weight of codes or bytes
+LONG = 70_000  # N or K that 16 bits do not count
 WIDE = 2**32  # added to the size of a block: more than 32 bits hold, and what they leave would cut
 OTHER_DTYPES = {
     torch.uint8: torch.int8, torch.int8: torch.uint8,
@@ -37,11 +38,17 @@ class WeightCase(Case):
 
 
 def of_sizes(
-    of: Callable[..., Any], fields: st.SearchStrategy[Any], outputs: Sequence[int], depths: Sequence[int]
+    of: Callable[..., Any], fields: st.SearchStrategy[Any], outputs: Sequence[int], depths: Sequence[int], deepest: int = LONG
 ) -> st.SearchStrategy[Any]:
-    """Cases of any of these N and K."""
-    sizes = st.tuples(any_of(*outputs), any_of(*depths))
-    return st.tuples(fields, sizes).map(lambda drawn: of(**drawn[0], N=drawn[1][0], K=drawn[1][1]))
+    """Cases of any of these N and K; in one of 32 each N is long, or K as long as it may be, and the other one short."""
+
+    def case_of(drawn: tuple[dict[str, Any], int, int, int]) -> Any:
+        fields, N, K, rare = drawn
+        if rare >= 30:
+            fields, N, K = near(fields), *((LONG, min(K, 8)) if rare == 31 else (min(N, 8), min(LONG, deepest)))
+        return of(**fields, N=N, K=K)
+
+    return st.tuples(fields, any_of(*outputs), any_of(*depths), between(0, 31)).map(case_of)
 
 
 def of_models(
@@ -80,6 +87,10 @@ def given_back(packed: Tensor, weight: Tensor, wrongly: str = "") -> tuple[Tenso
         return packed, N + 32, K
     if wrongly == "longer":
         return packed, N, K + 64
+    if wrongly == "narrower":
+        return packed, N - 32, K
+    if wrongly == "shorter":
+        return packed, N, K - 64
     if wrongly == "no outputs":
         return packed[:0], 0, K
     if wrongly == "no columns":
@@ -90,6 +101,9 @@ def given_back(packed: Tensor, weight: Tensor, wrongly: str = "") -> tuple[Tenso
         return packed.new_zeros(1, 1025, *packed.shape[2:]), 1, 65_537
     if wrongly == "apart":
         return packed.repeat_interleave(2, -1)[..., ::2], N, K
+    if wrongly == "gaps":  # between panels or, of one, between its halves
+        dim = 0 if len(packed) > 1 else 2
+        return packed.repeat_interleave(2, dim).unflatten(dim, (-1, 2)).select(dim + 1, 0), N, K
     if wrongly == "dtype":
         return packed.view(OTHER_DTYPES[packed.dtype]), N, K
     return packed, N, K
@@ -164,9 +178,12 @@ def wrong_calls(weight: str = "weight", data: str = "data") -> dict[str, WrongCa
         "none": replaced(weight, None, TypeError),
         "unpacked_wider": unpacked("wider", ValueError, data, "N"),
         "unpacked_longer": unpacked("longer", ValueError, data, "K"),
+        "unpacked_narrower": unpacked("narrower", ValueError, data, "N"),
+        "unpacked_shorter": unpacked("shorter", ValueError, data, "K"),
         "unpacked_no_outputs": unpacked("no outputs", ValueError, data, "N"),
         "unpacked_no_columns": unpacked("no columns", ValueError, data, "K"),
         "unpacked_rank": unpacked("rank", ValueError, data),
         "unpacked_apart": unpacked("apart", ValueError, data),
+        "unpacked_gaps": unpacked("gaps", ValueError, data),
         "unpacked_dtype": unpacked("dtype", TypeError, data),
     }

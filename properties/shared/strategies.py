@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelpair.call.layout import EXPANDED
+from kernelpair.call.layout import EXPANDED, FAR
 from kernelpair.search.strategies import (
     any_of,
     around,
@@ -34,6 +34,7 @@ __all__ = [
     "guards",
     "kernel_paths",
     "layouts",
+    "near",
     "poisons",
     "seeds",
     "shrinking",
@@ -48,6 +49,11 @@ def alike(fields: dict[str, Any], name: str, entries: tuple[int, ...]) -> tuple[
         return entries
     fields["layout"] = {**fields["layout"], name: EXPANDED}
     return entries[:1] * len(entries)
+
+
+def near(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a case of very many rows: far apart each would take a page of memory."""
+    return fields | {"layout": {name: kind for name, kind in fields["layout"].items() if kind != FAR}}
 
 
 def kernel_paths(*prefixes: str, but: Sequence[str] = ()) -> Callable[[str], list[str]]:

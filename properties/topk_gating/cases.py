@@ -20,7 +20,7 @@ TOKENS = (1, 3, 2, 0, 17, 65)
 EXPERTS = (1, 2, 7, 8, *around(16), 32, 60, 64, 72, 128, 160, 256, 384, 512, 1040)
 TOPK = (1, 2, 8, 6, 10, 33, 0)  # 0: all that there are
 GROUPED = (  # groups of so many
-    (2, 1), (8, 32), (8, 20), (4, 18), (2, 33), (4, 2), (2, 7), (3, 40), (8, 1), (4, 16), (5, 3), (20, 2), (17, 3),
+    (2, 1), (8, 32), (8, 20), (4, 18), (2, 33), (4, 2), (2, 7), (3, 130), (8, 1), (4, 16), (5, 3), (20, 2), (17, 3), (4, 130),
 )  # fmt: skip
 MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers of models
     (128, 8, 1, 1, "softmax", False), (128, 4, 1, 1, "softmax", True), (512, 10, 1, 1, "softmax", False),
@@ -29,7 +29,7 @@ MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers
 )  # fmt: skip
 MODEL_TOKENS = (256, 130, 1024)
 SPREADS = (1.0, 0.2, 6.0, 200.0)  # of the logits
-SCALES = (1.0, 2.5, 0.5, -1.0, 2.8269999027252197)  # the last is 2.827 in float32, which 16 bits do not hold
+SCALES = (1.0, 2.5, 0.5, -1.0, 0.0, 2.8269999027252197)  # the last is 2.827 in float32, which 16 bits do not hold
 LAYOUTS = {"logits": READ_ROWS, "correction_bias": PARAMETERS}
 BIAS_SIZES = {"zeros": 0.0, "small": 2.0**-7, "reorders": 0.5, "rules": 40.0, "overflows": 3e38}
 

@@ -5,7 +5,19 @@ from typing import Any
 import torch
 
 from kernelpair.contract.pair import Inputs
-from properties.shared.wrong_calls import INF, NAN, cast, changed, grown, made, one_rank_more, other_float, replaced, sparse
+from properties.shared.wrong_calls import (
+    INF,
+    NAN,
+    cast,
+    changed,
+    grown,
+    made,
+    one_rank_more,
+    other_float,
+    other_half,
+    replaced,
+    sparse,
+)
 
 
 def _too_many(case: Any, given: Inputs) -> Inputs:
@@ -41,6 +53,7 @@ WRONG_CALLS = {
     "bias_length": grown("correction_bias", 0),
     "bias_rank": one_rank_more("correction_bias"),
     "bias_dtype": changed("correction_bias", _other_bias, TypeError),
+    "bias_other_half": other_half("correction_bias"),
     "topk_zero": replaced("topk", 0, ValueError),
     "topk_negative": replaced("topk", -1, ValueError),
     "topk_too_large": made(_too_many, ValueError, "topk"),

@@ -45,6 +45,8 @@ class LinearModulesCase(Case):
     """Which of OTHERS."""
     other_kind: Literal["call", "int8", "meta"] = "call"
     sizes: tuple[int, ...] = ()
+    loads: Literal["once", "again", "refused"] = "once"
+    """`again`: another weight is loaded before, with the bias; `refused`: another one after, with a bias that is none."""
 
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -55,6 +57,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "bias": ("never loaded", "loaded", "none"),
     "other": tuple(range(len(OTHERS))),
     "other_kind": ("call", "call", "int8", "meta"),
+    "loads": ("once", "again", "refused"),
 }
 SIZES = st.lists(st.sampled_from((0, 1, 64, 100, 4096, 5000)), max_size=5).map(tuple)
 
@@ -76,25 +79,45 @@ def inputs(case: LinearModulesCase) -> Inputs:
         "other_kind": case.other_kind,
         "has_bias": case.bias != "none",
         "sizes": case.sizes,
+        "loads": case.loads,
     }
 
 
 def _modules(side: Any, workspace: Callable[[], Any]) -> Callable[..., dict[str, Any]]:
     def run(
-        x: Tensor, weight: Tensor, bias: Tensor | None, other: Tensor, other_kind: str, has_bias: bool, sizes: tuple[int, ...]
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        other: Tensor,
+        other_kind: str,
+        has_bias: bool,
+        sizes: tuple[int, ...],
+        loads: str,
     ) -> dict[str, Any]:
         """A linear layer, the form that the dispatch gives another weight, and the life of a workspace."""
         linear = side.Linear(weight.shape[1], weight.shape[0], bias=has_bias, dtype=weight.dtype)
-        linear.load(weight, bias)
+        if loads == "again":
+            linear.load(-weight, bias)
+        linear.load(weight, None if loads == "again" else bias)
+        refused = loads == "refused" and _refused(lambda: linear.load(-weight, weight.new_zeros(len(weight) + 1)))
         asked = other.to(torch.int8) if other_kind == "int8" else other.to("meta") if other_kind == "meta" else other
         packed, made = side.make_linear_dispatch(weight), side.make_linear_dispatch(asked)
         kind = "untouched" if made is asked else type(made).__name__
         found = {"out": linear(x), "weight": packed.unpack(), "kind": kind, "workspace": _asked(workspace(), sizes)}
+        found["refused"] = refused
         if has_bias and bias is None:
             found["bias"] = linear.bias.clone()
         return found if kind == "untouched" else found | {"other": made.unpack()}
 
     return run
+
+
+def _refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except (TypeError, ValueError):
+        return True
+    return False
 
 
 def _asked(workspace: Any, sizes: tuple[int, ...]) -> list[tuple[int, int, bool]]:
@@ -123,6 +146,8 @@ run_reference = _modules(reference.backends.linear, GrowOnly)
 run_optimized = _modules(optimized.backends.linear, Workspace)
 EDGES: dict[str, Callable[[Any], bool]] = {
     "a bias that is never loaded": lambda case: case.bias == "never loaded",
+    "a weight that takes another's place": lambda case: case.loads == "again" and case.bias == "loaded",
+    "a weight that is refused": lambda case: case.loads == "refused" and case.bias != "none",
     "no rows": lambda case: 0 in case.rows,
     "x of one dimension": lambda case: case.rows == (),
     "a norm": lambda case: OTHERS[case.other][0] == (5,) and case.other_kind == "call",
