@@ -19,6 +19,7 @@ from properties.providers.vllm_cpu.library import OPS, left_out
 MOST_WINDOW = 2**31 - 1
 EQUAL = "the mean under equal scores is exact in our own kernels alone, which divide last"
 HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # CPUAttentionBackend.get_supported_head_sizes
+NO_PREFIX = "requests with a prefix have a cache of the new keys' heads and widths (checked)"
 READ = {name: READ_ONLY for name in ("q", "k", "v", "key", "value", "k_cache", "v_cache")}
 
 
@@ -59,6 +60,7 @@ def _fit_extend(case: ExtendAttentionCase) -> ExtendAttentionCase:
         width=_up(case.width), width_v=_up(case.width_v), sinks="same" if case.sinks != "none" else "none",
         values=_values(case), poison="outlier" if 0 < case.window < MOST_WINDOW else case.poison,
         window=case.window if case.window < MOST_WINDOW else 0,
+        prefixes=(0,) * len(case.prefixes) if case.foreign_cache else case.prefixes,
     )
     return wanted
 
@@ -72,6 +74,7 @@ def _fit_extend(case: ExtendAttentionCase) -> ExtendAttentionCase:
         "the window is a 32-bit number (it is subtracted from one)": lambda case: case.window >= MOST_WINDOW,
         "head sizes are multiples of 32 (checked by the operator)": lambda case: case.width % 32 or case.width_v % 32,
         EQUAL: lambda case: case.values == "equal",
+        NO_PREFIX: lambda case: case.foreign_cache and any(case.prefixes),
         "sinks have q's dtype (read as such)": lambda case: case.sinks == "float32",
         "extend_seq_lens and extend_start_loc have the dtype of req_to_token, req_pool_indices, seq_lens and encoder_lens are "
         "int64 (checked)": lambda case: set(case.int32) not in (set(), {"req_to_token", "extend_seq_lens", "extend_start_loc"}),
@@ -87,6 +90,8 @@ def extend_attention(
 ) -> None:
     """extend_attention_cpu, the prefill of AMX_MLA"""
     most = int(extend_seq_lens.max()) if len(extend_seq_lens) else 0
+    if k is not None and k.shape[1:] != k_cache.shape[1:] and (seq_lens > extend_seq_lens).any():
+        raise Unsupported(NO_PREFIX)
     OPS.extend_attention_cpu(
         q, k, v, out, k_cache, v_cache, named(req_to_token, k_cache, seq_lens, encoder_lens), req_pool_indices, seq_lens,
         extend_seq_lens, extend_start_loc, most, sm_scale, logit_cap, is_cross_attn, sliding_window, encoder_lens, sinks, None,
