@@ -1,6 +1,6 @@
 """int4_linear: what is drawn, and the arguments of a case."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
 
@@ -71,6 +71,11 @@ FIELDS = together({
     "bias": any_of("", *DTYPES),
     "values": any_of(*VALUES),
 })  # fmt: skip
+
+
+def as_they_are(case: Int4Case) -> Int4Case:
+    """For candidates that do not quantize: rows of one sign are for sums of bytes."""
+    return replace(case, activation="x", values="integers" if case.values == "one_sign" else case.values)
 
 
 @st.composite

@@ -16,7 +16,7 @@ from reference.quantize_rows_int8 import quantize_rows_int8
 from tests.command_line import kernelpair
 
 PEERS = ("onednn", "onnxruntime", "zentorch")
-FAILING = {("zentorch", "int8_linear"), ("zentorch", "int4_linear")}  # see docs/findings
+FAILING = {("zentorch", "int8_linear"), ("zentorch", "int4_linear"), ("zentorch", "rms_norm")}  # see docs/findings
 ADAPTED = [(name, pair) for name in PEERS for pair in sorted(provider(name).adapters)]
 
 
