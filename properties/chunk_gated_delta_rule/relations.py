@@ -190,7 +190,8 @@ def _renamed_slots(case: ChunkCase, session: Session) -> None:
     given = session.inputs()
     order = permutation(case.seed, "rename", case.slots)
     if case.pad_in_range and case.pad_slot is not None:  # the pad's name is a number, which stays
-        order = torch.cat([permutation(case.seed, "rename", case.slots - 1), torch.tensor([case.slots - 1])])
+        order = order[order != case.pad_slot]
+        order = torch.cat([order[: case.pad_slot], torch.tensor([case.pad_slot]), order[case.pad_slot :]])
     renamed = given["state_indices"].clone()
     usable = torch.tensor([n not in case.pads for n in range(len(case.lengths))], dtype=torch.bool)
     back = torch.empty_like(order)
