@@ -192,16 +192,15 @@ def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout
 
 
 def _joint_dimension(case: Case, first: Tensor, second: object) -> int | None:
-    """The dimension along which both may lie in one buffer: the last one, or, of heads of one width, that of the heads."""
+    """A dimension along which both may lie in one buffer: the last one, or, of heads of one width, that of the heads."""
     if not isinstance(second, Tensor) or first.dtype != second.dtype or not 2 <= first.dim() == second.dim():
         return None
     if not first.is_contiguous() or not second.is_contiguous():  # a wrong call's strides are to be seen as they are
         return None
-    last = first.shape[:-1] == second.shape[:-1]
-    heads = first.dim() > 2 and first.shape[:-2] == second.shape[:-2] and first.shape[-1] == second.shape[-1]
-    if last and not (heads and case.seed % 2):
-        return -1
-    return -2 if heads else None
+    found = [-1] if first.shape[:-1] == second.shape[:-1] else []
+    if first.dim() > 2 and first.shape[:-2] == second.shape[:-2] and first.shape[-1] == second.shape[-1]:
+        found.append(-2)
+    return found[case.seed % len(found)] if found else None
 
 
 def _place_fused(case: Case, arena: Arena, placement: Placement, name: str, partner: str, dim: int) -> None:

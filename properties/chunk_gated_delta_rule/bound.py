@@ -55,8 +55,8 @@ def _walk(case: ChunkCase, given: Inputs, carry: float) -> Walk:
 
 def bound(case: ChunkCase, given: Inputs, truth: Outputs, carry: float = CARRY) -> dict[str, Tensor]:
     """Per element; of a state each element may take its whole column's bound, the column's own is in `aggregate`. `carry` is what
-    a step may lose of a column. Exact sums (`ChunkCase.exact`) are rounded once."""
-    if case.exact and carry == CARRY:
+    a step may lose of a column. Exact sums (`ChunkCase.exact_sums`) are rounded once."""
+    if case.exact_sums and carry == CARRY:
         dtypes = {name: result_dtype(case, name) for name in truth}
         return {name: rounding(truth[name], dtype) for name, dtype in dtypes.items()}
     found = _walk(case, given, carry)
@@ -81,7 +81,7 @@ def aggregate(
 ) -> list[tuple[str, str, float]]:
     """State columns as 2-norms; where operands are rounded to 16 bits also the errors of a whole sequence and head. Of exact sums
     no element has room for any."""
-    if case.exact and carry == CARRY:
+    if case.exact_sums and carry == CARRY:
         return []
     found = _walk(case, given, carry)
     failures: list[tuple[str, str, float]] = []

@@ -13,7 +13,7 @@ from kernelpair.call.layout import ANY_STRIDES, EXPANDED, ODD_STRIDE, PARAMETERS
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
-from properties.shared.attention_values import EVEN, NO_WINDOWS, WIDE_WINDOWS, cap_of, even_score, level, steep
+from properties.shared.attention_values import CAPS, EVEN, NO_WINDOWS, WIDE_WINDOWS, cap_of, even_score, level, steep
 from properties.shared.pads import BEYOND, named
 from properties.shared.strategies import around, common, together
 from reference.checks import are_pads
@@ -136,7 +136,7 @@ BUDGET = st.sampled_from((30_000, 30_000, 300_000, WORK))
 WINDOW: st.SearchStrategy[int | str] = st.sampled_from(
     (0, 0, 0, -1, 1, 2, "n-1", "n", "n+1", "n/2") * 2 + WIDE_WINDOWS + NO_WINDOWS
 )
-CAP = st.sampled_from((0.0, 0.0, 0.0, 2.0, 30.0, 100.0))
+CAP = st.sampled_from(CAPS)
 SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
 PADS: st.SearchStrategy[tuple[Literal["none", "negative", "zero", "beyond"], str]] = st.sampled_from(
     (("none", "none"),) * 5

@@ -114,7 +114,7 @@ KINDS = st.sampled_from(("self", "self", "self", "behind an encoder", "cross", "
 WINDOW: st.SearchStrategy[int | str] = st.sampled_from(
     (0, 0, 0, -1, 1, 2, "E-1", "E", "E+1", "P", "L", "L+1", "L/2") * 2 + numbers.WIDE_WINDOWS + numbers.NO_WINDOWS
 )
-CAP = st.sampled_from((0.0, 0.0, 0.0, 2.0, 30.0, 100.0))
+CAP = st.sampled_from(numbers.CAPS)
 SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
 ENCODER = st.sampled_from((1, 2, 0, 5, 9, 16, 33))
 RARE = st.integers(0, 3999)

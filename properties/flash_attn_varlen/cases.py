@@ -108,7 +108,7 @@ FIELDS = together({
 MASKS = choices({
     "left": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62, *numbers.WIDE_WINDOWS),
     "right": (-1, -1, -1, 0, 1, "lk-1", "lk", "lk/2", 2**62, *numbers.WIDE_WINDOWS),
-    "cap": (0.0, 0.0, 0.0, 2.0, 30.0, 100.0),
+    "cap": numbers.CAPS,
     "sinks": ("none", "none", "same", "float32"),
     "flags": ("as drawn", "as drawn", "strided", EXPANDED),
 })

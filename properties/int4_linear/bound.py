@@ -18,7 +18,7 @@ def bound(case: Int4Case, given: Inputs, truth: Outputs) -> Bound:
       S = sum_k |x_k w_k| + |bias|, w = s (c - z).
     - Of 16-bit x a kernel may round w to x's dtype before the product: an error u |x_k w_k| in each term. The signs of x were
       drawn independently of everything else, so the sum of those errors stays below u min(sum_k |x_k w_k|,
-      8 sqrt(sum_k (x_k w_k)^2)).
+      8 sqrt(sum_k (x_k w_k)^2)); of rows of one sign the first alone holds.
     - The result rounds once, u |ref|. Flushed operands, products and results: t(K + sum_k (|x_k| + |w_k|)).
 
     In int8 the sum of a group is exact. It becomes a float32, takes its scale, is added to those of the other groups, takes the
@@ -31,7 +31,8 @@ def bound(case: Int4Case, given: Inputs, truth: Outputs) -> Bound:
         return {"out": ROUNDED_ONCE}
     dtype: torch.dtype = getattr(torch, case.dtype)
     if case.activation == "x":
-        return {"out": products_error(given["x"], dense_weight(given), given["bias"], truth["out"], dtype)}
+        signs = case.values != "one_sign"
+        return {"out": products_error(given["x"], dense_weight(given), given["bias"], truth["out"], dtype, random_signs=signs)}
     q, scale, _ = quantize_rows_int8(given["x"].reshape(-1, case.K).contiguous())
     steps, scales = steps_and_scales(given)
     width = case.K if case.group == -1 else min(case.group, case.K)

@@ -1,6 +1,6 @@
 """int4_linear: what is drawn, and the arguments of a case."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
@@ -54,7 +54,7 @@ class Int4Case(Case):
     """Its dtype; empty for none."""
     values: Literal["uniform", "integers", "one_sign"] = "uniform"
     """`uniform`: x and scales of any fraction, one scale 0. `integers`: whole x, 127 or -127 once in a row, so that its int8 are
-    itself, and scales that are powers of 2: all sums are exact. `one_sign`: rows in int8 of one sign, with the largest sums."""
+    itself, and scales that are powers of 2: all sums are exact. `one_sign`: rows of one sign, with the largest sums of int8."""
 
     @property
     def groups(self) -> int:
@@ -73,11 +73,6 @@ FIELDS = together({
 })  # fmt: skip
 
 
-def as_they_are(case: Int4Case) -> Int4Case:
-    """For candidates that do not quantize: rows of one sign are for sums of bytes."""
-    return replace(case, activation="x", values="integers" if case.values == "one_sign" else case.values)
-
-
 @st.composite
 def strategy(draw: st.DrawFn) -> Int4Case:
     """Any sizes within the budget, groups, dtypes, strides and values."""
@@ -87,8 +82,6 @@ def strategy(draw: st.DrawFn) -> Int4Case:
 
 def completed(fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> Int4Case:
     """The case of these sizes."""
-    if fields["values"] == "one_sign":  # the bound of the other activation relies on signs
-        fields = fields | {"activation": "int8"}
     return Int4Case(**fields | {"outer": outer, "N": N, "K": K, "layout": laid_out(fields["layout"], outer)})
 
 

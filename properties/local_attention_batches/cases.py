@@ -26,8 +26,7 @@ LONGEST: dict[str, Any] = {  # one chunk of as many keys as int32 holds; pages o
 BEYOND = LONGEST | {  # chunks that int32 does not hold, of which only the ends have new tokens
     "page_size": 2**31, "requests": ((2, 2**31 + 5), (0, 2**31)), "spare": 0,
 }  # fmt: skip
-
-HUGE = {  # pages of which the table's hold more tokens than int64
+HUGE = {  # pages so large that all of a table's hold more tokens than int64 counts
     "page_size": 2**62, "chunk_pages": 1, "requests": ((2, 5), (1, 1)), "spare": 3, "high": True,
 }  # fmt: skip
 
@@ -91,10 +90,10 @@ def strategy(draw: st.DrawFn) -> LocalCase:
     longest = draw(between(0, 63), label="longest")
     if longest == 63:
         return LocalCase(**fields | LONGEST)
-    if longest == 61:
-        return LocalCase(**fields | HUGE)
     if longest == 62:
         return LocalCase(**fields | BEYOND | {"int32": tuple(name for name in fields["int32"] if name != "seq_lens")})
+    if longest == 61:
+        return LocalCase(**fields | HUGE)
     requests = draw(_requests(fields["page_size"] * fields["chunk_pages"]), label="requests")
     return LocalCase(**fields, requests=requests)
 

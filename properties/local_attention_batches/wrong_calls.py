@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
-from properties.local_attention_batches.cases import INDICES, MOST_PAGE_ID, LocalCase, used_pages
+from properties.local_attention_batches.cases import HUGE, INDICES, MOST_PAGE_ID, LocalCase, used_pages
 from properties.shared.wrong_calls import Pick, any_of, beyond_32_bits, changing, entry, made, setting
 
 
@@ -19,7 +19,7 @@ def _beyond_the_table(case: LocalCase, given: Inputs) -> tuple[int, int] | None:
     if not case.requests:
         return None
     length = given["block_table"].shape[1] * case.page_size + 1 + case.requests[0][0]
-    return (0, length) if length <= MOST_PAGE_ID or "seq_lens" not in case.int32 else None
+    return (0, length) if length <= (MOST_PAGE_ID if "seq_lens" in case.int32 else 2**63 - 1) else None
 
 
 def _too_many_new(case: LocalCase, given: Inputs) -> Inputs | None:
@@ -98,5 +98,5 @@ WRONG_CALLS = {
     **{
         f"{name}_uint8": WrongCall(changing(name, lambda t: t.to(torch.uint8)), TypeError, name) for name in INDICES
     },
-    "seq_lens_beyond_32_bits": beyond_32_bits("seq_lens", IndexError),
+    "seq_lens_beyond_32_bits": beyond_32_bits("seq_lens", IndexError, when=lambda case: case.page_size < HUGE["page_size"]),
 }

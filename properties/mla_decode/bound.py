@@ -20,8 +20,7 @@ def bound(case: MlaDecodeCase, inputs: Inputs, truth: Outputs) -> Bound:
     if case.values == "equal" and case.splits == 1:
         return {}
     if case.values != "random":
-        splits = 1 if case.values == "one_hot" else case.splits
-        return {"out": exact_bound(getattr(torch, case.dtype), truth["out"], splits=splits)}
+        return {"out": exact_bound(getattr(torch, case.dtype), truth["out"], 1 if case.values == "one_hot" else case.splits)}
     batch, H, Dl = truth["out"].shape
     if not batch:
         return {"out": torch.zeros_like(truth["out"])}

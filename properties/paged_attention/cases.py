@@ -119,7 +119,7 @@ FIELDS = together({
 })
 KINDS = st.sampled_from(("same", "same", "same", "float8_e4m3fn", "float8_e5m2", "latent"))
 WINDOW: st.SearchStrategy[int | str] = st.sampled_from((-1, -1, -1, 0, 1, "sk-1", "sk", "sk/2", 2**62, 2**63 - 1))
-CAP = st.sampled_from((0.0, 0.0, 0.0, 2.0, 30.0, 100.0))
+CAP = st.sampled_from(numbers.CAPS)
 SINKS: st.SearchStrategy[Literal["none", "same", "float32"]] = st.sampled_from(("none", "none", "same", "float32"))
 DESCALE = st.sampled_from(((False, False), (True, True), (True, False), (False, True)))
 

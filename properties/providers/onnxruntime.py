@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
-from properties.int4_linear.cases import Int4Case, as_they_are
+from properties.int4_linear.cases import Int4Case
 from properties.int8_linear.cases import Int8Case
 from properties.packed_linear.cases import LinearCase
 from properties.providers.installed import version_of
@@ -207,7 +207,7 @@ NIBBLE_LAYOUTS = {name: IN_ROWS for name in ("x", "data", "scales", "zeros", "bi
 def _fit_nibbles(case: Int4Case) -> Int4Case:
     group = case.group if case.group in GROUPS else 32
     wanted: Int4Case = fitted(
-        as_they_are(case), FLOATS, NIBBLE_LAYOUTS, outer=_at_least_one(case.outer), group=group,
+        case, FLOATS, NIBBLE_LAYOUTS, outer=_at_least_one(case.outer), activation="x", group=group,
         K=-(-case.K // group) * group, points="nibble" if case.points == "any" else case.points, bias="",
     )
     return replace(wanted, scale=wanted.dtype)

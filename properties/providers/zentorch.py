@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernelpair.call.layout import READ_ONLY
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
-from properties.int4_linear.cases import Int4Case, as_they_are
+from properties.int4_linear.cases import Int4Case
 from properties.int8_linear.cases import Int8Case
 from properties.packed_linear.cases import LinearCase
 from properties.providers.installed import version_of
@@ -161,7 +161,7 @@ def _fit_nibbles(case: Int4Case) -> Int4Case:
     group = case.group if case.group in (32, 64, 128, -1) else 128
     step = 8 if group == -1 else group
     wanted: Int4Case = fitted(
-        as_they_are(case), ["bfloat16"], NIBBLE_LAYOUTS, outer=tuple(max(size, 1) for size in case.outer) or (1,), points="",
+        case, ["bfloat16"], NIBBLE_LAYOUTS, outer=tuple(max(size, 1) for size in case.outer) or (1,), activation="x", points="",
         group=group, N=-(-case.N // 8) * 8, K=-(-case.K // step) * step, bias=case.bias and "bfloat16",
         scale="bfloat16" if case.scale == "float16" else case.scale,
     )

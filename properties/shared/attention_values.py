@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.call.values import generator, small_integers, uniform
-from properties.shared.attention_bound import EXP_ERROR, UNIT_ROUNDOFF, accumulation_error
+from properties.shared.attention_bound import EXP_ERROR, UNIT_ROUNDOFF
 
 Values = Literal["random", "one_hot", "equal"]
 HOT = 16.0  # q.k of hot keys is 256, 512, ..: exp(-256) is 0 in float32, and of no weight in a float64 sum
@@ -19,6 +19,7 @@ TRACE = 1e-100  # what keys without weight do leave in the truth of an element w
 MOST_HOT = 4
 MOST_SMALL = 2  # of values that are whole numbers
 EVEN = 128.0  # of q and k where all scores are the same, and far from 0
+CAPS = (0.0, 0.0, 0.0, 2.0, 30.0, 100.0)
 LARGEST = 3e4  # float16 ends at 65504
 WIDE_WINDOWS = (2**31, 2**32 + 1, 2**63 - 1)  # they cut nothing; read in 32 bits they would
 NO_WINDOWS = (-5, -(2**63))  # below the usual -1
@@ -112,13 +113,13 @@ def sharp(case: Any) -> bool:
     return bool(case.values != "random" or case.dtype == "float32")
 
 
-def exact_bound(dtype: torch.dtype, truth: Tensor, score: float = 0.0, splits: int = 1) -> Tensor:
+def exact_bound(dtype: torch.dtype, truth: Tensor, splits: int = 1) -> Tensor:
     """Of an exact case: a quotient of whole numbers. It may be computed in float32 as a product with the rounded reciprocal, two
-    roundings, and is then rounded to a 16-bit dtype. Where all scores are `score`, scaled, each may err by 4 g(1) (|z| + |m|),
-    and merging several splits by eight exps, as attention_bound derives: of values up to MOST_SMALL."""
+    roundings, and is then rounded to a 16-bit dtype. Merging several splits errs by eight exps, as attention_bound derives, of
+    values up to MOST_SMALL."""
     cast = UNIT_ROUNDOFF[dtype] if dtype != torch.float32 else 0.0
-    weights = 2 * 4 * accumulation_error(1) * 2 * abs(score) + (8 * EXP_ERROR if splits != 1 else 0.0)
-    return (2.0**-23 + cast) * truth.abs() + weights * MOST_SMALL + TRACE
+    merged = 8 * EXP_ERROR * MOST_SMALL if splits != 1 else 0.0
+    return (2.0**-23 + cast) * truth.abs() + merged + TRACE
 
 
 def sinks_of(case: Any) -> Tensor | None:

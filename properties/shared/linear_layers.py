@@ -115,16 +115,19 @@ def measures(block: int) -> dict[str, Callable[[Any], int]]:
     }
 
 
-def products_error(x: Tensor, weight: Tensor, bias: Tensor | None, truth: Tensor, dtype: torch.dtype) -> Tensor:
+def products_error(
+    x: Tensor, weight: Tensor, bias: Tensor | None, truth: Tensor, dtype: torch.dtype, random_signs: bool = True
+) -> Tensor:
     """What K products of x and a dequantized weight with a scale each may err by, summed in float32 in any order and rounded
-    once, where of 16-bit x a weight may be rounded to x's dtype before its product. The signs of one of both must have been
+    once, where of 16-bit x a weight may be rounded to x's dtype before its product. `random_signs`: those of one of both were
     drawn independently of everything else. All in float64."""
     x, weight, u = x.abs(), weight.abs(), UNIT_ROUNDOFF[dtype]
     size = x @ weight.T
     terms = x.shape[-1] + x.sum(-1, keepdim=True) + weight.sum(-1)
     total = u * truth.abs() + flush_error(terms, dtype)
     if dtype != torch.float32:
-        total = total + u * torch.minimum(size, 8 * (x.square() @ weight.square().T).sqrt())
+        rounded = torch.minimum(size, 8 * (x.square() @ weight.square().T).sqrt()) if random_signs else size
+        total = total + u * rounded
     if bias is not None:
         size = size + bias.abs()
     return total + accumulation_error(x.shape[-1] + 4) * size

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernelpair.call.layout import DENSE_LAST
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
-from properties.int4_linear.cases import Int4Case, as_they_are
+from properties.int4_linear.cases import Int4Case
 from properties.providers.vllm_cpu.library import OPS, whole
 from reference.int4_codes import AWQ_ORDER
 from reference.pack_int4_weight import unpack_int4_weight
@@ -47,7 +47,7 @@ def _takes_group(case: Int4Case) -> bool:
 
 def _fit(case: Int4Case) -> Int4Case:
     if _in_bytes(case) and not whole():
-        return _fit(as_they_are(case))
+        return _fit(replace(case, activation="x"))
     wanted: Int4Case = fitted(case, _dtypes(case), LAYOUTS)
     sizes = EXACT_GROUPS if _in_bytes(case) else (*EXACT_GROUPS, 2, 48)
     group = case.group if case.group in (*sizes, -1) else sizes[case.seed % len(sizes)]

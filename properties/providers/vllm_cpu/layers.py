@@ -229,7 +229,7 @@ def _fit_chunk(case: ChunkCase) -> ChunkCase:
         lengths=tuple(max(n, 1) for n in case.lengths) or (1,),
         before=0, after=0, K=width, V=width, state_layout="kv", state="float32" if case.state == "none" else case.state,
         pads=(), pad_in_range=False, beta_float32=False, scale=None, key_heads=min(case.key_heads, 2), flags=True,
-        cold=case.cold if flags else (), accurate=False, exact=False,
+        cold=case.cold if flags else (), accurate=False,
     )
     return wanted
 
