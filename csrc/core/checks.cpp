@@ -2,11 +2,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <vector>
 
 namespace kernelpair {
 
-void fail(ErrorKind kind, const std::string& message) { throw ArgumentError(kind, message); }
+void Part::append_to(std::string& message) const {
+  switch (kind_) {
+    case Kind::text: message += text_; break;
+    case Kind::integer: message += std::to_string(integer_); break;
+    case Kind::real: {
+      char digits[32];
+      std::snprintf(digits, sizeof digits, "%g", real_);
+      message += digits;
+    }
+  }
+}
+
+std::string concat(std::initializer_list<Part> parts) {
+  std::string text;
+  for (const Part& part : parts) part.append_to(text);
+  return text;
+}
+
+void fail(ErrorKind kind, std::initializer_list<Part> message) { throw ArgumentError(kind, concat(message)); }
 
 std::string json_string(const std::string& text) {
   std::string result = "\"";

@@ -5,11 +5,12 @@
 // that it names. Every check runs before the first write.
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <initializer_list>
-#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "core/view.h"
 
@@ -24,22 +25,36 @@ struct ArgumentError : std::runtime_error {
       : std::runtime_error(message), kind(error_kind) {}
 };
 
-template <class... Parts>
-std::string concat(const Parts&... parts) {
-  std::ostringstream stream;
-  (stream << ... << parts);
-  return stream.str();
-}
+// Text or a number of a message. No stream and no template knows which parts a message has: the compiler would
+// take longer for the messages of an operator than for all else that it does.
+class Part {
+ public:
+  Part(const char* text) : kind_(Kind::text), text_(text) {}
+  Part(const std::string& text) : kind_(Kind::text), text_(text) {}
+  Part(std::integral auto number) : kind_(Kind::integer), integer_(static_cast<int64_t>(number)) {}
+  Part(double number) : kind_(Kind::real), real_(number) {}
+  void append_to(std::string& message) const;
+
+ private:
+  enum class Kind { text, integer, real } kind_;
+  union {
+    std::string_view text_;
+    int64_t integer_;
+    double real_;
+  };
+};
+
+std::string concat(std::initializer_list<Part> parts);
 
 // The text in quotes. JSON needs no escapes beyond these two: what is quoted are our own ASCII literals.
 std::string json_string(const std::string& text);
 
-[[noreturn]] void fail(ErrorKind kind, const std::string& message);
+[[noreturn]] void fail(ErrorKind kind, std::initializer_list<Part> message);
 
 // KP_CHECK_VALUE(Dv > 0, "v must not be empty, got width ", Dv): the message is only built when the check
 // fails.
 #define KP_CHECK_AS(kind, condition, ...) \
-  (__builtin_expect(!!(condition), 1) ? void(0) : ::kernelpair::fail(kind, ::kernelpair::concat(__VA_ARGS__)))
+  (__builtin_expect(!!(condition), 1) ? void(0) : ::kernelpair::fail(kind, {__VA_ARGS__}))
 #define KP_CHECK_TYPE(condition, ...) KP_CHECK_AS(::kernelpair::ErrorKind::type, condition, __VA_ARGS__)
 #define KP_CHECK_VALUE(condition, ...) KP_CHECK_AS(::kernelpair::ErrorKind::value, condition, __VA_ARGS__)
 #define KP_CHECK_INDEX(condition, ...) KP_CHECK_AS(::kernelpair::ErrorKind::index, condition, __VA_ARGS__)

@@ -1,5 +1,6 @@
 #include "core/operator.h"
 
+#include <map>
 #include <vector>
 
 #include "core/weight_memory.h"
@@ -19,7 +20,7 @@ Dtype dtype_of(const char* name, ScalarType type) {
     case ScalarType::Int: return Dtype::i32;
     case ScalarType::Long: return Dtype::i64;
     case ScalarType::Bool: return Dtype::b8;
-    default: fail(ErrorKind::type, concat(name, " has dtype ", torch::headeronly::toString(type)));
+    default: fail(ErrorKind::type, {name, " has dtype ", torch::headeronly::toString(type)});
   }
 }
 
@@ -53,12 +54,8 @@ struct Dense {
   }
 };
 
-struct NamedOperator {
-  std::string name, schema, fake;
-};
-
-std::vector<NamedOperator>& operators() {
-  static auto* const all = new std::vector<NamedOperator>;
+std::vector<OperatorRecord>& operators() {
+  static auto* const all = new std::vector<OperatorRecord>;
   return *all;
 }
 
@@ -130,19 +127,31 @@ Tensor new_weight(const int64_t* sizes, size_t dim, Dtype dtype) {
                                   [bytes](void* freed) { unmap_weight(freed, bytes); });
 }
 
-void call_named(const char* name, BoxedFunction boxed, StableIValue* stack, uint64_t inputs,
+void call_named(const char* name, BoxedOperator boxed, StableIValue* stack, uint64_t inputs,
                 uint64_t outputs) {
+  if (inputs != boxed.inputs || outputs != boxed.outputs)
+    throw std::logic_error(concat({name, " is registered with ", inputs, " arguments and ", outputs,
+                                   " results, and its function has ", boxed.inputs, " and ", boxed.outputs}));
   try {
-    boxed(stack, inputs, outputs);
+    boxed.call(stack);
   } catch (const ArgumentError& error) {
     const bool internal = name[0] == '_';
     throw std::runtime_error(
-        concat(marker(error.kind), ": ", internal ? "" : name, internal ? "" : ": ", error.what()));
+        concat({marker(error.kind), ": ", internal ? "" : name, internal ? "" : ": ", error.what()}));
   }
 }
 
-OperatorRecord::OperatorRecord(const char* name, const char* schema, const char* fake) {
-  operators().push_back({name, schema, fake});
+// Not the macros of torch: they would be compiled anew for each operator.
+OperatorRecord::OperatorRecord(const char* key, TorchFunction function, const char* op_name,
+                               const char* op_schema, const char* op_fake)
+    : name(op_name), schema(op_schema), fake(op_fake) {
+  using torch::stable::detail::StableLibrary;
+  static StableLibrary definitions(StableLibrary::Kind::FRAGMENT, "kernelpair", nullptr, __FILE__, __LINE__);
+  static std::map<std::string, StableLibrary> implementations;
+  definitions.def(concat({name, schema}).c_str(), {at::Tag::pt2_compliant_tag});
+  implementations.try_emplace(key, StableLibrary::Kind::IMPL, "kernelpair", key, __FILE__, __LINE__)
+      .first->second.impl(name, function);
+  operators().push_back(*this);
 }
 
 // The operators of the library itself. They take no tensor, so they are registered for every backend at once.
@@ -152,10 +161,10 @@ std::string _tiers() { return describe_tiers(); }
 
 std::string _operators() {
   std::string list;
-  for (const NamedOperator& op : operators())
-    if (op.name[0] != '_' || !op.fake.empty())
-      list += concat(list.empty() ? "" : ", ", "{\"name\": ", json_string(op.name),
-                     ", \"schema\": ", json_string(op.schema), ", \"fake\": ", json_string(op.fake), "}");
+  for (const OperatorRecord& op : operators())
+    if (op.name[0] != '_' || op.fake[0] != '\0')
+      list += concat({list.empty() ? "" : ", ", "{\"name\": ", json_string(op.name),
+                      ", \"schema\": ", json_string(op.schema), ", \"fake\": ", json_string(op.fake), "}"});
   return "[" + list + "]";
 }
 

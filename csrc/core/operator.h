@@ -16,7 +16,9 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <optional>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "core/checks.h"
 #include "core/integers.h"
@@ -37,15 +39,23 @@ Tensor new_tensor(const int64_t* sizes, size_t dim, Dtype dtype);
 Tensor new_weight(const int64_t* sizes, size_t dim, Dtype dtype);  // in weight_memory.h's, if it is large
 Dtype float_dtype_of(const char* name, ScalarType type);           // TypeError unless it is bf16, f16 or f32
 
-using BoxedFunction = void (*)(StableIValue*, uint64_t, uint64_t);
+// An operator as torch calls it, and how many values it takes from the stack and leaves there.
+struct BoxedOperator {
+  void (*call)(StableIValue* stack);
+  uint64_t inputs, outputs;
+};
 
-// Calls a boxed operator and puts its name and error class in front of the message of a failed check.
-void call_named(const char* name, BoxedFunction boxed, StableIValue* stack, uint64_t inputs,
+// Calls it and puts its name and error class in front of the message of a failed check.
+void call_named(const char* name, BoxedOperator boxed, StableIValue* stack, uint64_t inputs,
                 uint64_t outputs);
 
-// What Python asks for: every operator's name, schema and fake.
+using TorchFunction = void (*)(StableIValue* stack, uint64_t inputs, uint64_t outputs);
+
+// Registers an operator with torch for a dispatch key, and keeps its name, schema and fake for Python to ask.
 struct OperatorRecord {
-  OperatorRecord(const char* name, const char* schema, const char* fake = "");
+  const char *name, *schema, *fake;
+  OperatorRecord(const char* key, TorchFunction function, const char* name, const char* schema,
+                 const char* fake = "");
 };
 
 // Schema types arrive as int64_t, double, bool, std::string, ScalarType, Tensor and optionals of them. The stable ABI
@@ -60,25 +70,52 @@ struct IsOperatorType<std::optional<T>> : IsOperatorType<T> {};
 template <class T>
 struct IsOperatorType<std::vector<T>> : IsOperatorType<T> {};
 
-template <class Function>
-struct HasOperatorSignature;
-template <class Result, class... Args>
-struct HasOperatorSignature<Result(Args...)>
-    : std::bool_constant<(IsOperatorType<std::remove_cv_t<std::remove_reference_t<Args>>>::value && ...)> {};
+// What torch puts on its stack, given to a function, and what that returns, put there. TORCH_BOX does the same by way
+// of tuples, which take the compiler a third of an operator's time.
+template <class Result>
+struct Returned {
+  static constexpr uint64_t kCount = 1;
+  static void put(StableIValue* stack, const Result& result) { *stack = torch::stable::detail::from(result); }
+};
+template <>
+struct Returned<void> {
+  static constexpr uint64_t kCount = 0;
+};
+template <class... Results>
+struct Returned<std::tuple<Results...>> {
+  static constexpr uint64_t kCount = sizeof...(Results);
+  static void put(StableIValue* stack, const std::tuple<Results...>& results) {
+    std::apply([&](const Results&... each) { ((*stack++ = torch::stable::detail::from(each)), ...); },
+               results);
+  }
+};
+
+template <auto function>
+struct Boxed;
+template <class Result, class... Args, Result (*function)(Args...)>
+struct Boxed<function> {
+  static_assert((IsOperatorType<std::remove_cvref_t<Args>>::value && ...),
+                "operators take Tensor, int64_t, double, bool, std::string, ScalarType and optionals");
+  template <size_t... I>
+  static void call_with(StableIValue* stack, std::index_sequence<I...>) {
+    using torch::stable::detail::to;
+    if constexpr (std::is_void_v<Result>)
+      function(to<std::remove_cvref_t<Args>>(stack[I])...);
+    else
+      Returned<Result>::put(stack, function(to<std::remove_cvref_t<Args>>(stack[I])...));
+  }
+  static void call(StableIValue* stack) { call_with(stack, std::index_sequence_for<Args...>()); }
+  static constexpr BoxedOperator kOperator{&call, sizeof...(Args), Returned<Result>::kCount};
+};
 
 }  // namespace kernelpair
 
-#define KP_OPERATOR_FOR(key, name, schema, ...)                                                           \
-  static_assert(::kernelpair::HasOperatorSignature<decltype(name)>::value, #name                          \
-                ": operators take Tensor, int64_t, double, bool, std::string, ScalarType and optionals"); \
-  static void name##_boxed(StableIValue* stack, uint64_t inputs, uint64_t outputs) {                      \
-    ::kernelpair::call_named(#name, TORCH_BOX(&name), stack, inputs, outputs);                            \
-  }                                                                                                       \
-  static const ::kernelpair::OperatorRecord name##_record(#name, schema __VA_OPT__(, ) __VA_ARGS__);      \
-  STABLE_TORCH_LIBRARY_FRAGMENT(kernelpair, library) {                                                    \
-    library.def(#name schema, {at::Tag::pt2_compliant_tag});                                              \
-  }                                                                                                       \
-  STABLE_TORCH_LIBRARY_IMPL(kernelpair, key, library) { library.impl(#name, &name##_boxed); }             \
+#define KP_OPERATOR_FOR(key, name, schema, ...)                                                     \
+  static void name##_boxed(StableIValue* stack, uint64_t inputs, uint64_t outputs) {                \
+    ::kernelpair::call_named(#name, ::kernelpair::Boxed<&name>::kOperator, stack, inputs, outputs); \
+  }                                                                                                 \
+  static const ::kernelpair::OperatorRecord name##_record(#key, &name##_boxed, #name,               \
+                                                          schema __VA_OPT__(, ) __VA_ARGS__);       \
   static_assert(true)
 
 #define KP_OPERATOR(name, schema, ...) KP_OPERATOR_FOR(CPU, name, schema __VA_OPT__(, ) __VA_ARGS__)

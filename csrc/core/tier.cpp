@@ -118,7 +118,7 @@ Tier tier_named(const std::string& name, const char* source) {
     KP_CHECK_VALUE(may_run(tier), source, "tier '", name, "' cannot run here: ", obstacle(tier));
     return tier;
   }
-  fail(ErrorKind::value, concat(source, "there is no tier '", name, "'; the tiers are ", names_of_tiers()));
+  fail(ErrorKind::value, {source, "there is no tier '", name, "'; the tiers are ", names_of_tiers()});
 }
 
 // Whether a tier that can run is faster than the one before it. Dot products are where VDPBF16PS does more
@@ -184,23 +184,23 @@ std::string describe_tiers() {
   for (int i = 0; i < kTierCount; ++i) {
     const std::string& why = obstacle(static_cast<Tier>(i));
     if (why.empty() && kTiers[i].products == Products::dots) dots = dot_rate();
-    tiers += concat(i ? ", " : "", "{\"name\": ", json_string(kTiers[i].name),
-                    ", \"compiled\": ", kTiers[i].compiled ? "true" : "false",
-                    ", \"runnable\": ", why.empty() ? "true" : "false", ", \"reason\": ", json_string(why),
-                    ", \"run_as\": ", json_string(lacks_only_tiles(static_cast<Tier>(i)) ? "trapped" : ""),
-                    ", \"products\": ", json_string(kTiers[i].products_name),
-                    ", \"flags\": ", json_string(kTiers[i].flags), "}");
+    tiers += concat({i ? ", " : "", "{\"name\": ", json_string(kTiers[i].name),
+                     ", \"compiled\": ", kTiers[i].compiled ? "true" : "false",
+                     ", \"runnable\": ", why.empty() ? "true" : "false", ", \"reason\": ", json_string(why),
+                     ", \"run_as\": ", json_string(lacks_only_tiles(static_cast<Tier>(i)) ? "trapped" : ""),
+                     ", \"products\": ", json_string(kTiers[i].products_name),
+                     ", \"flags\": ", json_string(kTiers[i].flags), "}"});
   }
   std::string shared;
 #define KP_ENTRY(stem, tier, owner) "[\"" #stem "\", \"" #tier "\", \"" #owner "\"]",
   for (const char* entry : {KP_SHARED(KP_ENTRY) ""})
     if (*entry) shared += (shared.empty() ? "" : ", ") + std::string(entry);
 #undef KP_ENTRY
-  return concat("{\"tiers\": [", tiers, "], \"shared\": [", shared,
-                "], \"best\": ", json_string(name_of(best_tier())), ", \"dot_rate\": ", dots,
-                ", \"compiler\": ", json_string(KP_COMPILER),
-                ", \"build_type\": ", json_string(KP_BUILD_TYPE),
-                ", \"build_directory\": ", json_string(KP_BUILD_DIRECTORY), "}");
+  return concat({"{\"tiers\": [", tiers, "], \"shared\": [", shared,
+                 "], \"best\": ", json_string(name_of(best_tier())), ", \"dot_rate\": ", dots,
+                 ", \"compiler\": ", json_string(KP_COMPILER),
+                 ", \"build_type\": ", json_string(KP_BUILD_TYPE),
+                 ", \"build_directory\": ", json_string(KP_BUILD_DIRECTORY), "}"});
 }
 
 }  // namespace kernelpair
