@@ -61,8 +61,8 @@ def _unscaled(case: Fp8LinearCase, session: Session) -> None:
 
 
 def _nan_stays(case: Fp8LinearCase, session: Session) -> None:
-    """NaN in a row of x and a NaN code, which other rows multiply with 0, reach their row and their column, and nothing else; the
-    code where its scale is 0, too. A single row gets one of the two; half of the cases take one."""
+    """NaN in a row of x and a NaN code, which other rows multiply with 0, reach their row and their column, and nothing else; so
+    do both where the scale is 0: the row then has a single NaN. A single row gets one of the two; half of the cases take one."""
     given = session.inputs()
     row, column, k = tuple(size // 2 for size in case.outer), case.N // 2, case.seed % case.K
     base, codes, scales = given["x"].clone(), _codes(given), given["scales"].clone()
@@ -70,7 +70,8 @@ def _nan_stays(case: Fp8LinearCase, session: Session) -> None:
     if alone:
         base = base[row][None].clone()
     base[..., k] = 0
-    if case.seed % 3 == 0:
+    unscaled = case.seed % 3 > 0
+    if unscaled:
         scales[column // given["block_n"], k // given["block_k"]] = 0
     first = again(case, session, given | {"x": base, "scales": scales})
     x = base.clone()
@@ -78,7 +79,7 @@ def _nan_stays(case: Fp8LinearCase, session: Session) -> None:
     single, in_x = alone or prod(first.shape[:-1]) == 1, case.seed // 10 % 2 == 0
     place = (0,) if alone else row
     if in_x or not single:
-        x[place], clean[place] = torch.nan, False
+        x[(*place, k) if unscaled else place], clean[place] = torch.nan, False
     if not (single and in_x):
         codes[column, k] = NAN_CODES[case.seed // 2 % 2]
     got = again(case, session, _packed(given, codes, scales) | {"x": x})
