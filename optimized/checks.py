@@ -15,6 +15,8 @@ def check_tensor(name: str, value: object, rank: int, dtypes: Sequence[torch.dty
     """TypeError unless `value` is a tensor of one of `dtypes`, ValueError unless it has `rank` and `shape` (None: any)."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    if value.device.type != "cpu":
+        raise TypeError(f"{name} must be on the CPU, got device {value.device}")
     if value.dtype not in dtypes:
         raise TypeError(f"{name} has dtype {value.dtype}, expected one of {', '.join(map(str, dtypes))}")
     if value.dim() != rank or any(want not in (None, size) for want, size in zip(shape, value.shape)):

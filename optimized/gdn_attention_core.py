@@ -71,6 +71,7 @@ def gdn_attention_core(
     tables = {"state_indices": m.state_indices, "query_start_loc": m.query_start_loc, "has_initial_state": m.has_initial_state}
     check_disjoint(mutated, {**read, "dt_bias": dt_bias, **tables})
 
+    core_attn_out = core_attn_out.detach()  # written whether or not it is a leaf of a graph
     nd, n = m.num_decodes, m.num_actual_tokens
     rule = {"state_layout": state_layout, "use_qk_l2norm": use_qk_l2norm, "eps": eps, "pad_slot": m.pad_slot}
     if nd:

@@ -20,8 +20,12 @@ class Operator:
         self.schema = schema
         self.raw = getattr(torch.ops.kernelpair, name).default
         self.__signature__ = _signature(self.raw)
+        self._bools = [(i, each.name) for i, each in enumerate(self.raw._schema.arguments) if str(each.type) == "bool"]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for i, name in self._bools:  # torch takes None for False
+            if (args[i] if i < len(args) else kwargs.get(name, False)) is None:
+                raise TypeError(f"{self.name}: {name} must be a bool, got None")
         try:
             return self.raw(*args, **kwargs)
         except RuntimeError as error:

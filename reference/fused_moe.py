@@ -166,7 +166,7 @@ def _projected(rows: Tensor, packed: AnyExperts, expert: int, bias: Tensor | Non
     if isinstance(packed, serving.PackedInt8Experts):
         q, scale, _ = quantize_rows_int8(rows)
         sums = (q.to(torch.float64) @ _bytes_of(packed, expert).to(torch.float64).T).to(rows.dtype)  # exact
-        out = sums * scale[:, None].to(rows.dtype) * packed.scale[expert].to(rows.dtype)
+        out = sums * packed.scale[expert].to(rows.dtype) * scale[:, None].to(rows.dtype)
     else:
         out = rows @ _weight_of(packed, expert, rows.dtype).T
     return out if bias is None else out + bias[expert].to(rows.dtype)

@@ -104,5 +104,5 @@ def _scaled(
     """The exact sums times both scales, plus bias. Sums of K products stay below 2^31, which float64 holds."""
     centred = q.to(torch.float64) if azp is None else q.to(torch.float64) - azp[:, None].to(torch.float64)
     sums = (centred @ weight.to(torch.float64).T).to(compute)
-    out = sums * scale[:, None].to(compute) * w_scale.to(compute)
+    out = sums * w_scale.to(compute) * scale[:, None].to(compute)
     return out if bias is None else out + bias.to(compute)

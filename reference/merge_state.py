@@ -32,10 +32,11 @@ def merge_state(v_a: Tensor, lse_a: Tensor, v_b: Tensor, lse_b: Tensor) -> tuple
     weight_a, weight_b = torch.exp(lse_a - base)[..., None], torch.exp(lse_b - base)[..., None]
     total = weight_a + weight_b
     only_a, only_b = (lse_b == -torch.inf) & (lse_a > -torch.inf), (lse_a == -torch.inf) & (lse_b > -torch.inf)
-    part_a = torch.where(lse_a[..., None] == -torch.inf, 0.0, weight_a * v_a.to(compute))
-    part_b = torch.where(lse_b[..., None] == -torch.inf, 0.0, weight_b * v_b.to(compute))
+    share = total.masked_fill(total == 0, 1.0)
+    part_a = torch.where(lse_a[..., None] == -torch.inf, 0.0, weight_a / share * v_a.to(compute))
+    part_b = torch.where(lse_b[..., None] == -torch.inf, 0.0, weight_b / share * v_b.to(compute))
     out, lse = v_a.new_empty(T, H, Dv), lse_a.new_empty(T, H)
-    out.copy_(torch.where(total == 0, 0.0, (part_a + part_b) / total))
+    out.copy_(part_a + part_b)
     out[only_a], out[only_b] = v_a[only_a], v_b[only_b]  # its bits, whatever they are
     lse.copy_(base + torch.log(total[..., 0]))
     return out, lse

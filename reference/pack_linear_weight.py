@@ -37,4 +37,4 @@ def unpack_linear_weight(packed_weight: Tensor, N: int, K: int) -> Tensor:
     if not packed_weight.is_contiguous():
         raise ValueError(f"packed_weight must be contiguous, got strides {list(packed_weight.stride())}")
     rows = packed_weight.permute(0, 2, 4, 1, 3, 5).reshape(-(-N // 32) * 32, -(-K // 32) * 32)
-    return rows[:N, :K].contiguous()
+    return rows[:N, :K].clone(memory_format=torch.contiguous_format)

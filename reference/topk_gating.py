@@ -53,7 +53,8 @@ def topk_gating(
             w = (rows - rows.amax(-1, keepdim=True)).exp().masked_fill(empty, 0.0).gather(-1, chosen)
         total = w.sum(-1, keepdim=True)
         w = torch.where(total > 0, w / total, 0.0)
-    weights[:valid] = (w * scaling_factor).masked_fill(unknown[:, None], torch.nan)
+    factor = torch.tensor(scaling_factor, dtype=torch.float64).to(w.dtype)
+    weights[:valid] = (w * factor).masked_fill(unknown[:, None], torch.nan)
     ids[:valid] = torch.where(unknown[:, None], torch.arange(topk), chosen).to(torch.int32)
     return weights, ids
 
@@ -82,7 +83,7 @@ def _check(
     if not 1 <= topk <= kept * size:
         raise ValueError(f"topk = {topk} is outside [1, {kept * size}], the experts of the groups that stay")
     checks.is_number("scaling_factor", scaling_factor)
-    if not abs(scaling_factor) <= torch.finfo(torch.float32).max:
+    if not abs(scaling_factor) < checks.FLOAT32_INFINITE:
         raise ValueError(f"scaling_factor = {scaling_factor} is not finite in float32")
     if num_valid is not None:
         checks.is_integer("num_valid", num_valid)

@@ -48,8 +48,10 @@ struct OnlineSoftmax {
       F32x16 high = before;
       for (int64_t j = 0; j < keys; ++j) high = max(high, load(column + j * columns));
       F32x16 total = load(sum + c);
+      // Where all are -inf so far weights are 0, not exp2(-inf + inf).
+      const F32x16 base = select(less(splat(-__builtin_inff()), high), high, zero());
       if (any(less(before, high))) {
-        const F32x16 shrink = exp2((before - high) * factor);
+        const F32x16 shrink = exp2((before - base) * factor);
         store(rescale + c, shrink);
         store(top + c, high);
         total = total * shrink;
@@ -59,7 +61,7 @@ struct OnlineSoftmax {
       }
       for (int64_t j = 0; j < keys; ++j) {
         // The largest score gives exactly 1.
-        const F32x16 weight = exp2((load(column + j * columns) - high) * factor);
+        const F32x16 weight = exp2((load(column + j * columns) - base) * factor);
         store(column + j * columns, weight);
         total = total + weight;
       }

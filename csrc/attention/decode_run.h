@@ -98,11 +98,12 @@ struct Partial {
   }
 };
 
+// A split without weight gives a row of 0 and -inf. Sums are divided first: they and the factor may be large.
 KP_NOINLINE void write_partial(Partial to, int64_t Dv, const float* sums, float top, float sum,
                                float factor = 1) {
   for (int64_t d = 0; d < Dv; d += kLanes) {
     const int live = lanes_left(Dv - d);
-    store(to.row + d, load(sums + d) * splat(factor) / splat(sum), live);
+    store(to.row + d, load(sums + d) / splat(sum == 0 ? 1 : sum) * splat(factor), live);
   }
   const float lse = top + __builtin_logf(sum);
   __builtin_memcpy(to.lse, &lse, sizeof lse);
@@ -115,7 +116,7 @@ KP_NOINLINE void write_result(T* to, int64_t Dv, const float* sums, float top, f
   const float high = top > sink ? top : sink;
   const float shrink = top == high ? 1.0f : __builtin_expf(top - high);
   const F32x16 share = splat(shrink * factor), total = splat(sum * shrink + __builtin_expf(sink - high));
-  for (int64_t d = 0; d < Dv; d += kLanes) store(to + d, load(sums + d) * share / total, lanes_left(Dv - d));
+  for (int64_t d = 0; d < Dv; d += kLanes) store(to + d, load(sums + d) / total * share, lanes_left(Dv - d));
 }
 
 // Splits partial(0), partial(1), ... of one query head become its result; `row` has room for Dv floats.

@@ -211,9 +211,10 @@ void check_offsets(Arg offsets, int64_t tokens) {
 }
 
 void check_positive(const char* name, double value) {
-  const float single = static_cast<float>(value);
-  KP_CHECK_VALUE(single > 0 && std::isfinite(single), name, " must be finite and > 0 in float32, got ",
-                 value);
+  // Not as a float: the processor may have been told to flush small ones to 0.
+  constexpr double kZero = 0x1p-150,
+                   kInfinite = 0x1.ffffffp127;  // up to and from where float32 rounds to these
+  KP_CHECK_VALUE(value > kZero && value < kInfinite, name, " must be finite and > 0 in float32, got ", value);
 }
 
 namespace {

@@ -249,7 +249,9 @@ void prepare_keys(const Call& call, const KeyChunk& key, int64_t head, int64_t t
 
 // --- one value head: gates and the triangle ----------------------------------------------------------------
 
-constexpr float kLeastDecay = -0x1p120f;  // exp of it is 0, and a chunk of them adds up to a number
+// Lower ones count as this: its exp is 0 even after exp(1) for each other token of a chunk, and the sums that it
+// enters keep the low bits of what later tokens add.
+constexpr float kLeastDecay = -256;
 
 void prepare_gates(const Call& call, const KeyChunk& key, GateChunk& gate, int64_t head, int64_t token,
                    int64_t tokens) {

@@ -35,6 +35,7 @@ struct DecodeShape {
 // position) more; the exponent is z * log2(e). A kv head may have a factor of its own beside the scale.
 struct Scaling {
   static constexpr float kLog2E = 1.44269504088896341f;
+  static constexpr float kMostFactor = 1e38f;  // of scores: log2(e) times more would leave float32
   float scale;
   float cap;                       // 0: none
   const float* slopes = nullptr;   // of the item's query heads, or null
@@ -42,7 +43,7 @@ struct Scaling {
   const float* factors = nullptr;  // of the item's kv heads, factor_stride apart, or null
   int64_t factor_stride = 0;
   // Before the softmax, which then has no factor of its own.
-  KP_INLINE bool settles() const { return cap > 0 || slopes || factors; }
+  KP_INLINE bool settles() const { return cap > 0 || slopes || factors || scale > kMostFactor; }
   KP_INLINE float factor() const { return settles() ? kLog2E : scale * kLog2E; }
 };
 

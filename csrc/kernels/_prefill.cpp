@@ -23,6 +23,7 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 constexpr float kLog2e = 1.44269504f;
+constexpr float kMostFactor = 1e38f;  // of scores: kLog2e times more would leave float32
 
 KP_PATH(prefill_vectors);
 KP_PATH(prefill_tiles);
@@ -146,20 +147,21 @@ struct Prefill {
   }
 
   // Whether the exponent's factor does all that is done to a score.
-  KP_INLINE bool is_plain() const { return call.cap == 0 && scale > 0 && !call.slopes; }
+  KP_INLINE bool is_plain() const {
+    return call.cap == 0 && scale > 0 && scale <= kMostFactor && !call.slopes;
+  }
 
   // Scale, cap and slope now, where it cannot.
   void settle(int64_t unit, int64_t live, int64_t first, int64_t begin, int64_t end) {
     mark(paths::prefill_settled);
-    const float inner = call.cap > 0 ? scale / call.cap : scale;
     for (int64_t r = 0; r < live; ++r) {
       const int64_t row = unit * kUnitRows + r;
       const int64_t at_row = position(row) + sequence.keys - sequence.rows;  // among the keys
       const F32x16 slope = splat(call.slopes ? call.slopes[query_head(row)] : 0);
       for (int64_t j = begin; j < end; j += kLanes) {
         float* at_j = scores + r * kScoreStride + j;
-        F32x16 z = load(at_j) * splat(inner);
-        if (call.cap > 0) z = splat(call.cap) * tanh(z);
+        F32x16 z = load(at_j) * splat(scale);
+        if (call.cap > 0) z = splat(call.cap) * tanh(z / splat(call.cap));
         const I32x16 distance = lane_numbers() + splat_int(static_cast<int32_t>(first + j - at_row));
         store(at_j, call.slopes ? z + slope * to_float(distance) : z);
       }
@@ -188,10 +190,11 @@ struct Prefill {
           rescale(unit, r, shrink);
         }
       }
-      const F32x16 offset = splat(now == -__builtin_inff() ? 0 : -now * factor);
+      // Subtracted first, so that the largest score gives exactly 1, however large it is.
+      const F32x16 base = splat(now == -__builtin_inff() ? 0 : now);
       for (int64_t j = begin; j < end; j += 32) {
-        const F32x16 low = exp2(fma(load(row + j), splat(factor), offset));
-        const F32x16 high = exp2(fma(load(row + j + kLanes), splat(factor), offset));
+        const F32x16 low = exp2((load(row + j) - base) * splat(factor));
+        const F32x16 high = exp2((load(row + j + kLanes) - base) * splat(factor));
         sum = sum + low;
         more = more + high;
         products.store_weights(scores, r, j, low, high);

@@ -44,15 +44,16 @@ Sequence sequence_of(const Call& call, int64_t n) {
   return seq;
 }
 
-// A sequence without tokens: a fresh final state equals the initial one.
+// A sequence without tokens: a fresh final state is the initial one, bit for bit, or zeros.
 void pass_state_on(const Call& call, const Sequence& seq) {
-  for (int64_t h = 0; h < call.v.sizes[1]; ++h)
-    for (int64_t k0 = 0; k0 < call.q.sizes[2]; k0 += 16)
-      for (int64_t v0 = 0; v0 < call.v.sizes[2]; v0 += 16) {
-        F32x16 rows[16] = {};
-        if (seq.initial_slot >= 0) load_state_block(call, seq.initial_slot, h, k0, v0, rows);
-        store_state_block(call, seq.final_slot, h, k0, v0, rows);
-      }
+  const View &from = call.initial_state, &to = call.final_state;
+  const int64_t row_bytes = to.sizes[3] * element_size(to.dtype);
+  for (int64_t h = 0; h < to.sizes[1]; ++h)
+    for (int64_t r = 0; r < to.sizes[2]; ++r)
+      if (seq.initial_slot >= 0)
+        __builtin_memcpy(at(to, seq.final_slot, h, r), at(from, seq.initial_slot, h, r), row_bytes);
+      else
+        __builtin_memset(at(to, seq.final_slot, h, r), 0, row_bytes);
 }
 
 // Rows that no live sequence covers are zero.

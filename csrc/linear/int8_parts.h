@@ -62,7 +62,7 @@ struct PanelOutputs {
 
   KP_INLINE F32x16 scaled(int half, I32x16 sum, RowScale row, int32_t shift) const {
     const I32x16 exact = sum - times(sums[half], row.azp + shift);
-    return to_float(exact) * splat(row.scale) * scales[half];
+    return to_float(exact) * scales[half] * splat(row.scale);  // a row's scale may be as large as x
   }
 
   template <class T>

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from kernelpair.report.lines import PairResult
 
 FEW = 4  # names that a sentence lists; of more it says how many
+LINE_OF_PAIRS = 8  # names that a command on one line may have
 
 
 def proven(results: Sequence[PairResult], interrupted: bool = False) -> str:
@@ -52,7 +53,8 @@ def thin(results: Sequence[PairResult]) -> str:
         return ""
     said = _several([f"{pair} ({_cases(drawn[pair])}, {count(len(missed[pair]), 'edge')} never drawn)" for pair in few], "pairs")
     most = max(-(-sum(result.cases for result in drawn[pair]) // len(drawn[pair])) for pair in few)
-    return f"Thin: {said}. For more: kernelpair check {' '.join(few)} --examples {max(4 * most, 200)}"
+    named = few if len(few) <= LINE_OF_PAIRS or 2 * len(few) <= len(drawn) else []  # most of very many: all of them
+    return f"Thin: {said}. For more: {' '.join(['kernelpair check', *named])} --examples {max(4 * most, 200)}"
 
 
 def shortest_first(results: Sequence[PairResult]) -> list[PairResult]:

@@ -31,6 +31,7 @@ SMALL_WIDTHS = (16, 32, 33, 20, 1)
 MOST_WORK = 64 * 128 * 128  # tokens x heads x K x V of a case, to keep the float64 token loops short
 MOST_EMULATED = 48  # chunks x heads x 32-blocks of K and of V: 20 ms of software tiles
 GROWTH, FAST_GROWTH = -0.02, -2.0
+FORGETTING = -1e6  # log decay of a token that leaves nothing of its state
 DECAYS = (0.05, 0.0, 1.0, 30.0, 1e37, GROWTH, FAST_GROWTH)  # largest |g| of a token; a chunk of 1e37 is beyond float32
 MOST_GROWTH = {"float16": 6, "bfloat16": 40, "float32": 40}  # of a sequence, for outputs that stay in range
 EXACT_TOKENS = 2  # of a sequence: more would leave the whole numbers that float32 holds
@@ -83,6 +84,8 @@ class ChunkCase(Case):
     beta: Literal["mixed", "zero", "one", "strong"] = "mixed"
     """Strong: above 1, beside keys without normalisation that are short enough."""
     decay: float = 0.05
+    forgets: bool = False
+    """One token of each sequence and head has the log decay FORGETTING."""
     l2norm: bool = True
     eps: float = 1e-6
     scale: float | None = None
@@ -97,7 +100,7 @@ class ChunkCase(Case):
     @property
     def exact_sums(self) -> bool:
         """Whether all holds that `exact` asks for: a candidate's limits may have taken some of it."""
-        plain = self.dtype == "float32" and not self.l2norm and self.scale == 1.0 and self.decay == 0
+        plain = self.dtype == "float32" and not self.l2norm and self.scale == 1.0 and self.decay == 0 and not self.forgets
         return self.exact and plain and self.beta in ("zero", "one") and max(self.lengths, default=0) <= EXACT_TOKENS
 
     @property
@@ -165,6 +168,7 @@ NUMBERS = {
     "beta_float32": (False, True),
     "beta": ("mixed", "mixed", "zero", "one", "mixed", "strong"),
     "decay": DECAYS,
+    "forgets": (False, False, False, True),
     "l2norm": (True, True, False),
     "eps": (1e-5, 1e-6, 0.1, 1e-16, 100.0),
     "scale": (None, None, 0.7),
@@ -219,7 +223,8 @@ def completed(
     numbers, longest = dict(numbers), max(shapes["lengths"], default=0)
     numbers["exact"] = numbers["exact"] and numbers["dtype"] == "float32" and longest <= EXACT_TOKENS
     if numbers["exact"]:
-        numbers |= {"beta": "zero" if numbers["beta"] == "zero" else "one", "decay": 0.0, "l2norm": False, "scale": 1.0}
+        beta = "zero" if numbers["beta"] == "zero" else "one"
+        numbers |= {"beta": beta, "decay": 0.0, "forgets": False, "l2norm": False, "scale": 1.0}
     if numbers["beta"] == "strong":
         numbers["l2norm"] = False
     for slower in (GROWTH, 0.0):
@@ -258,7 +263,10 @@ def _numbers(case: ChunkCase, name: str, shape: tuple[int, ...], dtype: torch.dt
 
 def _gates(case: ChunkCase, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     shape = (case.tokens, case.heads)
-    g = -case.decay * (0.5 + 0.5 * uniform(case.seed, "g", shape).abs())
+    g, where = -case.decay * (0.5 + 0.5 * uniform(case.seed, "g", shape).abs()), generator(case.seed, "forgets")
+    for begin, end in case.spans if case.forgets else ():
+        if end > begin:
+            g[torch.from_numpy(where.integers(begin, end, size=case.heads)), torch.arange(case.heads)] = FORGETTING
     drawn = uniform(case.seed, "beta", shape).abs()
     beta = {"zero": torch.zeros(shape), "one": torch.ones(shape), "mixed": drawn, "strong": 1 + drawn}[case.beta]
     return g, beta.to(torch.float32 if case.beta_float32 else dtype)
@@ -276,13 +284,8 @@ def inputs(case: ChunkCase) -> Inputs:
     """Arguments of `chunk_gated_delta_rule`, or of its pool form: states nobody may read are poison."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     g, beta = _gates(case, dtype)
-    given: Inputs = {
-        "q": _keys(case, "q", dtype),
-        "k": _keys(case, "k", dtype),
-        "v": _numbers(case, "v", (case.tokens, case.heads, case.V), dtype),
-        "g": g,
-        "beta": beta,
-    }
+    values = _numbers(case, "v", (case.tokens, case.heads, case.V), dtype)
+    given: Inputs = {"q": _keys(case, "q", dtype), "k": _keys(case, "k", dtype), "v": values, "g": g, "beta": beta}
     offsets = torch.tensor(list(accumulate(case.lengths, initial=case.before)))
     common_last = {"cu_seqlens": offsets, "state_layout": case.state_layout, "use_qk_l2norm": case.l2norm, "eps": case.eps,
                    "scale": case.scale, "accurate": case.accurate}  # fmt: skip
@@ -290,10 +293,10 @@ def inputs(case: ChunkCase) -> Inputs:
         state = None if case.state == "none" else _states(case, len(case.lengths))
         return given | {"initial_state": state} | common_last
     indices = free_slots(case, case.slots)[: len(case.lengths)]
-    values = _states(case, case.slots)
-    state = poison(case.poison, tuple(values.shape), values.dtype)
+    known = _states(case, case.slots)
+    state = poison(case.poison, tuple(known.shape), known.dtype)
     for n in case.warm:
-        state[indices[n]] = values[indices[n]]
+        state[indices[n]] = known[indices[n]]
     indices[list(case.pads)] = entry_of(case.pad_slot, PAD)
     flags = torch.tensor([n in case.warm for n in range(len(case.lengths))], dtype=torch.bool) if case.flags else None
     pool = {"state": state, "state_indices": indices, "has_initial_state": flags}
@@ -380,6 +383,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "ragged widths": lambda case: case.K == 33 or case.V == 33,
     "fast decay": lambda case: case.decay == 30 and max(case.lengths, default=0) > 16,
     "no decay": lambda case: case.decay == 0,
+    "forgets within a chunk": lambda case: case.forgets and max(case.lengths, default=0) > 16,
     "growth": lambda case: case.decay < 0 and max(case.lengths, default=0) > 1,
     "fast growth in bfloat16": lambda case: case.decay == FAST_GROWTH and case.dtype == "bfloat16" and len(case.live) > 0,
     "beta above 1": lambda case: case.beta == "strong" and len(case.live) > 0,

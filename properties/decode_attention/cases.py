@@ -13,7 +13,7 @@ from kernelpair.call.layout import ANY_STRIDES, EXPANDED, ODD_STRIDE, PARAMETERS
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
-from properties.shared.attention_values import CAPS, EVEN, NO_WINDOWS, WIDE_WINDOWS, cap_of, even_score, level, steep
+from properties.shared.attention_values import CAPS, NO_WINDOWS, WIDE_WINDOWS, cap_of, even_key, even_query, level, steep
 from properties.shared.pads import BEYOND, named
 from properties.shared.strategies import around, common, together
 from reference.checks import are_pads
@@ -283,7 +283,7 @@ def _mark_keys(case: DecodeAttentionCase, table: SlotTable, k: Tensor, v: Tensor
                 k[slots[torch.from_numpy(hot)], torch.arange(case.kv_heads), 0] = HOT
         return
     if case.values == "equal":
-        k[..., 0] = even_score(case) / EVEN
+        k[..., 0] = even_key(case)
         return
     largest = 3e4 / (float(v.abs().max()) if v.numel() else 1.0)  # float16 ends at 65504
     done = torch.zeros(table.slots, dtype=torch.bool)  # requests that share a row would mark its keys again and again
@@ -314,7 +314,7 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
     q = uniform(case.seed, "q", (batch, heads, case.width), dtype, q_size)
     if case.values != "random":
         q.zero_()
-        q[..., 0] = HOT if case.values == "one_hot" else EVEN
+        q[..., 0] = HOT if case.values == "one_hot" else even_query(case)
     known = torch.zeros(table.slots, dtype=torch.bool)
     known[torch.cat([*table.seen, *table.hidden, torch.empty(0, dtype=torch.int64)])] = True
     live, pads = live_of(case), list(case.pads)

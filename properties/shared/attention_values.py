@@ -19,6 +19,7 @@ TRACE = 1e-100  # what keys without weight do leave in the truth of an element w
 MOST_HOT = 4
 MOST_SMALL = 2  # of values that are whole numbers
 EVEN = 128.0  # of q and k where all scores are the same, and far from 0
+FAR = {"float32": 129 * 2.0**25, "bfloat16": 129 * 2.0**25, "float16": 129 * 2.0**8}  # of q, seldom: z is rounded by more than 1
 CAPS = (0.0, 0.0, 0.0, 2.0, 30.0, 100.0)
 LARGEST = 3e4  # float16 ends at 65504
 WIDE_WINDOWS = (2**31, 2**32 + 1, 2**63 - 1)  # they cut nothing; read in 32 bits they would
@@ -41,11 +42,17 @@ def steep(fields: dict[str, Any], cap: float) -> dict[str, Any]:
     return fields | {"spread": 16 * fields["spread"]} if cap and room and fields["seed"] % 2 else fields
 
 
-def even_score(case: Any) -> float:
-    """q.k of all keys of a case of equal scores: 0, or so far off that only the difference to the largest can be raised to a
-    power. Merging splits would round it, and of a key that is its own value not one element is free."""
+def even_key(case: Any) -> float:
+    """The first element of all keys of a case of equal scores: 0, or such that scores are so far off that only the difference to
+    the largest can be raised to a power. Merging splits would round it, and of a key that is its own value not one element is
+    free."""
     free = case.values == "equal" and getattr(case, "splits", 1) == 1 and not getattr(case, "shared", False)
-    return EVEN * (0.0, EVEN, -EVEN)[case.seed % 3] if free else 0.0
+    return (0.0, EVEN, -EVEN)[case.seed % 3] if free else 0.0
+
+
+def even_query(case: Any) -> float:
+    """What it meets in each query."""
+    return FAR[case.dtype] if case.seed % 5 == 2 else EVEN
 
 
 def level(case: Any, name: str, k: Tensor) -> Tensor:
@@ -64,7 +71,7 @@ def queries(case: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     if case.values == "random":
         return uniform(case.seed, name, shape, dtype, case.size)
     q = torch.zeros(shape, dtype=dtype)
-    q[..., :1] = HOT if case.values == "one_hot" else EVEN
+    q[..., :1] = HOT if case.values == "one_hot" else even_query(case)
     return q
 
 
@@ -75,7 +82,7 @@ def keys(case: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype | None
     if case.values == "random":
         return level(case, name, uniform(case.seed, name, shape, torch.float32, 3 * case.spread / case.size).to(dtype))
     k = small_integers(case.seed, name, shape, dtype, MOST_SMALL)
-    k[..., :1] = even_score(case) / EVEN
+    k[..., :1] = even_key(case)
     return k
 
 

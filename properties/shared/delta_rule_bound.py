@@ -19,7 +19,8 @@ In an accurate call no operand is rounded to 16 bits. It is fp32, or the sum of 
 product of the second ones may be left out, 2^-16 of the product. So two operands and their product cost 3 * 2^-16 instead of 2 u,
 and u' is half of that.
 
-A factor exp of a sum of log decays within a chunk is off by 2^-22 times that sum, relatively: this joins u'.
+A factor exp of a sum of log decays within a chunk is off by 2^-22 times that sum, relatively: this joins u'. A log decay counts
+as at least -256, with which the factor is 0 like with any lower one.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from torch import Tensor
 
 UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 CHUNK = 64
+LEAST_DECAY = -256.0  # exp of it is 0 in float32, whatever a chunk's other tokens add
 TWO_PARTS = 1.5 * 2.0**-16  # of an operand that is two bf16 numbers, its half of what leaving out second parts costs included
 CARRY = 2.0**-16  # of a column's norm, for all that fp32 loses in one step
 BF16_STORE = 2.0**-8  # of a state kept in bfloat16, relative to each element
@@ -132,7 +134,7 @@ def _smallest(rule: Rule) -> float:
 
 def _working_unit(batch: "_Batch", rule: Rule) -> Tensor:
     """[M, 1]"""
-    decay = batch.g.abs()
+    decay = batch.g.clamp(min=LEAST_DECAY).abs()
     chunks = torch.stack([decay[t : t + CHUNK].sum(0) for t in range(0, max(batch.length, 1), CHUNK)]).amax(0)
     operands = min(UNIT[rule.dtype], TWO_PARTS) if rule.accurate else UNIT[rule.dtype]
     unit = max(operands, 2.0**-18) + 2.0**-22 * chunks

@@ -55,7 +55,7 @@ class Int8Linear:
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
         check_scales(scale, weight.shape[:1])
         self.weight = PackedInt8Weight.pack(weight)
-        self.scale, self.bias = scale, bias
+        self.scale, self.bias = scale.clone(), bias
 
     def __call__(self, x: Tensor) -> Tensor:
         return int8_linear(x, self.weight, self.scale, self.bias)

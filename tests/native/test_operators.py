@@ -190,6 +190,16 @@ def test_wrong_types_are_type_errors() -> None:
             call()
 
 
+def test_none_is_no_bool() -> None:
+    """torch takes it for False."""
+    for name, call in (
+        ("symmetric", lambda: optimized.operator("quantize_rows_int8")(torch.ones(1, 3), None)),
+        ("renormalize", lambda: optimized.operator("topk_gating")(torch.ones(1, 8), 2, renormalize=None)),
+    ):
+        with pytest.raises(TypeError, match=f"{name} must be a bool, got None"):
+            call()
+
+
 def test_a_raw_operator_says_the_same_as_a_runtime_error() -> None:
     row, cache = torch.ones(1, 1, 4), torch.zeros(2, 1, 4)
     with pytest.raises(RuntimeError, match=r"^IndexError: store_cache: indices\[0\] = 2 is outside \[0, 2\)"):

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from kernelpair.call.runner import InProcess, Runner
 from kernelpair.contract.case import WRONG_CALL
@@ -44,3 +45,14 @@ def test_wrong_call_is_refused(name: str, wrong: str, runners: dict[str, Runner]
         wrong_inputs = pair.wrong_calls[wrong].make(case, pair.cases.inputs(case))
         tried += wrong_inputs is not None
     assert tried, "no case offers room for this wrong call"
+
+
+@pytest.mark.parametrize("name", ["mixed_qkv", "a", "b", "core_attn_out", "conv_state", "ssm_state", "A_log", "dt_bias"])
+def test_a_tensor_elsewhere_is_refused_before_anything_is_written(name: str) -> None:
+    pair = pairs()["gdn_attention_core"]
+    given = pair.cases.inputs(LAYER)
+    kept = {state: given[state].clone() for state in ("conv_state", "ssm_state")}
+    with pytest.raises(TypeError, match=name):
+        pair.optimized(**given | {name: given[name].to("meta")})
+    for state, before in kept.items():
+        assert torch.equal(given[state].view(torch.uint8), before.view(torch.uint8)), "poison of unused slots included"

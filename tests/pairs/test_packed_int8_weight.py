@@ -60,6 +60,8 @@ def test_many_dimensions(side: ModuleType) -> None:
     packed = side.PackedInt8Weight.pack(torch.eye(5, 4, dtype=torch.int8))
     x = torch.eye(4).repeat(6, 1).reshape(2, 1, 2, 1, 2, 1, 3, 4).transpose(0, 2) * 127
     assert torch.equal(side.int8_linear(x, packed, torch.ones(5))[..., :4], x)
+    with pytest.raises(ValueError, match="x must be dense in its last dimension"):
+        side.int8_linear(torch.ones(2, 1, 1, 1, 1, 8, 3).transpose(-1, -2)[..., :4], packed, torch.ones(5))
 
 
 def test_both_sides_pack_alike() -> None:

@@ -111,3 +111,9 @@ def test_a_group_whose_sum_overflows_can_still_be_taken(tier: str) -> None:
     with optimized.use_tier(tier):
         _, ids = optimized.operator("topk_gating")(logits, 2, "sigmoid", True, bias, 2, 1)
     assert ids.tolist() == [[0, 1]]
+
+
+def test_the_largest_scaling_factor_that_float32_rounds_to_a_number() -> None:
+    logits = torch.zeros(1, 8)
+    got, wanted = (side(logits, 2, scaling_factor=3.4028235e38)[0] for side in (optimized.operator("topk_gating"), topk_gating))
+    assert got.isfinite().all() and torch.equal(got, wanted)

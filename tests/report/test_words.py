@@ -48,3 +48,10 @@ def test_a_pair_of_which_edges_were_drawn_on_no_tier_is_thin() -> None:
     said = "Thin: conv (100 cases, 1 edge never drawn). For more: kernelpair check conv --examples 200"
     assert thin([*rare, *SKIPPED, FAILED]) == said
     assert thin([PASSED, *SKIPPED]) == ""
+
+
+def test_a_run_that_is_thin_throughout_is_repeated_without_a_line_of_names() -> None:
+    rare = [PairResult(f"pair{i}", "avx2", "pass", cases=9, uncovered=["far"]) for i in range(30)]
+    assert thin(rare).endswith("For more: kernelpair check --examples 200")
+    many = [PairResult(f"other{i}", "avx2", "pass", cases=9) for i in range(30)]
+    assert " pair17 " in thin([*rare, *many]), "the others need none"
