@@ -5,13 +5,12 @@ from torch import Tensor
 
 from optimized.operators import operator
 from serving.batch import EXTEND_MODES, MODES
-from serving.checks import check_sizes
+from serving.checks import MOST_PAGE, check_sizes
 from serving.metadata import AttentionMetadata, LocalAttentionMetadata
 from serving.static_metadata import DraftMetadata, StaticMetadata
 
 _FROM_EXTEND = -1  # query lengths are extend_seq_lens
 _LIMIT = 2**31  # no length and no total reaches it
-_MOST = 2**62  # larger chunks and pages act alike
 
 
 def build_attention_metadata(
@@ -30,7 +29,7 @@ def build_attention_metadata(
         raise ValueError(f"mode {mode!r} is none of {', '.join(MODES)}")
     batch = (
         *(seq_lens, req_pool_indices, req_to_token, extend_seq_lens, encoder_lens),
-        *(min(page_size, _MOST), *_lengths_of(mode, num_draft_tokens, speculative_step_id)),
+        *(page_size, *_lengths_of(mode, num_draft_tokens, speculative_step_id)),
     )
     max_q, max_k, max_encoder = operator("attention_metadata_plan")(*batch).tolist()
     size = len(seq_lens)
@@ -41,7 +40,7 @@ def build_attention_metadata(
     _fill(meta, batch, max_k, max_encoder)
     if attn_chunk_size is not None:
         table = meta.page_table
-        local = min(attn_chunk_size, _MOST), meta.cu_seqlens_q, meta.cache_seqlens, table, min(page_size, _MOST)
+        local = _chunk(attn_chunk_size, page_size), meta.cu_seqlens_q, meta.cache_seqlens, table, page_size
         rows, *maxima = operator("local_attention_batches_plan")(*local).tolist()
         meta.local = _empty_local(rows, min(attn_chunk_size // page_size, table.shape[1]))
         _fill_local(meta.local, local)
@@ -56,6 +55,11 @@ def _lengths_of(mode: str, num_draft_tokens: int, speculative_step_id: int) -> t
     if mode == "draft_decode":
         return min(speculative_step_id + 1, _LIMIT), 1
     return 0, _FROM_EXTEND if mode in EXTEND_MODES else 1
+
+
+def _chunk(attn_chunk_size: int, page_size: int) -> int:
+    """The chunk in 64 bits: larger ones, of whole pages, act alike."""
+    return min(attn_chunk_size, MOST_PAGE // page_size * page_size)
 
 
 def _ceil_div(tokens: int, page_size: int) -> int:
@@ -125,13 +129,13 @@ class MetadataBuffers(StaticMetadata):
             raise ValueError("encoder_lens given, but the buffers were made with max_encoder_len 0")
         batch = (
             *(seq_lens, req_pool_indices, req_to_token, None, encoder_lens),
-            *(min(self.page_size, _MOST), *_lengths_of(mode, self.num_draft_tokens, self.speculative_step_id)),
+            *(self.page_size, *_lengths_of(mode, self.num_draft_tokens, self.speculative_step_id)),
         )
         maxima = _fill(meta, batch, self.max_context_len, self.max_encoder_len).tolist()
         meta.max_seq_len_q, meta.max_seq_len_k, meta.encoder_max_seq_len_k = maxima
         if meta.local is not None and self.attn_chunk_size is not None:  # padded requests have no keys: no virtual ones
-            chunk, page_size = min(self.attn_chunk_size, _MOST), min(self.page_size, _MOST)
-            inputs = chunk, meta.cu_seqlens_q, meta.cache_seqlens, meta.page_table, page_size
+            chunk = _chunk(self.attn_chunk_size, self.page_size)
+            inputs = chunk, meta.cu_seqlens_q, meta.cache_seqlens, meta.page_table, self.page_size
             _, meta.local.max_seq_len_q, meta.local.max_seq_len_k = _fill_local(meta.local, inputs).tolist()
         return meta
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from optimized.operators import operator
 from serving.checks import check_chunk
 
-_MOST = 2**62  # larger chunks and pages act alike: no length reaches them
+_MOST = 2**62  # larger chunks, of whole pages, and pages act alike: no length reaches them
 
 
 def local_attention_batches(
@@ -17,7 +17,8 @@ def local_attention_batches(
     Arguments and errors are those of reference.local_attention_batches.
     """
     check_chunk(attn_chunk_size, page_size)
-    inputs = min(attn_chunk_size, _MOST), query_start_loc, seq_lens, block_table, min(page_size, _MOST)
+    page = min(page_size, _MOST)
+    inputs = min(attn_chunk_size, _MOST // page * page), query_start_loc, seq_lens, block_table, page
     rows = operator("local_attention_batches_plan")(*inputs).tolist()[0]
     width = min(attn_chunk_size // page_size, block_table.shape[1])
     q_local, k_local = (torch.empty(rows, dtype=torch.int32) for _ in range(2))

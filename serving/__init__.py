@@ -4,7 +4,16 @@ Both `reference.backends` and `optimized.backends` take these, so that they diff
 """
 
 from serving.backend import DecodesOnly
-from serving.batch import DECODE_MODES, EXTEND_MODES, MODES, ForwardBatch, check_batch, check_keys, check_queries
+from serving.batch import (
+    DECODE_MODES,
+    EXTEND_MODES,
+    MODES,
+    ForwardBatch,
+    check_batch,
+    check_keys,
+    check_queries,
+    check_static_drafts,
+)
 from serving.config import ModelConfig, ServerConfig, ServerPlan, check_config
 from serving.layers import AttentionLayer, GdnLayer, KVPool, StatePool, check_chunked, check_layers, check_stored, store_route
 from serving.metadata import AttentionMetadata, GdnMetadata, LocalAttentionMetadata
@@ -62,6 +71,7 @@ __all__ = [
     "check_layers",
     "check_projections",
     "check_queries",
+    "check_static_drafts",
     "check_stored",
     "mla_form",
     "store_route",

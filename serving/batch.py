@@ -1,15 +1,17 @@
 """A batch of one step, and what must hold of it and of the activations that come with it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from serving.layers import AttentionLayer
+from serving.layers import FLOAT8, AttentionLayer, KVPool
 
 DECODE_MODES = ("idle", "decode", "draft_decode")
 EXTEND_MODES = ("extend", "mixed", "draft_extend")
 MODES = (*DECODE_MODES, "target_verify", *EXTEND_MODES)
+QUERIES = (torch.bfloat16, torch.float16, torch.float32)  # of the kernels, over float8
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +77,43 @@ def check_batch(batch: ForwardBatch) -> None:
         raise ValueError(f"padded_size: mode {batch.mode} has no static form")
     if batch.rows < batch.size:
         raise ValueError(f"padded_size {batch.padded_size} is less than the {batch.size} live requests")
+    if batch.speculative_step_id < 0:
+        raise ValueError(f"speculative_step_id must be at least 0, got {batch.speculative_step_id}")
 
 
-def check_queries(q: Tensor, layer: AttentionLayer, tokens: int) -> None:
-    """ValueError unless q is [tokens, heads, head_dim], padded tokens among them."""
+def check_static_drafts(batch: ForwardBatch, num_draft_tokens: int) -> None:
+    """ValueError for a replayed draft or verification that static buffers for so many draft tokens do not hold."""
+    if batch.padded_size is None:
+        return
+    if batch.mode == "target_verify" and batch.num_draft_tokens != num_draft_tokens:
+        raise ValueError(f"num_draft_tokens {batch.num_draft_tokens}: the static buffers hold {num_draft_tokens}")
+    steps = max(num_draft_tokens - 1, 0)  # the last draft token is attended by no step of the draft
+    if batch.mode == "draft_decode" and batch.speculative_step_id >= steps:
+        raise ValueError(f"speculative_step_id {batch.speculative_step_id}: the buffers hold {steps} steps")
+
+
+def check_queries(
+    q: Tensor, layer: AttentionLayer, pool: KVPool, tokens: int, over_float8: Sequence[torch.dtype] = QUERIES
+) -> None:
+    """ValueError unless q is [tokens, heads, head_dim], padded tokens among them, and dense in its last dimension; TypeError
+    unless it has the pool's dtype, or over float8 one of those. What a kernel refuses later, it refuses after the keys are
+    stored."""
     wanted = [tokens, layer.heads, layer.head_dim]
     if not isinstance(q, Tensor):
         raise TypeError(f"q must be a tensor, got {type(q).__name__}")
     if list(q.shape) != wanted:
         raise ValueError(f"q must have shape {wanted} in layer {layer.layer_id}, got {list(q.shape)}")
+    if q.dtype not in (over_float8 if pool.k.dtype in FLOAT8 else (pool.k.dtype,)):
+        raise TypeError(f"q has dtype {q.dtype}: the pool of layer {layer.layer_id} is {pool.k.dtype}")
+    if layer.sinks is not None and layer.sinks.dtype not in (q.dtype, torch.float32):
+        raise TypeError(f"sinks of layer {layer.layer_id} have dtype {layer.sinks.dtype}: neither q's, {q.dtype}, nor float32")
+    _check_dense("q", q, layer)
+
+
+def _check_dense(name: str, value: Tensor, layer: AttentionLayer) -> None:
+    if value.numel() and value.shape[-1] > 1 and value.stride(-1) != 1:
+        strides = list(value.stride())
+        raise ValueError(f"{name} must be dense in its last dimension in layer {layer.layer_id}, got strides {strides}")
 
 
 def check_keys(
@@ -98,6 +128,7 @@ def check_keys(
         if list(value.shape) != [tokens, layer.kv_heads, width]:
             wanted = [tokens, layer.kv_heads, width]
             raise ValueError(f"{which} must have shape {wanted} in layer {layer.layer_id}, got {list(value.shape)}")
+        _check_dense(which, value, layer)
     if loc is not None and (loc.dim() != 1 or len(loc) != live):
         raise ValueError(f"{name} must have shape {[live]}, got {list(loc.shape)}")
     return True

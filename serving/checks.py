@@ -14,6 +14,25 @@ def check_count(name: str, value: object, least: int = 0) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
+FLOAT32_ZERO, FLOAT32_INFINITE = 2.0**-150, (2 - 2.0**-24) * 2.0**127  # up to and from where float32 rounds to these
+
+
+def check_positive(name: str, value: float) -> None:
+    """ValueError unless a number is finite and above 0 also in float32, in which kernels compute."""
+    if not FLOAT32_ZERO < value < FLOAT32_INFINITE:
+        raise ValueError(f"{name} must be finite and > 0 in float32, got {value}")
+
+
+MOST_PAGE = 2**62  # a page start behind it would not fit the 64 bits of a slot
+
+
+def check_page_size(page_size: int) -> None:
+    """TypeError and ValueError unless it is a count from 1 to 2^62."""
+    check_count("page_size", page_size, 1)
+    if page_size > MOST_PAGE:
+        raise ValueError(f"page_size must be at most {MOST_PAGE}, got {page_size}")
+
+
 def check_chunk(attn_chunk_size: int, page_size: int) -> None:
     """TypeError and ValueError unless both are counts from 1 on, and a chunk is whole pages."""
     check_count("attn_chunk_size", attn_chunk_size, 1)
@@ -24,7 +43,7 @@ def check_chunk(attn_chunk_size: int, page_size: int) -> None:
 
 def check_sizes(page_size: int, num_draft_tokens: int, speculative_step_id: int, attn_chunk_size: int | None) -> None:
     """TypeError and ValueError for the numbers that shape a batch's metadata."""
-    check_count("page_size", page_size, 1)
+    check_page_size(page_size)
     check_count("num_draft_tokens", num_draft_tokens)
     check_count("speculative_step_id", speculative_step_id)
     if attn_chunk_size is not None:

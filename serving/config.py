@@ -82,8 +82,9 @@ def check_config(config: ServerConfig, environment: Mapping[str, str] = os.envir
     if config.model is not None:
         chunked, shared = _prefill(config, config.model)
         config = replace(config, chunked_prefill=chunked)
-        assert config.model is not None
-        _check_model(config, config.model, prefill, decode)
+    _check_phases(config, prefill, decode)
+    if config.model is not None:
+        _check_model(config.model, prefill, decode)
         page_size = _page_size(config, config.model, decode)
     return ServerPlan(prefill, decode, page_size, conv_state_layout, chunked, shared)
 
@@ -111,21 +112,26 @@ def _prefill(config: ServerConfig, model: ModelConfig) -> tuple[bool, bool]:
     return config.chunked_prefill and chunks, config.prefix_caching is not False and shares
 
 
-def _check_model(config: ServerConfig, model: ModelConfig, prefill: str, decode: str) -> None:
+def _check_phases(config: ServerConfig, prefill: str, decode: str) -> None:
+    """What the backends can do, whatever the model is."""
+    can_prefill, can_decode = backend_named(prefill), backend_named(decode)
+    for flag, name, able in (("prefill", prefill, can_prefill.prefill), ("decode", decode, can_decode.decode)):
+        if not able:
+            raise ValueError(f"{flag}_backend {name!r} cannot {flag}")
+    if config.speculative and not can_decode.speculative:
+        raise ValueError(f"speculative: decode_backend {decode!r} cannot verify drafts")
+    if config.chunked_prefill and not can_prefill.chunked_prefill:
+        raise ValueError(f"chunked_prefill: prefill_backend {prefill!r} cannot continue a prefill")
+
+
+def _check_model(model: ModelConfig, prefill: str, decode: str) -> None:
     can_prefill, can_decode = backend_named(prefill), backend_named(decode)
     if model.use_mla and not can_prefill.mla_prefill:
         raise ValueError(f"prefill_backend {prefill!r} cannot prefill an MLA model; name another one")
     if model.use_mla and not can_decode.mla:
         raise ValueError(f"decode_backend {decode!r} cannot decode an MLA model; name another one")
-    for flag, name, able in (("prefill", prefill, can_prefill.prefill), ("decode", decode, can_decode.decode)):
-        if not able:
-            raise ValueError(f"{flag}_backend {name!r} cannot {flag}")
     if can_decode.mla_only and not model.use_mla:
         raise ValueError(f"decode_backend {decode!r} serves MLA models only")
-    if config.speculative and not can_decode.speculative:
-        raise ValueError(f"speculative: decode_backend {decode!r} cannot verify drafts")
-    if config.chunked_prefill and not can_prefill.chunked_prefill:
-        raise ValueError(f"chunked_prefill: prefill_backend {prefill!r} cannot continue a prefill")
     if model.is_encoder_decoder and model.sliding_window >= 0:
         raise ValueError(f"sliding_window {model.sliding_window}: an encoder-decoder model cannot have one")
     if model.is_encoder_decoder and not (can_prefill.cross and can_decode.cross):

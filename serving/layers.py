@@ -1,6 +1,5 @@
 """Layers as a backend sees them, and the memory that they keep between steps."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -8,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from serving.checks import check_page_size, check_positive
 from serving.packed import PackedConvWeight
 from serving.registry import Capabilities, backend_named
 
@@ -99,6 +99,7 @@ def check_stored(layer: AttentionLayer, pool: KVPool, k: Tensor, v: Tensor) -> N
 def check_layers(backend: str, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], page_size: int = 1) -> None:
     """What a backend refuses when it is made: ValueError naming the layer's field or the pool, TypeError for dtypes."""
     can = backend_named(backend)
+    check_page_size(page_size)
     if any(layer.is_cross for layer in layers) and any(layer.sliding_window >= 0 for layer in layers):
         raise ValueError("sliding_window: an encoder-decoder model cannot have layers with a sliding window")
     for layer in layers:
@@ -123,12 +124,7 @@ def _check_layer(backend: str, can: Capabilities, layer: AttentionLayer) -> None
         raise ValueError(f"heads of {who}: {layer.heads} is no multiple of kv_heads = {layer.kv_heads}")
     if layer.sliding_window < -1:
         raise ValueError(f"sliding_window of {who} must be at least -1, got {layer.sliding_window}")
-    if not (math.isfinite(layer.sm_scale) and layer.sm_scale > 0):
-        raise ValueError(f"sm_scale of {who} must be finite and > 0, got {layer.sm_scale}")
-    for name in ("k_scale", "v_scale"):
-        scale = getattr(layer, name)
-        if scale is not None and not (math.isfinite(scale) and scale > 0):
-            raise ValueError(f"{name} of {who} must be finite and > 0, got {scale}")
+    _check_numbers(layer, who)
     if layer.local and (layer.is_cross or layer.sliding_window >= 0):
         raise ValueError(f"local of {who}: a local layer has neither a window nor an encoder")
     if layer.latent and (layer.kv_heads != 1 or layer.v_head_dim > layer.head_dim or layer.is_cross or layer.local):
@@ -141,6 +137,26 @@ def _check_layer(backend: str, can: Capabilities, layer: AttentionLayer) -> None
     plain = layer.sinks is None and layer.logit_cap == 0 and layer.sliding_window < 0
     if can.mla_only and not plain:
         raise ValueError(f"{who}: the backend {backend!r} knows no sinks, logit_cap or sliding_window")
+
+
+def _check_numbers(layer: AttentionLayer, who: str) -> None:
+    """Scales, cap and sinks, of which a kernel would say so only after the first keys are stored."""
+    for name in ("sm_scale", "k_scale", "v_scale"):
+        if getattr(layer, name) is not None:
+            check_positive(f"{name} of {who}", getattr(layer, name))
+    if layer.logit_cap != 0:  # 0: no cap
+        check_positive(f"logit_cap of {who}", layer.logit_cap)
+        scale, cap = torch.tensor([layer.sm_scale, layer.logit_cap], dtype=torch.float32)
+        if scale.div(cap).isinf():
+            raise ValueError(f"logit_cap of {who}: sm_scale {layer.sm_scale} divided by {layer.logit_cap} is infinite in float32")
+    if layer.sinks is None:
+        return
+    if list(layer.sinks.shape) != [layer.heads]:
+        raise ValueError(f"sinks of {who} must have shape {[layer.heads]}, got {list(layer.sinks.shape)}")
+    wrong = layer.sinks.isnan() | (layer.sinks == float("inf"))
+    if wrong.any():
+        h = int(wrong.nonzero()[0])
+        raise ValueError(f"sinks of {who} must be finite or -inf, got {float(layer.sinks[h])} of head {h}")
 
 
 def _check_pool(layer: AttentionLayer, pool: KVPool, can: Capabilities, page_size: int) -> None:

@@ -39,10 +39,15 @@ def check_projections(layer: AttentionLayer, up: MlaProjections) -> None:
             raise ValueError(f"{name} must have shape {wanted} in layer {layer.layer_id}, got {list(value.shape)}")
 
 
-def check_latent_call(q: Tensor, rows: Tensor, layer: AttentionLayer, up: MlaProjections, tokens: int) -> None:
-    """ValueError unless q is [tokens, heads, key width] and rows are [tokens, 1, latent + rope]."""
+def check_latent_call(
+    q: Tensor, rows: Tensor, layer: AttentionLayer, up: MlaProjections, tokens: int, loc: Tensor | None, live: int
+) -> None:
+    """ValueError unless q is [tokens, heads, key width], rows are [tokens, 1, latent + rope], and `loc`, where it is given,
+    has a slot for each live token."""
     rope = layer.head_dim - layer.v_head_dim
     shapes = {"q": [tokens, layer.heads, up.up_k.shape[1] + rope], "rows": [tokens, 1, layer.head_dim]}
     for name, value in (("q", q), ("rows", rows)):
         if list(value.shape) != shapes[name]:
             raise ValueError(f"{name} must have shape {shapes[name]} in layer {layer.layer_id}, got {list(value.shape)}")
+    if loc is not None and list(loc.shape) != [live]:
+        raise ValueError(f"out_cache_loc must have shape {[live]}, got {list(loc.shape)}")

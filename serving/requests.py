@@ -62,11 +62,11 @@ class RequestPool:
 
     def grow(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """Make room for so many decoder tokens in each of the requests, all or none. Raises PoolExhausted (pages), ValueError
-        (an unknown request, a length beyond the table)."""
+        (an unknown request, a length that is negative or beyond the table)."""
         wanted = []
         for row, length in zip(rows, lengths, strict=True):
             held = self._known(row)
-            if self._base(held) + length > self.req_to_token.shape[1]:
+            if length < 0 or self._base(held) + length > self.req_to_token.shape[1]:
                 columns = self.req_to_token.shape[1]
                 raise ValueError(f"length {length} of the request in row {row} does not fit the {columns} columns of the table")
             wanted.append(max(0, self._pages(length) - len(held.pages)))
@@ -79,8 +79,11 @@ class RequestPool:
             self._write(row, self._base(held), held.pages, held.room)
 
     def shrink(self, row: int, length: int) -> Tensor:
-        """Keep room for `length` decoder tokens; the slots that nobody owns any more."""
+        """Keep room for `length` decoder tokens; the slots that nobody owns any more. ValueError (an unknown request, a negative
+        length)."""
         held = self._known(row)
+        if length < 0:
+            raise ValueError(f"length {length} of the request in row {row} is negative")
         kept = self._pages(length)
         freed, held.pages = held.pages[kept:], held.pages[:kept]
         held.room = min(held.room, length)
@@ -96,7 +99,7 @@ class RequestPool:
     def locations(self, row: int, start: int, count: int) -> Tensor:
         """Slots [count] of a request's decoder tokens from `start` on. ValueError beyond what it has room for."""
         held = self._known(row)
-        if start < 0 or start + count > held.room:
+        if start < 0 or count < 0 or start + count > held.room:
             raise ValueError(f"start {start}: {count} tokens lie beyond the {held.room} that row {row} has room for")
         base = self._base(held) + start
         return self.req_to_token[row, base : base + count].to(torch.int64)
@@ -117,7 +120,7 @@ class RequestPool:
                 raise ValueError(f"shared_tokens {tokens} without a request to share them with")
             return []
         held = self._known(other)
-        if tokens % self.page_size or tokens > held.room:
+        if tokens < 0 or tokens % self.page_size or tokens > held.room:
             whole = f"whole pages of {self.page_size} out of the {held.room} tokens of row {other}"
             raise ValueError(f"shared_tokens {tokens} are no {whole}")
         if encoder_len != 0 or held.encoder_len != 0:

@@ -87,11 +87,11 @@ def _check_location(name: str, loc: Tensor | None, slots: int) -> None:
 
 
 def check_call(
-    q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch, save_kv_cache: bool
+    q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, pool: KVPool, batch: ForwardBatch, save_kv_cache: bool
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Check the activations of a layer; keys and values that are to be stored, with pads, and the slots of the live ones."""
     live, rows = row_counts(batch)
-    check_queries(q, layer, rows)
+    check_queries(q, layer, pool, rows)
     name = "encoder_out_cache_loc" if layer.is_cross else "out_cache_loc"
     loc = batch.encoder_out_cache_loc if layer.is_cross else batch.out_cache_loc
     if layer.is_cross and batch.encoder_lens is None:

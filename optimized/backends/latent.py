@@ -25,7 +25,8 @@ class LatentAttention:
     def forward(self, q: Tensor, rows: Tensor, layer: AttentionLayer, batch: ForwardBatch, save_kv_cache: bool = True) -> Tensor:
         """[tokens, heads, value width]; q [tokens, heads, key width with rope], rows [tokens, 1, latent + rope]. ValueError."""
         _, up = self.layers[layer.layer_id]
-        check_latent_call(q, rows, layer, up, row_counts(batch)[1])
+        live, tokens = row_counts(batch)
+        check_latent_call(q, rows, layer, up, tokens, batch.out_cache_loc, live)
         nope = up.up_k.shape[1]
         if mla_form(batch) == "expanded":
             return self._expanded(q, rows, layer, up, batch, save_kv_cache)

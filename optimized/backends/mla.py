@@ -41,16 +41,16 @@ class MlaBackend(DecodesOnly):
         if batch.mode not in ("idle", "decode"):
             raise ValueError(f"mode {batch.mode!r}: the mla backend decodes only")
         check_all(batch, self.req_to_token, self.slots, self.page_size, self.max_bs)
-        self._loc = self._locations.replay(batch)
         given = batch.seq_lens, batch.req_pool_indices, self.req_to_token
         if batch.padded_size is None:
             self.meta = build_attention_metadata(batch.mode, *given, page_size=self.page_size)
-            self._longest = self.meta.max_seq_len_k
+            self._longest, self._loc = self.meta.max_seq_len_k, None
             return
         if (batch.mode, batch.padded_size) not in self._captured:
             self.capture(batch.mode, batch.padded_size)
         self.meta = self._buffers.replay(batch.mode, batch.padded_size, *given)
         self._longest = self._buffers.max_context_len  # a recorded step has one workspace for all its replays
+        self._loc = self._locations.replay(batch)  # last: a batch that is refused leaves the slots of the one before
 
     def forward_decode(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,
@@ -59,8 +59,8 @@ class MlaBackend(DecodesOnly):
         """Attention [rows, heads, latent] of one token a request."""
         if self.meta is None:
             raise ValueError("batch: prepare it first")
-        new = check_call(q, k, v, layer, batch, save_kv_cache)
         pool = self.pools[layer.layer_id]
+        new = check_call(q, k, v, layer, pool, batch, save_kv_cache)
         if new is not None:
             k, v, loc = new
             store(pool, layer, k, v, loc if self._loc is None else self._loc)

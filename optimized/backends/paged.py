@@ -12,7 +12,15 @@ from optimized.attention_metadata import (
 )
 from optimized.backends.common import LARGEST, StaticLocations, check_all, check_call, store
 from optimized.paged_attention import paged_attention
-from serving import AttentionLayer, AttentionMetadata, ForwardBatch, KVPool, check_chunked, check_layers
+from serving import (
+    AttentionLayer,
+    AttentionMetadata,
+    ForwardBatch,
+    KVPool,
+    check_chunked,
+    check_layers,
+    check_static_drafts,
+)
 
 
 class PagedBackend:
@@ -51,7 +59,7 @@ class PagedBackend:
     def prepare(self, batch: ForwardBatch) -> None:
         """The metadata of a batch, before its first layer runs. ValueError, TypeError, IndexError."""
         check_all(batch, self.req_to_token, self.slots, self.page_size, self.max_bs)
-        self._loc = self._locations.replay(batch)
+        check_static_drafts(batch, self.num_draft_tokens)
         if batch.padded_size is None:
             self.meta = build_attention_metadata(
                 batch.mode, batch.seq_lens, batch.req_pool_indices, self.req_to_token, page_size=self.page_size,
@@ -59,9 +67,8 @@ class PagedBackend:
                 num_draft_tokens=batch.num_draft_tokens, speculative_step_id=batch.speculative_step_id,
                 attn_chunk_size=self.attn_chunk_size,
             )
+            self._loc = None
             return
-        if batch.mode == "target_verify" and batch.num_draft_tokens != self.num_draft_tokens:
-            raise ValueError(f"num_draft_tokens {batch.num_draft_tokens}: the static buffers hold {self.num_draft_tokens}")
         if (batch.mode, batch.padded_size) not in self._captured:
             self.capture(batch.mode, batch.padded_size)
         given = batch.seq_lens, batch.req_pool_indices, self.req_to_token, batch.encoder_lens
@@ -71,6 +78,7 @@ class PagedBackend:
             self.meta = self._draft[batch.speculative_step_id]
         else:
             self.meta = self._buffers.replay(batch.mode, batch.padded_size, *given)
+        self._loc = self._locations.replay(batch)  # last: a batch that is refused leaves the slots of the one before
 
     def forward_extend(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,
@@ -79,15 +87,15 @@ class PagedBackend:
         """Attention [tokens, heads, v_head_dim] of all new tokens, whose keys are in the pool before they are read."""
         if self.meta is None:
             raise ValueError("batch: prepare it first")
-        new = check_call(q, k, v, layer, batch, save_kv_cache)
         pool = self.pools[layer.layer_id]
+        new = check_call(q, k, v, layer, pool, batch, save_kv_cache)
         if new is not None:
             k, v, loc = new
             store(pool, layer, k, v, loc if self._loc is None or layer.is_cross else self._loc)
         table, keys, offsets = self._keys(layer, self.meta)
         k_descale, v_descale = _descales(layer, pool, len(keys))
         qv, k_cache = None, pool.k
-        if layer.latent:  # the rope parts are the kernel's queries and keys, the latents its qv and values
+        if layer.latent and layer.v_head_dim < layer.head_dim:  # rope parts are the kernel's q and keys, latents qv and values
             (qv, q), k_cache = q.tensor_split([layer.v_head_dim], dim=-1), k_cache[..., layer.v_head_dim :]
         return paged_attention(
             q, k_cache.unflatten(0, (-1, self.page_size)), pool.v.unflatten(0, (-1, self.page_size)), table, keys, offsets, qv,
@@ -113,5 +121,5 @@ def _descales(layer: AttentionLayer, pool: KVPool, sequences: int) -> list[Tenso
     """The layer's scales, expanded to the sequences of the call, virtual ones among them."""
     if pool.k.dtype not in LARGEST:
         return [None, None]
-    scales = (None if scale is None else torch.tensor(scale) for scale in (layer.k_scale, layer.v_scale))
+    scales = (None if scale is None else torch.tensor(scale, dtype=torch.float32) for scale in (layer.k_scale, layer.v_scale))
     return [None if scale is None else scale.expand(sequences, layer.kv_heads) for scale in scales]

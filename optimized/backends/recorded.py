@@ -15,8 +15,9 @@ from serving import DECODE_MODES, AttentionLayer, ForwardBatch, GdnLayer
 
 RECORDING = Lock()  # tracing patches torch.nn.Module for the time that it lasts, in all threads
 Activations = Sequence[Tensor | None]
-Key = tuple[str, int, tuple[tuple[int, tuple[bool, ...]], ...]]
-"""Mode and size, and each layer with which of its activations are given."""
+Key = tuple[str, int, int, bool, bool, tuple[tuple[int, tuple[bool, ...]], ...]]
+"""Mode, size and draft step, whether slots and the encoder's lengths are given, and each layer with which of its activations
+are: all that decides which tensors a graph reads."""
 
 
 class RecordedDecode:
@@ -40,11 +41,16 @@ class RecordedDecode:
 
     def decode(self, activations: Mapping[int, Activations], batch: ForwardBatch) -> dict[int, Tensor]:
         """Outputs of the layers that have activations, in their order; rows of padded requests are 0. ValueError for a mode
-        or a batch without static buffers, or for activations of another shape than those that were recorded."""
+        or a batch without static buffers, for a wrongly long location, or for activations of another shape than those that were
+        recorded."""
         if batch.padded_size is None or batch.mode not in DECODE_MODES:
             raise ValueError(f"mode {batch.mode!r}, padded_size {batch.padded_size}: only decodes of a padded size are recorded")
+        loc = batch.out_cache_loc  # a layer refuses a wrong one, but in a replay no layer's Python runs
+        if loc is not None and list(loc.shape) != [batch.size]:
+            raise ValueError(f"out_cache_loc must have shape {[batch.size]}, got {list(loc.shape)}")
         given = tuple((n, tuple(value is not None for value in values)) for n, values in activations.items())
-        key = batch.mode, batch.padded_size, given
+        step, has = batch.speculative_step_id, (loc is not None, batch.encoder_lens is not None)
+        key = batch.mode, batch.padded_size, step, *has, given
         if key not in self.graphs:
             self._record(key, activations, batch)
         self._prepare(activations, batch)

@@ -139,6 +139,7 @@ WRONG_CALLS = {
     "mode_unknown": WrongCall(_mode("prefill"), ValueError, "mode"),
     "mode_none": WrongCall(_mode(None), TypeError, "mode"),
     "page_zero": WrongCall(setting(page_size=0), ValueError, "page_size"),
+    "page_beyond": WrongCall(setting(page_size=2**62 + 1), ValueError, "page_size"),
     "page_float": WrongCall(setting(page_size=1.0), TypeError, "page_size"),
     "drafts_negative": WrongCall(setting(num_draft_tokens=-1), ValueError, "num_draft_tokens"),
     "step_negative": WrongCall(

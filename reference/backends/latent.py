@@ -23,7 +23,8 @@ class LatentAttention:
     def forward(self, q: Tensor, rows: Tensor, layer: AttentionLayer, batch: ForwardBatch, save_kv_cache: bool = True) -> Tensor:
         """[tokens, heads, value width]; q [tokens, heads, key width with rope], rows [tokens, 1, latent + rope]. ValueError."""
         _, up = self.layers[layer.layer_id]
-        check_latent_call(q, rows, layer, up, tokens_with_pads(batch))
+        live = int(new_lengths(batch).sum())
+        check_latent_call(q, rows, layer, up, tokens_with_pads(batch), batch.out_cache_loc, live)
         wide = torch.promote_types(q.dtype, torch.float32)
         up_k, up_v, nope = up.up_k.to(wide), up.up_v.to(wide), up.up_k.shape[1]
         latents, rope = rows[..., : layer.v_head_dim], rows[..., layer.v_head_dim :]

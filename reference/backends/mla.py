@@ -44,8 +44,8 @@ class MlaBackend(DecodesOnly):
         """Attention [rows, heads, latent] of one token a request."""
         if self.meta is None:
             raise ValueError("batch: prepare it first")
-        check_queries(q, layer, tokens_with_pads(batch))
         pool = self.pools[layer.layer_id]
+        check_queries(q, layer, pool, tokens_with_pads(batch))
         given = check_keys(k, v, layer, batch.rows, batch.out_cache_loc, batch.size, "out_cache_loc")
         if given and save_kv_cache:
             assert k is not None and v is not None

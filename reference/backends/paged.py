@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from reference import checks
 from reference.attention_metadata import build_attention_metadata
 from reference.backends.common import (
     FLOAT8_LIMIT,
@@ -25,6 +26,7 @@ from serving import (
     check_keys,
     check_layers,
     check_queries,
+    check_static_drafts,
 )
 
 
@@ -48,8 +50,7 @@ class PagedBackend:
         check_lengths(batch, self.req_to_token, slots, self.page_size)
         if batch.padded_size is not None and batch.padded_size > self.max_bs:
             raise ValueError(f"padded_size {batch.padded_size} is more than max_bs {self.max_bs}")
-        if batch.padded_size is not None and batch.mode == "target_verify" and batch.num_draft_tokens != self.num_draft_tokens:
-            raise ValueError(f"num_draft_tokens {batch.num_draft_tokens}: the static buffers hold {self.num_draft_tokens}")
+        check_static_drafts(batch, self.num_draft_tokens)
         self.meta = build_attention_metadata(
             batch.mode, batch.seq_lens, batch.req_pool_indices, self.req_to_token, page_size=self.page_size,
             extend_seq_lens=batch.extend_seq_lens, encoder_lens=batch.encoder_lens, num_draft_tokens=batch.num_draft_tokens,
@@ -65,14 +66,14 @@ class PagedBackend:
         if meta is None:
             raise ValueError("batch: prepare it first")
         tokens, live = tokens_with_pads(batch), int(new_lengths(batch).sum())
-        check_queries(q, layer, tokens)
+        pool = self.pools[layer.layer_id]
+        check_queries(q, layer, pool, tokens, checks.FLOAT_DTYPES)
         name, loc = location(layer, batch)
         if layer.is_cross:
             tokens = 0 if loc is None else len(loc)
         if layer.is_cross and meta.encoder_lens is None:
             raise ValueError("encoder_lens is None, but cross attention needs the encoder's lengths")
         given = check_keys(k, v, layer, tokens, loc, tokens if layer.is_cross else live, name)
-        pool = self.pools[layer.layer_id]
         if given and save_kv_cache:
             assert k is not None and v is not None
             store(pool, layer, k, v, loc, name)
@@ -80,7 +81,7 @@ class PagedBackend:
         table, lengths, offsets = _keys_of(layer, meta)
         k_descale, v_descale = _descales(layer, pool, q.dtype, len(lengths))
         queries, latent_queries = q[:live], None
-        if layer.latent:
+        if layer.latent and layer.v_head_dim < layer.head_dim:  # without a rope part the latents are ordinary keys
             latent_queries, queries = queries[..., : layer.v_head_dim], queries[..., layer.v_head_dim :]
             pages[0] = pages[0][..., layer.v_head_dim :]
         out = paged_attention(

@@ -78,7 +78,7 @@ class SlotBackend:
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch, save_kv_cache: bool
     ) -> None:
         tokens = tokens_with_pads(batch)
-        check_queries(q, layer, tokens)
+        check_queries(q, layer, self.pools[layer.layer_id], tokens)
         name, loc = location(layer, batch)
         live = int(new_lengths(batch).sum())
         if layer.is_cross:

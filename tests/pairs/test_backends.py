@@ -56,6 +56,9 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "v without k": (lambda b: decoded(b, k=None), ValueError, "k is None"),
     "q of other heads": (lambda b: decoded(b, q=torch.zeros(1, 3, 8)), ValueError, "q must have shape"),
     "q of more tokens": (lambda b: decoded(b, tokens=2), ValueError, "q must have shape"),
+    "q of another dtype": (lambda b: decoded(b, q=torch.zeros(1, 2, 8).half()), TypeError, "q has dtype"),
+    "q in columns": (lambda b: decoded(b, q=torch.zeros(1, 8, 2).mT), ValueError, "q must be dense"),
+    "k in columns": (lambda b: decoded(b, k=torch.zeros(1, 1, 16)[..., ::2]), ValueError, "k must be dense"),
     "k of another width": (lambda b: decoded(b, k=torch.zeros(1, 1, 9)), ValueError, "k must have shape"),
     "no location": (lambda b: decoded(b, replace(BATCH, out_cache_loc=None)), ValueError, "out_cache_loc"),
     "two locations": (lambda b: decoded(b, replace(BATCH, out_cache_loc=torch.tensor([3, 4]))), ValueError, "out_cache_loc"),
@@ -64,6 +67,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "a row outside": (lambda b: decoded(b, replace(BATCH, req_pool_indices=torch.tensor([2]))), IndexError, "req_pool_indices"),
     "too many tokens": (lambda b: decoded(b, replace(BATCH, seq_lens=torch.tensor([33]))), IndexError, "seq_lens"),
     "a negative length": (lambda b: decoded(b, replace(BATCH, seq_lens=torch.tensor([-1]))), ValueError, "seq_lens"),
+    "a negative step": (lambda b: decoded(b, replace(BATCH, speculative_step_id=-1)), ValueError, "speculative_step_id"),
     "an unknown mode": (lambda b: decoded(b, replace(BATCH, mode="prefill")), ValueError, "mode 'prefill'"),
     "lengths of floats": (lambda b: decoded(b, replace(BATCH, seq_lens=torch.tensor([3.0]))), TypeError, "seq_lens"),
     "too large a replay": (lambda b: decoded(b, replace(BATCH, padded_size=3)), ValueError, "padded_size 3"),
@@ -203,12 +207,97 @@ def test_keys_of_another_dtype_are_refused_before_anything_is_stored(
     assert bool((backend.pools[0].k == 1).all()) and bool((backend.pools[0].v == 1).all())
 
 
+LATENT = AttentionLayer(0, 2, 1, 12, 8, 0.5, latent=True)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_queries_of_another_dtype_are_refused_before_anything_is_stored(side: str) -> None:
+    k = torch.randn(1, 1, 12)
+    for kind, layer, options in (("mla", LATENT, {"page_size": 16}), ("slot", replace(LAYER, is_cross=True), {})):
+        backend = made(side, kind, layer, **options)
+        before, width = backend.pools[0].k.clone(), layer.head_dim
+        keys = k[..., :width]
+        batch = replace(BATCH, encoder_lens=torch.tensor([4]), encoder_out_cache_loc=torch.tensor([34]))
+        with pytest.raises(TypeError, match="q has dtype"):
+            decoded(backend, batch, layer, q=torch.zeros(1, 2, width).half(), k=keys, v=keys[..., :8])
+        assert torch.equal(backend.pools[0].k, before)
+    backend, layer, (q, k, v) = routed(side, "paged", "float8")
+    before = backend.pools[0].k.float()
+    for wrong, error in ((q.to(torch.float8_e4m3fn), TypeError), (q.long(), TypeError), (q.mT.contiguous().mT, ValueError)):
+        with pytest.raises(error, match=r"\bq\b"):
+            decoded(backend, BATCH, layer, q=wrong, k=k, v=v)
+    sunk = replace(layer, sinks=torch.zeros(2).half())
+    with pytest.raises(TypeError, match="sinks of layer 0"):
+        decoded(backend, BATCH, sunk, q=q, k=k, v=v)
+    assert torch.equal(backend.pools[0].k.float(), before)
+    for dtype in (torch.float16, torch.float32, torch.bfloat16):
+        assert decoded(backend, BATCH, layer, q=q.to(dtype), k=k, v=v).dtype == dtype
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_latents_without_a_rope_part_are_served(side: str) -> None:
+    layer = replace(LAYER, latent=True)
+    q, k, _ = activations()
+    for batch in (BATCH, EXTEND):
+        outs = []
+        for kind, options in (("slot", {}), ("paged", {"page_size": 16}), ("mla", {"page_size": 16})):
+            if kind == "mla" and batch is EXTEND:
+                continue
+            backend = made(side, kind, layer, **options)
+            backend.pools[0].k.copy_(torch.linspace(-1, 1, 512).view(64, 1, 8))
+            outs.append(decoded(backend, batch, layer, q=q, k=k, v=k))
+            assert torch.equal(backend.pools[0].k[34], k[0])
+        seen = torch.cat([backend.pools[0].k[32:34, 0], k[0]])
+        truth = torch.softmax(q[0] @ seen.T * layer.sm_scale, -1) @ seen
+        assert all(torch.allclose(out[0], truth, atol=1e-5) for out in outs)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_scales_do_not_depend_on_the_default_dtype(side: str) -> None:
+    backend, layer, (q, k, v) = routed(side, "paged", "float8")
+    expected = decoded(backend, BATCH, layer, q=q, k=k, v=v)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(decoded(backend, BATCH, layer, q=q, k=k, v=v), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("size", [2, None])
+@pytest.mark.parametrize(("side", "kind"), [*product(SIDES, ("paged", "mla"))])
+def test_a_batch_goes_on_after_another_was_refused(side: str, kind: str, size: int | None) -> None:
+    """Its keys go to its own slots, although the refusal comes last, out of the metadata."""
+    layer = LATENT if kind == "mla" else LAYER
+    backend, batch = made(side, kind, layer, page_size=16, max_bs=2, max_context_len=16), replace(BATCH, padded_size=size)
+    backend.req_to_token[0, 0] = 40  # a slot, but it starts no page
+    q, k, v = (torch.randn(size or 1, heads, width) for heads, width in ((2, layer.head_dim), (1, layer.head_dim), (1, 8)))
+    expected = backend.pools[0].k.clone()
+    expected[34] = k[0]
+    backend.prepare(batch)
+    with pytest.raises(ValueError, match="page_size 16"):
+        backend.prepare(replace(batch, req_pool_indices=torch.tensor([0]), out_cache_loc=torch.tensor([40])))
+    backend.forward_decode(q, k, v, layer, batch)
+    assert torch.equal(backend.pools[0].k, expected)
+
+
 @pytest.mark.parametrize("side", SIDES)
 def test_buffers_hold_one_size_of_draft(side: str) -> None:
     backend = made(side, "paged", max_bs=2, max_context_len=16, num_draft_tokens=3)
     verify = replace(BATCH, mode="target_verify", padded_size=2, num_draft_tokens=2)
     with pytest.raises(ValueError, match="num_draft_tokens 2"):
         backend.prepare(verify)
+    draft = replace(BATCH, mode="draft_decode", padded_size=2)
+    for step in range(2):  # three tokens of a draft are attended in two steps
+        backend.prepare(replace(draft, speculative_step_id=step))
+    last = backend.meta
+    with pytest.raises(ValueError, match="speculative_step_id 2: the buffers hold 2 steps"):
+        backend.prepare(replace(draft, speculative_step_id=2))
+    with pytest.raises(ValueError, match="speculative_step_id must be at least 0, got -1"):
+        backend.prepare(replace(draft, speculative_step_id=-1))
+    assert backend.meta is last
+    with pytest.raises(ValueError, match="speculative_step_id 0: the buffers hold 0 steps"):
+        made(side, "paged", max_bs=2, max_context_len=16, num_draft_tokens=1).prepare(draft)
+    backend.prepare(replace(draft, padded_size=None, speculative_step_id=7))  # built anew, any step has its metadata
 
 
 @pytest.mark.parametrize(("side", "kind"), [*product(SIDES, ("slot", "paged"))])

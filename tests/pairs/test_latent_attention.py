@@ -84,8 +84,11 @@ def test_the_expanded_form_stores_only_what_it_is_asked_to(side: str) -> None:
     slot.backend.pools[0].k.fill_(torch.nan)
     assert torch.equal(latent.forward(q, rows, LAYER, NEW, save_kv_cache=False), stored)
     assert slot.backend.pools[0].k.isnan().all()
-    with pytest.raises(ValueError, match="out_cache_loc"):
-        latent.forward(q, rows, LAYER, replace(NEW, out_cache_loc=None))
+    assert NEW.out_cache_loc is not None
+    for loc in (None, NEW.out_cache_loc[:3], torch.arange(5)):
+        with pytest.raises(ValueError, match="out_cache_loc"):
+            latent.forward(q, rows, LAYER, replace(NEW, out_cache_loc=loc))
+    assert slot.backend.pools[0].k.isnan().all()
 
 
 @pytest.mark.parametrize("side", SIDES)

@@ -128,6 +128,35 @@ def test_each_size_has_a_graph_of_its_own() -> None:
     assert all(torch.equal(pool.k, held) for pool, held in zip(backend.pools.values(), before))  # nobody lives: nothing is stored
 
 
+@pytest.mark.parametrize("kind", ["slot", "paged"])
+def test_each_kind_of_batch_has_a_graph_of_its_own(kind: str) -> None:
+    """Steps of a draft, and batches with and without an encoder, have one mode and size but read other tensors."""
+    layer, layers = LAYERS[0], {0: LAYERS[0]}
+    size, row = {"padded_size": SIZE}, torch.tensor([1])
+    drafts = [ForwardBatch("draft_decode", row, torch.tensor([3]), torch.tensor([3 + step]), speculative_step_id=step, **size)
+              for step in range(3)]  # fmt: skip
+    decode = ForwardBatch("decode", row, torch.tensor([5]), torch.tensor([8]), **size)
+    batches = [*drafts, decode, replace(decode, encoder_lens=torch.tensor([4])), decode]
+
+    def backend() -> Any:
+        pools = {0: KVPool(made("slot").pools[0].k.clone(), made("slot").pools[0].v.clone())}
+        if kind == "slot":
+            return SlotBackend([layer], pools, table(), max_bs=SIZE)
+        more = {"page_size": 4, "max_context_len": 16, "max_encoder_len": 8, "num_draft_tokens": 4}
+        return PagedBackend([layer], pools, table(), max_bs=SIZE, **more)
+
+    eager, replayed = backend(), backend()
+    recorded = RecordedDecode({0: replayed}, layers)
+    for number, batch in enumerate(batches):
+        given = activations(number)[0]
+        out = recorded.decode({0: given}, batch)[0]
+        alone = replace(batch, padded_size=None)
+        eager.prepare(alone)
+        assert torch.equal(out[:1], eager.forward_decode(*(value[:1] for value in given), layer, alone))
+        assert torch.equal(replayed.pools[0].k, eager.pools[0].k)
+    assert len(recorded.graphs) == 5
+
+
 def test_the_source_of_a_graph_goes_with_it() -> None:
     recorded = replayed_like_eager("slot", None)
     (name,) = (graph.forward.__code__.co_filename for graph in recorded.graphs.values())  # type: ignore[attr-defined]
@@ -150,6 +179,9 @@ def test_what_was_not_recorded_is_refused() -> None:
     wrong = activations(1) | {1: tuple(value.bfloat16() for value in activations(1)[1])}
     with pytest.raises(ValueError, match=r"torch\.bfloat16 for what was recorded as .* torch\.float32"):
         recorded.decode(wrong, batch)
+    for loc in (None, batch_of((0, 1), (3, 3)).out_cache_loc, torch.zeros(0, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="out_cache_loc must"):
+            recorded.decode(activations(1), replace(batch, out_cache_loc=loc))
     with pytest.raises(IndexError, match="req_pool_indices"):
         recorded.decode(activations(1), replace(batch, req_pool_indices=torch.tensor([7])))
     assert torch.equal(backend.pools[0].k, held)

@@ -39,6 +39,8 @@ DENSE, MLA = ModelConfig(), ModelConfig(use_mla=True)
         (ServerConfig("slot", kv_cache_dtype="fp8_e4m3"), "kv_cache_dtype"),
         (ServerConfig("paged", kv_cache_dtype="int4"), "kv_cache_dtype"),
         (ServerConfig("mla", page_size=64, model=MLA), "prefill_backend 'mla'"),
+        (ServerConfig("mla"), "prefill_backend 'mla' cannot prefill"),
+        (ServerConfig("slot", decode_backend="mla", speculative=True), "speculative"),
         (ServerConfig("paged", prefill_backend="gdn", page_size=64, model=MLA), "prefill_backend 'gdn'"),
         (ServerConfig("slot", decode_backend="gdn", page_size=64, model=MLA), "decode_backend 'gdn'"),
         (ServerConfig("slot", decode_backend="mla", page_size=64, model=DENSE), "decode_backend 'mla'"),
@@ -164,6 +166,15 @@ WRONG_LAYERS: list[tuple[str, dict[str, Any], str]] = [
     ("slot", {"heads": 3, "kv_heads": 2}, "heads"),
     ("slot", {"sliding_window": -2}, "sliding_window"),
     ("slot", {"sm_scale": float("nan")}, "sm_scale"),
+    ("slot", {"sm_scale": 1e-60}, "sm_scale of layer 0 must be finite and > 0 in float32, got 1e-60"),
+    ("slot", {"sm_scale": 1e300}, "sm_scale"),
+    ("slot", {"logit_cap": -1.0}, "logit_cap of layer 0"),
+    ("slot", {"logit_cap": float("nan")}, "logit_cap of layer 0"),
+    ("slot", {"sm_scale": 1e10, "logit_cap": 1e-40}, "logit_cap of layer 0"),
+    ("slot", {"sinks": torch.zeros(3)}, r"sinks of layer 0 must have shape \[2\], got \[3\]"),
+    ("slot", {"sinks": torch.tensor([0.0, torch.nan])}, "sinks of layer 0 must be finite or -inf, got nan of head 1"),
+    ("paged", {"k_scale": 1e-60}, "k_scale"),
+    ("paged", {"v_scale": 1e300}, "v_scale"),
     ("slot", {"k_scale": 0.5}, "k_scale"),
     ("paged", {"k_scale": -1.0}, "k_scale"),
     ("slot", {"local": True}, "local"),
@@ -201,6 +212,14 @@ def test_float8_belongs_into_pages() -> None:
         check_layers("slot", [LAYER], {0: pool(torch.float8_e4m3fn)})
     with pytest.raises(ValueError, match="page_size 5"):
         check_layers("paged", [LAYER], {0: pool()}, 5)
+    with pytest.raises(ValueError, match="page_size must be at least 1, got 0"):
+        check_layers("paged", [LAYER], {0: pool()}, 0)
+
+
+def test_numbers_at_the_ends_of_float32_are_served() -> None:
+    for number in (2.0**-149, 3.4e38):
+        check_layers("slot", [replace(LAYER, sm_scale=number), replace(LAYER, logit_cap=number, sm_scale=1e-20)], {0: pool()})
+    check_layers("slot", [replace(LAYER, sinks=torch.tensor([0.0, -torch.inf]))], {0: pool()})
 
 
 # --- requests ---
@@ -257,6 +276,14 @@ def _state(pool: RequestPool) -> Any:
         (lambda pool: pool.grow([0, 1], [10, 8]), PoolExhausted, "pages wanted"),
         (lambda pool: pool.grow([0], [11]), ValueError, "length 11"),
         (lambda pool: pool.grow([5], [1]), ValueError, "row 5"),
+        (lambda pool: pool.grow([0, 1], [5, -1]), ValueError, "length -1"),
+        (lambda pool: pool.shrink(0, -1), ValueError, "length -1"),
+        (lambda pool: pool.arrive(encoder_len=-1), ValueError, "encoder_len -1"),
+        (lambda pool: pool.arrive(shared_with=0, shared_tokens=-2), ValueError, "shared_tokens -2"),
+        (lambda pool: pool.arrive(shared_tokens=-2), ValueError, "shared_tokens -2"),
+        (lambda pool: pool.arrive(shared_with=5, shared_tokens=2), ValueError, "row 5"),
+        (lambda pool: pool.arrive(encoder_len=2, shared_with=0, shared_tokens=2), ValueError, "shared_tokens"),
+        (lambda pool: pool.locations(0, 2, -1), ValueError, "start 2: -1 tokens"),
         (lambda pool: pool.free(5), ValueError, "row 5"),
         (lambda pool: pool.shrink(5, 0), ValueError, "row 5"),
         (lambda pool: pool.arrive(encoder_len=11), ValueError, "encoder_len 11"),

@@ -104,6 +104,7 @@ def test_static_metadata_has_its_limits(side: ModuleType) -> None:
         (lambda: make(2, -1), ValueError, "max_context_len"),
         (lambda: make(2, 8, max_encoder_len=-1), ValueError, "max_encoder_len"),
         (lambda: make(2, 8, page_size=0), ValueError, "page_size must be at least 1"),
+        (lambda: make(2, 8, page_size=2**62 + 1), ValueError, "page_size must be at most 4611686018427387904"),
         (lambda: make(2, 8, page_size=2.0), TypeError, "page_size must be an int"),
         (lambda: make(2, 8, num_draft_tokens=-1), ValueError, "num_draft_tokens"),
         (lambda: make(2, 8, speculative_step_id=-1), ValueError, "speculative_step_id"),
@@ -113,6 +114,20 @@ def test_static_metadata_has_its_limits(side: ModuleType) -> None:
     for call, error, says in refused:
         with pytest.raises(error, match=says):
             call()
+
+
+@BOTH
+def test_the_largest_pages_and_chunks(side: ModuleType) -> None:
+    one, build = torch.tensor([1]), side.attention_metadata.build_attention_metadata
+    for page, table in ((2**62, [[1]]), (3 << 60, [[1]])):
+        slot = torch.tensor([[page]])
+        meta = build("decode", one, one - 1, slot, page_size=page, attn_chunk_size=8 * page)
+        assert plain(meta.page_table) == table and plain(meta.local.block_table) == table
+        local = side.local_attention_batches.local_attention_batches(4 * page, torch.tensor([0, 1]), one, one[None], page)
+        assert plain(local[3]) == [[1]]
+    for page in (2**62 + 1, 2**63, 3 << 61):
+        with pytest.raises(ValueError, match=f"page_size must be at most {2**62}, got {page}"):
+            build("decode", one, one - 1, one[None] - 1, page_size=page)
 
 
 @BOTH
