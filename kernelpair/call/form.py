@@ -56,10 +56,10 @@ def aliased(value: Tensor, arguments: Mapping[str, Any]) -> str:
     tensors = {name: tensor for name, tensor in arguments.items() if isinstance(tensor, Tensor) and tensor.numel()}
     address = value.untyped_storage().data_ptr()
     sharing = {name: tensor for name, tensor in tensors.items() if tensor.untyped_storage().data_ptr() == address}
-    if not value.numel() or not sharing:
+    if not value.numel():
         return ""
-    for name, tensor in sharing.items():
+    for name, tensor in tensors.items():  # whatever storage says that it holds these bytes
         span = reach(tensor.shape, tensor.stride()) * tensor.element_size()
         if 0 <= value.data_ptr() - tensor.data_ptr() < span:
             return name
-    return next(iter(sharing))
+    return next(iter(sharing), "")

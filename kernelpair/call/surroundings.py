@@ -128,6 +128,8 @@ DEEP = {
     "c_environment": "settings",
     "signal_handlers": "settings",
     "fp_of_pool": "fp_state",
+    "matmul_precision": "settings",
+    "default_device": "settings",
 }
 BY_IMPORT = {
     "locale", "environment", "c_environment", "numpy_random", "torch_random", "python_random", "signal_handlers", "threads",
@@ -230,6 +232,8 @@ class Surroundings:
             _c_environment(),
             self._signal_handlers(),
             control_words_of_pool() if pool else "",
+            torch.get_float32_matmul_precision(),
+            str(torch.get_default_device()),
         )
 
     def _signal_handlers(self) -> tuple[bytes, ...]:

@@ -97,6 +97,20 @@ def poison_value(kind: str, dtype: torch.dtype) -> float | int | bool:
         return -128 if kind == "nan" else 0x5A
     if dtype == torch.bool:
         return True
+    if not dtype.is_floating_point and not dtype.is_complex:
+        return torch.iinfo(dtype).max - (kind == "outlier")
     if kind == "nan":
         return float("nan")
     return 240.0 if dtype in FLOAT8 else OUTLIER
+
+
+def rounded_once(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """Float64 numbers in another dtype. To one of 16 or 8 bits torch goes by way of float32 and would round twice: that step
+    rounds to odd here, after which the last one rounds as if it were the only one."""
+    if exact.dtype != torch.float64 or not dtype.is_floating_point or dtype.itemsize > 2:
+        return exact.to(dtype)
+    near = exact.to(torch.float32)
+    back = near.to(torch.float64)
+    bits = near.view(torch.int32)
+    odd = (bits - (back.abs() > exact.abs()).to(torch.int32)) | 1
+    return torch.where((back != exact) & ~exact.isnan(), odd, bits).view(torch.float32).to(dtype)

@@ -68,6 +68,8 @@ class CallRequest:
     """Make the call again and again, and compare each with the first."""
     fakes: bool = False
     """Compare the results of the operators that it calls with what their fake implementations say."""
+    fresh: bool = False
+    """The first call of a case: what a result of an earlier case has become is not its fault."""
 
 
 @dataclass
@@ -206,6 +208,8 @@ class Caller:
 
     def call(self, request: CallRequest, *, guarded: bool) -> Outcome:
         """Build the views, call, and collect. An exception of the candidate is an outcome; a signal is the judge's to see."""
+        if request.fresh:
+            self.kept = []
         if request.threads != self.threads:
             torch.set_num_threads(request.threads)
             self.threads = request.threads
@@ -327,7 +331,7 @@ class Caller:
                     error = unfit
             if error is not None:
                 bases = tuple(base.__name__ for base in type(error).__mro__)
-                outcomes.append(Outcome("exception", type(error).__name__, str(error), bases))
+                outcomes.append(Outcome("exception", type(error).__name__, printable(str(error)), bases))
         return outcomes
 
     def _view(self, value: Any) -> Any:
@@ -356,6 +360,11 @@ class Caller:
                 self.kept.append((name, value, bits_of(value)))
             at += value.numel() * value.element_size()
         return collected, at
+
+
+def printable(text: str) -> str:
+    """Without what no file in UTF-8 can hold."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def named_results(result: Any, names: tuple[str, ...]) -> dict[str, Any]:

@@ -39,8 +39,9 @@ class Case:
     def __post_init__(self) -> None:
         """Raises ValueError for a number that no line can hold."""
         for name, value in vars(self).items():
-            if type(value) is float and not math.isfinite(value):
-                raise ValueError(f"{name} = {value}: the line of a case holds no such number")
+            for number in value if type(value) is tuple else (value,):
+                if type(number) is float and not math.isfinite(number):
+                    raise ValueError(f"{name} = {value}: the line of a case holds no such number")
 
 
 def at_least(least: int) -> Any:
@@ -73,9 +74,18 @@ def to_line(pair: str, version: int, case: Case) -> str:
     values: dict[str, Any] = {"pair": pair, "v": version}
     for name, default in _defaults(type(case)).items():  # type: ignore[arg-type]
         value = getattr(case, name)
-        if value != default:
+        if not _is(value, default):
             values[name] = dict(sorted(value.items())) if isinstance(value, Mapping) else value
     return json.dumps(values, separators=(",", ":"), default=_plain)
+
+
+def _is(value: Any, default: Any) -> bool:
+    """Equal, and no zero of the other sign."""
+    if value != default:
+        return False
+    if isinstance(value, tuple):
+        return all(map(_is, value, default))
+    return type(value) is not float or math.copysign(1.0, value) == math.copysign(1.0, default)
 
 
 def _plain(value: Any) -> Any:

@@ -13,12 +13,14 @@ from torch import Tensor
 from kernelpair.call.defaults import defaults_of, other_defaults
 from kernelpair.call.memory import Arena, Placed
 from kernelpair.call.place import Buffer, Placement, element_mask
+from kernelpair.call.values import rounded_once
 from kernelpair.call.worker import Outcome
 from kernelpair.contract.pair import RoundedOnce
 from kernelpair.contract.verdict import Difference, Failure, Tightness
 
 SHOWN = 12  # differing elements kept for the table of `replay -v`
 FURTHER = 2.5  # times as many bounds: where others are so much further off, a wrong value may be the old one by chance
+MOVED = "the call changed the argument's sizes, strides or data pointer"
 STEPS = 4  # of the dtype's grid: so near to the truth, too
 
 
@@ -39,7 +41,7 @@ class Compared:
     @cached_property
     def rounded(self) -> Tensor:
         """The truth in the output's dtype."""
-        return self.truth.to(self.got.dtype)
+        return rounded_once(self.truth, self.got.dtype)
 
     @cached_property
     def wide(self) -> Tensor:
@@ -175,6 +177,36 @@ def same_bits(got: Tensor, expected: Tensor) -> bool:
     return bool(torch.equal(_bytes(got), _bytes(expected)))
 
 
+def different_bits(got: Tensor, expected: Tensor) -> int:
+    """How many elements, of all where shape or dtype differ."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return got.numel()
+    return int((~_equal_bits(got, expected)).sum())
+
+
+def same_plain(got: Any, expected: Any) -> bool:
+    """Equal values, and of the same kind: 3.0 is no 3, and neither is True 1. A subclass, such as numpy's of float, will do."""
+    if not isinstance(got, type(expected)) or isinstance(got, bool) != isinstance(expected, bool):
+        return False
+    if isinstance(expected, tuple | list):
+        return len(got) == len(expected) and all(map(same_plain, got, expected))
+    return bool(got == expected)
+
+
+def same(outputs: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """The same outputs, bit for bit."""
+    return outputs.keys() == others.keys() and all(
+        same_bits(value, others[name]) if isinstance(value, Tensor) else same_plain(value, others[name])
+        for name, value in outputs.items()
+    )
+
+
+def shown(outputs: Mapping[str, Any], name: str) -> str:
+    """An output in a word or two."""
+    value = outputs.get(name)
+    return "no result" if name not in outputs else "a tensor" if isinstance(value, Tensor) else repr(value)
+
+
 def _bytes(tensor: Tensor) -> Tensor:
     flat = tensor.flatten()
     return (flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)).view(torch.uint8)
@@ -266,12 +298,24 @@ def result_shape(name: str, sizes: tuple[int, ...], dtype: torch.dtype, truth: T
 
 def is_contiguous(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether elements of these sizes lie densely in their order; the stride of a size of 1 says nothing."""
+    if 0 in sizes:
+        return True
     step = 1
     for size, stride in zip(reversed(sizes), reversed(strides)):
         if size > 1 and stride != step:
             return False
         step *= max(size, 1)
     return True
+
+
+def left(outcome: Outcome) -> list[Failure]:
+    """What a call, also one that was refused, did to earlier results and to the form of its arguments, and what it left."""
+    return [
+        *(Failure("overwritten", name, "the result of an earlier call changed") for name in outcome.overwritten),
+        *(Failure("layout", name, MOVED) for name in outcome.moved),
+        *(Failure("argument_form", name, says) for name, says in outcome.reformed),
+        *([Failure("left_behind", "", outcome.left)] if outcome.left else []),
+    ]
 
 
 def declared(reference: Callable[..., Any], outcome: Outcome) -> list[Failure]:

@@ -27,7 +27,7 @@ from kernelpair.trial.session import THREADS, Session
 CALLERS = 3  # Python threads of a `concurrent` trial
 WRONG_CALLS = 4  # of one `wrong_call` trial at least: together they cost about as much as two judged calls
 SHARE = 8  # of a pair that has more than 32 an eighth, or the rarest would not be made in thousands of cases
-EQUAL_CALLS, WARMING_CALLS = 5, 1  # of an `aftermath` trial; the first may fill caches
+EQUAL_CALLS, WARMING_CALLS = 9, 5  # of an `aftermath` trial; the first may fill caches, and come round to a buffer of a ring
 CONFIRMING_CALLS = 12  # more, where each has kept memory: an allocator that settles takes a few calls, a leak goes on
 SERIES_CALLS, SERIES_SECONDS = 1200, 0.1  # of a `series` trial at most; small calls of 10 us take a fifth of that time
 HEAP = "heap"
@@ -99,11 +99,15 @@ def _expect_first(session: Session, case: Case, outputs: Outputs, says: str) -> 
 
 def _expect_bits(session: Session, case: Case, outputs: Outputs, expected: Outputs, says: str) -> None:
     """The bits of another call with the same arguments, wherever the contract writes."""
-    for name, value in outputs.items():
-        first = expected.get(name)  # None if the contract has no such result, which the first call was told
-        if isinstance(value, Tensor) and isinstance(first, Tensor) and name not in session.pair.signature.scratch:
-            if judge.same_bits(value, first):
-                continue
+    for name in expected | outputs:
+        value, first = outputs.get(name), expected.get(name)
+        if name in session.pair.signature.scratch:
+            continue
+        if not isinstance(value, Tensor) or not isinstance(first, Tensor):
+            if repr(value) != repr(first):  # as in a series: NaN equals nothing
+                detail = f"{says}: {judge.shown(outputs, name)} instead of {judge.shown(expected, name)}"
+                session.record([Failure("nondeterministic", name, detail)])
+        elif not judge.same_bits(value, first):
             if name in session.pair.signature.written and value.shape == first.shape:
                 mask = session.pair.signature.written[name](case, session.inputs_of(case))
                 keep = torch.as_tensor(mask).expand(value.shape)
@@ -112,13 +116,14 @@ def _expect_bits(session: Session, case: Case, outputs: Outputs, expected: Outpu
 
 
 def _aftermath(session: Session) -> None:
-    """Keep the results of a call, make one with other data at the same addresses, then the first again and again, looking at
-    all that it leaves."""
+    """Keep the results of a call, make one with other data at the same addresses, then that one again and again, looking at
+    all that it leaves: what is written to the first results is not what they hold."""
     if not session.verdict.passed:
         return
-    session.call(session.place(), keep=True)
-    session.run(_with_other_data(session.case, 1), note="with other data at the same addresses")
-    placement = session.place()
+    placement, other = session.place(), _with_other_data(session.case, 1)
+    _came_back(session, placement, session.call(placement, keep=True))
+    session.run(other, note="with other data at the same addresses")
+    placement = session.place(case=other)
     held = [_weighed(session, placement, deep=last) for last in [False] * (EQUAL_CALLS - 1) + [True]][WARMING_CALLS:]
     if _kept_by_each(held) >= LEAST_LEAK and HEAP not in session.subject.side_effects:
         held = [_weighed(session, placement, collect=True) for _ in range(CONFIRMING_CALLS)]  # what cycles hold is no leak
@@ -129,9 +134,19 @@ def _aftermath(session: Session) -> None:
 
 
 def _weighed(session: Session, placement: Placement, deep: bool = False, collect: bool = False) -> tuple[int, int]:
-    """What the process holds after the first call, made again."""
+    """What the process holds after a call that was made before."""
     session.restore(placement)
-    return session.call(placement, deep=deep, weigh=True, collect=collect).held
+    outcome = session.call(placement, deep=deep, weigh=True, collect=collect)
+    _came_back(session, placement, outcome)
+    if session.verdict.passed:
+        session.record(judge.left(outcome), "the same call again and again")
+    return outcome.held
+
+
+def _came_back(session: Session, placement: Placement, outcome: Outcome) -> None:
+    """Raises Abandoned, with the failure recorded, where a call that was made before has no result."""
+    if outcome.status != "ok":
+        session.outputs_of(placement, outcome, "the same call again")
 
 
 def _kept_by_each(held: Sequence[tuple[int, int]]) -> int:
@@ -221,6 +236,7 @@ def _make_wrong_call(session: Session, name: str, wrong: Inputs, given: Inputs) 
     _reference_refuses(session, placement, wrong_call, name)
     outcome = session.call(placement)
     _judge_refusal(session, outcome, [wrong_call.error], wrong_call.names, wrong_call.names[0], name)
+    session.record(judge.left(outcome), name)
     session.record(session.changed(placement), name)
 
 
@@ -271,6 +287,7 @@ def _fuzz(session: Session) -> None:
         session.run(inputs=wrong, note=says, keep_strides=True)
         return
     outcome = session.call(placement)
+    session.record(judge.left(outcome), says)
     if outcome.status in ("crash", "hang", "kills_parent"):
         session.record([Failure(outcome.status, "", f"{says}: {outcome.message}")])
         return

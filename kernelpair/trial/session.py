@@ -20,7 +20,6 @@ from kernelpair.trial import judge
 from kernelpair.trial.purity import unchanged
 from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, Masks, bound_of, settled_by, truth_of
 
-MOVED = "the call changed the argument's sizes, strides or data pointer"
 THREADS = 2  # of a call, unless the trial varies them
 
 
@@ -100,7 +99,7 @@ class Session:
             self.verdict.tightness = judged_run.tightness
             if judged_run.table is not None:
                 self.verdict.table = replace(judged_run.table, line=self.verdict.line)
-        elif way is not None and not (known and self._passed is not None and _same(outputs, self._passed)):
+        elif way is not None and not (known and self._passed is not None and judge.same(outputs, self._passed)):
             self._judge_values(placement, masks, outputs, truth, bound, note)
             if isinstance(way, Within) and way.aggregate is not None:
                 with unchanged(self.pair.name, "aggregate", {"inputs": expected.inputs, "truth": truth, "outputs": outputs}):
@@ -188,7 +187,7 @@ class Session:
         """Record a failed relation unless both hold the same bits."""
         self.witness(judge.Compared(name, got, expected, None, note=says))
         if not judge.same_bits(got, expected):
-            count = int((got != expected).sum()) if got.shape == expected.shape else got.numel()
+            count = judge.different_bits(got, expected)
             self.verdict.failures.append(Failure(kind, name, f"{says}: {count} of {got.numel()} elements differ in their bits"))
 
     def expect(self, holds: bool, name: str, says: str) -> None:
@@ -219,7 +218,10 @@ class Session:
         also = [other.arguments for other in others]
         results = tuple(self.pair.signature.results)
         at = self.runner.arena.used
-        request = CallRequest(placement.arguments, guards, at, results, threads, also, keep, deep, weigh, collect, again, fakes)
+        fresh = self.verdict.calls == 1 + len(others)
+        request = CallRequest(
+            placement.arguments, guards, at, results, threads, also, keep, deep, weigh, collect, again, fakes, fresh
+        )
         outcome = self.runner.run(request)
         if outcome.growth and not outcome.spoiled:  # what comes but once serves later calls
             for each in (placement, *others):
@@ -263,12 +265,8 @@ class Session:
             self.record([Failure(kind, "", detail)], note)
             raise Abandoned
         self.record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.signature.scratch)), note)
-        self.record([Failure("overwritten", name, "the result of an earlier call changed") for name in outcome.overwritten], note)
-        self.record([Failure("layout", name, MOVED) for name in outcome.moved], note)
-        self.record([Failure("argument_form", name, says) for name, says in outcome.reformed], note)
+        self.record(judge.left(outcome), note)
         self.record(judge.declared(self.pair.reference, outcome), note)
-        if outcome.left:
-            self.record([Failure("left_behind", "", outcome.left)], note)
         self._judge_path(case, outcome, note)
         idle = outcome.ran == "" and self.pair.cases.idle(case)
         name = self.subject.candidate.name
@@ -342,9 +340,9 @@ class Session:
             if name not in outputs:
                 self.record([Failure("layout", name, "the call returned no such result")], note)
             elif isinstance(expected, Tensor) != isinstance(outputs[name], Tensor):
-                self.record([Failure("layout", name, f"a {_type(outputs[name])}, expected a {_type(expected)}")], note)
+                self.record([Failure("layout", name, f"{judge.shown(outputs, name)}, expected {judge.shown(truth, name)}")], note)
             elif not isinstance(expected, Tensor):
-                if outputs[name] != expected:
+                if not judge.same_plain(outputs[name], expected):
                     self.record([Failure("value", name, f"{outputs[name]!r}, expected {expected!r}")], note)
             else:
                 mask = masks.get(name)
@@ -385,15 +383,3 @@ class Session:
         for failure in failures:
             if failure.kind not in self.subject.side_effects:
                 self.verdict.failures.append(replace(failure, detail=f"{note}: {failure.detail}") if note else failure)
-
-
-def _same(outputs: Outputs, judged: Outputs) -> bool:
-    """Bit for bit what was judged before."""
-    return outputs.keys() == judged.keys() and all(
-        judge.same_bits(value, judged[name]) if isinstance(value, Tensor) else value == judged[name]
-        for name, value in outputs.items()
-    )
-
-
-def _type(value: object) -> str:
-    return "tensor" if isinstance(value, Tensor) else type(value).__name__

@@ -12,7 +12,7 @@ from kernelpair.call.runner import HarnessError
 from kernelpair.call.worker import named_results
 from kernelpair.contract.case import Case
 from kernelpair.contract.mistakes import place_of
-from kernelpair.contract.pair import Bound, Inputs, Outputs, Pair, Truth, Within
+from kernelpair.contract.pair import Bound, Inputs, Outputs, Pair, RoundedOnce, Truth, Within
 from kernelpair.trial.purity import unchanged
 
 
@@ -64,7 +64,18 @@ def bound_of(pair: Pair, way: Within, case: Case, inputs: Inputs, truth: Outputs
     with unchanged(pair.name, "bound", {"inputs": inputs, "truth": truth}):
         bound = way.bound(case, inputs, truth)
     refuse_unknown_outputs(pair.name, way, bound, truth)
-    return bound
+    return {name: _of_each_element(pair.name, way, name, each, truth[name]) for name, each in bound.items()}
+
+
+def _of_each_element(pair: str, way: Within, name: str, bound: Tensor | RoundedOnce, truth: Any) -> Tensor | RoundedOnce:
+    """A bound of rows, or one for all, as one for each element of the truth."""
+    if not isinstance(bound, Tensor) or not isinstance(truth, Tensor):
+        return bound
+    try:
+        return bound.expand(truth.shape)
+    except RuntimeError:
+        shapes = f"{list(bound.shape)} for one of shape {list(truth.shape)}"
+        raise HarnessError(f"{place_of(way.bound)}: pair {pair}: the bound of {name} has shape {shapes}") from None
 
 
 def settled_by(

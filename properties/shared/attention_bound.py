@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from kernelpair.call.values import rounded_once
+
 UNIT_ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 EXP_ERROR = 2.0**-18  # relative error that an exp may have (absolute for tanh)
 SMALLEST_NORMAL = 2.0**-126  # float32 results below may be flushed to zero
@@ -23,7 +25,7 @@ def flush_error(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def rounding(truth: Tensor, dtype: torch.dtype) -> Tensor:
     """The bound of a result whose terms and sums are exact: one rounding of the truth, and nothing else."""
-    return (truth.to(dtype).to(torch.float64) - truth).abs()
+    return (rounded_once(truth, dtype).to(torch.float64) - truth).abs()
 
 
 def attention_bound(

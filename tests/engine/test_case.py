@@ -1,7 +1,8 @@
 """A case is one line of JSON: it comes back as the same case, and a line that is no case is refused in words."""
 
 import json
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import Phase, given, settings
 
 import properties
 from kernelpair.contract.candidate import Candidate
-from kernelpair.contract.case import WRONG_CALL, CaseError
+from kernelpair.contract.case import WRONG_CALL, Case, CaseError, from_values, pair_of_line, to_line
 from kernelpair.contract.pair import Pair
 from kernelpair.contract.subject import Subject
 from kernelpair.search.drawing import trials
@@ -140,3 +141,23 @@ def test_too_large_is_judged_by_what_a_case_takes() -> None:
     plain = ToyCase(rows=1000, width=1000)
     assert read_case({"toy": TOY}, line_of(TOY, plain))[1] == plain
     assert "rows = 40000" in refusal(line_of(TOY, replace(plain, rows=40_000, width=40_000)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumbersCase(Case):
+    number: float = 0.0
+    numbers: tuple[float, ...] = (0.0,)
+
+
+@pytest.mark.parametrize("field", [{"number": -0.0}, {"numbers": (-0.0,)}])
+def test_a_zero_keeps_its_sign_in_a_line(field: dict[str, Any]) -> None:
+    line = to_line("numbers", 1, NumbersCase(**field))
+    assert "-0.0" in line and to_line("numbers", 1, from_values(NumbersCase, "numbers", 1, *pair_of_line(line)[1:])) == line
+    assert to_line("numbers", 1, NumbersCase()) == '{"pair":"numbers","v":1}'
+
+
+@pytest.mark.parametrize("number", [math.inf, math.nan])
+def test_a_number_that_no_line_holds_is_refused_in_a_tuple_too(number: float) -> None:
+    for field in ({"number": number}, {"numbers": (1.0, number)}):
+        with pytest.raises(ValueError, match="holds no such number"):
+            NumbersCase(**field)  # type: ignore[arg-type]

@@ -320,3 +320,17 @@ def test_another_shape_is_a_failure_and_no_error() -> None:
     wide, narrow = torch.ones(1, 32), torch.ones(1, 1, dtype=torch.float64)
     (failure,) = judge.judged(judge.Compared("out", wide, narrow, torch.zeros_like(narrow)))
     assert (failure.kind, failure.detail) == ("layout", "shape [1, 32], expected [1, 1]")
+
+
+def test_strides_of_nothing_say_nothing() -> None:
+    assert judge.is_contiguous((0, 4), (7, 3)) and not judge.is_contiguous((2, 4), (7, 3))
+
+
+@pytest.mark.parametrize("exact", [None, ROUNDED_ONCE])
+@pytest.mark.parametrize(("dtype", "step"), [(torch.bfloat16, 2**-7), (torch.float16, 2**-10), (torch.float8_e4m3fn, 2**-3)])
+def test_what_is_just_past_the_middle_is_not_rounded_by_way_of_float32(
+    dtype: torch.dtype, step: float, exact: Exact | None
+) -> None:
+    truth = wide(1 + step / 2 + 2.0**-40, 1 + step * 1.5 - 2.0**-40)
+    for sign in (1.0, -1.0):
+        assert not kinds((sign * wide(1 + step, 1 + step)).to(dtype), sign * truth, exact)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from kernelpair.call.defaults import defaults_of, other_defaults
-from kernelpair.call.runner import InProcess
+from kernelpair.call.runner import HarnessError, InProcess
+from kernelpair.contract.pair import Within
 from kernelpair.contract.subject import Subject
 from kernelpair.trial.check import check
 from kernelpair.trial.modes import THREADS, thread_counts
@@ -41,3 +42,19 @@ def test_another_default_than_the_references_is_a_failure() -> None:
         Subject(replace(PAIR, reference=with_default), candidate), ToyCase(rows=3, width=5, trial="repeat"), InProcess(candidate)
     )
     assert [(failure.kind, failure.tensor) for failure in verdict.failures] == [("default", "scale")]
+
+
+def test_a_bound_of_rows_is_that_of_their_elements_and_one_of_another_shape_is_refused() -> None:
+    library()
+    good, wrong, case = toy_candidate("good"), toy_candidate("small_error"), ToyCase(rows=3, width=5)
+
+    def within(shape: tuple[int, ...]) -> Subject:
+        bounds = Within(lambda case, given, truth: {"out": torch.full(shape, 1e-6, dtype=torch.float64)})
+        return Subject(replace(PAIR, truth=bounds), good)
+
+    for shape in ((), (3, 1), (5,)):
+        assert check(within(shape), case, InProcess(good)).passed
+        (failure,) = check(within(shape), case, InProcess(wrong)).failures
+        assert failure.kind == "value"
+    with pytest.raises(HarnessError, match=r"the bound of out has shape \[4\] for one of shape \[3, 5\]"):
+        check(within((4,)), case, InProcess(good))
