@@ -181,6 +181,8 @@ def _empty(folder: str) -> None:
 
 def serve(descriptor: int) -> None:
     """Serve the channel with this descriptor, then end everything that was forked."""
+    with suppress(PermissionError):  # the first server has one already
+        os.setsid()  # a signal to the group of a worker is none to judges and to other workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     inherit_orphans()
     folder = ""

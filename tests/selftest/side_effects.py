@@ -160,6 +160,8 @@ sets_x87_word_in_pool = _sets_in_pool(USUAL, DOUBLE_X87)
 sets_threads = _leaving(lambda x, y: torch.set_num_threads(torch.get_num_threads() + 1))
 sets_default_dtype = _leaving(lambda x, y: torch.set_default_dtype(torch.float64))
 sets_deterministic = _leaving(lambda x, y: torch._C._set_deterministic_algorithms(True))
+sets_matmul_precision = _leaving(lambda x, y: torch.set_float32_matmul_precision("medium"))
+sets_default_device = _leaving(lambda x, y: torch.set_default_device("meta"))
 sets_grad_mode = _leaving(lambda x, y: torch._C._set_grad_enabled(not torch.is_grad_enabled()))
 sets_inference_mode = _leaving(lambda x, y: _kept.append(torch._C._InferenceMode(True)))
 sets_autocast = _leaving(lambda x, y: torch.set_autocast_enabled("cpu", not torch.is_autocast_enabled("cpu")))
@@ -196,6 +198,7 @@ argument_requires_grad = _leaving(lambda x, y: (x.requires_grad_(), None)[1])
 argument_in_other_storage = _leaving(lambda x, y: _resize(x))
 argument_in_larger_storage = _leaving(lambda x, y: setattr(x, "data", torch.zeros(1 << 20)[: x.numel()].view(x.shape)))
 kills_its_parent = _leaving(lambda x, y: _kill_judge())
+kills_its_group = _leaving(lambda x, y: os.kill(0, signal.SIGKILL))
 good = reference
 
 FAULTS = {
@@ -215,6 +218,8 @@ FAULTS = {
     "sets_threads": "settings",
     "sets_default_dtype": "settings",
     "sets_deterministic": "settings",
+    "sets_matmul_precision": "settings",
+    "sets_default_device": "settings",
     "sets_grad_mode": "settings",
     "sets_inference_mode": "settings",
     "sets_autocast": "settings",
@@ -250,6 +255,7 @@ FAULTS = {
     "argument_in_other_storage": "argument_form",
     "argument_in_larger_storage": "argument_form",
     "kills_its_parent": "kills_parent",
+    "kills_its_group": "kills_parent",
 }
 """Kernel -> the kind of failure that it must be reported as."""
 
