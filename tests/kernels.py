@@ -60,6 +60,7 @@ returns_a_number = _returns(lambda x, out: 7)
 returns_strange_thing = _returns(lambda x, out: lambda: None)
 off_by_an_eighth = _bad(lambda x, out: out.mul_(1.125))
 prints = _bad(lambda x, out: print("a word on stdout"))
+prints_much = _bad(lambda x, out: os.write(2, bytes(1 << 19)))
 
 
 def off_from_three_rows(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
@@ -116,3 +117,7 @@ def ran(before: bool) -> str | None:
 def kernel(name: str, prepare: str = "") -> Candidate:
     """A kernel of this module as a candidate named `toy`."""
     return Candidate("toy", f"tests.kernels:{name}", f"tests.kernels:{prepare}" if prepare else "", "tests.kernels:ran")
+
+
+def raises_a_name_that_is_no_text(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    raise OSError("cannot open \udcff.bin")

@@ -2,7 +2,6 @@
 
 import os
 import select
-import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -15,8 +14,8 @@ from kernelpair.call.common import done_with, server_of
 from kernelpair.call.fault import forget, noted
 from kernelpair.call.fork_server import Forked, ForkServer, ServerGone
 from kernelpair.call.memory import Arena
-from kernelpair.call.system import here, waited_for_processor
-from kernelpair.call.worker import CLOSED_CHANNEL, Caller, CallRequest, Outcome, stderr_of, stderr_tail, work
+from kernelpair.call.system import here, signal_name, waited_for_processor
+from kernelpair.call.worker import CLOSED_CHANNEL, LOG_BYTES, Caller, CallRequest, Outcome, stderr_of, stderr_tail, work
 from kernelpair.contract.candidate import Candidate
 
 HANG_SECONDS = 20.0  # a case has a budget of work far below this on every tier
@@ -112,6 +111,9 @@ class Isolated(Runner):
             return self._died()
         if outcome.spoiled:
             self._stop()
+        if os.fstat(self._log).st_size > LOG_BYTES:  # of a kernel that says something in each call
+            os.ftruncate(self._log, 0)
+            os.lseek(self._log, 0, os.SEEK_SET)  # the worker's place in it, too
         return outcome if outcome.status != "spoiled" else self._once_more(request, again)
 
     def _answers_in_time(self, seconds: float) -> bool:
@@ -219,8 +221,3 @@ class Isolated(Runner):
         if self._log >= 0:
             os.close(self._log)
             self._log = -1
-
-
-def signal_name(number: int) -> str:
-    """Its name; real-time signals have none."""
-    return signal.Signals(number).name if number in signal.Signals._value2member_map_ else f"signal {number}"

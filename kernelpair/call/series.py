@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from kernelpair.call.memory import Arena
+from kernelpair.call.system import printable
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Repetition:
             try:
                 now = self._image(named(answer))
             except Exception as error:  # noqa: BLE001 - what was returned does not fit the contract any more
-                return Repeated(made, "", f"{type(error).__name__}: {error}")
+                return Repeated(made, "", printable(f"{type(error).__name__}: {error}"))
             wrong = _difference(results, now) or _difference(memory, self._memory())
             if wrong:
                 return Repeated(made, *wrong)

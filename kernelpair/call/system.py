@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, Signals
 from typing import NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -92,3 +92,13 @@ def kill_children(but: Collection[int] = ()) -> None:
         for pid in strays:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+
+
+def signal_name(number: int) -> str:
+    """Its name; real-time signals have none."""
+    return Signals(number).name if number in Signals._value2member_map_ else f"signal {number}"
+
+
+def printable(text: str) -> str:
+    """Without what no file in UTF-8 can hold, such as a part of a file's name that is no text."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -35,7 +35,7 @@ from kernelpair.call.surroundings import (
     lasting,
     on_loading,
 )
-from kernelpair.call.system import inherit_orphans, stand
+from kernelpair.call.system import inherit_orphans, printable, stand
 from kernelpair.contract.candidate import Candidate
 
 LOG_BYTES = 1 << 20  # the end of what a worker wrote, where its last words are looked for
@@ -156,7 +156,8 @@ def work(descriptor: int, arena: int, log: int) -> None:
         caller = Caller(candidate, shared, note_faults=True)
         connection.send(None)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the judge reports it
-        connection.send(Outcome("harness", type(error).__name__, f"the candidate does not load: {type(error).__name__}: {error}"))
+        says = printable(f"the candidate does not load: {type(error).__name__}: {error}")
+        connection.send(Outcome("harness", type(error).__name__, says))
         return
     while True:
         try:
@@ -360,11 +361,6 @@ class Caller:
                 self.kept.append((name, value, bits_of(value)))
             at += value.numel() * value.element_size()
         return collected, at
-
-
-def printable(text: str) -> str:
-    """Without what no file in UTF-8 can hold."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def named_results(result: Any, names: tuple[str, ...]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kernelpair.call.system import inherit_orphans, kill_children
 from kernelpair.cli.arguments import parser
+from kernelpair.cli.streams import open_streams, outlive_readers
 from kernelpair.cli.supervised import supervised
 from kernelpair.interruption import handled_by, ignore_signals, interrupt, take_over
 from kernelpair.report.files import WriteError, write_whole
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. Without arguments it is those of the process, and signals are handled."""
     if arguments is not None:
         return _run(parser().parse_args(arguments))
-    _open_streams()
+    open_streams()
     inherit_orphans()
     options = argparse.Namespace(command="")
     take_over(lambda number, frame: _leave(options))
@@ -66,17 +67,6 @@ def _leave(options: argparse.Namespace) -> None:
     os._exit(EXIT_INTERRUPTED)
 
 
-def _open_streams() -> None:
-    """Give a process that was started without standard streams ones that lead nowhere, before its own files get their
-    numbers."""
-    for number, stream in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
-            setattr(sys, stream, os.fdopen(number, "w" if number else "r", closefd=False))
-
-
 def _run(options: argparse.Namespace) -> int:
     return _told(options, _dispatch)
 
@@ -87,6 +77,7 @@ def _run_right(options: argparse.Namespace) -> int:
 
 
 def _told(options: argparse.Namespace, carry_out: Callable[[argparse.Namespace], int]) -> int:
+    outlive_readers()  # here, for a command may run in a process forked from a server
     try:
         status = carry_out(options)
         sys.stdout.flush()
@@ -99,9 +90,6 @@ def _told(options: argparse.Namespace, carry_out: Callable[[argparse.Namespace],
         return EXIT_HARNESS
     except KeyboardInterrupt:
         return _interrupted(options)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
     except Exception as error:  # noqa: BLE001 - told apart from a candidate's failure by the exit status
         if isinstance(error, ValueError) and str(error).startswith("KERNELPAIR_TIER: "):  # the library refuses to load
             print(f"kernelpair {options.command}: {error}", file=sys.stderr)

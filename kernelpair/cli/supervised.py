@@ -1,13 +1,12 @@
 """A command whose kernels run in its own process: a second process waits for it, and says so if a kernel ends it."""
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from kernelpair.call.system import die_with
+from kernelpair.call.system import die_with, signal_name
 from kernelpair.interruption import take_over
 
 
@@ -34,9 +33,11 @@ def supervised(run: Callable[[], int], unfinished: int) -> int:
     take_over(hand_on)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    if os.read(ended, 1):
-        return code
-    how = f"status {code}" if code >= 0 else signal.Signals(-code).name
+    os.set_blocking(ended, False)  # what a kernel has forked may hold the other end for ever
+    with suppress(BlockingIOError):
+        if os.read(ended, 1):
+            return code
+    how = f"status {code}" if code >= 0 else signal_name(-code)
     says = f"a kernel ended the process it ran in ({how}); .kernelpair/running-{child}.json holds the case"
     print(f"kernelpair: {says}", file=sys.stderr)
     return unfinished

@@ -48,7 +48,7 @@ def _refuse_limits(options: argparse.Namespace) -> None:
 
 def _refuse_file(option: str, path: Path) -> None:
     """Better before an hour of trials than after it."""
-    place = path.resolve()
+    place = path if path.exists() and not path.is_file() else path.resolve()  # of a pipe /dev/stdout leads to no path
     if place.is_dir():
         raise UsageError(f"{option}: {path} is a folder")
     if not place.parent.is_dir():

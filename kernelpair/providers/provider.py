@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from kernelpair.call.surroundings import undisturbed
-from kernelpair.call.system import die_with
+from kernelpair.call.system import die_with, signal_name
 from kernelpair.contract.candidate import Candidate, module_of_file
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import BenchRow, Pair, Within
@@ -335,7 +335,7 @@ def _try_import(spec: str, place: str) -> None:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if not ended:
         raise ProviderError(f"provider {spec} does not import within {IMPORT_SECONDS} s; load libraries in its prepare()")
-    how = f"status {code}" if code >= 0 else signal.Signals(-code).name
+    how = f"status {code}" if code >= 0 else signal_name(-code)
     raise ProviderError(f"provider {spec} does not import: it ends the process that imports it ({how})")
 
 

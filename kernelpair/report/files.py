@@ -1,5 +1,6 @@
 """Files that are whole or not there, whenever the process ends."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,8 +11,8 @@ class WriteError(OSError):
 
 def write_whole(path: Path, text: str) -> None:
     """Write beside the path, then take its place in one step. Raises WriteError; what was there before is then as it was."""
-    place = path.resolve()  # of a link, the file that it points to
-    partial = place.with_name(place.name + ".part")
+    place = path if path.exists() and not path.is_file() else path.resolve()  # of a link, the file that it points to
+    partial = place.with_name(f"{place.name}.{os.getpid()}.part")
     try:
         if place.exists() and not place.is_file():  # a pipe, /dev/null
             place.write_text(text, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -202,7 +203,21 @@ def histogram(ratios: dict[int, int], least: int) -> str:
 def write_json(path: Path, results: Sequence[PairResult], environment: dict[str, Any]) -> None:
     """{"results": […], "environment": {…}}"""
     document = {"results": [asdict(result) for result in results], "environment": environment}
-    write_whole(path, json.dumps(document, indent=2) + "\n")
+    write_whole(path, json.dumps(_of_json(document), indent=2, allow_nan=False) + "\n")
+
+
+def _of_json(value: Any) -> Any:
+    """With null for numbers that JSON does not have: what is beyond a bound of 0, or infinite itself, is so many times beyond."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _of_json(each) for name, each in value.items()}
+    return [_of_json(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _of_xml(text: str) -> str:
+    """Without the characters that XML does not allow."""
+    return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def write_junit(path: Path, results: Sequence[PairResult]) -> None:
@@ -215,8 +230,8 @@ def write_junit(path: Path, results: Sequence[PairResult]) -> None:
             suite, "testcase", classname=result.pair, name=result.shown, time=f"{result.seconds:.3f}"
         )
         if result.verdict == "skip":
-            ElementTree.SubElement(entry, "skipped", message=result.reason)
+            ElementTree.SubElement(entry, "skipped", message=_of_xml(result.reason))
         for failure in result.failures:
-            node = ElementTree.SubElement(entry, "failure", type=failure.kind, message=failure.detail)
+            node = ElementTree.SubElement(entry, "failure", type=failure.kind, message=_of_xml(failure.detail))
             node.text = failure.replay
     write_whole(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True))

@@ -16,7 +16,7 @@ import torch
 
 from kernelpair.call.fork_server import Forked, ServerGone, adopt, fork_server
 from kernelpair.call.runner import HarnessError, InProcess, Isolated, Runner
-from kernelpair.call.system import here, stand
+from kernelpair.call.system import here, signal_name, stand
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import Case, CaseError
 from kernelpair.contract.pair import Pair
@@ -292,7 +292,7 @@ class Jobs:
             code = seat.process.wait(GONE_SECONDS)
         except ServerGone:
             return f"the judging process died with the server that started it{during}"
-        how = signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
+        how = signal_name(-code) if code is not None and code < 0 else f"exit status {code}"
         return f"the judging process died ({how}){during}"
 
     def _stop(self, on_end: Callable[[Ended], None]) -> None:

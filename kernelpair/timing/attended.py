@@ -12,8 +12,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
-from kernelpair.call.runner import signal_name
-from kernelpair.call.system import die_with
+from kernelpair.call.system import die_with, signal_name
 from kernelpair.timing.interleaved import Lost
 
 ANSWER_SECONDS = 120.0  # to make a row ready, or for a sample: the longest take some seconds

@@ -131,12 +131,38 @@ def test_a_candidate_that_kills_its_judge_is_told_with_its_case(tmp_path: Path) 
     assert "the judging process died (SIGKILL); the case was {" in out
 
 
-def test_a_candidate_that_leaves_in_process_does_not_end_the_run_as_passed(tmp_path: Path) -> None:
-    command = ("check", "store_cache", "--provider", _provider(tmp_path, "os._exit(0)"), "--examples", "5", "--in-process")
+LEAVES_A_CHILD = "os._exit(0) if os.fork() else (os.closerange(0, 3), time.sleep(1000))"
+
+
+@pytest.mark.parametrize(
+    ("does", "how"),
+    [
+        ("os._exit(0)", "status 0"),
+        ("os.kill(os.getpid(), signal.SIGRTMIN + 3)", "signal 37"),
+        (LEAVES_A_CHILD, "status 0"),  # and holds what the process would have said its end by
+    ],
+)
+def test_a_candidate_that_leaves_in_process_does_not_end_the_run_as_passed(tmp_path: Path, does: str, how: str) -> None:
+    command = ("check", "store_cache", "--provider", _provider(tmp_path, does), "--examples", "5", "--in-process")
     with run(tmp_path / "run", *command, *SUITE) as running:
         _, err = running.end()
     assert running.process.returncode == 70
-    assert "a kernel ended the process it ran in (status 0); .kernelpair/running-" in err
+    assert f"a kernel ended the process it ran in ({how}); .kernelpair/running-" in err
+
+
+def test_a_run_whose_output_nobody_reads_has_its_status_and_its_files(tmp_path: Path) -> None:
+    command = ("check", "store_cache", "--provider", _provider(tmp_path, "k.zero_()"), "--examples", "5", "--json", "r.json")
+    with run(tmp_path / "run", *command, *SUITE) as running:
+        assert running.process.stdout is not None
+        running.process.stdout.close()
+        assert running.process.wait(ENDED_WITHIN) == 1
+        assert json.loads((tmp_path / "run" / "r.json").read_text())["results"][0]["verdict"] == "fail"
+
+
+def test_results_may_go_into_a_pipe(tmp_path: Path) -> None:
+    with run(tmp_path, "check", "store_cache", "--tier", "scalar", "--examples", "2", "--json", "/dev/stdout", *SUITE) as running:
+        out, err = running.end()
+    assert running.process.returncode == 0 and '"verdict": "pass"' in out, err
 
 
 def _provider(folder: Path, does: str) -> str:

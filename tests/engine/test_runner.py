@@ -1,5 +1,6 @@
 """Running a candidate: whatever it does to its process is an outcome, and the next call has a new process."""
 
+import os
 import select
 import subprocess
 import sys
@@ -189,6 +190,18 @@ def test_a_result_that_is_an_argument_is_seen(isolated: Make) -> None:
 def test_a_result_that_the_contract_does_not_know_is_seen(isolated: Make, name: str) -> None:
     (failure,) = judged(isolated(name), name).failures
     assert (failure.kind, failure.tensor, failure.detail) == ("layout", "out", "a result where the contract has none")
+
+
+def test_what_a_kernel_prints_does_not_pile_up(isolated: Make) -> None:
+    runner = isolated("prints_much")
+    for _ in range(12):
+        assert call(runner).status == "ok"
+    assert os.fstat(runner._log).st_size < 3 << 19
+
+
+def test_a_message_that_is_no_text_is_told(isolated: Make) -> None:
+    outcome = call(isolated("raises_a_name_that_is_no_text"))
+    assert (outcome.status, outcome.message) == ("exception", "cannot open \\udcff.bin")
 
 
 def test_what_a_kernel_prints_goes_nowhere(isolated: Make, capfd: pytest.CaptureFixture[str]) -> None:

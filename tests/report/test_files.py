@@ -1,0 +1,58 @@
+"""The files of a run: whole whoever else writes them, and readable whatever a kernel says."""
+
+import json
+import math
+import os
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from kernelpair.contract.verdict import PlaceRow, PlaceTable
+from kernelpair.report.files import write_whole
+from kernelpair.report.lines import FailureReport, PairResult, write_json, write_junit
+
+
+def test_a_file_that_two_processes_write_is_that_of_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, replace = tmp_path / "r.json", Path.replace
+
+    def after_another(self: Path, target: Path) -> Path:
+        monkeypatch.undo()
+        if not (child := os.fork()):
+            write_whole(path, "another's")
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert path.read_text() == "another's"
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", after_another)
+    write_whole(path, "ours")
+    assert path.read_text() == "ours" and os.listdir(tmp_path) == ["r.json"]
+
+
+def test_a_pipe_that_has_no_path_is_written_to() -> None:
+    reads, writes = os.pipe()
+    write_whole(Path(f"/dev/fd/{writes}"), "all")
+    os.close(writes)
+    assert os.read(reads, 9) == b"all"
+    os.close(reads)
+
+
+def test_characters_that_xml_does_not_have_are_spelled(tmp_path: Path) -> None:
+    failure = FailureReport("exception", "{}", "kernelpair replay", "\x1b[31mred\x1b[0m \x00 ü")
+    skipped = PairResult("p", "d", "skip", "\x07")
+    write_junit(tmp_path / "r.xml", [PairResult("p", "c", "fail", failures=[failure]), skipped])
+    suite = ElementTree.fromstring((tmp_path / "r.xml").read_text())  # noqa: S314 - our own
+    assert [node.get("message") for node in suite.iter("failure")] == ["\\x1b[31mred\\x1b[0m \\x00 ü"]
+    assert [node.get("message") for node in suite.iter("skipped")] == ["\\x07"]
+
+
+def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
+    tables = [PlaceTable("t", (PlaceRow("0", "x", {"a": math.inf, "b": 0.5}),))]
+    write_json(tmp_path / "r.json", [PairResult("p", "c", "fail", gaps={"out": (1, math.inf, "l")}, tables=tables)], {})
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    (result,) = json.loads((tmp_path / "r.json").read_text(), parse_constant=refuse)["results"]
+    assert result["gaps"] == {"out": [1, None, "l"]} and result["tables"][0]["rows"][0]["ratios"] == {"a": None, "b": 0.5}
