@@ -51,8 +51,8 @@ def base_revision(root: Path, wanted: str | None) -> str:
 
 def changed_files(root: Path, base: str) -> list[str]:
     """Paths in `root` that differ from the base, committed or not, new files among them."""
-    tracked = _git(root, "diff", "--name-only", "--relative", base).splitlines()
-    return sorted({*tracked, *_git(root, "ls-files", "--others", "--exclude-standard").splitlines()})
+    tracked = _git(root, "diff", "-z", "--name-only", "--relative", base).split("\0")
+    return sorted({*tracked, *_git(root, "ls-files", "-z", "--others", "--exclude-standard").split("\0")} - {""})
 
 
 def is_new(suite: Suite, pair: Pair, base: str) -> bool:

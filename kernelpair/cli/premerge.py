@@ -284,11 +284,13 @@ def annotations(run: Premerge, suite: Suite) -> list[str]:
         files = suite.files(suite.pairs()[result.pair])
         file = (run.touched.files.get(result.pair) or [files.get("kernel", files["properties"])])[0]
         for failure in result.failures[:2]:
-            says = f"{result.pair}[{result.candidate}] {failure.kind}: {failure.detail}%0A{failure.replay}"
-            lines.append(f"::error file={file},title=kernelpair::{says}")
-    lines += [
-        f"::warning title=kernelpair::{ratio.pair} {ratio.row} takes {ratio.median:.2f} times as long as before"
-        for ratio in run.slower
-    ]
-    lines += [f"::warning title=kernelpair::{count.pair} {count.row}: {count.says}" for count in run.raised]
-    return lines
+            says = f"{result.pair}[{result.candidate}] {failure.kind}: {failure.detail}\n{failure.replay}"
+            lines.append(f"::error file={_escaped(file, ':,')},title=kernelpair::{_escaped(says)}")
+    warned = [f"{ratio.pair} {ratio.row} takes {ratio.median:.2f} times as long as before" for ratio in run.slower]
+    warned += [f"{count.pair} {count.row}: {count.says}" for count in run.raised]
+    return lines + [f"::warning title=kernelpair::{_escaped(says)}" for says in warned]
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """As a workflow command holds it: what ends it, or one of its properties, in the way of an address."""
+    return "".join(f"%{ord(letter):02X}" if letter in "%\r\n" + more else letter for letter in text)

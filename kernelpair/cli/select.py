@@ -80,13 +80,15 @@ def select_candidates(suite: Suite, pair: "Pair", chosen: Sequence[str], *, time
     """Candidate and, where it cannot run here (with `timed`, at its own speed), the reason. One that is not named as a tier is
     there whatever tiers are chosen, unless another one of the pair is; the reference only where it is asked for."""
     tiers = {tier.name: tier for tier in suite.tiers()}
-    if REFERENCE in chosen:
-        return [(REFERENCE, "")]
+    reference = [(REFERENCE, "")] if REFERENCE in chosen else []
+    chosen = [name for name in chosen if name != REFERENCE]
+    if reference and not chosen:
+        return reference
     names = [candidate.name for candidate in suite.candidates(pair)]
     if chosen:
         names = [name for name in names if name in chosen] or [name for name in names if name not in tiers]
     why = _untimed if timed else obstacle
-    return [(name, why(tiers[name]) if name in tiers else "") for name in names]
+    return reference + [(name, why(tiers[name]) if name in tiers else "") for name in names]
 
 
 def select_provider(suite: Suite, spec: str, tiers: Sequence[str]) -> "Provider":

@@ -44,7 +44,13 @@ def ledger(path: Path) -> tuple[Known, ...]:
     entries = document.pop("known", [])
     if document or not isinstance(entries, list):
         raise LedgerError(f"{path}: expected [[known]] tables alone, got {', '.join(document) or 'known'}")
-    return tuple(_entry(path, number, entry) for number, entry in enumerate(entries, 1))
+    found: dict[tuple[str, str], Known] = {}
+    for number, entry in enumerate(entries, 1):
+        known = _entry(path, number, entry)
+        if (known.pair, known.group) in found:
+            raise LedgerError(f"{path}: entry {number}: the group {known.group!r} of {known.pair} has an entry above")
+        found[known.pair, known.group] = known
+    return tuple(found.values())
 
 
 def _entry(path: Path, number: int, entry: object) -> Known:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelpair.report.lines import FailureReport, PairResult
 
-SUMS = ("ratios", "edges", "crossed", "trials", "unsupported")
+SUMS = ("executed", "ratios", "edges", "crossed", "trials", "unsupported")
 LARGEST = ("tightness", "sizes", "looseness")
 
 
@@ -58,6 +58,12 @@ def merged(results: Sequence[PairResult]) -> PairResult:
         setattr(whole, name, values)
     for name in SUMS:
         setattr(whole, name, _added(getattr(result, name) for result in results))
+    for result in results:
+        for name, (largest, branch) in result.measures.items():
+            whole.measures[name] = max(largest, whole.measures.get(name, (largest, 0))[0]), branch
+        for name, (cases, worst) in result.groups.items():
+            before, most = whole.groups.get(name, (0, worst))
+            whole.groups[name] = before + cases, None if worst is None or most is None else max(worst, most)
     whole.uncovered = [edge for edge, count in whole.edges.items() if not count]
     whole.unhit = _in_all([result.unhit for result in results if result.cases])
     whole.untaken = _in_all([result.untaken for result in results if result.cases])

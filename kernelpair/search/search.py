@@ -94,6 +94,8 @@ class Search:
 
     def replay(self, cases: Sequence[Case]) -> None:
         """Try saved cases first, one by one; a failing one is kept as it is."""
+        self.runner.start()
+        self._started = time.monotonic() - self.tally.seconds
         for case in cases:
             verdict = self._verdict(case)
             if not verdict.passed:
@@ -121,9 +123,9 @@ class Search:
         candidate have a folder of their own in it. `shared` is one of several machines: a folder, or redis://host:port.
         """
         self.runner.start()
-        self._started = time.monotonic()
+        self._started = time.monotonic() - self.tally.seconds
         store = self._store(database, shared)
-        self._deadline = None if seconds is None else self._started + seconds
+        self._deadline = None if seconds is None else time.monotonic() + seconds
         done = 0
         opens = bool(self.openings) and (examples is None or examples > OPENED_FROM)
         if opens and self._has_failed(database, shared) and Phase.reuse in settings().phases:  # in an earlier run

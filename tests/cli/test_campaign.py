@@ -52,13 +52,17 @@ def test_a_campaign_goes_on_with_its_own_seed_and_blocks() -> None:
 def test_results_of_blocks_add_up_and_the_shortest_failure_stays() -> None:
     long, short = (FailureReport("value", "{" + "x" * n + "}", "replay", "out: 1", "value out: any case") for n in (30, 9))
     first = PairResult("p", "t", "fail", cases=5, seconds=1, failures=[long], edges={"e": 0, "f": 2}, tightness={"out": 0.5},
-                   ratios={"out": {-1: 3}}, unhit=["a", "b"])  # fmt: skip
+                   ratios={"out": {-1: 3}}, unhit=["a", "b"], measures={"keys": (5, 9)}, executed={"amx loads": 3},
+                   groups={"g": (2, 1.5), "h": (1, 2.0)})  # fmt: skip
     second = PairResult("p", "t", "fail", cases=7, seconds=2, failures=[short], edges={"e": 1, "f": 0}, tightness={"out": 0.25},
-                    ratios={"out": {-1: 1, -2: 1}}, unhit=["b"])  # fmt: skip
+                    ratios={"out": {-1: 1, -2: 1}}, unhit=["b"], measures={"keys": (7, 9)}, executed={"amx loads": 4},
+                    groups={"g": (3, 1.25), "h": (1, None)})  # fmt: skip
     whole = merged([first, second])
     assert (whole.cases, whole.seconds, whole.verdict) == (12, 3, "fail")
     assert whole.failures == [short] and whole.edges == {"e": 1, "f": 2} and whole.uncovered == [] and whole.unhit == ["b"]
     assert whole.tightness == {"out": 0.5} and whole.ratios == {"out": {-2: 1, -1: 4}}
+    assert whole.measures == {"keys": (7, 9)} and whole.executed == {"amx loads": 7}
+    assert whole.groups == {"g": (5, 1.5), "h": (2, None)}
 
 
 def test_what_is_no_result_is_refused() -> None:

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 import properties
+from kernelpair.cli.select import select_candidates
 from kernelpair.contract.case import to_line
 from kernelpair.contract.pair import Coverage, Pair, Within
 from kernelpair.suite import PlainSuite
@@ -373,3 +374,9 @@ def test_replay_of_what_is_no_case_is_2(capsys: Capture, argument: str, says: st
 def test_a_replay_that_runs_nothing_is_no_pass(capsys: Capture) -> None:
     assert kernelpair("replay", PLAIN, "--tier", "python") == 2
     assert "nothing was run" in capsys.readouterr().err
+
+
+def test_the_reference_is_tried_beside_the_tiers_that_are_named() -> None:
+    pair = SUITE.pairs()["store_cache"]
+    assert [name for name, _ in select_candidates(SUITE, pair, ["reference", "scalar"])] == ["reference", "scalar"]
+    assert [name for name, _ in select_candidates(SUITE, pair, ["reference"])] == ["reference"]

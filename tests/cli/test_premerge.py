@@ -178,7 +178,8 @@ def test_the_base_and_what_changed(tmp_path: Path) -> None:
     git("commit", "-qm", "one")
     (tmp_path / "a").write_text("2")
     (tmp_path / "new").write_text("3")
-    assert changed_files(tmp_path, base_revision(tmp_path, None)) == ["a", "new"]
+    (tmp_path / "größe").write_text("4")
+    assert changed_files(tmp_path, base_revision(tmp_path, None)) == ["a", "größe", "new"]
     with pytest.raises(RevisionError, match="git knows no revision 'nowhere'"):
         base_revision(tmp_path, "nowhere")
 
@@ -203,6 +204,10 @@ def test_what_it_says() -> None:
     assert annotations(run, SUITE)[0].startswith(f"::error file={kernel},title=kernelpair::gdn_gating[avx2] value")
     assert annotations(run, SUITE)[-1].startswith("::warning title=kernelpair::gdn_gating 1 x 32 takes 1.50 times")
     assert not any("executes" in line for line in summary(run))
+    failure.detail = "100 %0A of\n1"
+    run.touched.files["gdn_gating"] = ["a,b:c"]
+    marked = annotations(run, SUITE)[0]
+    assert marked.startswith("::error file=a%2Cb%3Ac,title=kernelpair::gdn_gating[avx2] value: 100 %250A of%0A1%0Akernelpair")
 
 
 AMX = next(tier for tier in known_tiers() if tier.products == "tile_registers")

@@ -334,3 +334,8 @@ def test_what_is_just_past_the_middle_is_not_rounded_by_way_of_float32(
     truth = wide(1 + step / 2 + 2.0**-40, 1 + step * 1.5 - 2.0**-40)
     for sign in (1.0, -1.0):
         assert not kinds((sign * wide(1 + step, 1 + step)).to(dtype), sign * truth, exact)
+
+
+def test_elements_with_other_bits_are_counted_as_such() -> None:
+    got, expected = torch.tensor([0.0, NAN, 1.0]), torch.tensor([-0.0, NAN, 2.0])
+    assert judge.different_bits(got, expected) == 2 and judge.different_bits(got, expected[:2]) == 3

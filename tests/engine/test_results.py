@@ -169,7 +169,11 @@ def test_what_became_of_a_result_of_an_earlier_case_is_not_charged_to_a_later_on
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("moves_what_it_refuses", "layout"), ("reforms_what_it_refuses", "argument_form"), ("leaves_what_it_refuses", "left_behind")],
+    [
+        ("moves_what_it_refuses", "layout"),
+        ("reforms_what_it_refuses", "argument_form"),
+        ("leaves_what_it_refuses", "left_behind"),
+    ],
 )
 def test_a_call_that_is_refused_leaves_all_as_it_was(name: str, kind: str) -> None:
     (failure,) = failures(name, WRONG_CALL + "half")

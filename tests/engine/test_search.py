@@ -168,6 +168,13 @@ def test_saved_cases_come_first_and_in_order(arena: Arena) -> None:
     assert tally.cases == 7
 
 
+def test_the_time_of_saved_cases_counts(arena: Arena, clock: type[SteppingRunner]) -> None:
+    search = driven(arena, "good", runner=clock, trial="repeat")
+    search.replay([ToyCase(rows=rows) for rows in range(1, 6)])
+    tally = search.run(5, None, 1, None)
+    assert tally.cases == 10 and tally.seconds == tally.calls
+
+
 def test_a_saved_case_that_fails_is_reported_as_it_is(arena: Arena) -> None:
     run = driven(arena, "off_from_three_rows")
     run.replay([ToyCase(rows=1), ToyCase(rows=9, width=2), ToyCase(rows=8)])

@@ -255,6 +255,7 @@ def test_a_crash_is_one_group_and_the_search_goes_on() -> None:
     [
         ("[[known]]\ngroup='g'\nreason='r'", "entry 1 lacks case"),
         ("[[known]]\ngroup='g'\nreason='r'\ncase='{}'", "entry 1: case: "),
+        (2 * """[[known]]\ngroup='g'\nreason='r'\ncase='{"pair":"p","v":1}'\n""", "entry 2: the group 'g' of p has an entry"),
         ("[[known]]\ngroup=1", "entry 1 must have texts named group, case, reason, link"),
         ("[known]\na=1", "expected [[known]] tables alone"),
         ("nonsense", "known.toml: "),
