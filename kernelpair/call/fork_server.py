@@ -360,6 +360,7 @@ def _start(preload: tuple[str, ...]) -> ForkServer:
 
 
 @atexit.register
-def _close() -> None:
+def close() -> None:
+    """End the server of this process, if it has one."""
     for server in _current:
         server.close()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kernelpair.call import fork_server
+from kernelpair.call.system import kill_children
 from kernelpair.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOTHING, UsageError
 from kernelpair.cli.select import select_candidates, select_pairs, select_suite, select_tiers
 from kernelpair.providers.subjects import Subjects
@@ -99,6 +101,8 @@ def watch(options: argparse.Namespace) -> int:
 def _again() -> None:
     """Begin anew in this process: modules that were imported are not what is on disk."""
     sys.stdout.flush()
+    fork_server.close()  # what is not waited for before stays as a zombie of this process
+    kill_children()
     os.execv(sys.executable, [sys.executable, "-m", "kernelpair", *sys.argv[1:]])  # noqa: S606 - the same command
 
 
