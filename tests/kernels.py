@@ -43,6 +43,7 @@ def _last_byte(tensor: Tensor) -> int:
 segfaults = _bad(lambda x, out: os.kill(os.getpid(), signal.SIGSEGV))
 aborts_with_words = _bad(lambda x, out: (os.write(2, b"first\n*** corrupted ***\n"), os.abort()))
 real_time_signal = _bad(lambda x, out: os.kill(os.getpid(), signal.SIGRTMIN + 3))
+kills_its_group = _bad(lambda x, out: os.kill(0, signal.SIGKILL))
 closes_all = _bad(lambda x, out: os.closerange(0, 4096))
 closes_all_and_sleeps = _bad(lambda x, out: (os.closerange(0, 4096), time.sleep(60)))
 puts_others_in_their_place = _bad(lambda x, out: [os.dup2(os.open(os.devnull, os.O_RDWR), number) for number in range(3, 64)])

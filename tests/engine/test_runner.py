@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kernelpair.call.fork_server import fork_server
 from kernelpair.call.memory import Arena
 from kernelpair.call.place import place, settle
 from kernelpair.call.runner import CLOSES, HarnessError, InProcess, Isolated
@@ -100,6 +101,12 @@ def test_after_a_crash_comes_a_new_worker(isolated: Make) -> None:
         assert runner.restarts == restarts
         assert call(runner).status == "crash"
         assert call(runner, ToyCase(rows=0)).status == "ok"
+
+
+def test_a_signal_to_its_group_ends_a_candidates_own_server_alone(isolated: Make) -> None:
+    first = fork_server(("properties.suite",))
+    assert call(isolated("kills_its_group")).status == "kills_parent"
+    assert first.serves() and fork_server() is first
 
 
 def test_a_hang_is_an_outcome_and_then_costs_less(isolated: Make) -> None:
