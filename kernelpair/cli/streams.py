@@ -29,7 +29,8 @@ def outlive_readers() -> None:
         stream.flush()
         patient = io.TextIOWrapper(
             io.BufferedWriter(_Patient(stream.fileno(), "w", closefd=False)),
-            stream.encoding, "backslashreplace", line_buffering=stream.line_buffering,
+            stream.encoding, "backslashreplace",
+            line_buffering=stream.line_buffering or name == "stderr",  # it is not flushed when a forked process ends
         )
         setattr(sys, name, patient)
 

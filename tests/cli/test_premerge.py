@@ -243,7 +243,7 @@ def test_an_extra_load_in_a_loop_is_told(tmp_path: Path) -> None:
     assert (few.now, few.base) == (4 * 128 * 128, 3 * 128 * 128)
     line = "packed_linear 16 x 4096 x 4096: 65,536 amx loads, 33.3% more than at the base (49,152)"
     assert line in summary(run) and line in markdown(run).replace("**", "")
-    assert f"::warning title=kernelpair::{line}" in annotations(run, SUITE)
+    assert f"::warning title=kernelpair::{line.replace('%', '%25')}" in annotations(run, SUITE)
 
 
 @pytest.mark.parametrize(("now", "raised"), [(98, False), (102, False), (103, True)])
