@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+STRIDED = "strided"
 EXPANDED = "expanded"
 SHARED = "shared"
 FAR = "far"
@@ -142,7 +143,7 @@ LAYOUTS: dict[str, Callable[[Sequence[int]], Layout]] = {
     "apart": _apart,
     "sliced": _sliced,
     "swapped": _swapped,
-    "strided": _strided,
+    STRIDED: _strided,
     "transposed": _transposed,
     EXPANDED: _expanded,
     SHARED: _shared,
@@ -157,7 +158,7 @@ DENSE_LAST = ("offset", "padded", "apart", "sliced", "swapped")
 """Layouts that keep the last dimension dense: for float tensors that a kernel writes or reads."""
 READ_ONLY = (*DENSE_LAST, EXPANDED)
 """The same with stride 0, for tensors that are only read."""
-ANY_STRIDES = ("offset", "strided", "transposed")
+ANY_STRIDES = ("offset", STRIDED, "transposed")
 """For indices and lengths."""
 PARAMETERS = (*ANY_STRIDES, EXPANDED)
 """For vectors of numbers or flags: one may stand for all of them."""

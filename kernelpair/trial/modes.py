@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import REPEATED
+from kernelpair.call.layout import REPEATED, STRIDED
 from kernelpair.call.place import Placement
 from kernelpair.call.runner import HarnessError
 from kernelpair.call.series import Repeats, Stretch
@@ -232,7 +232,7 @@ def _make_wrong_calls(session: Session, name: str) -> None:
 def _make_wrong_call(session: Session, name: str, wrong: Inputs, given: Inputs) -> None:
     """A wrong call: both sides refuse with the contract's class, name the argument, and change nothing."""
     wrong_call = session.pair.wrong_calls[name]
-    placement = session.place(wrong, _rows_kept(session.case, wrong, given))
+    placement = session.place(wrong, _laid_out(session, wrong, given))
     _reference_refuses(session, placement, wrong_call, name)
     outcome = session.call(placement)
     _judge_refusal(session, outcome, [wrong_call.error], wrong_call.names, wrong_call.names[0], name)
@@ -240,9 +240,14 @@ def _make_wrong_call(session: Session, name: str, wrong: Inputs, given: Inputs) 
     session.record(session.changed(placement), name)
 
 
-def _rows_kept(case: Case, wrong: Inputs, given: Inputs) -> Case:
-    """The case with what a wrong call changes not expanded: the first row would stand for the one that is wrong."""
-    layout = {name: kind for name, kind in case.layout.items() if kind not in REPEATED or wrong.get(name) is given.get(name)}
+def _laid_out(session: Session, wrong: Inputs, given: Inputs) -> Case:
+    """The case with what a wrong call changes not expanded: the first row would stand for the one that is wrong. Half of the
+    cases lay it out with strides where they may: a check reads entries that lie apart by a loop of its own."""
+    case, allowed = session.case, session.pair.signature.layouts
+    changed = [name for name, value in wrong.items() if value is not given.get(name)]
+    layout = {name: kind for name, kind in case.layout.items() if kind not in REPEATED or name not in changed}
+    if case.seed // 2 % 2:
+        layout |= {name: STRIDED for name in changed if name not in layout and STRIDED in allowed.get(name, ())}
     return replace(case, layout=layout)
 
 

@@ -182,3 +182,16 @@ def test_a_call_that_is_refused_leaves_all_as_it_was(name: str, kind: str) -> No
 
 def test_a_result_may_share_memory_through_another_storage() -> None:
     assert ("layout", "the result shares memory with x") in [(f.kind, f.detail) for f in failures("shares_through_numpy")]
+
+
+def checks_dense_halves_alone(x: Tensor, scale: float) -> dict[str, Any]:
+    return reference(x.float() if x.stride(0) != x.shape[1] else x, scale)
+
+
+def test_what_a_wrong_call_changes_is_laid_out_with_strides_too() -> None:
+    strided = replace(PAIR, signature=replace(PAIR.signature, layouts={"x": ("strided",)}))
+    candidate = Candidate("toy", f"{__file__}:{checks_dense_halves_alone.__name__}")
+    with Isolated(candidate, preload=("properties.suite",)) as runner:
+        for seed, kinds in ((0, []), (2, ["missing_error"])):
+            verdict = check(Subject(strided, candidate), replace(CASE, seed=seed, trial=WRONG_CALL + "half"), runner)
+            assert [failure.kind for failure in verdict.failures] == kinds
