@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-FLOAT32_ZERO, FLOAT32_INFINITE = 2.0**-150, (2 - 2.0**-24) * 2.0**127  # up to and from where float32 rounds to these
 INDEX_DTYPES = (torch.int32, torch.int64)
 FLOAT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -31,11 +30,6 @@ def check_integer(name: str, value: object) -> None:
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     if not -(2**63) <= value < 2**63:
         raise ValueError(f"{name} = {value} does not fit 64 bits")
-
-
-def check_dense_last(name: str, value: Tensor) -> None:
-    if value.numel() and value.shape[-1] > 1 and value.stride(-1) != 1:
-        raise ValueError(f"{name} must be dense in its last dimension, got strides {list(value.stride())}")
 
 
 def check_offsets(name: str, offsets: Sequence[int], last: int) -> None:

@@ -7,18 +7,15 @@ from torch import Tensor
 
 from optimized.causal_conv1d import causal_conv1d_fwd, causal_conv1d_update
 from optimized.checks import (
-    FLOAT32_INFINITE,
-    FLOAT32_ZERO,
     FLOAT_DTYPES,
     INDEX_DTYPES,
-    check_dense_last,
     check_disjoint,
     check_offsets,
     check_slots,
     check_tensor,
 )
 from optimized.operators import operator
-from serving.checks import check_count
+from serving.checks import check_count, check_dense_last, check_positive
 from serving.metadata import GdnMetadata
 from serving.packed import PackedConvWeight
 
@@ -109,8 +106,7 @@ def _check_scalars(heads: _Heads, conv_layout: str, state_layout: str, silu: boo
             raise TypeError(f"{name} must be a bool, got {type(flag).__name__}")
     if not isinstance(eps, (int, float)):
         raise TypeError(f"eps must be a number, got {type(eps).__name__}")
-    if not FLOAT32_ZERO < eps < FLOAT32_INFINITE:
-        raise ValueError(f"eps must be finite and > 0 in float32, got {eps}")
+    check_positive("eps", eps)
 
 
 def _check_metadata(m: GdnMetadata) -> list[int]:

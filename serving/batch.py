@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from serving.checks import check_dense_last
 from serving.layers import FLOAT8, AttentionLayer, KVPool
 
 DECODE_MODES = ("idle", "decode", "draft_decode")
@@ -107,13 +108,7 @@ def check_queries(
         raise TypeError(f"q has dtype {q.dtype}: the pool of layer {layer.layer_id} is {pool.k.dtype}")
     if layer.sinks is not None and layer.sinks.dtype not in (q.dtype, torch.float32):
         raise TypeError(f"sinks of layer {layer.layer_id} have dtype {layer.sinks.dtype}: neither q's, {q.dtype}, nor float32")
-    _check_dense("q", q, layer)
-
-
-def _check_dense(name: str, value: Tensor, layer: AttentionLayer) -> None:
-    if value.numel() and value.shape[-1] > 1 and value.stride(-1) != 1:
-        strides = list(value.stride())
-        raise ValueError(f"{name} must be dense in its last dimension in layer {layer.layer_id}, got strides {strides}")
+    check_dense_last("q", q)
 
 
 def check_keys(
@@ -128,7 +123,7 @@ def check_keys(
         if list(value.shape) != [tokens, layer.kv_heads, width]:
             wanted = [tokens, layer.kv_heads, width]
             raise ValueError(f"{which} must have shape {wanted} in layer {layer.layer_id}, got {list(value.shape)}")
-        _check_dense(which, value, layer)
+        check_dense_last(which, value)
     if loc is not None and (loc.dim() != 1 or len(loc) != live):
         raise ValueError(f"{name} must have shape {[live]}, got {list(loc.shape)}")
     return True

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+FLOAT32_ZERO, FLOAT32_INFINITE = 2.0**-150, (2 - 2.0**-24) * 2.0**127  # up to and from where float32 rounds to these
+MOST_PAGE = 2**62  # a page start behind it would not fit the 64 bits of a slot
+
 
 def check_count(name: str, value: object, least: int = 0) -> None:
     """TypeError unless `value` is an int, ValueError unless it is at least `least`."""
@@ -14,16 +17,16 @@ def check_count(name: str, value: object, least: int = 0) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
-FLOAT32_ZERO, FLOAT32_INFINITE = 2.0**-150, (2 - 2.0**-24) * 2.0**127  # up to and from where float32 rounds to these
-
-
 def check_positive(name: str, value: float) -> None:
     """ValueError unless a number is finite and above 0 also in float32, in which kernels compute."""
     if not FLOAT32_ZERO < value < FLOAT32_INFINITE:
         raise ValueError(f"{name} must be finite and > 0 in float32, got {value}")
 
 
-MOST_PAGE = 2**62  # a page start behind it would not fit the 64 bits of a slot
+def check_dense_last(name: str, value: Tensor) -> None:
+    """ValueError unless the elements of its last dimension lie side by side."""
+    if value.numel() and value.shape[-1] > 1 and value.stride(-1) != 1:
+        raise ValueError(f"{name} must be dense in its last dimension, got strides {list(value.stride())}")
 
 
 def check_page_size(page_size: int) -> None:

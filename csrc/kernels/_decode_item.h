@@ -4,6 +4,7 @@
 // operands are and where the result goes, and says so in a DecodeSource; the engine is compiled once a tier.
 #pragma once
 
+#include "attention/exponents.h"
 #include "core/integers.h"
 #include "core/kernel.h"
 #include "core/view.h"
@@ -34,8 +35,6 @@ struct DecodeShape {
 // How scores become exponents of 2: z = score * scale, or cap * tanh(score * scale / cap), and slope * (key -
 // position) more; the exponent is z * log2(e). A kv head may have a factor of its own beside the scale.
 struct Scaling {
-  static constexpr float kLog2E = 1.44269504088896341f;
-  static constexpr float kMostFactor = 1e38f;  // of scores: log2(e) times more would leave float32
   float scale;
   float cap;                       // 0: none
   const float* slopes = nullptr;   // of the item's query heads, or null

@@ -10,6 +10,7 @@
 // The products are TileProducts (bf16, where there are tiles) or VectorProducts.
 #include "kernels/_prefill.h"
 
+#include "attention/exponents.h"
 #include "attention/prefill_plan.h"
 #include "attention/prefill_tiles.h"
 #include "attention/prefill_vectors.h"
@@ -21,9 +22,6 @@
 
 namespace kernelpair::KP_TIER {
 namespace {
-
-constexpr float kLog2e = 1.44269504f;
-constexpr float kMostFactor = 1e38f;  // of scores: kLog2e times more would leave float32
 
 KP_PATH(prefill_vectors);
 KP_PATH(prefill_tiles);
@@ -171,7 +169,7 @@ struct Prefill {
   // Scores become weights: exp2(factor (score - largest so far)).
   template <bool kMasked>
   void weigh(int64_t unit, int64_t live, int64_t first, int64_t begin, int64_t end) {
-    const float factor = (is_plain() ? scale : 1) * kLog2e;
+    const float factor = (is_plain() ? scale : 1) * kLog2E;
     for (int64_t r = 0; r < live; ++r) {
       float* row = scores + r * kScoreStride;
       const int64_t id = unit * kUnitRows + r;

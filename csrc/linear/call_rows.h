@@ -22,6 +22,7 @@ inline void check_linear_bias(const View& bias, int64_t N) {
 struct CallRows {
   int64_t rows = 1;
   std::vector<int64_t> out_sizes;
+  bool dense;     // in the last dimension, as the caller has x: folding may have copied it
   Tensor folded;  // holds what x views
   View x;
 
@@ -31,6 +32,7 @@ struct CallRows {
     out_sizes.assign(sizes.data(), sizes.data() + sizes.size());
     out_sizes.back() = N;
     for (size_t d = 0; d + 1 < sizes.size(); ++d) rows *= sizes[d];
+    dense = K <= 1 || rows == 0 || x_in.strides()[sizes.size() - 1] == 1;
     folded = with_known_rank(x_in, rows, K);
     x = view_of(name, folded);
   }

@@ -68,9 +68,7 @@ Tensor int8_linear(const Tensor& x_in, const Tensor& data, const Tensor& sums, i
   const Weight weight(data, sums, N, K, w_scale, bias);
   const CallRows rows(x_in, N, K);
   check_float({"x", rows.x});
-  check_dense_last_dim({"x", rows.x});
-  const bool dense = K <= 1 || rows.rows == 0 || x_in.strides()[x_in.dim() - 1] == 1;  // rows.x may be a copy
-  KP_CHECK_VALUE(dense, "x must be dense in its last dimension");
+  KP_CHECK_VALUE(rows.dense, "x must be dense in its last dimension");
   Tensor out = rows.new_result(rows.x.dtype);
   const View none;
   kernels::int8_linear({.x = rows.x,
