@@ -75,13 +75,13 @@ def _check(
     elif encoder_lens is None:
         raise ValueError("encoder_lens is None, but cross attention needs the encoder's lengths")
     for name, tensor in {"k": k, "v": v}.items():
-        if tensor is not None:  # cross attention does not read them
+        if tensor is not None:  # cross attention reads only which dtype they have
             checks.is_tensor(name, tensor)
     for name, tensor in tensors.items():
         checks.is_tensor(name, tensor, 3)
     for name, tensor in tensors.items():
         checks.dense_last_dim(name, tensor)
-    checks.same_dtype(tensors)
+    checks.same_dtype({**tensors, "k": k, "v": v})
     lengths = {"req_pool_indices": req_pool_indices, "seq_lens": seq_lens, "extend_seq_lens": extend_seq_lens,
                "extend_start_loc": extend_start_loc}
     if encoder_lens is not None:

@@ -95,7 +95,7 @@ void extend_attention(const Tensor& q_in, const std::optional<Tensor>& k_in,
                       const std::optional<Tensor>& encoder_lens_in, const std::optional<Tensor>& sinks_in,
                       double sm_scale, double logit_cap, int64_t sliding_window, bool is_cross_attn) {
   const View q = view_of("q", q_in), out = view_of("out", out_in);
-  // Out may overlap neither, read or not.
+  // Out may overlap neither, and both have its dtype, read or not.
   const View k_given = view_of("k", k_in), v_given = view_of("v", v_in);
   const View k = is_cross_attn ? View{} : k_given, v = is_cross_attn ? View{} : v_given;
   const View k_cache = view_of("k_cache", k_cache_in), v_cache = view_of("v_cache", v_cache_in);
@@ -114,7 +114,8 @@ void extend_attention(const Tensor& q_in, const std::optional<Tensor>& k_in,
                  "encoder_lens is None, but cross attention needs the encoder's lengths");
   check_dense(3, {{"q", q}, {"out", out}, {"k", k}, {"v", v}, {"k_cache", k_cache}, {"v_cache", v_cache}});
   check_float({"q", q});
-  check_same_dtype({"q", q}, {{"out", out}, {"k", k}, {"v", v}, {"k_cache", k_cache}, {"v_cache", v_cache}});
+  check_same_dtype(
+      {"q", q}, {{"out", out}, {"k", k_given}, {"v", v_given}, {"k_cache", k_cache}, {"v_cache", v_cache}});
   check_rank({"req_pool_indices", pools}, 1);
   const int64_t batch = pools.sizes[0];
   check_index_vectors(batch, {{"req_pool_indices", pools},

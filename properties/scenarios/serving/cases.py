@@ -1,6 +1,6 @@
 """Cases of the serving trial: a few layers, how they are served, and the steps of a server's life as data."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from random import Random
@@ -214,13 +214,13 @@ def encoder_row(request: int, position: int) -> int:
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "dtype": ("float32", "bfloat16", "float16"),
-    "stack": ("one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft"),
+    "stack": ("one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft", "draft"),
     "paged": (False, True),
     "latent_pages": ("decodes", "all"),
     "page": (1, 2, 4, 16),
     "replayed": (False, True, True),
     "recorded": (False, True, True),
-    "drafts": (2, 1, 3, 4),
+    "drafts": (2, 1, 3, 4, 3),
     "tentative": (False, True),
     "float8": ("float8_e4m3fn", "float8_e5m2"),
     "state": ("float32", "float32", "bfloat16"),
@@ -248,6 +248,8 @@ LONG: dict[str, tuple[tuple[int, ...], ...]] = {
     "decode": ((15,), (0, 1, 2), (0,)),
 }
 """Numbers by which a short life needs as much room as a long one."""
+OPENINGS = ((), (), ("arrive", "arrive", "arrive", "extend", "extend"), ("extend", "verify", "verify", "verify"))
+"""How a life may begin behind its first request: as it comes, with more tokens than the pools hold, with drafts at once."""
 ROUNDS = (1, 2, 3, 5)  # lists of steps, of up to twelve each
 LAYOUTS = {f"{name}{number}": DENSE_LAST for number in range(3) for name in ("k", "v")}
 LAYOUTS |= {"conv1": DENSE_LAST, "ssm1": DENSE_LAST}
@@ -255,15 +257,16 @@ FUSED = tuple((f"k{number}", f"v{number}") for number in range(3))
 FIELDS = st.fixed_dictionaries(common(LAYOUTS, (), FUSED))
 
 
-def _step(kind: str, code: int) -> Step:
+def _step(kind: str, code: int, of: Mapping[str, tuple[tuple[int, ...], ...]] = NUMBERS) -> Step:
     numbers = []
-    for options in NUMBERS[kind]:
+    for options in of[kind]:
         code, digit = divmod(code, len(options))
         numbers.append(options[digit])
     return kind, numbers[0], numbers[1], numbers[2]
 
 
-STEP = st.tuples(st.sampled_from(KINDS), st.integers(0, 279)).map(lambda drawn: _step(*drawn))
+CODE = st.integers(0, 279)
+STEP = st.tuples(st.sampled_from(KINDS), CODE).map(lambda drawn: _step(*drawn))
 ARRIVAL = st.integers(0, 199).map(lambda code: _step("arrive", code))
 STEPS = st.lists(STEP, max_size=12)
 
@@ -276,11 +279,13 @@ def strategy(draw: st.DrawFn) -> ServingCase:
         options["paged"] = True
     fields = draw(FIELDS)
     first = draw(ARRIVAL, label="first")
+    kinds = OPENINGS[-1] if options["stack"] == "draft" else draw(st.sampled_from(OPENINGS), label="opening")
+    opening = [_step(kind, draw(CODE, label=kind), NUMBERS | LONG) for kind in kinds]
     rounds = draw(st.sampled_from(ROUNDS), label="rounds")
     steps = [step for _ in range(rounds) for step in draw(STEPS, label="steps")]
     options["page"] = _page(options)
     options["recorded"] &= options["replayed"]
-    return ServingCase(steps=(first, *steps)[:60], **options, **fields)
+    return ServingCase(steps=(first, *opening, *steps)[:60], **options, **fields)
 
 
 def _page(options: dict[str, Any]) -> int:
