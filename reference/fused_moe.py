@@ -12,7 +12,7 @@ from reference import checks
 from reference.fp8_linear import LAYOUT as FP8_LAYOUT
 from reference.fp8_to_float import fp8_to_float
 from reference.pack_fp8_weight import pack_fp8_weight, unpack_fp8_weight
-from reference.pack_int8_weight import pack_int8_weight, unpack_int8_weight
+from reference.pack_int8_weight import MOST_COLUMNS, pack_int8_weight, unpack_int8_weight
 from reference.pack_linear_weight import pack_linear_weight, unpack_linear_weight
 from reference.quantize_rows_int8 import quantize_rows_int8
 
@@ -224,6 +224,10 @@ def _check_floats(name: str, packed: Any, x: Tensor) -> None:
 
 def _check_bytes(name: str, packed: Any, x: Tensor) -> None:
     checks.has_dtype(name, packed.data, (torch.int8,))
+    checks.is_count(f"{name}.N", packed.N, 1)
+    checks.is_count(f"{name}.K", packed.K, 1)
+    if packed.K > MOST_COLUMNS:
+        raise ValueError(f"{name}.K must be at most {MOST_COLUMNS}, got {packed.K}")
     checks.has_shape(name, packed.data, [packed.E, -(-packed.N // 32), -(-packed.K // 64), 2, 16, 64])
     for part, dtypes in (("sums", (torch.int32,)), ("scale", (torch.float32, torch.float64))):
         value = getattr(packed, part)

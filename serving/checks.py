@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from serving.packed import FLOATS
+
 FLOAT32_ZERO, FLOAT32_INFINITE = 2.0**-150, (2 - 2.0**-24) * 2.0**127  # up to and from where float32 rounds to these
 MOST_PAGE = 2**62  # a page start behind it would not fit the 64 bits of a slot
 
@@ -63,6 +65,8 @@ def check_linear(
         raise TypeError(f"weight has dtype {weight.dtype}, expected {dtype}")
     if bias is not None and not has_bias:
         raise ValueError("bias is given to a layer without one")
+    if bias is not None and bias.dtype not in (*FLOATS, dtype):
+        raise TypeError(f"bias has dtype {bias.dtype}, expected one of {', '.join(map(str, FLOATS))}")
     if bias is not None and list(bias.shape) != [shape[0]]:
         raise ValueError(f"bias must have shape {[shape[0]]}, got {list(bias.shape)}")
 

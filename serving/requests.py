@@ -63,16 +63,17 @@ class RequestPool:
     def grow(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """Make room for so many decoder tokens in each of the requests, all or none. Raises PoolExhausted (pages), ValueError
         (an unknown request, a length that is negative or beyond the table)."""
-        wanted = []
+        longest: dict[int, int] = {}
         for row, length in zip(rows, lengths, strict=True):
             held = self._known(row)
             if length < 0 or self._base(held) + length > self.req_to_token.shape[1]:
                 columns = self.req_to_token.shape[1]
                 raise ValueError(f"length {length} of the request in row {row} does not fit the {columns} columns of the table")
-            wanted.append(max(0, self._pages(length) - len(held.pages)))
+            longest[row] = max(length, longest.get(row, 0))
+        wanted = [max(0, self._pages(length) - len(self._held[row].pages)) for row, length in longest.items()]
         if sum(wanted) > len(self._free):
             raise PoolExhausted(f"{sum(wanted)} pages wanted, {len(self._free)} are free")
-        for row, length, count in zip(rows, lengths, wanted):
+        for (row, length), count in zip(longest.items(), wanted):
             held = self._held[row]
             held.pages += self._take(count)
             held.room = max(held.room, length)
@@ -115,11 +116,13 @@ class RequestPool:
         return self._held[row]
 
     def _shared(self, other: int | None, tokens: int, encoder_len: int) -> list[int]:
-        if other is None or tokens == 0:
+        if other is None:
             if tokens:
                 raise ValueError(f"shared_tokens {tokens} without a request to share them with")
             return []
         held = self._known(other)
+        if not tokens:
+            return []
         if tokens < 0 or tokens % self.page_size or tokens > held.room:
             whole = f"whole pages of {self.page_size} out of the {held.room} tokens of row {other}"
             raise ValueError(f"shared_tokens {tokens} are no {whole}")

@@ -55,16 +55,27 @@ struct SplitPlan {
   }
 };
 
+// The keys of the requests of a call.
+struct KeyCounts {
+  int64_t total = 0, longest = 0;
+  int64_t busy = 0;  // requests with keys: padding a batch changes no bit of its results
+
+  KP_INLINE void add(int64_t keys) {
+    total += keys;
+    longest = most(longest, keys);
+    busy += keys > 0;
+  }
+};
+
 // A single request is cut into as many splits as there are threads; several ones so that the last item to end
 // is a short one.
-KP_INLINE SplitPlan plan_splits(int64_t most_splits, int64_t requests, int64_t total_keys, int64_t longest,
-                                int64_t heads) {
-  const int64_t threads = thread_count(), parts = requests == 1 ? threads : 2 * threads;
+KP_INLINE SplitPlan plan_splits(int64_t most_splits, const KeyCounts& keys, int64_t heads) {
+  const int64_t threads = thread_count(), parts = keys.busy <= 1 ? threads : 2 * threads;
   SplitPlan plan;
-  plan.target = most(kLeastSplit, divide_up(total_keys, parts));
+  plan.target = most(kLeastSplit, divide_up(keys.total, parts));
   plan.granule = kTileKeys;
-  plan.splits = least(most_splits, most(1, divide_up(longest, plan.target)));
-  const int64_t items = requests * plan.splits;
+  plan.splits = least(most_splits, most(1, divide_up(keys.longest, plan.target)));
+  const int64_t items = most(keys.busy, 1) * plan.splits;
   plan.head_parts = items >= threads ? 1 : least(heads, divide_up(threads, items));
   mark(plan.splits > 1 ? paths::decode_splits : paths::decode_one_split);
   if (plan.head_parts > 1) mark(paths::decode_head_parts);

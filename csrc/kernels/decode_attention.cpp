@@ -65,17 +65,11 @@ template <class T>
 void attend(const Call& call) {
   const int64_t requests = call.q.sizes[0], kv_heads = call.k_cache.sizes[1], size = sizeof(T);
   const int64_t D = call.q.sizes[2], Dv = call.v_cache.sizes[2];
-  int64_t total = 0, longest = 0, busy = 0;
-  for (int64_t b = 0; b < requests; ++b) {
-    const int64_t keys = call.requests.range(b).keys;
-    total += keys;
-    longest = most(longest, keys);
-    busy += keys > 0;
-  }
-  // Only requests with keys count, so that padding a batch changes no bit of it.
-  const SplitPlan plan = plan_splits(call.attn_logits.sizes[2], most(busy, 1), total, longest, kv_heads);
+  KeyCounts keys;
+  for (int64_t b = 0; b < requests; ++b) keys.add(call.requests.range(b).keys);
+  const SplitPlan plan = plan_splits(call.attn_logits.sizes[2], keys, kv_heads);
   const int64_t part_heads = divide_up(kv_heads, plan.head_parts);
-  const int64_t bytes = total * kv_heads * (D + (call.shared ? 0 : Dv)) * size;
+  const int64_t bytes = keys.total * kv_heads * (D + (call.shared ? 0 : Dv)) * size;
 
   for_each_item(requests * plan.splits * plan.head_parts, bytes, [&](int64_t item) {
     const int64_t b = item / (plan.splits * plan.head_parts), split = item / plan.head_parts % plan.splits;

@@ -104,16 +104,12 @@ void attend(const Call& call, const SplitPlan& plan, int64_t total) {
 void mla_decode(const MlaDecodeArguments& arguments) {
   const int64_t requests = arguments.q_nope.sizes[0], heads = arguments.q_nope.sizes[1];
   if (requests == 0 || heads == 0) return;
-  int64_t total = 0, longest = 0;
-  for (int64_t b = 0; b < requests; ++b) {
-    total += index_at(arguments.seq_lens, b);
-    longest = most(longest, index_at(arguments.seq_lens, b));
-  }
+  KeyCounts keys;
+  for (int64_t b = 0; b < requests; ++b) keys.add(index_at(arguments.seq_lens, b));
   const int64_t splits = arguments.splits;
-  const SplitPlan plan =
-      arguments.literal ? literal_splits(splits) : plan_splits(splits, requests, total, longest, 1);
+  const SplitPlan plan = arguments.literal ? literal_splits(splits) : plan_splits(splits, keys, 1);
   const Call call{arguments};
-  with_float(call.q_nope.dtype, [&](auto element) { attend<decltype(element)>(call, plan, total); });
+  with_float(call.q_nope.dtype, [&](auto element) { attend<decltype(element)>(call, plan, keys.total); });
 }
 
 }  // namespace kernelpair::KP_TIER

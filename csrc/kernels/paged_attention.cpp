@@ -124,11 +124,11 @@ void attend_step(PagedStep step, int64_t most_splits) {
     const Sequence sequence = keys.sequence(b);
     return sequence.rows ? sequence.high(0) - sequence.low(0) : 0;
   };
-  int64_t total = 0, longest = 0;
-  for (int64_t b = 0; b < requests; ++b) total += seen(b), longest = most(longest, seen(b));
-  const SplitPlan plan = plan_splits(most_splits, requests, total, longest, kv_heads);
+  KeyCounts counts;
+  for (int64_t b = 0; b < requests; ++b) counts.add(seen(b));
+  const SplitPlan plan = plan_splits(most_splits, counts, kv_heads);
   const int64_t part_heads = divide_up(kv_heads, plan.head_parts);
-  const int64_t bytes = total * kv_heads * (step.width() + (step.latent ? 0 : Dv)) * size;
+  const int64_t bytes = counts.total * kv_heads * (step.width() + (step.latent ? 0 : Dv)) * size;
   step.splits = plan.splits;
   if (plan.splits > 1)
     step.partials =

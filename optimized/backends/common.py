@@ -27,12 +27,13 @@ def tokens_each(batch: ForwardBatch) -> int:
 
 
 def lengths(batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-    """[B] decoder tokens with those of this step, and the new ones."""
+    """[B] decoder tokens with those of this step, and the new ones, in int64: a sum of two may pass int32."""
+    total = batch.seq_lens.long()
     if batch.mode in EXTEND_MODES:
         assert batch.extend_seq_lens is not None
-        return batch.seq_lens, batch.extend_seq_lens
+        return total, batch.extend_seq_lens.long()
     more = {"target_verify": batch.num_draft_tokens, "draft_decode": batch.speculative_step_id + 1}.get(batch.mode, 0)
-    return batch.seq_lens + more, torch.full_like(batch.seq_lens, tokens_each(batch))
+    return total + more, torch.full_like(total, tokens_each(batch))
 
 
 def row_counts(batch: ForwardBatch) -> tuple[int, int]:
@@ -62,7 +63,7 @@ def check_all(batch: ForwardBatch, req_to_token: Tensor, slots: int, page_size: 
     pool, (R, C) = batch.req_pool_indices, req_to_token.shape
     if int(pool.min()) < 0 or int(pool.max()) >= R:
         raise IndexError(f"req_pool_indices holds {pool.tolist()}, outside [0, {R})")
-    encoder = torch.zeros_like(total) if batch.encoder_lens is None else batch.encoder_lens
+    encoder = torch.zeros_like(total) if batch.encoder_lens is None else batch.encoder_lens.long()
     first = -(encoder // -page_size) * page_size
     end = first + total
     if int(end.max()) > C:

@@ -24,7 +24,7 @@ class GdnBackend:
             if layer.layer_id not in pools:
                 raise ValueError(f"pools: there is none for layer {layer.layer_id}")
         self.pools = pools
-        self.slots = min((len(pool.conv) for pool in pools.values()), default=0)
+        self.slots = min((len(states) for pool in pools.values() for states in (pool.conv, pool.ssm)), default=0)
         self._new = self._offsets = self._indices = torch.zeros(0, dtype=torch.int64)
         self._initial = torch.zeros(0, dtype=torch.bool)
         self._static: dict[int, tuple[Tensor, Tensor, Tensor]] = {}

@@ -12,9 +12,9 @@ FLOAT8_LIMIT = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 def total_lengths(batch: ForwardBatch) -> Tensor:
     """[B] decoder tokens of each request, with those of this step."""
     if batch.mode == "target_verify":
-        return batch.seq_lens + batch.num_draft_tokens
+        return batch.seq_lens.long() + batch.num_draft_tokens  # which int32 may not hold
     if batch.mode == "draft_decode":
-        return batch.seq_lens + batch.speculative_step_id + 1
+        return batch.seq_lens.long() + batch.speculative_step_id + 1
     return batch.seq_lens
 
 

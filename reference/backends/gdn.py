@@ -27,7 +27,7 @@ class GdnBackend:
         check_batch(batch)
         if batch.state_indices is None:
             raise ValueError("state_indices must be given for recurrent layers")
-        slots = min((len(pool.conv) for pool in self.pools.values()), default=0)
+        slots = min((len(states) for pool in self.pools.values() for states in (pool.conv, pool.ssm)), default=0)
         used = batch.state_indices
         if len(used) and not (int(used.min()) >= 0 and int(used.max()) < slots):
             raise IndexError(f"state_indices holds a slot outside [0, {slots})")

@@ -30,6 +30,7 @@ SIDES = {"reference": reference.backends, "optimized": optimized.backends}
 LAYER = AttentionLayer(0, 2, 1, 8, 8, 0.5)
 TABLE = torch.arange(64, dtype=torch.int32).reshape(2, 32)
 BATCH = ForwardBatch("decode", torch.tensor([1]), torch.tensor([3]), torch.tensor([34]))
+INT32_END = torch.tensor([2**31 - 1], dtype=torch.int32)
 EXTEND = replace(BATCH, mode="extend", extend_seq_lens=torch.tensor([1]))
 
 
@@ -81,6 +82,10 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     ),
     "a slot outside, in the table": (lambda b: decoded(_with_slot(b, 64)), IndexError, "req_to_token"),
     "a negative slot in the table": (lambda b: decoded(_with_slot(b, -1)), IndexError, "req_to_token"),
+    "a length at the end of 32 bits": (
+        lambda b: decoded(b, replace(BATCH, mode="draft_decode", num_draft_tokens=2, seq_lens=INT32_END)), IndexError, "seq_lens",
+    ),
+    "an encoder at the end of 32 bits": (lambda b: decoded(b, replace(BATCH, encoder_lens=INT32_END)), IndexError, "seq_lens"),
 }  # fmt: skip
 
 
@@ -321,6 +326,7 @@ def test_a_linear_layer_refuses_what_does_not_fit(side: str) -> None:
         (torch.zeros(4, 2), None, ValueError, "weight"),
         (torch.zeros(2, 4, dtype=torch.bfloat16), None, TypeError, "weight"),
         (torch.zeros(2, 4), torch.zeros(3), ValueError, "bias"),
+        (torch.zeros(2, 4), torch.zeros(2, dtype=torch.int32), TypeError, "bias"),
     ):
         with pytest.raises(error, match=named):
             linear.load(weight, bias)

@@ -253,6 +253,14 @@ def test_freed_slots_are_used_again() -> None:
     assert pool.arrive() == row
 
 
+def test_a_request_that_is_named_twice_grows_once() -> None:
+    pool = requests()
+    row = pool.arrive()
+    pool.grow([row, row], [5, 3])
+    assert pool.free_pages == 8 - 3
+    assert len(pool.free(row)) == 6
+
+
 def test_a_shared_page_is_free_when_its_last_owner_leaves() -> None:
     pool = requests()
     a = pool.arrive()
@@ -291,6 +299,7 @@ def _state(pool: RequestPool) -> Any:
         (lambda pool: pool.arrive(shared_with=0, shared_tokens=3), ValueError, "shared_tokens 3"),
         (lambda pool: pool.arrive(shared_with=0, shared_tokens=6), ValueError, "shared_tokens 6"),
         (lambda pool: pool.arrive(shared_tokens=2), ValueError, "shared_tokens 2"),
+        (lambda pool: pool.arrive(shared_with=5), ValueError, "row 5"),
         (lambda pool: pool.locations(0, 3, 2), ValueError, "start 3"),
     ],
 )
