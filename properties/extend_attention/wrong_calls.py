@@ -1,7 +1,7 @@
 """One wrong call for each error in the contract of extend_attention."""
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -112,11 +112,11 @@ def _past_the_rows(case: Any, given: Inputs) -> tuple[Any, int]:
 
 
 def _overlapping(case: Any, given: Inputs) -> tuple[Any, int] | None:
-    """A live request starts at the last row of the one before."""
+    """A live request starts at the last row of another one."""
     live = [b for b, extend in enumerate(case.extends) if extend]
     if len(live) < 2:
         return None
-    a, b = any_of(case, list(pairwise(live)))
+    a, b = any_of(case, list(permutations(live, 2)))
     start = int(given["extend_start_loc"][a]) + case.extends[a] - 1
     start = min(start, given["q"].shape[0] - case.extends[b])
     return (b, start) if start + case.extends[b] > int(given["extend_start_loc"][a]) else None

@@ -61,6 +61,7 @@ WRONG_CALLS = {
     **{f"{name}_negative": entry(name, lambda case, given: (0, -1), ValueError) for name in OFFSETS},
     **{f"{name}_falling": falling(name) for name in OFFSETS},
     **{f"{name}_past_the_end": _past_the_end(name) for name in OFFSETS},
+    "cu_seqlens_k_short": changed("cu_seqlens_k", lambda t: t[:-1] if len(t) > 1 else None, ValueError, "cu_seqlens_q"),
     "cu_seqlens_k_length": changed("cu_seqlens_k", lambda t: torch.cat([t, t[-1:]]), ValueError, "cu_seqlens_q"),
     "cu_seqlens_q_empty": changed("cu_seqlens_q", lambda offsets: offsets[:0], ValueError),
     "causal_text": replaced("causal", "yes", TypeError),

@@ -167,6 +167,9 @@ def _hit(case: MoeCase) -> bool:
 
 
 def _padded(case: MoeCase) -> bool:
+    """With pads, but no biases behind weights on the input: they would stay where the weight is 0."""
+    if case.on_input and (case.b13 or case.b2):
+        return False
     return _moe(case) and case.route == "pads" and case.tokens * case.topk > 64
 
 

@@ -18,6 +18,7 @@ PAGES = (1, 2, 3, 16)
 CHUNK_PAGES = (1, 2, 4, 8)
 MOST_REQUESTS = 5
 MOST_CHUNKS = 3  # of one request: a first, an inner and a last one
+MANY_CHUNKS = 12  # where chunks are short
 MOST_PAGE_ID = 2**31 - 1
 MOST_ENTRIES = 2**20  # of a table: none that is drawn has more, but the longest request in smaller pages would
 LONGEST: dict[str, Any] = {  # one chunk of as many keys as int32 holds; pages of high ids, for no relation makes its tokens
@@ -56,8 +57,9 @@ class LocalCase(Case):
 @cache
 def _requests(chunk: int) -> st.SearchStrategy[tuple[tuple[int, int], ...]]:
     """(new, total): lengths around multiples of the chunk twice as often as any others; the total or the cached part."""
-    near = around(*(n * chunk for n in range(MOST_CHUNKS + 1)))
-    lengths = st.sampled_from((*range(2), *near, *near, *range(MOST_CHUNKS * chunk)))
+    most = MOST_CHUNKS if chunk > 4 else MANY_CHUNKS
+    near = around(*(n * chunk for n in range(most + 1)))
+    lengths = st.sampled_from((*range(2), *near, *near, *range(most * chunk)))
     kinds = st.sampled_from(("new tokens", "new tokens", "cached tokens", "one token", "no keys"))
     return st.lists(st.builds(_request, kinds, lengths, lengths), max_size=MOST_REQUESTS).map(tuple)
 

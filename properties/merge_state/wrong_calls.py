@@ -33,6 +33,11 @@ def _with_entry(name: str, value: float) -> WrongCall:
     return made(make, ValueError, name)
 
 
+def _turned(lse: torch.Tensor) -> torch.Tensor | None:
+    """[H, T] instead of [T, H]."""
+    return None if lse.shape[0] == lse.shape[1] else lse.mT.contiguous()
+
+
 WRONG_CALLS = {
     "v_a_rank": one_rank_more("v_a"),
     "v_b_rank": changed("v_b", lambda v: v.reshape(-1), ValueError),
@@ -42,6 +47,7 @@ WRONG_CALLS = {
     "v_b_width": grown("v_b", 2, "v_a"),
     "lse_a_rows": grown("lse_a", 0, "v_a"),
     "lse_b_heads": grown("lse_b", 1, "v_a"),
+    **{f"{name}_turned": changed(name, _turned, ValueError, "v_a") for name in ("lse_a", "lse_b")},
     "v_b_dtype": other_dtype("v_b", "v_a"),
     "v_a_integers": cast("v_a", torch.int64, "v_b"),
     "lse_a_dtype": cast("lse_a", torch.bfloat16),

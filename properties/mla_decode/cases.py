@@ -20,7 +20,7 @@ from properties.shared.strategies import alike, around, common, together
 PAGES = (16, 32, 64, 128)
 HEADS = (1, 5, 11, 16, 33, 64, 127, 128)
 WIDTHS = ((8, 8), (32, 16), (64, 32), (7, 3), (512, 64), (25, 6), (17, 0))  # (Dl, Dr)
-SPLITS = (-1, 1, 2, 7, 128)
+SPLITS = (-1, 1, 2, 7, 128, 200)
 BATCHES = (1, 1, 2, 2, 3, 4, 17, 0)
 LENGTHS = (1, 2, 0, *around(7, 14, 16, 32), 40, *around(64), 100, *around(128), 300, 513, 520, 600)
 WORK = 3_000_000  # multiply-adds of a case's scores

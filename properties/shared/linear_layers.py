@@ -40,7 +40,7 @@ def drawn_outer(draw: st.DrawFn, sizes: Sizes, folded: bool = True) -> tuple[int
     M, N, K = sizes
     shapes: list[tuple[int, ...]] = [(M,)]
     if folded:
-        shapes += [(2, M), (M, 3), (2, 1, M), (3, 1, 2, M)] + ([()] if M == 1 else [])
+        shapes += [(2, M), (M, 3), (2, 1, M), (3, 1, 2, M), (1, 2, 1, 1, 1, M)] + ([()] if M == 1 else [])
     return draw(any_of(*(shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS)), label="outer")
 
 

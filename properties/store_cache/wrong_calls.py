@@ -29,7 +29,7 @@ def _size(given: Inputs) -> int:
 
 
 WRONG_CALLS = {
-    "index_negative": slot("indices", _live, -1),
+    "index_negative": slot("indices", _live, -2),
     "index_too_large": slot("indices", _live, 0, _size),
     "index_huge": slot("indices", _live, 2**31, _size),
     "index_duplicate": slot_twice("indices", _live),

@@ -17,7 +17,7 @@ from properties.shared.strategies import any_of, around, common, either, float_d
 
 NAMES = ("weights", "ids")
 TOKENS = (1, 3, 2, 0, 17, 65)
-EXPERTS = (1, 2, 7, 8, *around(16), 32, 60, 64, 72, 128, 160, 256, 384, 512, 1040)
+EXPERTS = (1, 2, 7, 8, *around(16), 32, 60, 64, 72, 128, 160, 256, 384, 512, 1040, 2304)
 TOPK = (1, 2, 8, 6, 10, 33, 0)  # 0: all that there are
 GROUPED = (  # groups of so many
     (2, 1), (8, 32), (8, 20), (4, 18), (2, 33), (4, 2), (2, 7), (3, 130), (8, 1), (4, 16), (5, 3), (20, 2), (17, 3), (4, 130),
