@@ -176,13 +176,14 @@ def _ids(case: MoeCase) -> Tensor:
 
 
 def _router_weights(case: MoeCase, ids: Tensor) -> Tensor:
-    """Powers of 2, or any of either sign with some of 0; NaN where nobody is to look."""
+    """Powers of 2, or any of either sign with some of 0 and some that are tiny; NaN where nobody is to look."""
     shape, drawn = tuple(ids.shape), generator(case.seed, "topk_weights")
     if case.values != "uniform":
         weights = torch.exp2(torch.from_numpy(drawn.integers(0 if case.on_input else -2, 2, size=shape)).float())
     else:
         weights = 0.75 + uniform(case.seed, "topk_weights", shape)
         weights[torch.from_numpy(drawn.integers(0, 9, size=shape)) == 0] = 0.0
+        weights[torch.from_numpy(drawn.integers(0, 9, size=shape)) == 0] *= 2.0**-21
     weights[ids < 0] = torch.nan
     return weights
 

@@ -17,7 +17,7 @@ from properties.shared.strategies import any_of, around, common, float_dtypes, t
 ROWS = (1, 7, 0, 2, 1024)
 HEADS = (1, 6, *around(16, 32), 48, 64, 272)  # around one and two vectors, models' head counts, and more than a byte holds
 CENTRES = (0, -100, -88, -20, -17, 20, 88, 100)  # of a + dt_bias: where exp, log1p or the threshold change their ways
-LOG_RATES = (0, -10, 10, 3, -60, 60)  # around which A_log lies
+LOG_RATES = (0, -10, 10, 3, -60, 60, -70, 70)  # around which A_log lies
 THRESHOLDS = (20.0, 0.5, NEVER, -5.0, -1e30)  # the last: softplus is x everywhere
 BETAS = (1.0, 0.5, 2.0, 1.25)
 VECTORS = ("A_log", "dt_bias")

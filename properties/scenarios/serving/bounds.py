@@ -105,7 +105,7 @@ def gdn_bounds(
         "conv_state": states[0],
         "ssm_state": states[1],
         "conv_weight": layer.conv_weight.data,
-        "conv_bias": None,
+        "conv_bias": layer.conv_bias,
         "A_log": layer.A_log,
         "dt_bias": layer.dt_bias,
         "state_indices": torch.tensor(slots, dtype=torch.int64),

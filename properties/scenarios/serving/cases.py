@@ -163,12 +163,14 @@ def layers_of(case: ServingCase, wide: bool) -> list[AttentionLayer | GdnLayer]:
 def _gdn_layer(case: ServingCase, number: int, wide: bool) -> GdnLayer:
     dtype: torch.dtype = getattr(torch, case.dtype)
     packed = causal_conv1d_pack_weight(uniform(case.seed, "weight", (GDN_DIM, GDN_WIDTH), dtype, 1 / GDN_WIDTH))
+    bias = uniform(case.seed, "conv_bias", (GDN_DIM,), dtype, 1 / GDN_WIDTH) if case.seed % 2 else None
     vectors = [uniform(case.seed, name, (GDN["num_v_heads"],), scale=scale) for name, scale in (("A_log", 2.0), ("dt_bias", 1.0))]
     if wide:
         packed, vectors = packed.double(), [vector.double() for vector in vectors]
+        bias = None if bias is None else bias.double()
     weight = PackedConvWeight(packed, "pairs-n32", GDN_DIM, GDN_WIDTH)
     sizes: dict[str, Any] = GDN
-    return GdnLayer(number, **sizes, conv_weight=weight, conv_bias=None, A_log=vectors[0], dt_bias=vectors[1])
+    return GdnLayer(number, **sizes, conv_weight=weight, conv_bias=bias, A_log=vectors[0], dt_bias=vectors[1])
 
 
 @lru_cache(maxsize=4)
