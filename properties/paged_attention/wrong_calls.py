@@ -73,7 +73,7 @@ def _past_the_rows(case: Any, given: Inputs) -> tuple[Any, int]:
 def _one_head_more(case: Any, given: Inputs) -> Inputs | None:
     if case.kv_heads == 1:
         return None
-    wide = {"q": torch.cat([given["q"], given["q"][:, :1]], dim=1)}
+    wide = {name: torch.cat([given[name], given[name][:, :1]], dim=1) for name in ("q", "qv") if given[name] is not None}
     of_heads = {name: given[name] for name in ("sinks", "alibi_slopes") if given[name] is not None}
     return given | wide | {name: torch.cat([value, value[:1]]) for name, value in of_heads.items()}
 

@@ -59,7 +59,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "other_kind": ("call", "call", "int8", "meta"),
     "loads": ("once", "again", "refused"),
 }
-SIZES = st.lists(st.sampled_from((0, 1, 64, 100, 4096, 5000)), max_size=5).map(tuple)
+SIZES = st.lists(st.sampled_from((0, 1, 64, 100, 4096, 5000, 2 << 20)), max_size=5).map(tuple)
 
 
 @st.composite

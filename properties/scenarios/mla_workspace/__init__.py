@@ -34,7 +34,7 @@ CASES = st.builds(
     num_heads=st.sampled_from((1, 5, 16, 128, 0)),
     page_size=st.sampled_from((16, 64, 128)),
     latent_dim=st.sampled_from((32, 512, 1)),
-    num_kv_splits=st.sampled_from((-1, -1, -1, 1, 2, 7)),
+    num_kv_splits=st.sampled_from((-1, -1, -1, 1, 2, 7, 200)),
 )
 EXTENTS = ("max_seq_len", "num_batches", "num_heads", "page_size", "latent_dim", "num_kv_splits")
 
