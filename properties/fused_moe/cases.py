@@ -139,7 +139,7 @@ def work(tokens: int, experts: int, topk: int, D: int, inner: int) -> int:
 
 def completed(fields: dict[str, Any], tokens: int, experts: int, topk: int, D: int, inner: int) -> MoeCase:
     """The case of these sizes, as its form takes them."""
-    if shared := fields["form"] == "shared":
+    if fields["form"] == "shared":
         plain = {"b13": "", "b2": "", "on_input": False, "route": "constant"}
         fields, experts, topk = fields | plain, 1, 1
     else:

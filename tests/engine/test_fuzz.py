@@ -13,7 +13,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import NotFuzzed, every_argument
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict
-from kernelpair.trial.check import check
+from kernelpair.trial.check import check, read_case
 from kernelpair.trial.fuzz import made_wrong
 from kernelpair.trial.judge import same_bits
 from tests.selftest.toy import PAIR, ToyCase, library, toy_candidate
@@ -123,3 +123,21 @@ def test_fuzzing_draws_no_argument_of_the_pairs_own() -> None:
     pair = properties.pairs()["causal_conv1d"]
     case: Case = pair.cases.type()
     assert "form" not in pair.fuzzed(case, pair.cases.inputs(case))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"pair":"merge_state","v":1,"trial":"fuzz","heads":3,"empty":"some"}',
+        '{"pair":"int4_linear","v":1,"seed":107996,"trial":"fuzz","outer":[97],"N":416,"K":63,"activation":"int8",'
+        '"bias":"float32","values":"integers"}',
+        '{"pair":"extend_attention","v":1,"seed":7265892,"dtype":"bfloat16","trial":"fuzz","prefixes":[1],"encoder":[0],"cross":true}',
+        '{"pair":"fused_moe","v":1,"trial":"pads","tokens":8300,"experts":2,"D":2,"I":2,"b2":"call","on_input":true,"route":"pads"}',
+        '{"pair":"paged_attention","v":1,"seed":3,"trial":"wrong_call:heads","rows":[1],"lens":[9],"heads":4,"kv_heads":2,'
+        '"width":8,"width_v":32,"latent":true}',
+    ],
+)
+def test_what_once_blamed_a_right_kernel_passes(line: str) -> None:
+    pair, case = read_case(properties.pairs(), line)
+    candidate = properties.suite.candidate(pair, "scalar")
+    assert check(Subject(pair, candidate), case, InProcess(candidate)).failures == []
