@@ -24,7 +24,7 @@ from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
 from kernelpair.search.search import Search
 from properties import pairs
-from serving import AttentionLayer, ForwardBatch, KVPool, store_route
+from serving import AttentionLayer, ForwardBatch, KVPool, StatePool, store_route
 
 SIDES = {"reference": reference.backends, "optimized": optimized.backends}
 LAYER = AttentionLayer(0, 2, 1, 8, 8, 0.5)
@@ -312,6 +312,15 @@ def test_an_empty_batch_is_served(side: str, kind: str) -> None:
     assert decoded(backend, ForwardBatch("decode", none, none, none), tokens=0).shape == (0, 2, 8)
     assert decoded(backend, ForwardBatch("extend", none, none, none, none), tokens=0).shape == (0, 2, 8)
     assert torch.equal(before, backend.pools[0].k)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_the_shorter_pool_of_states_says_which_slots_there_are(side: str) -> None:
+    pools = {0: StatePool(torch.zeros(4, 3, 8), torch.zeros(2, 1, 4, 4))}
+    backend = getattr(SIDES[side], "gdn").GdnBackend([], pools)  # noqa: B009
+    backend.prepare(replace(BATCH, state_indices=torch.tensor([1])))
+    with pytest.raises(IndexError, match="state_indices"):
+        backend.prepare(replace(BATCH, state_indices=torch.tensor([2])))
 
 
 @pytest.mark.parametrize("side", SIDES)

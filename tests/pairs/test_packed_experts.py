@@ -173,6 +173,20 @@ def test_weights_that_do_not_fit(side: ModuleType) -> None:
         side.fused_moe(x, replace(w13, layout="vnni4-n32k64"), w2, ONE, ID)
 
 
+@BOTH
+def test_int8_experts_have_no_more_columns_than_sums_have_room_for(side: ModuleType) -> None:
+    """Asked of a call that looks at no expert, too."""
+    experts = {
+        K: side.PackedInt8Experts(
+            torch.zeros(1, -(-N // 32), -(-K // 64), 2, 16, 64, dtype=torch.int8), torch.zeros(1, N, dtype=torch.int32),
+            torch.ones(1, N), "vnni4-n32k64", 1, N, K,
+        )
+        for N, K in ((2, 65537), (65537, 1))
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="K must be at most 65536, got 65537"):
+        side.fused_moe(torch.zeros(1, 65537), experts[65537], experts[1], ONE, -torch.ones_like(ID))
+
+
 @pytest.mark.parametrize("tier", [tier for tier in optimized.tiers() if tier.runnable], ids=str)
 def test_bits_do_not_depend_on_threads(tier: optimized.Tier) -> None:
     """One busy expert, and others with few tokens."""
