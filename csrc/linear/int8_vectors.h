@@ -5,7 +5,8 @@
 // | kByteRows    | 6 / 8 / 3 / 1 | VNNI / AVX512 / AVX2 / scalar: rows of a block ...                       |
 // | kBytePanels  | 2 / 1 / 1 / 1 | ... and panels: sums in 24 of 32 registers, 16 of 32, 12 of 16, 8 of 16;  |
 // |              |               | without VNNI weights take two registers each                             |
-// | unroll       | 4             | quads a turn of the loop: shorter turns stop at half of the peak of VNNI |
+// | unroll       | 4             | quads a turn of the loop; with 24 sums gcc keeps one, and more gain       |
+// |              |               | nothing (Zen 4)                                                          |
 // | kSliceBlocks | 32 / 12       | VNNI: 2048 k of a row block (12 KiB) stay in L1, and of two panels in    |
 // |              |               | L2 (128 KiB), from where ten loads for 24 products keep up; otherwise    |
 // |              |               | 768 k of a panel (24 KiB) stay in L1                                     |
