@@ -14,7 +14,7 @@ void fp8_linear_panels(const Fp8LinearPanelsArguments& call) {
   const Fp8LinearArguments& layer = call.layer;
   using Tiles = CodedTiles<Fp8Codes>;
   if (kHasTiles && call.run.tiles) {
-    auto* room = static_cast<char*>(thread_scratch(Tiles::decoded_bytes() + spilled_bytes()));
+    auto* room = static_cast<char*>(thread_scratch(Tiles::decoded_bytes() + Tiles::run_bytes()));
     return Tiles(layer, room).multiply_run(call.run, room + Tiles::decoded_bytes());
   }
   VectorProduct<CodedPanels<Fp8Codes>>(layer.data, layer.bias, layer.out, {layer}).multiply_run(call.run);

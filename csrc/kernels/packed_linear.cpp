@@ -20,7 +20,7 @@ void packed_linear(const PackedLinearArguments& call) {
 void packed_linear_panels(const PackedLinearPanelsArguments& call) {
   const auto& [x, weight, bias, out] = call.layer;
   if (kHasTiles && call.run.tiles)
-    return TileLinear(call.layer).multiply_run(call.run, thread_scratch(spilled_bytes()));
+    return TileLinear(call.layer).multiply_run(call.run, thread_scratch(TileLinear::run_bytes()));
   with_vector_float(weight.dtype, [&](auto element) {
     VectorProduct<PackedPanels<decltype(element)>>(weight, bias, out).multiply_run(call.run);
   });

@@ -1,5 +1,5 @@
 // Linear layers on tiles of bf16 whose weights are codes (coded_weight.h). A slice of a panel is decoded before it
-// is multiplied, once for up to 128 rows; a single row, where there are dot products, takes numbers as they are read.
+// is multiplied, once for a pass of rows; a single row, where there are dot products, takes numbers as they are read.
 #pragma once
 
 #include "linear/coded_weight.h"

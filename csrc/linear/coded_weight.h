@@ -9,6 +9,7 @@
 //   numbers(codes, h)         // sixteen outputs at two neighbouring k: pairs of bf16, not scaled
 //   two_numbers(codes, h)     // the same, and at the next two k
 //   columns(codes, h, of_k)   // the same four k, each in floats
+//   scaled()                  // may be missing: a table, by which of(codes) are numbers times the scale of all outputs
 //   kPairBytes                // what the codes of these take
 //   whole_steps(call)         // whether no scale changes within a step of kBlockK
 //   path<way>()               // the record of a way through the product
@@ -66,6 +67,18 @@ KP_INLINE void scale_apart(const uint8_t* codes, int64_t k, int half, Codes& pan
   }
 }
 
+// Sixteen outputs of a block, by a table of codes.
+template <class Table>
+KP_INLINE void look_up_half(const uint8_t* codes, const Table& table, Bf16* to) {
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kBlockElements / 2; i += 2 * kPair) {
+    __builtin_prefetch(codes + i + kStreamAhead);
+    const TwoPairs scaled = table.of(codes + i);
+    store_dwords(to + i, scaled.first);
+    store_dwords(to + i + kPair, scaled.second);
+  }
+}
+
 // `blocks` blocks of a panel, of which the first begins at k, as numbers times scales.
 template <class Codes, class To>
 KP_NOINLINE void decode_blocks(const uint8_t* codes, int64_t k, int64_t blocks, Codes& panel, To* to) {
@@ -76,6 +89,11 @@ KP_NOINLINE void decode_blocks(const uint8_t* codes, int64_t k, int64_t blocks, 
         scale_apart(codes, k, half, panel, to);
         continue;
       }
+      if constexpr (requires { panel.scaled(); } && sizeof(To) == sizeof(Bf16))
+        if (const auto* table = panel.scaled()) {
+          look_up_half(codes, *table, to);
+          continue;
+        }
       const F32x16 scale = panel.half(half);
 #pragma GCC unroll 4
       for (int64_t pair = 0; pair < kBlockK / 2; pair += 2) {

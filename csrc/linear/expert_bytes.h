@@ -121,7 +121,7 @@ struct TileByteExperts : ByteEngine {
     ChunkScales scales = scales_of(block);
     const ByteCall call(weights, block.expert, rows, out, block.first, block.rows);
     TileInt8(call.arguments, scales)
-        .multiply_run({true, packed, 0, block.rows, begin, end}, thread_scratch(spilled_bytes()));
+        .multiply_run({true, packed, 0, block.rows, begin, end}, thread_scratch(TileInt8::run_bytes()));
   }
 };
 

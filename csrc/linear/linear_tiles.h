@@ -6,8 +6,9 @@
 // | up to 16 rows | tile rows = M | sums stay in two tiles over all k; only the weight stream costs         |
 // | up to 64 rows | whole k       | x stays in L2 whole; no sums are spilled                                |
 // | kPassRows     | 128           | rows of x that stay in L2 for a slice of k ...                          |
-// | kDotRows      | 64            | ... where vectors multiply, which take the panels from L2 more often    |
 // | kSliceSteps   | 64            | ... of 4 KiB: 512 KiB; spilled once a slice (75 ns for 1 us of products) |
+// | kDotRows      | 64            | ... where vectors multiply, which take the panels from L2 more often     |
+// | kDecodedRows  | 256           | ... or what was decoded: 128 rows, of which x fits L2, took 1.03 of it    |
 // | kTilePanels   | 8             | panels that are read from memory once, 2 MiB at K = 4096, ...            |
 // | kNearRows     | 256           | ... for as many rows: x, of the same size, comes from L3 for each run    |
 // | kStreamAhead  | 16 KiB        | few rows: prefetch the stream, 1.5x when the weight lies in L3; where    |
@@ -31,17 +32,14 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 constexpr int64_t kTileBytes = 1024, kPairRows = 32;
-constexpr int64_t kPassRows = 128, kDotRows = 64, kSliceSteps = 64, kWholeRows = 64;
+constexpr int64_t kPassRows = 128, kDotRows = 64, kDecodedRows = 256, kSliceSteps = 64, kWholeRows = 64;
 constexpr int64_t kNearRows = 256, kTilePanels = 8, kLinesAStep = 8, kSpreadBytes = 8 << 10;
-constexpr int64_t kBlockFloats = 1024;                                    // a 2 x 2 block of sums
-constexpr int64_t kSpilledFloats = kPassRows / kPairRows * kBlockFloats;  // of a panel whose sums wait
-constexpr int64_t kSpillPanels = 16;  // that wait at a time in a run: 256 KiB a thread
+constexpr int64_t kBlockFloats = 1024;  // a 2 x 2 block of sums
+constexpr int64_t kSpillPanels = 16;    // whose sums wait at a time in a run: 256 or 512 KiB a thread
 
 // From one tile of packed rows to the next along k. Sixteen rows or fewer lie next to each other: a KiB apart
 // their lines would have a sixteenth of the sets of L1 (1 x 4,096 x 4,096: 1.1 times as long on Zen 4).
 KP_INLINE int64_t row_tile_bytes(int64_t rows) { return rows <= kTileRows ? 64 * rows : kTileBytes; }
-
-KP_INLINE int64_t spilled_bytes() { return 4 * kSpillPanels * kSpilledFloats; }
 
 // A line of the weights that `rows` rows wait for: into L1, or into L2 where vectors multiply several rows. One row
 // took 1.1 times as long from L2, more rows rather less, on an AMD EPYC (Zen 4); the cause was not looked for.
@@ -157,7 +155,7 @@ struct PanelTiles {
           alignas(64) float sums[kBlockFloats];
           const bool last = step + count == steps;
           const BlockSums kept{spilled +
-                               ((p - begin) * (kPassRows / kPairRows) + r / kPairRows) * kBlockFloats};
+                               ((p - begin) * (pass_rows() / kPairRows) + r / kPairRows) * kBlockFloats};
           const BlockSums* from = step ? &kept : nullptr;
           const BlockSums to = last ? BlockSums{sums} : kept;
           const PanelAhead between{ahead, lines};
@@ -178,9 +176,13 @@ struct PanelTiles {
     }
   }
 
-  static constexpr int64_t pass_rows() {  // decoding a panel costs more than what fewer rows gain
-    return kHasDotProducts && !Kind::kDecodes ? kDotRows : kPassRows;
+  // Where vectors multiply, tiles of the weights come from L2 for every pass; decoding them costs more.
+  static constexpr int64_t pass_rows() {
+    return !kHasDotProducts ? kPassRows : Kind::kDecodes ? kDecodedRows : kDotRows;
   }
+  // Of a panel whose sums wait.
+  static constexpr int64_t spilled_floats() { return pass_rows() / kPairRows * kBlockFloats; }
+  static constexpr int64_t run_bytes() { return 4 * kSpillPanels * spilled_floats(); }
 
   bool spills(int64_t rows) const { return (Kind::kDecodes || rows > kWholeRows) && steps > kSliceSteps; }
 
@@ -189,7 +191,7 @@ struct PanelTiles {
     kind().mark_way(rows <= kTileRows, spills(rows));
     if (rows <= kTileRows) return kind().multiply_few(x_tiles, first, rows, begin, end);
     TileScope scope;
-    spilled += begin * kSpilledFloats;  // all runs of this thread have the same place
+    spilled += begin * spilled_floats();  // all runs of this thread have the same place
     for (int64_t near = 0; near < rows; near += kNearRows)
       for (int64_t p = begin; p < end; p += kTilePanels)
         for (int64_t pass = near; pass < least(rows, near + kNearRows); pass += pass_rows())
@@ -197,11 +199,11 @@ struct PanelTiles {
                         !spills(rows), spilled);
   }
 
-  // The same for rows that a caller packed; sums wait in `room`, of spilled_bytes().
+  // The same for rows that a caller packed; sums wait in `room`, of run_bytes().
   void multiply_run(const PanelRun& run, void* room) const {
     for (int64_t p = run.begin; p < run.end; p += kSpillPanels)
       multiply_panels(static_cast<const char*>(run.packed), run.first, run.rows, p,
-                      least(p + kSpillPanels, run.end), static_cast<float*>(room) - p * kSpilledFloats);
+                      least(p + kSpillPanels, run.end), static_cast<float*>(room) - p * spilled_floats());
   }
 
   void run() const {
@@ -209,7 +211,7 @@ struct PanelTiles {
     const int64_t chunk = least(M, kChunkRows), in_place = kind().rows_in_place;
     const int64_t packed_rows = in_place ? M - in_place : chunk;  // at a time
     const int64_t x_bytes = divide_up(packed_rows, kTileRows) * steps * kTileBytes;
-    const int64_t spilled_bytes = spills(chunk) ? panels * kSpilledFloats * 4 : 0;
+    const int64_t spilled_bytes = spills(chunk) ? panels * spilled_floats() * 4 : 0;
     auto* x_tiles = static_cast<char*>(call_scratch(x_bytes + spilled_bytes));
     auto* spilled = reinterpret_cast<float*>(x_tiles + x_bytes);
     for (int64_t first = 0; first < M; first += chunk) {

@@ -91,35 +91,56 @@ KP_INLINE I32x16 load_numbers(const F8e4m3* codes) {
 
 #if defined(__AVX512VBMI__)
 
-// The same numbers as bytes, for permutations of two registers that read 128 of them.
+// A bf16 for each code without a sign as two bytes, for permutations of two registers that read 128 of them.
 struct CodeBytes {
   alignas(64) uint8_t low[128], high[128];
 
-  constexpr CodeBytes() : low(), high() {
+  static constexpr CodeBytes numbers() {
+    CodeBytes made{};
     for (int code = 0; code < 128; ++code) {
-      low[code] = static_cast<uint8_t>(CodeTable::number(code));
-      high[code] = static_cast<uint8_t>(CodeTable::number(code) >> 8);
+      made.low[code] = static_cast<uint8_t>(CodeTable::number(code));
+      made.high[code] = static_cast<uint8_t>(CodeTable::number(code) >> 8);
+    }
+    return made;
+  }
+
+  // The numbers times a scale, rounded.
+  KP_NOINLINE void fill(F32x16 scale) {
+    for (int code = 0; code < 128; code += kPair) {
+      const auto* number = reinterpret_cast<const Bf16*>(kCodeTable.bits + code);
+      Bf16 scaled[kPair];
+      store(scaled, load(number) * scale);
+      store(scaled + kLanes, load(number + kLanes) * scale);
+      const __m512i words = _mm512_loadu_si512(scaled);
+      _mm256_store_si256(reinterpret_cast<__m256i*>(low + code), _mm512_cvtepi16_epi8(words));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(high + code),
+                         _mm512_cvtepi16_epi8(_mm512_srli_epi16(words, 8)));
     }
   }
+
+  // What 64 codes stand for: of the first 32, and of the others.
+  KP_INLINE TwoPairs of(const void* codes) const {
+    // In each lane four words of the first 32 codes and four of the others, for bytes unpack by lanes.
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m512i bytes = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(codes));
+    const auto number_bytes = [&](const uint8_t* table) {
+      return _mm512_permutex2var_epi8(_mm512_load_si512(table), bytes, _mm512_load_si512(table + 64));
+    };
+    constexpr int kXorSecondAndThird = 0x78;
+    const __m512i sign = _mm512_set1_epi8(INT8_MIN), smaller = number_bytes(low);
+    const __m512i larger = _mm512_ternarylogic_epi32(number_bytes(high), bytes, sign, kXorSecondAndThird);
+    return {{{(IntPiece)_mm512_unpacklo_epi8(smaller, larger)}},
+            {{(IntPiece)_mm512_unpackhi_epi8(smaller, larger)}}};
+  }
 };
-constexpr CodeBytes kCodeBytes;
+constexpr CodeBytes kCodeBytes = CodeBytes::numbers();
 
 #endif
 
 // The numbers of 64 codes in bf16: of the first 32, and of the others.
 KP_INLINE TwoPairs load_two_numbers(const F8e4m3* codes) {
 #if defined(__AVX512VBMI__)
-  // In each lane four words of the first 32 codes and four of the others, for bytes unpack by lanes.
-  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-  const __m512i bytes = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(codes));
-  const auto number_bytes = [&](const uint8_t* table) {
-    return _mm512_permutex2var_epi8(_mm512_load_si512(table), bytes, _mm512_load_si512(table + 64));
-  };
-  constexpr int kOrWithSecondAndThird = 0xf8;
-  const __m512i low = number_bytes(kCodeBytes.low), sign = _mm512_set1_epi8(INT8_MIN);
-  const __m512i high =
-      _mm512_ternarylogic_epi32(number_bytes(kCodeBytes.high), bytes, sign, kOrWithSecondAndThird);
-  return {{{(IntPiece)_mm512_unpacklo_epi8(low, high)}}, {{(IntPiece)_mm512_unpackhi_epi8(low, high)}}};
+  return kCodeBytes.of(codes);
 #else
   return {load_numbers(codes), load_numbers(codes + kPair)};
 #endif

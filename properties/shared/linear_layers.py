@@ -61,7 +61,7 @@ def drawn_layer(
     if rare == 29:  # with a tail of K, of whole steps, or deep too
         M, (N, K) = LONG, draw(any_of((min(N, 7), min(K, 31)), (min(N, 7), 32), (1, DEEP)), label="N, K")
     if rare == 28:  # of several panels a thread, or of more than sums wait: beyond the budget, but no fewer would do
-        return draw(any_of(((65,), 97, DEEP), ((13,), 1664, 416)), label="sizes")
+        return draw(any_of(((65,), 97, DEEP), ((161,), 97, DEEP), ((13,), 1664, 416)), label="sizes")
     return drawn_outer(draw, (M, N, K)), N, K
 
 
