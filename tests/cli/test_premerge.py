@@ -1,5 +1,6 @@
 """The pre-merge check: what a change touches, what is said about it, and the exit status."""
 
+import fcntl
 import re
 import subprocess
 from dataclasses import replace
@@ -71,7 +72,12 @@ RUN_BY = {  # kernel -> what runs it beside its own pair
 
 @pytest.fixture(scope="module")
 def needs() -> Needs:
-    return Needs.of(SUITE, called(PLACE, Needs.of(SUITE).all))
+    """Asked of runs by the first of several workers; the others find what it remembers."""
+    place = SUITE.root / ".kernelpair"
+    place.mkdir(exist_ok=True)
+    with (place / "operators.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return Needs.of(SUITE, called(PLACE, Needs.of(SUITE).all))
 
 
 def project_files() -> list[str]:
