@@ -4,6 +4,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -60,6 +62,23 @@ def test_nothing_is_left_after_a_signal_at_a_random_moment(tmp_path: Path, momen
     elif victim not in VICTIMS[:2]:  # the run goes on, and tells what became of it
         assert status in ((0, 1, 70) if struck else (0,)), says
         assert (running.folder / "r.json").is_file()
+
+
+STRUCK_WHILE_IMPORTING = """
+import os, signal, sys
+class Striking:
+    def find_spec(self, name, path=None, target=None):
+        if name == "kernelpair.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Striking())
+from kernelpair.__main__ import main
+main()
+"""
+
+
+def test_an_interrupt_before_the_command_is_imported_shows_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", STRUCK_WHILE_IMPORTING, "list"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "kernelpair: interrupted before it began\n")
 
 
 def test_a_run_that_is_interrupted_tells_its_results_and_its_seed(tmp_path: Path) -> None:
