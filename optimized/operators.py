@@ -21,11 +21,11 @@ class Operator:
         self.raw = getattr(torch.ops.kernelpair, name).default
         self.__signature__ = _signature(self.raw)
         self._bools = [(i, each.name) for i, each in enumerate(self.raw._schema.arguments) if str(each.type) == "bool"]
+        self._before_bools = self._bools[0][0] if self._bools else len(self.raw._schema.arguments)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for i, name in self._bools:  # torch takes None for False
-            if (args[i] if i < len(args) else kwargs.get(name, False)) is None:
-                raise TypeError(f"{self.name}: {name} must be a bool, got None")
+        if kwargs or len(args) > self._before_bools:
+            self._refuse_none(args, kwargs)
         try:
             return self.raw(*args, **kwargs)
         except RuntimeError as error:
@@ -33,6 +33,12 @@ class Operator:
             if marked is None:
                 raise
             raise marked from None
+
+    def _refuse_none(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """TypeError for None as a bool, which torch takes for False."""
+        for i, name in self._bools:
+            if (args[i] if i < len(args) else kwargs.get(name, False)) is None:
+                raise TypeError(f"{self.name}: {name} must be a bool, got None")
 
     def _missing_tensor(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TypeError | None:
         """None where the schema wants a tensor reaches the operator as an undefined one, with an error that names nothing."""

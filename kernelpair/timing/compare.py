@@ -132,9 +132,13 @@ def prepared(pair: Pair, row: BenchRow, given: Inputs, candidate: Candidate) -> 
 
 
 def in_order(function: Callable[..., object], given: Inputs) -> Callable[[], object]:
-    """The call with its arguments by position, as engines make it: names cost torch's dispatcher up to a microsecond."""
+    """The call with its arguments by position, as engines make it: names cost torch's dispatcher up to a microsecond. Defaults
+    stand where arguments before the last one are left out."""
     try:
         bound = signature(function).bind(**given)
     except (TypeError, ValueError):  # it does not tell its parameters, or will itself say what it thinks of these
         return partial(function, **given)
-    return partial(function, *bound.args, **bound.kwargs)
+    names = [name for name, each in bound.signature.parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    count = max((names.index(name) + 1 for name in given if name in names), default=0)
+    bound.apply_defaults()
+    return partial(function, *bound.args[:count], **{name: given[name] for name in given if name not in names})

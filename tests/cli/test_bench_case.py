@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from kernelpair.call.place import resolve
 from kernelpair.contract.pair import BenchRow, Inputs, Pair
 from kernelpair.providers.provider import Unsupported, provider
 from kernelpair.timing.cases import row_named, row_of
+from kernelpair.timing.compare import in_order
 from kernelpair.timing.speeds import read
 from tests.command_line import kernelpair
 
@@ -128,3 +130,17 @@ def test_a_row_outside_of_limits_is_not_called() -> None:
     found = provider("sgl_kernel")
     with pytest.raises(Unsupported, match="dtype bfloat16"):
         found.calls(pair, row, {})  # there are no arguments that a call could have
+
+
+def test_a_timed_call_has_its_arguments_by_position() -> None:
+    def kernel(x: int, weight: int, eps: float = 1e-6, residual: int | None = None, *, gemma: bool = False) -> tuple[object, ...]:
+        return x, weight, eps, residual, gemma
+
+    for given, args, by_name in (
+        ({"x": 1, "weight": 2}, (1, 2), {}),
+        ({"residual": 4, "x": 1, "weight": 2}, (1, 2, 1e-6, 4), {}),
+        ({"x": 1, "weight": 2, "gemma": True}, (1, 2), {"gemma": True}),
+    ):
+        call = in_order(kernel, given)
+        assert isinstance(call, partial) and (call.args, call.keywords) == (args, by_name)
+        assert call() == kernel(**given)  # type: ignore[arg-type]
