@@ -1,11 +1,15 @@
 """The standard streams of a command: there from its beginning, and written to without an error to its end."""
 
+import codecs
 import io
 import os
 import sys
 from typing import Any
 
 OUTPUTS = ("stdout", "stderr")
+SPELT = {"…": "...", "×": "x", "–": "-", "—": "-", "│": "|", "─": "-"} | {bar: str(i) for i, bar in enumerate("▁▂▃▄▅▆▇█", 1)}
+"""What stands for a character in an encoding that does not have it, as that of a terminal in the locale C."""
+SPELL_OUT = "kernelpair.spell_out"  # among the ways of codecs to handle errors
 
 
 def open_streams() -> None:
@@ -29,7 +33,7 @@ def outlive_readers() -> None:
         stream.flush()
         patient = io.TextIOWrapper(
             io.BufferedWriter(_Patient(stream.fileno(), "w", closefd=False)),
-            stream.encoding, "backslashreplace",
+            stream.encoding, SPELL_OUT,
             line_buffering=stream.line_buffering or name == "stderr",  # it is not flushed when a forked process ends
         )
         setattr(sys, name, patient)
@@ -46,3 +50,14 @@ class _Patient(io.FileIO):
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
             return len(data)
+
+
+def spelt_out(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What to write for the characters at fault: as in SPELT, any others by their numbers."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    wrong = error.object[error.start : error.end]
+    return "".join(SPELT.get(each) or each.encode("ascii", "backslashreplace").decode() for each in wrong), error.end
+
+
+codecs.register_error(SPELL_OUT, spelt_out)

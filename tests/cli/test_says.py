@@ -1,6 +1,7 @@
 """What the command says of the machine, of the suite and of itself: doctor, list, help."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 import properties
 from kernelpair import __version__
+from kernelpair.cli.streams import SPELL_OUT
 from optimized import tiers
 from tests.command_line import COMMAND, ENVIRONMENT, kernelpair
 
@@ -27,6 +29,13 @@ def test_doctor(capsys: Capture) -> None:
     assert kernelpair("doctor") == 0
     out = capsys.readouterr().out
     assert "amx permission " in out and "runs here" in out and all(tier.name in out for tier in tiers())
+
+
+def test_characters_that_a_terminal_does_not_have_are_spelt_out() -> None:
+    command = [*COMMAND, "check", "gdn_gating", "--tier", "scalar", "--examples", "20", "-v", "--seed", "1"]
+    done = subprocess.run(command, env={**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=True)
+    assert re.search(r"error / bound, .*\|[ 1-8]+\| largest", done.stdout) and "\\u" not in done.stdout + done.stderr
+    assert "a…e×é\n".encode("ascii", SPELL_OUT) == b"a...ex\\xe9\n"
 
 
 def test_list(capsys: Capture) -> None:
