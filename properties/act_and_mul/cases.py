@@ -22,6 +22,8 @@ MOST_ELEMENTS = 1 << 15
 MODELS = (((3,), 14336), ((33,), 768), ((17,), 2880), ((9,), 2048), ((130, 2), 96), ((70_000,), 1))  # past 16 bits of rows
 SPECIAL = (0.0, -0.0, 1e-30, -1e-30, 0.5, -0.5, 20.0, -20.0, 40.0, -40.0, -88.0, -90.0, 1e4, -1e4, 3e38, -3e38)
 LARGEST = {"float16": 3e4}  # of |x|, where 3e38 has no number
+STEEP = 3.0  # from here down f(z) is small
+HUGE = 3e38  # a number that only a small f(z) leaves in the range
 LAYOUTS = {"x": READ_ROWS}
 
 
@@ -37,7 +39,8 @@ class ActCase(Case):
     special: bool = False
     """A third of that are numbers at which activations change their ways."""
     other: float = 1.0
-    """Of what it is multiplied by."""
+    """Of what it is multiplied by. Beside huge numbers what goes through the activation is -3 or less: f(z) y fits, and z y need
+    not."""
 
 
 FIELDS = together({
@@ -46,7 +49,7 @@ FIELDS = together({
     "activation": any_of(*ACTIVATIONS),
     "size": any_of(1.0, 4.0, 0.1, 12.0, 48.0),
     "special": any_of(False, True),
-    "other": any_of(1.0, 1e-3),
+    "other": any_of(1.0, 1e-3, 1.0, HUGE),
 })
 
 
@@ -62,6 +65,8 @@ def completed(fields: dict[str, Any], outer: tuple[int, ...], width: int) -> Act
     """The case of these sizes; the only dimension of a single row is the last one, which is dense."""
     if not outer:
         fields = fields | {"layout": {name: kind for name, kind in fields["layout"].items() if kind != EXPANDED}}
+    if fields["other"] == HUGE:
+        fields = fields | {"special": False}
     return ActCase(**fields, outer=outer, width=width)
 
 
@@ -81,7 +86,10 @@ def inputs(case: ActCase) -> Inputs:
     """Where the first half is large the second is small: all results are within half of the dtype's range."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     shape = (*case.outer, case.width)
-    gate, up = uniform(case.seed, "gate", shape, scale=case.size), uniform(case.seed, "up", shape, scale=case.other)
+    other = min(case.other, torch.finfo(dtype).max)
+    gate, up = uniform(case.seed, "gate", shape, scale=case.size), uniform(case.seed, "up", shape, scale=other)
+    if case.other == HUGE:
+        gate = -STEEP - gate.abs()
     if case.special:
         draw = generator(case.seed, "special")
         chosen = torch.from_numpy(draw.integers(0, len(SPECIAL), size=shape))
@@ -101,6 +109,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "one row, of one dimension": lambda case: case.outer == () and case.width > 16,
     "rows apart": lambda case: case.layout.get("x") in ("padded", "apart", "sliced") and prod(case.outer) > 1,
     "one row for all": lambda case: case.layout.get("x") == EXPANDED and prod(case.outer) > 1,
+    "z y beyond float32": lambda case: case.other == HUGE and case.dtype != "float16",
     "on both sides of where silu is z": lambda case: case.size > 32 and case.activation == "silu",
     **{f"special numbers through {name}": lambda case, name=name: case.special and case.activation == name  # type: ignore[misc]
        for name in ACTIVATIONS},

@@ -30,6 +30,7 @@ VALUES = ("uniform", "integers", "one_hot")
 BLOCKS = ("tensor", "channel", "128x128", "64x128", "32x64", "96x96", "5x48", "3x5", "64x768", f"{WIDE + 3}x{WIDE + 5}")
 MAGNITUDES = (1.0, 1.0, 1e-6)  # the last one of weights that are all but 0
 HUGE = 2.0**100  # the scale of a block of zeros
+BEYOND = 13  # small whole x times 2 to this power have sums that float16 does not hold
 LAYOUT = "e4m3-vnni2-n32k32"
 LAYOUTS = {"x": (*READ_ROWS, "strided", "transposed"), "data": ("offset",), "scales": PARAMETERS, "bias": PARAMETERS}
 INTEGERS = (0x00, 0x80, 0x38, 0xB8, 0x40, 0xC0, 0x30, 0x01)  # 0, -0, 1, -1, 2, -2, 1/2, and the smallest subnormal
@@ -48,8 +49,8 @@ class Fp8LinearCase(Case):
     """Its dtype; empty for none."""
     values: Literal["uniform", "integers", "one_hot"] = "uniform"
     """`uniform`: all finite codes alike, and scales from 2^-8 to 2^3 times the magnitude, one of them 0. `integers`: a few codes,
-    scales that are powers of 2, small x: all sums are exact. `one_hot`: rows of x that read a column of all codes, scales of 1;
-    where there are several blocks the first one is of zeros, with a scale that is out of all proportion."""
+    scales that are powers of 2, small x, at times times another one: all sums are exact. `one_hot`: rows of x that read a column
+    of all codes, scales of 1; where there are several blocks the first one is of zeros, with a scale out of all proportion."""
     magnitude: float = 1.0
     """Of uniform scales, and of the bias beside them."""
 
@@ -118,7 +119,7 @@ def _x(case: Fp8LinearCase, dtype: torch.dtype) -> Tensor:
     """So small that float16 holds the results: 4,096 products of 448 and a scale of 8."""
     rows, K = prod(case.outer), case.K
     if case.values == "integers":
-        x = small_integers(case.seed, "x", (rows, K), dtype)
+        x = small_integers(case.seed, "x", (rows, K), dtype) * linear_layers.beyond(case.seed, BEYOND)
     elif case.values == "one_hot":
         chosen = torch.from_numpy(generator(case.seed, "x").integers(0, K, size=rows))
         x = torch.nn.functional.one_hot(chosen, K).to(dtype)
@@ -133,7 +134,8 @@ def _bias(case: Fp8LinearCase) -> Tensor | None:
     dtype: torch.dtype = getattr(torch, case.bias)
     if case.values == "uniform":
         return uniform(case.seed, "bias", (case.N,), dtype, scale=case.magnitude)
-    return small_integers(case.seed, "bias", (case.N,), dtype)
+    factor = linear_layers.beyond(case.seed, BEYOND) if case.values == "integers" else 1.0
+    return small_integers(case.seed, "bias", (case.N,), dtype) * factor
 
 
 def inputs(case: Fp8LinearCase) -> Inputs:

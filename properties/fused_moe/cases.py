@@ -36,7 +36,7 @@ GATE = 32.0  # from here on silu(g) = g
 ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
 INT8_LAYOUT, FP8_LAYOUT = "vnni4-n32k64", "e4m3-vnni2-n32k32"
 BLOCKS = ("128x128", "tensor", "channel", "32x64", "96x96", "5x48", "3x5", f"{WIDE + 3}x{WIDE + 5}")
-FACTORS = (1.0, 2.5, -2055 / 4096)  # the last one lies about halfway between two numbers of 16 bits
+FACTORS = (1.0, 2.5, -2055 / 4096, 0.0)  # the third one lies about halfway between two numbers of 16 bits
 ROWS_APART = tuple(kind for kind in READ_ROWS if kind not in REPEATED)  # every expert has a bias of its own
 LAYOUTS = {
     "x": READ_ROWS, "w13": ("offset",), "w2": ("offset",), "topk_weights": ANY_STRIDES, "topk_ids": ANY_STRIDES,

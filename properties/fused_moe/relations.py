@@ -128,8 +128,26 @@ def _on_input(case: MoeCase, session: Session) -> None:
     session.expect_same("out", on + 0.0, off + 0.0, "a weight of 1 on the input")
 
 
+def _routed(case: MoeCase, session: Session) -> None:
+    """NaN of what was routed reaches its own result, through a factor of 0 too; a result beyond the dtype is an infinity."""
+    given, first = session.inputs(), session.first.outputs["out"]
+    place, sign = case.seed % first.numel(), 1.0 if case.seed % 2 else -1.0
+    reached = torch.arange(first.numel()).view(first.shape) == place
+    routed = torch.zeros_like(given["x"]) if given["routed"] is None else given["routed"]
+    for factor, value in ((0.0, torch.nan), (0.0, torch.inf), (2.0, torch.finfo(first.dtype).max * 0.75)):
+        wrong = torch.where(reached, sign * value, routed)
+        changes = {"routed": wrong, "routed_scaling_factor": factor}
+        out = session.run(_plain(case, routed=True, factor=factor), given | changes, judged=False).outputs["out"]
+        expected = sign * torch.inf if factor else torch.nan
+        own = out[reached].isnan() if factor == 0 else out[reached] == expected
+        session.expect(bool(own.all()), "out", f"{value} that was routed, times {factor}, did not give {expected}")
+        session.expect(bool(out[~reached].isfinite().all()), "out", f"{value} that was routed reached another result")
+
+
 def _nan_stays(case: MoeCase, session: Session) -> None:
-    """NaN in a token's x reaches its row and no other, through experts of weight 0 too."""
+    """NaN in a token's x reaches its row and no other, through experts of weight 0 too; NaN that was routed, its own result."""
+    if case.form == "shared" and case.seed % 2:
+        return _routed(case, session)
     given = session.inputs()
     row, x = case.seed % case.tokens, given["x"].clone()
     x[row, case.seed % case.D] = torch.nan
@@ -194,8 +212,11 @@ RELATIONS = {
     ),
     "nan": Relation(
         _nan_stays,
-        "NaN in a row of x stays in its row",
+        "NaN in a row of x stays in its row, and NaN that was routed in its result",
         lambda case: case.tokens > 0 and case.layout.get("x") not in REPEATED,
+    ),
+    "routed": Relation(
+        _routed, "what was routed reaches its own result alone", lambda case: case.form == "shared" and case.tokens > 0
     ),
     "tensors": kept(_kept),
     "nothing": Relation(

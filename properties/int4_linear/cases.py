@@ -29,6 +29,8 @@ DTYPES = ("float32", "bfloat16", "float16")
 ACTIVATIONS: tuple[Literal["x", "int8"], ...] = ("x", "int8")
 VALUES = ("uniform", "integers", "one_sign")
 LARGEST = 127  # of |x| where rows in int8 are exact
+BEYOND = 8  # such x times 2 to this power have sums that float16 does not hold
+SMALL = 2.0**-14  # of the scales in one of four cases: none is a normal number of float16
 LAYOUT = "nib2-n32k32"
 LAYOUTS = {
     "x": (*READ_ROWS, "strided", "transposed"), "data": ("offset",), "scales": ("offset",), "zeros": ("offset",),
@@ -53,12 +55,18 @@ class Int4Case(Case):
     bias: str = ""
     """Its dtype; empty for none."""
     values: Literal["uniform", "integers", "one_sign"] = "uniform"
-    """`uniform`: x and scales of any fraction, one scale 0. `integers`: whole x, 127 or -127 once in a row, so that its int8 are
-    itself, and scales that are powers of 2: all sums are exact. `one_sign`: rows of one sign, with the largest sums of int8."""
+    """`uniform`: x and scales of any fraction, one scale 0. `integers`: whole x, at times times a power of 2, 127 of it or -127
+    once in a row, so that its int8 are itself, and scales that are powers of 2: all sums are exact. `one_sign`: rows of one sign,
+    with the largest sums of int8. Scales that are no powers of 2 may be tiny, beside biases that do not hide what they give."""
 
     @property
     def groups(self) -> int:
         return 1 if self.group == -1 else -(-self.K // self.group)
+
+    @property
+    def size(self) -> float:
+        """Of all scales, beside those that are usual. In float16 a kernel that rounds weights would lose small ones."""
+        return SMALL if self.seed // 4 % 4 == 3 and self.dtype != "float16" else 1.0
 
 
 FIELDS = together({
@@ -97,7 +105,7 @@ def _x(case: Int4Case, dtype: torch.dtype) -> Tensor:
     column = torch.from_numpy(drawn.integers(0, K, size=rows))
     sign = torch.from_numpy(drawn.integers(0, 2, size=rows)) * 2 - 1
     x[torch.arange(rows), column] = (sign * LARGEST).to(dtype)
-    return x.reshape(*case.outer, K)
+    return (x * linear_layers.beyond(case.seed, BEYOND)).reshape(*case.outer, K)
 
 
 def _weight(case: Int4Case) -> Inputs:
@@ -109,7 +117,7 @@ def _weight(case: Int4Case) -> Inputs:
     lowest, highest = (-3, 0) if case.values == "integers" else (-8, -3)
     scales = torch.exp2(torch.from_numpy(drawn.integers(lowest, highest, size=shape, endpoint=True)).float())
     if case.values != "integers":
-        scales = (scales * (1 + uniform(case.seed, "scales", shape).abs())).to(getattr(torch, case.scale)).float()
+        scales = (scales * case.size * (1 + uniform(case.seed, "scales", shape).abs())).to(getattr(torch, case.scale)).float()
         if scales.numel() > 3:
             scales[int(drawn.integers(0, shape[0])), int(drawn.integers(0, shape[1]))] = 0.0
     return packed_parts(codes, signed(case.seed, "scales", scales), points if case.points else None, case.group)
@@ -118,8 +126,10 @@ def _weight(case: Int4Case) -> Inputs:
 def _bias(case: Int4Case) -> Tensor | None:
     if not case.bias:
         return None
-    draw = small_integers if case.values == "integers" else uniform
-    return draw(case.seed, "bias", (case.N,), getattr(torch, case.bias))
+    dtype: torch.dtype = getattr(torch, case.bias)
+    if case.values == "integers":
+        return small_integers(case.seed, "bias", (case.N,), dtype) * linear_layers.beyond(case.seed, BEYOND)
+    return uniform(case.seed, "bias", (case.N,), dtype, scale=case.size)
 
 
 def inputs(case: Int4Case) -> Inputs:

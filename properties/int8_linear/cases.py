@@ -31,6 +31,8 @@ LONGEST = 65_536  # K of one case in 32, with extreme values
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "exact", "ends")
 MAGNITUDES = (1.0, 1e-3, 1e2)
+TINY = 2.0**-56  # of either scale beside the longest sums of ends: their product would have few bits
+BEYOND = 9  # exact x, or scales of rows, times 2 to this power have results that float16 does not hold
 LAYOUT = "vnni4-n32k64"
 LAYOUTS = {
     "x": READ_ROWS, "q": READ_ROWS, "scale": PARAMETERS, "azp": PARAMETERS, "data": ("offset",), "sums": ANY_STRIDES,
@@ -50,10 +52,16 @@ class Int8Case(Case):
     bias: str = ""
     """Its dtype; empty for none."""
     values: Literal["uniform", "exact", "ends"] = "uniform"
-    """`exact`: scales are powers of 2 and sums below 2^24, so that only the last rounding is left; `ends`: the largest bytes of
-    either sign, alone or mixed, whose sums and compensations are the largest. Scales are such that float16 holds the results."""
+    """`exact`: scales are powers of 2 and sums below 2^24, so that only the last rounding is left, at times to an infinity;
+    `ends`: the largest bytes of either sign, alone or mixed, whose sums and compensations are the largest. Scales are such that
+    float16 holds the other results."""
     magnitude: float = 1.0
     """Of x, or of the scales of its rows."""
+
+    @property
+    def tiny(self) -> float:
+        """Of the scales of rows, and of those of the weight."""
+        return TINY if self.form == "matmul" and self.K == LONGEST and self.seed // 4 % 2 else 1.0
 
 
 FIELDS = together({
@@ -115,7 +123,7 @@ def _exact_rows(case: Int8Case, rows: int) -> Tensor:
 def _x(case: Int8Case, dtype: torch.dtype) -> Tensor:
     rows = prod(case.outer)
     if case.values == "exact" and (case.symmetric or case.K > 1):
-        x = _exact_rows(case, rows)
+        x = _exact_rows(case, rows) * linear_layers.beyond(case.seed, BEYOND)
     elif case.values == "ends":
         x = _bytes(case, "x", (rows, case.K)).float() / 2**14
     else:
@@ -135,6 +143,7 @@ def _quantized(case: Int8Case, rows: int) -> Inputs:
         scale = (uniform(case.seed, "scale", (rows,)).abs() + 0.25) * case.magnitude / 128
     else:
         scale = torch.exp2(-torch.from_numpy(drawn.integers(6, 9, size=rows)).float() - 9 * (case.values == "ends"))
+        scale *= linear_layers.beyond(case.seed, BEYOND) if case.values == "exact" else case.tiny
     azp = torch.from_numpy(drawn.integers(-128, 127, size=rows, dtype="int32", endpoint=True))
     if case.values == "ends":
         azp = torch.where(azp < 0, -128, 127).to(torch.int32)
@@ -149,6 +158,7 @@ def _weight(case: Int8Case) -> Inputs:
     drawn = generator(case.seed, "w_scale")
     steps = torch.exp2(-torch.from_numpy(drawn.integers(0, 2 if case.values == "exact" else 8, size=case.N)).float())
     w_scale = steps if case.values == "exact" else steps * (1 + uniform(case.seed, "w_scale", (case.N,)).abs()) / 64
+    w_scale = w_scale * case.tiny
     if case.N > 8:
         w_scale[7] = 0.0
     data, sums = pack_int8_weight(weight)
@@ -160,8 +170,9 @@ def _bias(case: Int8Case) -> Tensor | None:
         return None
     dtype: torch.dtype = getattr(torch, case.bias)
     if case.values == "exact":
-        return small_integers(case.seed, "bias", (case.N,), dtype)
-    return uniform(case.seed, "bias", (case.N,), dtype, scale=min(case.magnitude, 1.0))
+        factor = linear_layers.beyond(case.seed, BEYOND) if exact(case) else 1.0
+        return small_integers(case.seed, "bias", (case.N,), dtype) * factor
+    return uniform(case.seed, "bias", (case.N,), dtype, scale=min(case.magnitude, 1.0) * case.tiny**2)
 
 
 def inputs(case: Int8Case) -> Inputs:

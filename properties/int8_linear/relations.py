@@ -14,6 +14,8 @@ from properties.shared.linear_layers import KEPT, expect
 from reference.pack_int8_weight import pack_int8_weight, unpack_int8_weight
 from reference.quantize_rows_int8 import quantize_rows_int8
 
+LARGE = 2.0**100  # of scales
+
 
 def _rows(case: Int8Case) -> str:
     return "x" if case.form == "linear" else "q"
@@ -95,6 +97,18 @@ def _one_hot(case: Int8Case, session: Session) -> None:
     session.expect_same("out", result.outputs["out"] + 0.0, expected + 0.0, "one-hot rows read columns of the weight")
 
 
+def _zeros(case: Int8Case, session: Session) -> None:
+    """A row of zeros is the bias beside scales whose products with each other are infinite."""
+    given = session.inputs()
+    q, row, large = given["q"].clone(), case.seed % len(given["q"]), torch.tensor(LARGE)
+    q[row] = 0
+    azp = None if given["azp"] is None else torch.zeros(len(q), dtype=torch.int32)
+    scales = {"scale": large.repeat(len(q)), "w_scale": large.repeat(case.N)}
+    got = session.run(replace(case, layout={}), given | scales | {"q": q, "azp": azp}, judged=False).outputs["out"][row]
+    bias = torch.zeros(case.N) if given["bias"] is None else given["bias"].float()
+    session.expect_same("out", got + 0.0, bias.to(got.dtype) + 0.0, "a row of zeros is the bias, whatever the scales")
+
+
 def _nan_stays(case: Int8Case, session: Session) -> None:
     """NaN in one row of x and in one scale of the weight reaches its row and its column alone; where there is a single row, one
     of the two has it."""
@@ -136,6 +150,9 @@ RELATIONS = {
     ),
     "two_steps": Relation(_two_steps, "int8_linear is the quantizer and int8_matmul in turn", _linear_with_rows),
     "one_hot": Relation(_one_hot, "one-hot rows read columns of the weight", lambda case: case.form == "matmul"),
+    "zeros": Relation(
+        _zeros, "a row of zeros is the bias, whatever the scales", lambda case: case.form == "matmul" and _has_rows(case)
+    ),
     "tensors": KEPT,
     "nan": Relation(_nan_stays, "NaN in a row of x or a scale of the weight stays in its row or column", _linear_with_rows),
 }

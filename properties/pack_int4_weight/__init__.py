@@ -22,6 +22,7 @@ RESULTS = ("data", "packed_scales", "packed_zeros", "unpacked", "unpacked_scales
 DEPTHS = (1, 2, 3, *around(32, 64, 128), 1023)  # K
 SHAPES = ((28_672, 24), (70, 14_336), (1, 65_536), (4096, 256))
 GROUPS = (128, 32, 64, 96, 2, 48, 5, 1, -1, packed_weights.WIDE + 48)
+SMALLEST = 1e-40  # of scales that are subnormal
 LAYOUTS = {"codes": packed_weights.WEIGHT_LAYOUTS, "scales": PARAMETERS, "zeros": PARAMETERS}
 
 
@@ -41,7 +42,7 @@ FIELDS = together({
     "dtype": float_dtypes,
     "group": any_of(*GROUPS),
     "points": either,
-    "magnitude": any_of(1.0, 1.0, 3e38),
+    "magnitude": any_of(1.0, 1.0, 3e38, SMALLEST),
 })  # fmt: skip
 
 
@@ -51,9 +52,25 @@ def inputs(case: PackInt4Case) -> Inputs:
     codes = generator(case.seed, "codes").integers(0, 15, size=(case.N, case.K), dtype="uint8", endpoint=True)
     zeros = generator(case.seed, "zeros").integers(0, 16, size=(case.N, groups), dtype="uint8", endpoint=True)
     dtype: torch.dtype = getattr(torch, case.dtype)
-    scales = uniform(case.seed, "scales", (case.N, groups), dtype, min(case.magnitude, torch.finfo(dtype).max))
+    if case.magnitude == SMALLEST:
+        scales = (uniform(case.seed, "scales", (case.N, groups)) * SMALLEST).to(dtype)
+    else:
+        scales = uniform(case.seed, "scales", (case.N, groups), dtype, min(case.magnitude, torch.finfo(dtype).max))
     points = torch.from_numpy(zeros) if case.points else None
     return {"codes": torch.from_numpy(codes), "scales": scales, "zeros": points, "group_size": case.group}
+
+
+def _wrongly(packed: Tensor, how: str) -> Tensor:
+    """Packed scales or zero points [panels, groups, 32], or in a wrong call something else in their place."""
+    if how == "fewer":
+        return packed[:, :-1].clone()
+    if how == "narrower":
+        return packed[..., :-1].clone()
+    if how == "flat":
+        return packed.flatten(1)
+    if how == "spread":
+        return packed.repeat_interleave(2, -1)[..., ::2]
+    return packed.view(packed_weights.OTHER_DTYPES[packed.dtype]) if how == "bits" else packed
 
 
 def _of(pack: Any, unpack: Any) -> Any:
@@ -64,7 +81,9 @@ def _of(pack: Any, unpack: Any) -> Any:
         packed = pack(codes, scales, zeros, group_size)
         moved, *groups = map(packed_weights.moved, packed)
         data, N, K = packed_weights.given_back(moved, codes, unpacked_as)
-        return (*packed, *unpack(data, *groups, N, K, group_size))
+        named = zip(("scales", "zeros"), groups)
+        parts = (_wrongly(part, unpacked_as.removeprefix(f"{name} ")) for name, part in named)
+        return (*packed, *unpack(data, *parts, N, K, group_size))
 
     return packed_and_back
 
@@ -132,6 +151,13 @@ PAIR = Pair(
         "zeros_groups": grown("zeros", 1),
         "zeros_dtype": cast("zeros", torch.int8),
         "zero_above": anywhere("zeros", 17),
+        **{
+            f"unpacked_{name}_{how}": packed_weights.unpacked(
+                f"{name} {how}", TypeError if how == "bits" else ValueError, name, "N", "K", "group_size"
+            )
+            for name in ("scales", "zeros")
+            for how in ("fewer", "narrower", "flat", "spread", "bits")
+        },
         "group_zero": made(setting(group_size=0), ValueError, "group_size"),
         "group_below": made(setting(group_size=-2), ValueError, "group_size"),
     },
@@ -142,6 +168,7 @@ PAIR = Pair(
             "short last group": lambda case: case.group > 0 and case.K % case.group > 0,
             "no zero points": lambda case: not case.points,
             "zero points": lambda case: case.points,
+            "subnormal scales": lambda case: case.magnitude == SMALLEST and case.dtype != "float16",
             "one group": lambda case: case.group == -1 and case.K > 1,
         },
         measures=packed_weights.MEASURES,

@@ -27,6 +27,7 @@ DEPTHS = (1, 2, 3, *around(32, 64), 96, 512, 4099)  # K
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "integers", "one_hot", "one_hot_x")
 SCALES = (1.0, 1e-3, 1e2)
+BEYOND = 14  # whole x times 2 to this power have sums that float16 does not hold
 ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
 LAYOUTS = {"x": (*READ_ROWS, "strided", "transposed"), "packed_weight": ("offset",), "bias": PARAMETERS}
 
@@ -41,10 +42,10 @@ class LinearCase(Case):
     bias: str = ""
     """Its dtype; empty for none."""
     values: str = "uniform"
-    """`integers`: small ones, whose sums are exact; `one_hot`: rows of W that copy one column of x; `one_hot_x`: rows of x that
-    copy one of W."""
+    """`integers`: small ones, at times times a power of 2, whose sums are exact; `one_hot`: rows of W that copy one column of x;
+    `one_hot_x`: rows of x that copy one of W."""
     scale: float = 1.0
-    """Of x; W stays below 1, so that nothing overflows in float16."""
+    """Of x; W stays below 1, so that nothing of it overflows in float16."""
 
 
 FIELDS = together({**common(LAYOUTS, []), "dtype": st.sampled_from(DTYPES)})
@@ -84,7 +85,9 @@ def _bias(case: LinearCase) -> Tensor | None:
     dtype = getattr(torch, case.bias)
     if case.values == "uniform":
         return uniform(case.seed, "bias", (case.N,), dtype)
-    return small_integers(case.seed, "bias", (case.N,), dtype, limit=2 if case.values == "integers" else 0)
+    if case.values != "integers":
+        return torch.zeros(case.N, dtype=dtype)
+    return small_integers(case.seed, "bias", (case.N,), dtype) * linear_layers.beyond(case.seed, BEYOND)
 
 
 def inputs(case: LinearCase) -> Inputs:
@@ -92,7 +95,7 @@ def inputs(case: LinearCase) -> Inputs:
     dtype: torch.dtype = getattr(torch, case.dtype)
     shape = (*case.outer, case.K)
     if case.values == "integers":
-        x = small_integers(case.seed, "x", shape, dtype)
+        x = small_integers(case.seed, "x", shape, dtype) * linear_layers.beyond(case.seed, BEYOND)
     elif case.values == "one_hot_x":
         x = _one_hot(case, "x", shape, dtype)
     else:

@@ -30,7 +30,8 @@ MODELS = (  # outer sizes, width of a group, groups
 )  # fmt: skip
 TINY = 2.0**-126  # smaller eps count as this
 EPS = (1e-6, 1e-5, 1e-12, 1.0, 1e-20, 1e-40)
-SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4, 1e-10)  # 1e4: what a few channels of large models reach; 1e-10: next to small eps
+LEAST = 2e-19  # squares next to the least normal number, which still rule where eps is smaller
+SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4, 1e-10, LEAST)  # 1e4: what a few channels of large models reach; 1e-10: next to small eps
 PEAK = 32.0  # a larger one would hide the other columns' squares
 WRITABLE = (*POOL, HALVES)
 """Of x in place."""
@@ -54,7 +55,7 @@ class NormCase(Case):
     """The weights' factors lie near 0: with gemma the weights lie around -1."""
     eps: float = 1e-6
     size: float = 1.0
-    """Of x and residual."""
+    """Of x and residual. Of the least one no element, nor a sum of two, is nearer to 0, but for rows of zeros."""
     steep: float = 4.0
     """Largest |gate|."""
     zeros: bool = False
@@ -118,6 +119,8 @@ def completed(fields: dict[str, Any], outer: tuple[int, ...], width: int, groups
         fields |= {"gemma": False, "near": False}
     if fields["form"] == "gate":
         fields["exact"] = -1
+    if fields["size"] == LEAST:
+        fields["eps"] = min(EPS)
     return NormCase(**fields, outer=outer, width=width, groups=groups)
 
 
@@ -152,7 +155,9 @@ def _signs(case: NormCase, name: str, shape: tuple[int, ...], size: float) -> Te
 
 def _rows(case: NormCase, name: str, shape: tuple[int, ...]) -> Tensor:
     values = uniform(case.seed, name, shape, scale=case.size)
-    if case.peak and values.numel():
+    if case.size == LEAST:
+        values = (values.abs() + case.size) * _signs(case, "signs", shape, 1.0).float()
+    elif case.peak and values.numel():
         peak = (0, case.width - 1, case.seed // 3 % case.width)[case.seed % 3]
         values.view(-1, case.width).div_(torch.where(torch.arange(case.width) == peak, 1.0, PEAK))
     if case.zeros and values.numel():
@@ -235,7 +240,10 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a strided weight": lambda case: case.weight != "none" and case.layout.get("weight") == "strided",
     "gates saturate": lambda case: case.form == "gate" and case.steep == 100,
     "zero rows": lambda case: case.zeros and case.exact < 0 and prod(case.outer) > 0,
-    "one column rules": lambda case: case.peak and case.exact < 0 and prod(case.outer) > 0 and case.width > 16,
+    "one column rules": lambda case: (
+        case.peak and case.exact < 0 and case.size > LEAST and prod(case.outer) > 0 and case.width > 16
+    ),
+    "squares next to 2^-126": lambda case: case.size == LEAST and case.exact < 0 and case.dtype != "float16",
     "eps above all squares": lambda case: case.eps == 1.0 and case.size == 1e-3 and case.exact < 0,
     **{f"exact, root 2^{m}": lambda case, m=m: case.exact == m and case.dtype in SIXTEEN for m in (0, 1, 3)},  # type: ignore[misc]
     "exact sums of wide groups in float32": lambda case: case.exact >= 0 and case.dtype == "float32" and case.width > 4096,

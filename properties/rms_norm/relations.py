@@ -144,6 +144,26 @@ def _spoiled(case: NormCase, session: Session) -> None:
         session.expect_same("out", out[~where], first[~where], f"{says} reached more than it belongs to")
 
 
+def _beyond(case: NormCase, session: Session) -> None:
+    """A sum of x and residual beyond the dtype is an infinity in residual, and reaches its group of the result alone."""
+    given, D, first, case = session.inputs(), case.columns, session.first.outputs, _plain(case)
+    if case.form != "residual":
+        case, given = replace(case, form="residual"), given | {"gate": None, "residual": torch.zeros_like(given["x"])}
+        first = session.run(case, given, judged=False).outputs
+    place, sign = case.seed % first["out"].numel(), 1.0 if case.seed % 2 else -1.0
+    row, group = place // D, place % D // case.width * case.width
+    x, residual = given["x"].clone(), given["residual"].clone()
+    x.view(-1)[place] = residual.view(-1)[place] = sign * torch.finfo(x.dtype).max * 0.625
+    again = session.run(case, given | {"x": x, "residual": residual}, judged=False).outputs
+    stored = first["residual"].clone()
+    stored.view(-1)[place] = sign * torch.inf
+    session.expect_same("residual", again["residual"], stored, "a sum beyond the dtype")
+    reached = torch.zeros(prod(case.outer), D, dtype=torch.bool)
+    reached[row, group : group + case.width] = True
+    others = ~reached.view(stored.shape)
+    session.expect_same("out", again["out"][others], first["out"][others], "a sum beyond the dtype reached another group")
+
+
 def _some(case: NormCase) -> bool:
     return prod(case.outer) * case.columns > 0
 
@@ -173,5 +193,6 @@ RELATIONS = {
     "gate_of_60": Relation(
         _gate_of_60, "a gate of 60 multiplies by 60", lambda case: case.form == "plain" and _some_returned(case)
     ),
+    "beyond": Relation(_beyond, "a sum beyond the dtype is an infinity in residual", _some_returned),
     "spoiled": Relation(_spoiled, "a NaN reaches its group or its column and nothing else", _some_returned),
 }  # fmt: skip

@@ -44,6 +44,11 @@ def drawn_outer(draw: st.DrawFn, sizes: Sizes, folded: bool = True) -> tuple[int
     return draw(any_of(*(shape for shape in shapes if prod(shape) * N * K <= MOST_PRODUCTS)), label="outer")
 
 
+def beyond(seed: int, power: int) -> float:
+    """What exact rows and biases are multiplied by: 1, or of one case in four this power of 2, with which sums leave float16."""
+    return 2.0**power if seed % 4 == 3 else 1.0
+
+
 def laid_out(layout: Mapping[str, str], outer: tuple[int, ...]) -> dict[str, str]:
     """The layout without that of a single row that is expanded: it would be so along K."""
     return {name: kind for name, kind in layout.items() if outer or (name, kind) != ("x", "expanded")}

@@ -13,10 +13,11 @@ from kernelpair.call.layout import EXPANDED, PARAMETERS, READ_ROWS
 from kernelpair.call.values import generator, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.strategies import any_of, around, common, either, float_dtypes, shrinking, together
+from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, near, shrinking, together
 
 NAMES = ("weights", "ids")
 TOKENS = (1, 3, 2, 0, 17, 65)
+LONG = 66_000  # tokens of one case in 96, of few experts: more than 16 bits count
 EXPERTS = (1, 2, 7, 8, *around(16), 32, 60, 64, 72, 128, 160, 256, 384, 512, 1040, 2304)
 TOPK = (1, 2, 8, 6, 10, 33, 0)  # 0: all that there are
 GROUPED = (  # groups of so many
@@ -103,6 +104,8 @@ def strategy(draw: st.DrawFn) -> TopkCase:
     if draw(either, label="in groups"):
         groups, size = draw(any_of(*GROUPED), label="groups")
         experts = groups * size
+    if draw(between(0, 95), label="rare") == 95:
+        fields, tokens, experts, groups = near(fields), LONG, draw(any_of(2, 3), label="few"), 1
     topk, kept = draw(any_of(*TOPK), label="topk"), draw(any_of(1, 2, 4, 3, 8, 15, 17), label="groups that stay")
     more = {"scoring": draw(any_of("softmax", "sigmoid")), "bias": draw(any_of("none", "none", "call", "float32"))}
     return completed(fields, tokens, experts, topk, groups, kept, **more)
@@ -179,6 +182,7 @@ def inputs(case: TopkCase) -> Inputs:
 MEASURES: dict[str, Callable[[Any], int]] = {"elements": lambda case: case.tokens * case.experts}
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no rows": lambda case: case.tokens == 0,
+    "more rows than 16 bits count": lambda case: case.tokens == LONG,
     "one expert": lambda case: case.experts == 1,
     "all experts are chosen": lambda case: case.topk == case.experts > 1,
     "a partial vector": lambda case: case.experts % 16 > 0,

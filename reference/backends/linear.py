@@ -9,7 +9,7 @@ from reference.int8_linear import PackedInt8Weight, int8_linear
 from reference.packed_linear import PackedWeight, packed_linear
 from serving.checks import check_linear, check_scales
 
-FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def make_linear_dispatch(weight: Tensor) -> PackedWeight | PackedConvWeight | Tensor:
@@ -36,9 +36,7 @@ class Linear:
     def load(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take over weight [out_features, in_features] and, where given, bias. ValueError, TypeError; nothing changes then."""
         check_linear(weight, bias, (self.out_features, self.in_features), self.dtype, self.bias is not None)
-        packed = make_linear_dispatch(weight)
-        assert isinstance(packed, PackedWeight)
-        self.packed = packed
+        self.packed = PackedWeight.pack(weight)
         if bias is not None:
             self.bias = bias.clone()
 

@@ -30,7 +30,8 @@ OTHERS: tuple[tuple[tuple[int, ...], str], ...] = (  # weights that the dispatch
     ((7, 33), "PackedWeight"),
     ((0, 4), "untouched"),
 )
-KINDS = ("call", "int8", "meta")
+UNPACKED = {"int8": torch.int8, "float8": torch.float8_e4m3fn, "float64": torch.float64}
+"""Dtypes that the dispatch leaves as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class LinearModulesCase(Case):
     bias: Literal["loaded", "never loaded", "none"] = "never loaded"
     other: int = 0
     """Which of OTHERS."""
-    other_kind: Literal["call", "int8", "meta"] = "call"
+    other_kind: Literal["call", "int8", "meta", "float8", "float64"] = "call"
     sizes: tuple[int, ...] = ()
     loads: Literal["once", "again", "refused"] = "once"
     """`again`: another weight is loaded before, with the bias; `refused`: another one after, with a bias that is none."""
@@ -56,7 +57,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "K": (1, 2, 31, 33, 96),
     "bias": ("never loaded", "loaded", "none"),
     "other": tuple(range(len(OTHERS))),
-    "other_kind": ("call", "call", "int8", "meta"),
+    "other_kind": ("call", "call", "int8", "meta", "float8", "float64"),
     "loads": ("once", "again", "refused"),
 }
 SIZES = st.lists(st.sampled_from((0, 1, 64, 100, 4096, 5000, 2 << 20)), max_size=5).map(tuple)
@@ -72,6 +73,7 @@ def strategy(draw: st.DrawFn) -> LinearModulesCase:
 def inputs(case: LinearModulesCase) -> Inputs:
     dtype: torch.dtype = getattr(torch, case.dtype)
     return {
+        "dtype": case.dtype,
         "x": uniform(case.seed, "x", (*case.rows, case.K), dtype),
         "weight": uniform(case.seed, "weight", (case.N, case.K), dtype),
         "bias": uniform(case.seed, "bias", (case.N,), dtype) if case.bias == "loaded" else None,
@@ -85,6 +87,7 @@ def inputs(case: LinearModulesCase) -> Inputs:
 
 def _modules(side: Any, workspace: Callable[[], Any]) -> Callable[..., dict[str, Any]]:
     def run(
+        dtype: str,
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -94,14 +97,16 @@ def _modules(side: Any, workspace: Callable[[], Any]) -> Callable[..., dict[str,
         sizes: tuple[int, ...],
         loads: str,
     ) -> dict[str, Any]:
-        """A linear layer, the form that the dispatch gives another weight, and the life of a workspace."""
+        """A linear layer, the form that the dispatch gives weights, and the life of a workspace. Where the truth is float64 the
+        dispatch gets its weights in the call's dtype, which holds them."""
         linear = side.Linear(weight.shape[1], weight.shape[0], bias=has_bias, dtype=weight.dtype)
         if loads == "again":
             linear.load(-weight, bias)
         linear.load(weight, None if loads == "again" else bias)
         refused = loads == "refused" and _refused(lambda: linear.load(-weight, weight.new_zeros(len(weight) + 1)))
-        asked = other.to(torch.int8) if other_kind == "int8" else other.to("meta") if other_kind == "meta" else other
-        packed, made = side.make_linear_dispatch(weight), side.make_linear_dispatch(asked)
+        call: torch.dtype = getattr(torch, dtype)
+        asked = other.to("meta") if other_kind == "meta" else other.to(UNPACKED.get(other_kind, call))
+        packed, made = side.make_linear_dispatch(weight.to(call)), side.make_linear_dispatch(asked)
         kind = "untouched" if made is asked else type(made).__name__
         found = {"out": linear(x), "weight": packed.unpack(), "kind": kind, "workspace": _asked(workspace(), sizes)}
         found["refused"] = refused
@@ -155,5 +160,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a convolution": lambda case: OTHERS[case.other][1] == "PackedConvWeight" and case.other_kind == "call",
     "a weight without data": lambda case: case.other_kind == "meta",
     "integers": lambda case: case.other_kind == "int8",
+    "a matrix of codes": lambda case: case.other_kind == "float8" and OTHERS[case.other][1] == "PackedWeight",
+    "a matrix of float64": lambda case: case.other_kind == "float64" and OTHERS[case.other][1] == "PackedWeight",
     "a workspace asked for less": lambda case: any(a > b for a, b in zip(case.sizes, case.sizes[1:])),
 }
