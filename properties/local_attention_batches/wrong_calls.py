@@ -68,7 +68,7 @@ def _too_many_in_all(case: LocalCase, given: Inputs) -> Inputs:
 
 
 def _fall_between(case: LocalCase, given: Inputs) -> Inputs:
-    """Three or more requests of one page each, all of them cached but for a few tokens; one offset but the first and the last falls,
+    """Three or more requests of a page each, of a few new tokens; an offset that is neither the first nor the last one falls,
     to no less than the first."""
     count, page, start = 3 + case.seed % 3, 16, start_of(case)
     offsets = start + 3 * torch.arange(count + 1)
