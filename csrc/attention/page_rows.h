@@ -70,15 +70,20 @@ struct TableRun {
   int64_t count;
 };
 
+// Of the entries. Of a single one it does not count, and `every` may be so large that the product would overflow.
+KP_INLINE int64_t run_stride(const View& table, TableRun run) {
+  return run.count > 1 ? run.every * table.strides[1] : 0;
+}
+
 KP_INLINE bool run_is_good(const View& table, TableRun run, PageSize page) {
-  const int64_t stride = run.every * table.strides[1];
+  const int64_t stride = run_stride(table, run);
   if (table.dtype == Dtype::i64)
     return all_start_pages(at<int64_t>(table, run.row, run.column), stride, run.count, page);
   return all_start_pages(at<int32_t>(table, run.row, run.column), stride, run.count, page);
 }
 
 KP_INLINE void copy_run(const View& table, TableRun run, PageSize page, int32_t* pages) {
-  const int64_t stride = run.every * table.strides[1];
+  const int64_t stride = run_stride(table, run);
   if (table.dtype == Dtype::i64)
     copy_page_ids(at<int64_t>(table, run.row, run.column), stride, run.count, page, pages);
   else

@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, EXPANDED, ODD_STRIDE, PARAMETERS, POOL, READ_ROWS, TABLE
-from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
+from kernelpair.call.values import permutation, poison, poison_value, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
-from properties.shared.attention_values import CAPS, NO_WINDOWS, WIDE_WINDOWS, cap_of, even_key, even_query, level, steep
+from properties.decode_attention.rows import HOT, lose_keys, loses_keys, mark_keys, rows_of, scales_of
+from properties.shared.attention_values import (
+    CAPS,
+    NO_WINDOWS,
+    WIDE_WINDOWS,
+    cap_of,
+    even_query,
+    rising,
+    sinks_of,
+    steep,
+    stretch,
+)
 from properties.shared.pads import BEYOND, named
 from properties.shared.strategies import around, common, together
 from reference.checks import are_pads
@@ -32,7 +43,6 @@ MOST_SPLITS = 600  # of a request: more than any of LENGTHS has keys
 RUN = 5
 WORK = 3_000_000  # multiply-adds of a case's scores: 1 ms in the reference
 EMULATED_WORK = 300_000
-HOT = 16.0  # q.k of a one-hot case is 0 or 256: exp(-256) is 0 in float32, and no trace of it is left in a float64 sum
 LAYOUTS = {
     "q": READ_ROWS,
     "k_cache": POOL,
@@ -253,68 +263,22 @@ def _scattered(seed: int, slots: int) -> Tensor:
     return free[free < slots]
 
 
-def _rows(case: DecodeAttentionCase, name: str, count: int, width: int, scale: float) -> Tensor:
-    """[count, Hkv, width] of random numbers, or of small integers for an exact case."""
-    dtype: torch.dtype = getattr(torch, case.dtype)
-    if case.values == "random":
-        rows = uniform(case.seed, name, (count, case.kv_heads, width), dtype, scale)
-        return level(case, name, rows) if name == "k" else rows
-    return small_integers(case.seed, name, (count, case.kv_heads, width), dtype)
-
-
-def _scales(case: DecodeAttentionCase) -> tuple[float, float, float]:
-    """sm_scale, and the sizes of q and k that make scores of the wanted spread (uniform numbers: variance 1/3 each)."""
-    sm_scale = 1.0 if case.values == "one_hot" else case.width**-0.5
-    product = 3 * case.spread / (sm_scale * case.width**0.5)
-    return sm_scale, case.size, product / case.size
-
-
-def _mark_keys(case: DecodeAttentionCase, table: SlotTable, k: Tensor, v: Tensor) -> None:
-    """Make the keys that a call may get wrong visible: the first, the last, the window's edge on both sides, and a few more.
-
-    One of n equal keys would drown in the rounding of the others: a marked one has a value n times as large. In a one-hot
-    case a key for each request and head gets all the weight.
-    """
-    if case.values == "one_hot":
-        k[..., 0] = 0
-        for b, slots in enumerate(table.seen):
-            if len(slots):
-                hot = generator(case.seed, f"hot{b}").integers(0, len(slots), size=case.kv_heads)
-                k[slots[torch.from_numpy(hot)], torch.arange(case.kv_heads), 0] = HOT
-        return
-    if case.values == "equal":
-        k[..., 0] = even_key(case)
-        return
-    largest = 3e4 / (float(v.abs().max()) if v.numel() else 1.0)  # float16 ends at 65504
-    done = torch.zeros(table.slots, dtype=torch.bool)  # requests that share a row would mark its keys again and again
-    for b, slots in enumerate(table.seen):
-        if not len(slots):
-            continue
-        more = generator(case.seed, f"marked{b}").integers(0, len(slots), size=3).tolist()
-        marked = torch.unique(slots[[0, len(slots) - 1, *more]])
-        marked = torch.cat([marked, table.hidden[b][-1:]])
-        marked = marked[~done[marked]]
-        done[marked] = True
-        factor = min(max(len(slots) / 4, 1.0), largest)
-        if case.shared:  # a longer key: for some heads it has much of the weight
-            k[marked] *= 3
-        else:
-            v[marked] = (v[marked].float() * factor).to(v.dtype)
-
-
 def inputs(case: DecodeAttentionCase) -> Inputs:
     """Poison in every slot that nobody sees, and in the rows that are about to be written."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     table = table_of(case)
-    sm_scale, q_size, k_size = _scales(case)
+    sm_scale, q_size, k_size = scales_of(case)
     batch, heads = len(case.lens), case.heads
-    k = _rows(case, "k", table.slots, case.width, k_size)
-    v = k[..., : case.width_v] if case.shared else _rows(case, "v", table.slots, case.width_v, case.size)
-    _mark_keys(case, table, k, v)
-    q = uniform(case.seed, "q", (batch, heads, case.width), dtype, q_size)
+    k = rows_of(case, "k", table.slots, case.width, k_size)
+    v = k[..., : case.width_v] if case.shared else rows_of(case, "v", table.slots, case.width_v, case.size)
+    mark_keys(case, table, k, v)
+    q = uniform(case.seed, "q", (batch, heads, case.width), dtype, q_size) * stretch(case)[1]
+    if loses_keys(case):
+        rising(q, -1)
+        lose_keys(case, table, k)
     if case.values != "random":
         q.zero_()
-        q[..., 0] = HOT if case.values == "one_hot" else even_query(case)
+        q[..., 0] = (HOT if case.values == "one_hot" else even_query(case)) * stretch(case)[1]
     known = torch.zeros(table.slots, dtype=torch.bool)
     known[torch.cat([*table.seen, *table.hidden, torch.empty(0, dtype=torch.int64)])] = True
     live, pads = live_of(case), list(case.pads)
@@ -327,10 +291,6 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
     k[~known] = poison_value(case.poison, dtype)
     if not case.shared:
         v[~known] = poison_value(case.poison, dtype)
-    sinks = None
-    if case.sinks != "none":
-        sinks = uniform(case.seed, "sinks", (heads,), dtype if case.sinks == "same" else torch.float32, 4.0)
-        sinks[::5] = -torch.inf
     pool, lens, encoder = table.pool, torch.tensor(case.lens, dtype=torch.int64), None
     if case.encoder is not None:
         encoder = torch.tensor(case.encoder, dtype=torch.int64)
@@ -356,8 +316,8 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
         "req_pool_indices": pool,
         "seq_lens": lens,
         "encoder_lens": encoder,
-        "sinks": sinks,
-        "sm_scale": sm_scale,
+        "sinks": sinks_of(case),
+        "sm_scale": sm_scale * stretch(case)[0],
         "logit_cap": cap_of(case),
         "sliding_window": case.window,
         "is_cross_attn": case.cross,

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from properties.decode_attention.cases import behind_of, keys_of, live_of, table_of
+from properties.decode_attention.rows import loses_keys
+from properties.shared.attention_values import stretch
 
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no requests": lambda case: not case.lens,
@@ -19,6 +21,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "window of one key": lambda case: case.window == 1 and not case.cross and any(n > 1 for n in keys_of(case)),
     "softcap": lambda case: case.cap > 0,
     "sinks": lambda case: case.sinks != "none",
+    "scores of -inf": lambda case: loses_keys(case) and any(n > 2 for n in keys_of(case)),
+    "a scale near the end of float32": lambda case: stretch(case)[0] > 1e38 and any(n > 1 for n in keys_of(case)),
     "writes": lambda case: case.write,
     "writes for a request without keys": lambda case: case.write and any(not keys_of(case)[b] for b in live_of(case)),
     "all requests are pads": lambda case: 0 < len(case.lens) == len(case.pads),

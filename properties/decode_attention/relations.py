@@ -10,6 +10,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Alias, Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.decode_attention.cases import EMULATED_WORK, keys_of, live_of, table_of
+from properties.decode_attention.rows import loses_keys
 from properties.shared.renaming import new_names, renamed
 from reference.extend_attention import extend_attention
 
@@ -180,7 +181,7 @@ def _in_splits(case: Any, session: Session, splits: int) -> Inputs | None:
     live, keys = live_of(case), table_of(case).seen
     b = max(live, key=lambda b: len(keys[b])) if live else 0
     count = min(KEYS_IN_SPLITS, EMULATED_WORK // max(1, case.heads * case.width))
-    if not live or not len(keys[b]) or not count:
+    if not live or not len(keys[b]) or not count or loses_keys(case):  # the first keys alone may have no weight at all
         return None
     sums = torch.zeros(1, case.heads, splits, case.width_v + 1)
     return _requests(_given(case, session), torch.tensor([b])) | {

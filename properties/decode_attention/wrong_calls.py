@@ -134,6 +134,22 @@ def _writes_apart(case: Any) -> bool:
     return bool(case.write and not case.shared)
 
 
+def _writes_shared(case: Any) -> bool:
+    return bool(case.write and case.shared)
+
+
+def _over_shared_cache(case: Any, given: Inputs) -> Inputs | None:
+    """What is only read lies in the written cache, or the cache in its memory; the values stay part of the keys."""
+    wrong = OVER_SHARED_CACHE.make(case, given)
+    joint, part = (None, None) if wrong is None else (wrong["k_cache"], wrong["v_cache"])
+    if wrong is None or not isinstance(joint, Alias) or not isinstance(part, Alias):
+        return wrong
+    return wrong | {"v_cache": Alias(joint.of, lambda tensor: part.view(joint.view(tensor)))}
+
+
+OVER_SHARED_CACHE = laid_over(("k_cache",), ("q", "key", "value", *INDICES, "sinks"), when=_writes_shared)
+
+
 WRONG_CALLS = {
     **{f"{name}_dtype": other_dtype(name, *FLOATS) for name in ("q", "k_cache", "out", "key", "value")},
     "v_cache_dtype": other_dtype("v_cache", *FLOATS, when=_apart),
@@ -190,6 +206,8 @@ WRONG_CALLS = {
     "overlapping_caches": WrongCall(_shifted_values, ValueError, ("k_cache", "v_cache")),
     "out_overlaps_itself": self_overlapping("out"),
     "cache_overlaps_itself": self_overlapping("k_cache", "v_cache", when=_writes_apart),
+    "shared_cache_overlaps_itself": self_overlapping("k_cache", when=_writes_shared),
+    "laid_over_shared_cache": WrongCall(_over_shared_cache, ValueError, OVER_SHARED_CACHE.argument),
     "laid_over_cache": laid_over(("k_cache", "v_cache"), ("q", "key", "value", *INDICES), when=_writes_apart),
     "laid_over": laid_over(("out", "attn_logits"), ("q", "key", "value", *INDICES, "sinks")),
     "seq_lens_beyond_32_bits": beyond_32_bits(

@@ -79,6 +79,13 @@ def position(case: VarlenCase, b: int) -> int:
     return case.lens[b] - case.rows[b] if case.alignment == "bottom_right" else 0
 
 
+def seen_from_to(case: VarlenCase, b: int) -> tuple[Tensor, Tensor]:
+    """The first key that each row of request b sees, and the end of those that it sees, however far outside."""
+    p, most = torch.arange(case.rows[b]) + position(case, b), case.rows[b] + case.lens[b]
+    left, right = min(case.left, most), 0 if is_causal(case, b) else min(case.right, most)
+    return p - left if left >= 0 else p - most, p + right + 1 if right >= 0 else p + most
+
+
 def work(case: VarlenCase) -> int:
     """Multiply-adds of both products."""
     return sum(q * k for q, k in zip(case.rows, case.lens)) * case.heads * (case.width + case.width_v)
@@ -174,6 +181,7 @@ def inputs(case: VarlenCase) -> Inputs:
         first = position(case, b)
         edges = [0, n - 1, first, first + case.rows[b] - 1, first - case.left, first + case.right, first + case.right + 1]
         numbers.mark(case, f"marked{b}", drawn["k"][own], drawn["v"][own], edges, n)
+        numbers.lose(case, f"lost{b}", drawn["k"][own], *seen_from_to(case, b))
     given: Inputs = {}
     for name, offsets in (("q", of_q), ("k", of_k), ("v", of_k)):
         given[name] = poison(case.poison, shapes[name], dtype)
@@ -216,6 +224,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a window and a causal request": lambda case: case.right > 0 and case.causal in FLAGGED,
     "more requests than bits of a word": lambda case: len(case.rows) > 64,
     "softcap": lambda case: case.cap > 0,
+    "scores of -inf": lambda case: numbers.loses(case) and _some(case, lambda q, k: q > 0 and k > 2),
+    "a scale near the end of float32": lambda case: numbers.stretch(case)[0] > 1e38 and _some(case, lambda q, k: q > 0 and k > 1),
     "sinks without keys": lambda case: case.sinks != "none" and 0 in case.lens,
     "default scale": lambda case: not case.scaled and case.values == "random",
     "rows of no request": lambda case: case.gaps and case.seed % 3 > 0,

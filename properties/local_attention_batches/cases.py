@@ -21,6 +21,7 @@ MOST_CHUNKS = 3  # of one request: a first, an inner and a last one
 MANY_CHUNKS = 12  # where chunks are short
 MOST_PAGE_ID = 2**31 - 1
 MOST_ENTRIES = 2**20  # of a table: none that is drawn has more, but the longest request in smaller pages would
+MOST_SPARE = 2  # table columns beyond the longest request
 LONGEST: dict[str, Any] = {  # one chunk of as many keys as int32 holds; pages of high ids, for no relation makes its tokens
     "page_size": MOST_PAGE_ID, "chunk_pages": 1, "requests": ((1, MOST_PAGE_ID),), "high": True,
 }  # fmt: skip
@@ -79,7 +80,7 @@ FIELDS = together(
         "page_size": st.sampled_from(PAGES),
         "chunk_pages": st.sampled_from(CHUNK_PAGES),
         "start": st.sampled_from((0, 0, 1, 7, MOST_PAGE_ID, 2**40)),
-        "spare": st.integers(0, 2),
+        "spare": st.integers(0, MOST_SPARE),
         "high": st.booleans(),
     }
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from properties.local_attention_batches.cases import FIELDS, LocalCase
+from properties.local_attention_batches.cases import FIELDS, MOST_ENTRIES, MOST_SPARE, LocalCase
 from properties.shared.models import ragged
 from properties.shared.strategies import any_of, shrinking
 
@@ -27,6 +27,7 @@ def models(slow: bool) -> st.SearchStrategy[LocalCase]:
 def _models(draw: st.DrawFn) -> LocalCase:
     fields, shape = draw(FIELDS), draw(any_of(*SHAPES), label="page, chunk, batch, new, total")
     page, chunk, batch, new, total = (draw(shrinking(size)) for size in shape)
+    total = min(total, page * (MOST_ENTRIES // batch - MOST_SPARE))  # small pages of many long requests would be a huge table
     requests = tuple((min(q, k), k) for q, k in zip(ragged(batch, new), ragged(batch, total)))
     return LocalCase(**fields | {"page_size": page, "chunk_pages": chunk}, requests=requests)
 

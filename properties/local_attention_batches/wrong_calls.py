@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
-from properties.local_attention_batches.cases import HUGE, INDICES, MOST_PAGE_ID, LocalCase, used_pages
-from properties.shared.wrong_calls import Pick, any_of, beyond_32_bits, changing, entry, made, setting
+from properties.local_attention_batches.cases import HUGE, INDICES, MOST_PAGE_ID, LocalCase, start_of, used_pages
+from properties.shared.wrong_calls import Pick, any_of, beyond_32_bits, changing, entry, falling, made, setting
 
 
 def _negative(at: int) -> Pick:
@@ -67,6 +67,21 @@ def _too_many_in_all(case: LocalCase, given: Inputs) -> Inputs:
     }
 
 
+def _fall_between(case: LocalCase, given: Inputs) -> Inputs:
+    """Three or more requests of a page each, of a few new tokens; an offset that is neither the first nor the last one falls,
+    to no less than the first."""
+    count, page, start = 3 + case.seed % 3, 16, start_of(case)
+    offsets = start + 3 * torch.arange(count + 1)
+    offsets[any_of(case, range(2, count))] -= 4 + case.seed // 2 % 2
+    return {
+        "attn_chunk_size": page,
+        "query_start_loc": offsets,
+        "seq_lens": torch.full((count,), page),
+        "block_table": torch.arange(count)[:, None],
+        "page_size": page,
+    }
+
+
 _LENGTHS = ("query_start_loc", "seq_lens")
 WRONG_CALLS = {
     "chunk_zero": WrongCall(setting(attn_chunk_size=0), ValueError, "attn_chunk_size"),
@@ -78,7 +93,9 @@ WRONG_CALLS = {
     "more_new_than_total": WrongCall(_too_many_new, ValueError, _LENGTHS),
     "length_negative": entry("seq_lens", _negative(-1), ValueError),
     "offset_negative": entry("query_start_loc", _negative(0), ValueError),
-    "offset_falls": entry("query_start_loc", _negative(-1), ValueError),
+    "offset_falls": falling("query_start_loc", "seq_lens"),
+    "offset_falls_between": WrongCall(_fall_between, ValueError, _LENGTHS),
+    "last_offset_negative": entry("query_start_loc", _negative(-1), ValueError),
     "length_beyond_table": entry("seq_lens", _beyond_the_table, IndexError),
     "chunk_beyond_int32": WrongCall(_chunk_too_long, ValueError, "seq_lens"),
     "total_beyond_int32": made(

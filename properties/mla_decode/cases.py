@@ -14,7 +14,7 @@ from kernelpair.call.values import generator, permutation, poison, poison_value,
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized.mla_decode import mla_decode_workspace_size
-from properties.shared.attention_values import level
+from properties.shared.attention_values import level, lose, loses, rising, stretch
 from properties.shared.strategies import alike, around, common, together
 
 PAGES = (16, 32, 64, 128)
@@ -149,8 +149,17 @@ def _latents(case: MlaDecodeCase, pages: int, table: Tensor, size: float) -> Ten
             rows[slots[drawn[0]], 0] = HOT
         elif n and case.values == "random" and not case.shared_pages:
             rows[torch.unique(slots[[0, n - 1, *drawn]])] *= 3
+        if loses_keys(case):
+            keys = rows[slots][:, None]
+            lose(case, f"lost{b}", keys, torch.tensor([0]), torch.tensor([n]), -1)
+            rows[slots] = keys[:, 0]
     rows[~seen] = poison_value(case.poison, dtype)
     return rows.view(pages, case.page, -1)
+
+
+def loses_keys(case: MlaDecodeCase) -> bool:
+    """Whether some keys are of no weight, in an element that is no value; of requests that share pages others would lose all."""
+    return loses(case) and not case.shared_pages and case.rope > 0
 
 
 def inputs(case: MlaDecodeCase) -> Inputs:
@@ -166,6 +175,9 @@ def inputs(case: MlaDecodeCase) -> Inputs:
     if case.values != "random":
         queries = {name: torch.zeros_like(q) for name, q in queries.items()}
         queries["q_nope"][..., 0] = HOT if case.values == "one_hot" else 0
+    queries = {name: q * stretch(case)[1] for name, q in queries.items()}
+    if loses_keys(case):
+        rising(queries["q_pe"], -1)
     longest, more = max(case.lens, default=0), 3 if case.larger_workspace else 0
     nbytes = mla_decode_workspace_size(
         longest + 700 * more, batch + more, case.heads + more, case.page, case.latent, case.splits)
@@ -174,7 +186,7 @@ def inputs(case: MlaDecodeCase) -> Inputs:
         "seq_lens": torch.tensor(case.lens, dtype=torch.int64),
         "page_table": table,
         "workspace": poison(case.poison, (nbytes,), torch.uint8),
-        "sm_scale": sm_scale,
+        "sm_scale": sm_scale * stretch(case)[0],
         "num_kv_splits": case.splits,
         "accurate": case.accurate,
     }

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS, SHARED, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
-from kernelpair.call.values import permutation, poison, uniform
+from kernelpair.call.values import permutation, poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
+from properties.paged_attention.factors import descale_far, descales_of, slopes_of
 from properties.shared import attention_values as numbers
 from properties.shared.strategies import alike, any_of, around, between, common, together
 
@@ -27,7 +28,6 @@ ROWS = (1, 2, 0, 3, 5, *around(16, 32), 48, *around(64, 128, 256))
 BATCHES = (1, 1, 2, 2, 3, 4, 0)
 BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products
 LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
-SIGNS = (1.0, -1.0, 1.0, -1.0, 1.0, 0.0)  # of factors of values, which may be any numbers
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 LAYOUTS = {
     "q": READ_ROWS,
@@ -223,6 +223,14 @@ def seen_keys(case: PagedAttentionCase, b: int) -> range:
     return range(low, sk) if sq else range(0)
 
 
+def seen_from_to(case: PagedAttentionCase, b: int) -> tuple[Tensor, Tensor]:
+    """The first of `seen_keys` that each row of request b sees, and the end of those that it sees, however far outside."""
+    sq, sk = case.rows[b], case.lens[b]
+    p, most = torch.arange(sq) + sk - sq - seen_keys(case, b).start, sq + sk
+    left, right = min(case.left, most), 0 if case.causal else min(case.right, most)
+    return p - left if left >= 0 else p - most, p + right + 1 if right >= 0 else p + most
+
+
 @dataclass(frozen=True)
 class KeyPlan:
     """Where the keys of each request are."""
@@ -284,10 +292,12 @@ def inputs(case: PagedAttentionCase) -> Inputs:
         edges = [0, n - 1, n - 1 - position, case.left, case.left + 1, sk % page]
         if not case.latent or case.values != "random":
             numbers.mark(case, f"marked{b}", k, v, edges, n, 400.0 if held.itemsize == 1 else numbers.LARGEST)
+        if held != torch.float8_e4m3fn:  # which has no infinity
+            numbers.lose(case, f"lost{b}", k, *seen_from_to(case, b))
         k_cache[slots], v_cache[slots] = k.to(held), v.to(held)
     k_cache, v_cache = k_cache.unflatten(0, (batch.pages, page)), v_cache.unflatten(0, (batch.pages, page))
-    of_keys, of_values = (1 + uniform(case.seed, name, (B, Hkv), torch.float32, 0.5) for name in ("k_descale", "v_descale"))
-    of_values *= torch.tensor(SIGNS)[(torch.arange(B * Hkv).view(B, Hkv) + case.seed) % len(SIGNS)]
+    of_keys, of_values = descales_of(case)
+    q *= descale_far(case)[1]
     return {
         "q": q,
         "k_cache": k_cache,
@@ -309,15 +319,6 @@ def inputs(case: PagedAttentionCase) -> Inputs:
     }
 
 
-def slopes_of(case: PagedAttentionCase) -> Tensor | None:
-    """[H]: those of models, 2^(-8 (h + 1) / H), in any order; every fourth one has the other sign."""
-    if not case.alibi:
-        return None
-    order = permutation(case.seed, "alibi", case.heads)
-    slopes = torch.exp2(-8 * (order + 1.0) / case.heads)
-    return torch.where(order % 4 == 3, -slopes, slopes).float()
-
-
 def picture(case: PagedAttentionCase) -> str:
     """A line a request: pages of keys, the new ones as #."""
     lines = []
@@ -337,6 +338,9 @@ EDGES: dict[str, Any] = {
     "last page partly used": lambda case: any(k % case.page for k in case.lens),
     "pages used up": lambda case: any(k and k % case.page == 0 for k in case.lens),
     **{f"page of {page}": lambda case, page=page: case.page == page and any(k > page for k in case.lens) for page in PAGES},
+    "scores of -inf": lambda case: numbers.loses(case) and any(q and k > 2 for q, k in zip(case.rows, case.lens)),
+    "a scale near the end of float32": lambda case: numbers.stretch(case)[0] > 1e38 and any(k > 1 for k in case.lens),
+    "descales far from 1": lambda case: any(case.descale) and descale_far(case)[2] != 1 and any(case.lens),
     "causal": lambda case: case.causal and any(q > 1 for q in case.rows),
     "not causal": lambda case: not case.causal and case.left == case.right == -1 and any(q > 1 for q in case.rows),
     "left window cuts": lambda case: any(0 <= case.left < k - 1 for k in case.lens),

@@ -1,6 +1,7 @@
 """One wrong call for each error in the contract of paged_attention."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,11 +18,13 @@ from properties.shared.wrong_calls import (
     entry,
     falling,
     grown,
+    made,
     no_index,
     one_rank_more,
     other_dtype,
     other_half,
     replaced,
+    setting,
     sparse,
     with_sink,
 )
@@ -157,7 +160,18 @@ def _slope_nan(case: Any, given: Inputs) -> Inputs:
     return given | {"alibi_slopes": slopes}
 
 
-WRONG_CALLS = {
+def _with_all_factors(call: WrongCall) -> WrongCall:
+    """Wrong in nothing else where it gives rows or keys to a request whose factors nobody looked at."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        factors = given["k_descale"]
+        good = None if factors is None else torch.where((factors > 0) & factors.isfinite(), factors, 1.0)
+        return call.make(case, given | {"k_descale": good})
+
+    return replace(call, make=make)
+
+
+OF_ALL_FACTORS = {
     "q_dtype": other_dtype("q", *FLOATS, when=_same),
     "q_integer": cast("q", torch.int32),
     **{f"{name}_dtype": other_dtype(name, *CACHES, when=_same) for name in CACHES},
@@ -192,7 +206,8 @@ WRONG_CALLS = {
     "multiples_float": _other_multiples(lambda case, multiples: multiples.float(), TypeError),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k_cache")),
     **{f"softmax_scale_{value}": replaced("softmax_scale", value, ValueError) for value in (0.0, -1.0, torch.inf, torch.nan)},
-    **{f"softcap_{value}": replaced("softcap", value, ValueError) for value in (-1.0, INF, NAN, NEXT_TO_0)},
+    **{f"softcap_{value}": replaced("softcap", value, ValueError) for value in (-1.0, INF, NAN)},
+    "softcap_next_to_0": made(setting(softcap=NEXT_TO_0, softmax_scale=0.5), ValueError, "softcap"),
     "window_left": replaced("window_left", -2, ValueError),
     "window_right": replaced("window_right", -2, ValueError),
     "num_splits": replaced("num_splits", -1, ValueError),
@@ -209,3 +224,4 @@ WRONG_CALLS = {
     "cu_seqlens_q_beyond_32_bits": beyond_32_bits("cu_seqlens_q", ValueError),
     "sinks_other_half": other_half("sinks"),
 }
+WRONG_CALLS = {name: _with_all_factors(call) for name, call in OF_ALL_FACTORS.items()}

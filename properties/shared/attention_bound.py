@@ -54,6 +54,7 @@ def attention_bound(
     truth is that of other queries, and q comes within so much of them, relative to each |q_d| (rounding an absorbed query, say).
     `two_part_weights`: p stays float32 or becomes the sum of two bfloat16 numbers. `slopes` [H] and `distance` [T, N] as in the
     reference's attention core.
+    A raw score may be -inf: it is that in any order, and a cap makes exactly -logit_cap of it up to the error of tanh.
 
     Derivation. With the exact weights w_j (sum <= 1, the sink has the rest) of the n visible keys, o = sum_j w_j v_j:
     - A score is a float32 sum of D products, then scaled, capped and lowered by the running maximum, each step rounded once:
@@ -116,6 +117,7 @@ def _scores(
     keys = k.permute(1, 2, 0)
     z = (rows @ keys).view(shape)
     e = (rows.abs() @ keys.abs()).view(shape) * (accumulation_error(rows.shape[-1]) + query_error)
+    e = e.masked_fill(z == -math.inf, 0.0)
     if logit_cap > 0:
         z = logit_cap * torch.tanh(z / logit_cap)
         e = e + logit_cap * EXP_ERROR
@@ -134,4 +136,5 @@ def _weights(z: Tensor, e: Tensor, visible: Tensor | None, sink: Tensor) -> tupl
     p = torch.exp(seen_z - m)
     w = p / (p.sum(dim=-1, keepdim=True) + torch.exp(sink - m)).clamp_min(1.0)
     e = e + 4 * accumulation_error(1) * (z.abs() + m.abs())
+    e = e.masked_fill(z == -math.inf, 0.0)
     return w, e if hidden is None else e.masked_fill(hidden, 0.0)

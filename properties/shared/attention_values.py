@@ -20,15 +20,35 @@ MOST_HOT = 4
 MOST_SMALL = 2  # of values that are whole numbers
 EVEN = 128.0  # of q and k where all scores are the same, and far from 0
 FAR = {"float32": 129 * 2.0**25, "bfloat16": 129 * 2.0**25, "float16": 129 * 2.0**8}  # of q, seldom: z is rounded by more than 1
-CAPS = (0.0, 0.0, 0.0, 2.0, 30.0, 100.0)
+CAPS = (0.0, 0.0, 0.0, 2.0, 30.0, 100.0, 1e-15)  # by the last one the largest scale of random keys can still be divided
 LARGEST = 3e4  # float16 ends at 65504
 WIDE_WINDOWS = (2**31, 2**32 + 1, 2**63 - 1)  # they cut nothing; read in 32 bits they would
 NO_WINDOWS = (-5, -(2**63))  # below the usual -1
+LARGE_SCALE = 1.75 * 2.0**127  # times log2(e) it leaves float32
 
 
 def sm_scale(case: Any, width: int) -> float:
-    """The scale of the scores; 1 for a case whose hot scores must be whole numbers."""
-    return 1.0 if case.values == "one_hot" else width**-0.5
+    """The scale of the scores; for seldom cases near the ends of what float32 holds."""
+    return (1.0 if case.values == "one_hot" else width**-0.5) * stretch(case)[0]
+
+
+def stretch(case: Any) -> tuple[float, float]:
+    """What multiplies the scale, and what the queries, so that scores stay where they are; those of one hot key may grow.
+
+    Of random numbers no product that counts becomes subnormal. float16 has no room for queries so far from 1.
+    """
+    half, far = case.dtype == "float16", {6: 1, 14: 1, 9: -1}.get(case.seed % 16, 0)
+    if not far or not (getattr(case, "scaled", True) or case.values == "one_hot"):
+        return 1.0, 1.0
+    if case.values == "random":
+        return (1.0, 1.0) if half else (2.0 ** (60 * far), 2.0 ** (-60 * far))
+    if far < 0:
+        if half:
+            return (2.0**-100, 1.0) if case.values == "equal" else (1.0, 1.0)
+        return 2.0**-80, 2.0**80
+    if half:
+        return LARGE_SCALE if case.values == "one_hot" else 2.0**100, 2.0**-18
+    return LARGE_SCALE, 2.0**-120
 
 
 def cap_of(case: Any) -> float:
@@ -69,9 +89,10 @@ def queries(case: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     """Random; or such that only element 0 of a key counts, or nothing does."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     if case.values == "random":
-        return uniform(case.seed, name, shape, dtype, case.size)
+        q = uniform(case.seed, name, shape, dtype, case.size)
+        return rising(q * stretch(case)[1], 0) if loses(case) else q * stretch(case)[1]
     q = torch.zeros(shape, dtype=dtype)
-    q[..., :1] = HOT if case.values == "one_hot" else even_query(case)
+    q[..., :1] = (HOT if case.values == "one_hot" else even_query(case)) * stretch(case)[1]
     return q
 
 
@@ -92,6 +113,35 @@ def values(case: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype | No
     if case.values == "random":
         return uniform(case.seed, name, shape, torch.float32, case.size).to(dtype)
     return small_integers(case.seed, name, shape, dtype, MOST_SMALL)
+
+
+def loses(case: Any) -> bool:
+    """Whether some keys of a random case hold -inf, in an element that all queries have above 0: their raw scores are -inf."""
+    return bool(case.values == "random" and case.seed % 8 == 5)
+
+
+def rising(q: Tensor, column: int) -> Tensor:
+    """The queries with one column above 0. In place."""
+    q[..., column] = q[..., column].abs().clamp_min(float(q.abs().max()) / 16 if q.numel() else 0.0)
+    return q
+
+
+def lose(case: Any, name: str, k: Tensor, low: Tensor, high: Tensor, column: int = 0) -> None:
+    """-inf in a run of the keys [n, Hkv, ..] of a request, of which row i sees those from low[i] up to high[i]. In place.
+
+    Each row that sees a key sees one that is none of these: without any its result would be unspecified. All but one of the
+    keys, or about half of them, stand in front, in the middle or behind: whole blocks where there are several.
+    """
+    n = len(k)
+    if not loses(case) or n < 2 or not k.dtype.is_floating_point or not torch.isinf(k.new_full((), -torch.inf)):
+        return
+    low, high = low.clamp(0, n), high.clamp(0, n)
+    runs = [(0, n - 1), (1, n), (1, n - 1), (0, n // 2), (n - n // 2, n), (n // 4, n - n // 4)]
+    start = int(generator(case.seed, name).integers(0, len(runs)))
+    for first, end in runs[start:] + runs[:start]:
+        if first < end and bool(((low >= high) | (low < first) | (high > end)).all()):
+            k[first:end, :, column] = -torch.inf
+            return
 
 
 def mark(case: Any, name: str, k: Tensor, v: Tensor, edges: Iterable[int], count: int,
@@ -130,9 +180,13 @@ def exact_bound(dtype: torch.dtype, truth: Tensor, splits: int = 1) -> Tensor:
 
 
 def sinks_of(case: Any) -> Tensor | None:
-    """A sink for each head, some of them -inf, in the call's dtype or float32."""
+    """A sink for each head, in the call's dtype or float32: some of them -inf, and of half of the cases one that is nearly the
+    largest or the lowest number of its dtype; all the weight goes to a large one."""
     if case.sinks == "none":
         return None
     sinks = uniform(case.seed, "sinks", (case.heads,), getattr(torch, case.dtype) if case.sinks == "same" else torch.float32, 4.0)
     sinks[::5] = -torch.inf
+    far = (0.0, 1.0, 0.0, -1.0)[case.seed % 4]
+    if case.heads > (far > 0) and far:  # no call in which keys have no weight at all
+        sinks[case.seed // 4 % case.heads] = 0.99 * far * torch.finfo(sinks.dtype).max
     return sinks

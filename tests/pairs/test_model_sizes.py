@@ -19,6 +19,7 @@ from kernelpair.pytest_plugin import profile_name
 from kernelpair.search import search as searching
 from kernelpair.search.drawing import trials
 from kernelpair.search.search import Search
+from properties.local_attention_batches.cases import MOST_ENTRIES, LocalCase, pages_of
 from properties.thresholds import UnknownConstant, _constants, _value, sizes
 
 PAIRS = properties.pairs()
@@ -138,3 +139,16 @@ def test_tiles_in_software_meet_whole_blocks(name: str, monkeypatch: pytest.Monk
     in_tiles = [case for case in drawn if case.dtype == "bfloat16"]
     missed = [number for number, holds in enumerate(SOFTWARE_TILES[name]) if not any(map(holds, in_tiles))]
     assert not missed, f"of {len(in_tiles)} cases none has what entry {missed} asks for"
+
+
+def test_tables_of_chunked_requests_can_be_made() -> None:
+    """A page of one token beside as many and as long requests as others have would be a table that nobody makes."""
+    pair = PAIRS["local_attention_batches"]
+    assert pair.cases.models is not None
+    with pytest.raises(hypothesis.errors.NoSuchExample):
+        hypothesis.find(pair.cases.models(False), lambda case: _entries(case) > MOST_ENTRIES, settings=FIND)
+
+
+def _entries(case: LocalCase) -> int:
+    columns = max((pages_of(total, case.page_size) for _, total in case.requests), default=0) + case.spare
+    return columns * len(case.requests)

@@ -133,20 +133,45 @@ class Replay:
             }
 
     def refused(self, mode: str, bs: int, batch: Mapping[str, Any], eager: list[AttentionMetadata]) -> None:
-        """A replay that finds its last page start wrong raises, and leaves the buffers as they were."""
+        """A replay that finds a fault in its last part only raises, and leaves the buffers as they were."""
         if not eager[-1].max_seq_len_k:
             return
         before = {key: _contents(metas) for key, metas in self.captured.items()}
-        spoilt = batch["req_to_token"].clone()
-        spoilt[batch["req_pool_indices"][int(batch["seq_lens"].argmax())].long()] = -1
-        try:
-            self._replay(self.buffers, mode, bs, {**batch, "req_to_token": spoilt})
-        except IndexError:
-            pass
-        else:
-            self.faults.append("a page start of -1 was accepted")
-        after = {key: _contents(metas) for key, metas in self.captured.items()}
-        self._expect(before == after, "a refused replay wrote to the buffers")
+        for says, spoilt in self._spoilt(batch, eager[-1]):
+            try:
+                self._replay(self.buffers, mode, bs, {**batch, **spoilt})
+            except (IndexError, ValueError):
+                pass
+            else:
+                self.faults.append(f"{says} was accepted")
+            after = {key: _contents(metas) for key, metas in self.captured.items()}
+            self._expect(before == after, f"a replay that was refused for {says} wrote to the buffers")
+
+    def _spoilt(self, batch: Mapping[str, Any], eager: AttentionMetadata) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What is wrong, and the arguments in its place; `eager` is the metadata of the longest step.
+
+        Each fault is one that the fewest steps and requests meet: a draft's first step accepts most of them.
+        """
+        page, longest = self.options["page_size"], int(eager.cache_seqlens.argmax())
+        table, empty = batch["req_to_token"], torch.zeros_like(batch["req_to_token"])  # a page at 0 is right for everybody
+        row, encoder = int(batch["req_pool_indices"][longest]), batch["encoder_lens"]
+        base = 0 if encoder is None else -(-int(encoder[longest]) // page) * page
+        last = base + (eager.max_seq_len_k - 1) // page * page
+        yield "a row without a page start", {"req_to_token": _with(table, row, -1)}
+        yield "a last page start of -1", {"req_to_token": _with(table, (row, last), -1)}
+        if page > 1:
+            yield "a last page start inside a page", {"req_to_token": _with(table, (row, last), 1)}
+        beyond = int(batch["seq_lens"][longest]) + self.static["max_context_len"] + 1 - eager.max_seq_len_k
+        yield "a length beyond max_context_len", {"seq_lens": _with(batch["seq_lens"], longest, beyond), "req_to_token": empty}
+        yield "a last length of -1", {"seq_lens": _with(batch["seq_lens"], -1, -1)}
+        yield "a last row behind the table", {"req_pool_indices": _with(batch["req_pool_indices"], -1, len(table))}
+        if encoder is None or not int(encoder.max()):
+            return
+        most = int(encoder.argmax())
+        start = int(batch["req_pool_indices"][most]), (int(encoder[most]) - 1) // page * page
+        yield "an encoder's page start of -1", {"req_to_token": _with(table, start, -1)}
+        more = _with(encoder, most, self.static["max_encoder_len"] + 1)
+        yield "an encoder length beyond max_encoder_len", {"encoder_lens": more, "req_to_token": empty}
 
     def _eager(self, mode: str, batch: Mapping[str, Any]) -> list[AttentionMetadata]:
         ids = range(self.static["draft_steps"]) if self.static["draft_steps"] else [self.options["speculative_step_id"]]
@@ -169,6 +194,13 @@ class Replay:
     def _expect(self, holds: bool, says: str) -> None:
         if not holds and says not in self.faults:
             self.faults.append(says)
+
+
+def _with(tensor: Tensor, where: Any, value: int) -> Tensor:
+    """A copy with one entry, or row, of another value."""
+    wrong = tensor.clone()
+    wrong[where] = value
+    return wrong
 
 
 def _is_padding(name: str, value: Tensor, live: Tensor, meta: AttentionMetadata) -> bool:
