@@ -138,17 +138,20 @@ def _writes_shared(case: Any) -> bool:
     return bool(case.write and case.shared)
 
 
-def _over_shared_cache(case: Any, given: Inputs) -> Inputs | None:
-    """What is only read lies in the written cache, or the cache in its memory; the values stay part of the keys."""
-    wrong = OVER_SHARED_CACHE.make(case, given)
-    joint, part = (None, None) if wrong is None else (wrong["k_cache"], wrong["v_cache"])
-    if wrong is None or not isinstance(joint, Alias) or not isinstance(part, Alias):
-        return wrong
-    return wrong | {"v_cache": Alias(joint.of, lambda tensor: part.view(joint.view(tensor)))}
+def _either(apart: WrongCall, shared: WrongCall) -> WrongCall:
+    """The error of caches of their own, or that of a shared buffer, where the values stay part of the keys."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        wrong = (shared if case.shared else apart).make(case, given)
+        joint, part = (None, None) if wrong is None else (wrong["k_cache"], wrong["v_cache"])
+        if wrong is None or not isinstance(joint, Alias) or not isinstance(part, Alias):
+            return wrong
+        return wrong | {"v_cache": Alias(joint.of, lambda tensor: part.view(joint.view(tensor)))}
+
+    return WrongCall(make, ValueError, apart.argument)
 
 
-OVER_SHARED_CACHE = laid_over(("k_cache",), ("q", "key", "value", *INDICES, "sinks"), when=_writes_shared)
-
+READ = ("q", "key", "value", *INDICES, "sinks")
 
 WRONG_CALLS = {
     **{f"{name}_dtype": other_dtype(name, *FLOATS) for name in ("q", "k_cache", "out", "key", "value")},
@@ -205,11 +208,11 @@ WRONG_CALLS = {
     "key_is_k_cache": aliased("key", "k_cache"),
     "overlapping_caches": WrongCall(_shifted_values, ValueError, ("k_cache", "v_cache")),
     "out_overlaps_itself": self_overlapping("out"),
-    "cache_overlaps_itself": self_overlapping("k_cache", "v_cache", when=_writes_apart),
-    "shared_cache_overlaps_itself": self_overlapping("k_cache", when=_writes_shared),
-    "laid_over_shared_cache": WrongCall(_over_shared_cache, ValueError, OVER_SHARED_CACHE.argument),
-    "laid_over_cache": laid_over(("k_cache", "v_cache"), ("q", "key", "value", *INDICES), when=_writes_apart),
-    "laid_over": laid_over(("out", "attn_logits"), ("q", "key", "value", *INDICES, "sinks")),
+    "cache_overlaps_itself": _either(
+        self_overlapping("k_cache", "v_cache", when=_writes_apart), self_overlapping("k_cache", when=_writes_shared)),
+    "laid_over_cache": _either(
+        laid_over(("k_cache", "v_cache"), READ, when=_writes_apart), laid_over(("k_cache",), READ, when=_writes_shared)),
+    "laid_over": laid_over(("out", "attn_logits"), READ),
     "seq_lens_beyond_32_bits": beyond_32_bits(
         "seq_lens", IndexError, "req_to_token", live=live_of, when=lambda case: not case.cross),
     "encoder_lens_beyond_32_bits": beyond_32_bits("encoder_lens", IndexError, "seq_lens", "req_to_token", live=live_of),
