@@ -36,9 +36,7 @@ class Linear:
     def load(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take over weight [out_features, in_features] and, where given, bias. ValueError, TypeError; nothing changes then."""
         check_linear(weight, bias, (self.out_features, self.in_features), self.dtype, self.bias is not None)
-        self.packed = PackedWeight.pack(weight)
-        if bias is not None:
-            self.bias = bias.clone()
+        self.packed, self.bias = PackedWeight.pack(weight), self.bias if bias is None else bias.clone()
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., in_features] -> [..., out_features]. ValueError before a weight is loaded."""

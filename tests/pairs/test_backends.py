@@ -324,6 +324,14 @@ def test_the_shorter_pool_of_states_says_which_slots_there_are(side: str) -> Non
 
 
 @pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float8_e4m3fn, torch.int8])
+def test_a_linear_weight_that_no_kernel_reads_comes_back_as_it_is(side: str, dtype: torch.dtype) -> None:
+    for shape in ((8, 32), (6, 1, 4)):
+        weight = torch.zeros(shape).to(dtype)
+        assert getattr(SIDES[side], "linear").make_linear_dispatch(weight) is weight  # noqa: B009
+
+
+@pytest.mark.parametrize("side", SIDES)
 def test_a_linear_layer_refuses_what_does_not_fit(side: str) -> None:
     module = getattr(SIDES[side], "linear")  # noqa: B009
     with pytest.raises(ValueError, match="in_features"):
