@@ -39,6 +39,7 @@ def result_from(document: Mapping[str, Any]) -> PairResult:
         result = PairResult(**{name: value for name, value in document.items() if name in known}, failures=failures)
     except (KeyError, TypeError) as error:
         raise ValueError(f"no result of a trial: {error}") from None
+    result.gaps = {name: (cases, worst, line) for name, (cases, worst, line) in result.gaps.items()}
     result.ratios = {name: {int(power): count for power, count in powers.items()} for name, powers in result.ratios.items()}
     return result
 
@@ -64,9 +65,16 @@ def merged(results: Sequence[PairResult]) -> PairResult:
         for name, (cases, worst) in result.groups.items():
             before, most = whole.groups.get(name, (0, worst))
             whole.groups[name] = before + cases, None if worst is None or most is None else max(worst, most)
+        for name, (cases, worst, line) in result.gaps.items():
+            before, most, of = whole.gaps.get(name, (0, worst, line))
+            whole.gaps[name] = before + cases, max(worst, most), line if worst > most else of
+        whole.known |= {group: case for group, case in result.known.items() if group not in whole.known}
+        whole.rounding, whole.run_as = whole.rounding or result.rounding, whole.run_as or result.run_as
+    tried = [result for result in results if result.cases]
+    whole.mended = [group for group in _in_all([result.mended for result in tried]) if group not in whole.known]
     whole.uncovered = [edge for edge, count in whole.edges.items() if not count]
-    whole.unhit = _in_all([result.unhit for result in results if result.cases])
-    whole.untaken = _in_all([result.untaken for result in results if result.cases])
+    whole.unhit = _in_all([result.unhit for result in tried])
+    whole.untaken = _in_all([result.untaken for result in tried])
     if whole.cases or whole.failures:
         whole.verdict, whole.reason = ("fail" if whole.failures else "pass"), ""
     return whole

@@ -27,7 +27,8 @@ class PagedBackend:
     """Self, cross, latent and chunked local attention over pages.
 
     The metadata of a batch is built anew, or, where the batch has a padded_size, replayed into buffers that a graph may record.
-    Those of all steps of a draft are refreshed together, at its first step.
+    Those of all steps of a draft are refreshed together, at its first step, or at a later one if there was none since they were
+    captured. Drafts of different sizes keep theirs apart.
     """
 
     def __init__(
@@ -45,13 +46,15 @@ class PagedBackend:
         self._drafts = MultiStepMetadata(max(num_draft_tokens, 1), max_bs, max_context_len, **sizes)  # type: ignore[arg-type]
         self._captured: set[tuple[str, int]] = set()
         self._locations, self._loc = StaticLocations(), None  # type: StaticLocations, Tensor | None
-        self._draft: list[AttentionMetadata] = []
+        self._draft: dict[int, list[AttentionMetadata]] = {}
+        """Size of a draft that goes on -> the metadata of its steps."""
         self.meta: AttentionMetadata | None = None
 
     def capture(self, mode: str, bs: int) -> None:
         """Make, or reset, the static buffers of a mode and size. ValueError where it has no static form."""
         if mode == "draft_decode":
-            self._draft = self._drafts.capture(bs)
+            self._drafts.capture(bs)
+            self._draft.pop(bs, None)
         else:
             self._buffers.capture(mode, bs)
         self._captured.add((mode, bs))
@@ -73,12 +76,23 @@ class PagedBackend:
             self.capture(batch.mode, batch.padded_size)
         given = batch.seq_lens, batch.req_pool_indices, self.req_to_token, batch.encoder_lens
         if batch.mode == "draft_decode":
-            if batch.speculative_step_id == 0:
-                self._draft = self._drafts.replay(batch.padded_size, *given)
-            self.meta = self._draft[batch.speculative_step_id]
+            self.meta = self._steps(batch.padded_size, batch, given)[batch.speculative_step_id]
         else:
             self.meta = self._buffers.replay(batch.mode, batch.padded_size, *given)
         self._loc = self._locations.replay(batch)  # last: a batch that is refused leaves the slots of the one before
+
+    def _steps(
+        self, size: int, batch: ForwardBatch, given: tuple[Tensor, Tensor, Tensor, Tensor | None]
+    ) -> list[AttentionMetadata]:
+        """The metadata of a draft's steps; a batch without requests, such as one that is recorded, begins no draft."""
+        if batch.speculative_step_id and size in self._draft:
+            return self._draft[size]
+        steps = self._drafts.replay(size, *given)
+        if batch.size:
+            self._draft[size] = steps
+        else:
+            self._draft.pop(size, None)
+        return steps
 
     def forward_extend(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,

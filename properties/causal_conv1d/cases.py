@@ -27,7 +27,8 @@ DIMS = (1, *around(16, 32, 64, 96), 160)  # around a vector, a packed block, two
 LENGTHS = (1, 2, 3, 4, 5, 0, *around(32, 64), 129, 515)  # around the history, tiles of 8 tokens and a buffer of 512
 COUNTS = (1, 2, 0, 3, 11) * 3 + (70,)  # of requests
 MOST_ELEMENTS = 40_000  # of x: beyond it lengths are cut to 5, which keeps the reference under 2 ms
-SCALES = (1.0, 1e-3, 1e2)
+TINY = 2.0**-124  # a quarter of such numbers are subnormal in bfloat16 and float32
+SCALES = (1.0, 1e-3, 1e2, TINY)
 PAD = -7
 NOBODY = -(2**20)  # the index of an empty sequence: never interpreted
 STATE_LAYOUTS = (*TURNED, *POOL)  # SD: channels dense; DS: columns dense
@@ -157,7 +158,12 @@ def _numbers(case: ConvCase, name: str, shape: tuple[int, ...], scale: float = 1
     dtype: torch.dtype = getattr(torch, case.dtype)
     if case.exact:
         return small_integers(case.seed, name, shape, dtype)
-    return uniform(case.seed, name, shape, dtype, scale)
+    return uniform(case.seed, name, shape, dtype, of_dtype(scale, dtype))
+
+
+def of_dtype(scale: float, dtype: torch.dtype) -> float:
+    """The scale, or that at which numbers of this dtype are subnormal."""
+    return 2.0**-15 if scale == TINY and dtype == torch.float16 else scale
 
 
 def pad_slot(case: ConvCase) -> int | None:
@@ -236,8 +242,8 @@ def inputs(case: ConvCase) -> Inputs:
 
 
 def _apply(kernels: Any, form: str, **given: Any) -> Any:
-    """Call the operator of a form; a `plain` packed weight is handed over without its object (a wrong call), a `kept` one is made
-    of its plain tensors again."""
+    """Call the operator of a form; a `plain` packed weight is handed over without its object and another `tag` names
+    another layout (wrong calls), a `kept` one is made of its plain tensors again."""
     if form == "pack":
         packed = kernels.causal_conv1d_pack_weight(given["weight"])
         dim, width = given["weight"].shape[0], given["weight"].shape[-1]
@@ -245,8 +251,9 @@ def _apply(kernels: Any, form: str, **given: Any) -> Any:
     packed, dim, width = given.pop("packed_weight"), given.pop("dim"), given.pop("width")
     if form == "unpack":
         return {"unpacked": kernels.causal_conv1d_unpack_weight(packed, dim, width)}
+    tag = given.pop("tag", kernels.LAYOUT)
     if not given.pop("plain", False):
-        packed = PackedConvWeight(packed, kernels.LAYOUT, dim, width)
+        packed = PackedConvWeight(packed, tag, dim, width)
         packed = made_again(packed) if given.pop("kept", False) else packed
     if form == "update":
         return kernels.causal_conv1d_update(packed=packed, **given)
@@ -329,5 +336,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "bias in float32 beside 16-bit x": lambda case: case.bias == "float32" and case.dtype != "float32",
     "SiLU": lambda case: case.silu,
     "exact sums": lambda case: case.exact,
+    "subnormals, neither channels dense nor columns": lambda case: case.scale == TINY
+    and case.states
+    and case.layout.get("x", "dense") not in TURNED,
     "weight [dim, 1, w]": lambda case: case.single_row,
 }

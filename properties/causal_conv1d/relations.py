@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelpair.call.values import permutation
+from kernelpair.call.layout import EXPANDED
+from kernelpair.call.values import any_bits, permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
 from properties.causal_conv1d.batch import as_varlen, pick, requests, varlen
@@ -167,6 +168,24 @@ def _last_token_by_update(case: Any, session: Session) -> None:
         _in_two_calls(case, session, cuts, "update", "the last token by update")
 
 
+def _any_bits(case: Any, session: Session) -> None:
+    """Tokens and histories of any bits, NaN and subnormals among them, are what the state holds."""
+    given = session.inputs()
+    for name in ("x", "conv_states"):
+        given[name] = any_bits(case.seed, f"any {name}", given[name].shape, given[name].dtype)
+    layout = {name: kind for name, kind in case.layout.items() if name in ("x", "conv_states") and kind != EXPANDED}
+    again = session.run(replace(case, layout=layout), given, judged=False)
+    initial, columns = given.get("has_initial_state"), given["conv_states"].shape[2]
+    for request in requests(given):
+        if request.live:
+            history = given["conv_states"][request.slot]
+            if case.form != "update" and (initial is None or not initial[request.row]):
+                history = torch.zeros_like(history)
+            joined = torch.cat([history, request.of(given["x"]).reshape(case.dim, -1)], dim=1)
+            got = again.outputs["conv_states"][request.slot]
+            session.expect_same("conv_states", got, joined[:, -columns:], "columns of any bits")
+
+
 def _wider(case: Any, session: Session) -> None:
     """Three columns more in front of every slot: nothing else changes, and they hold what the state held before."""
     given, more = session.inputs(), 3
@@ -255,6 +274,9 @@ RELATIONS = {
     "step": Relation(_last_token_by_update, "the last token may come by update", lambda c: _is_forward(c) and c.states),
     "wider": Relation(
         _wider, "a wider state gives the same, and keeps the columns before", lambda c: _has_requests(c) and c.states
+    ),
+    "any_bits": Relation(
+        _any_bits, "a state holds tokens bit for bit, whatever the bits", lambda c: _has_requests(c) and c.states
     ),
     "isolation": Relation(_poisoned_neighbour, "NaN of one request stays there", _has_requests),
     "channels": Relation(_poisoned_channel, "NaN of one channel stays there", lambda c: _has_requests(c) and c.dim > 1),

@@ -9,6 +9,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Alias, Inputs, WrongCall
 from properties.causal_conv1d.batch import requests
 from properties.shared.wrong_calls import (
+    Condition,
     Make,
     beyond_32_bits,
     changing,
@@ -90,6 +91,12 @@ def _loose_weight(case: Any, given: Inputs) -> Inputs:
     return given | {"packed_weight": packed.repeat_interleave(2, dim=3)[..., ::2]}
 
 
+def _same_blocks(case: Any, given: Inputs) -> Inputs | None:
+    """As few channels as fill as many blocks of 32, if they are fewer."""
+    fewest = (given["dim"] - 1) // 32 * 32 + 1
+    return given | {"dim": fewest} if fewest < given["dim"] else None
+
+
 def _overlap(case: Any, given: Inputs) -> Inputs | None:
     """x lies inside the state."""
     states = given["conv_states"]
@@ -115,6 +122,33 @@ def _unpack(blocks: int = 0, **wrong: Any) -> Make:
 
 PACKED = ("packed", "packed_weight", "width", "dim")
 
+
+def weight_calls(when: Condition) -> dict[str, WrongCall]:
+    """A packed weight that does not fit the call, or is none."""
+
+    def wrong(make: Make, error: type[Exception], *names: str) -> WrongCall:
+        return made(make, error, *names, when=when)
+
+    return {
+        "width_5": wrong(setting(width=5), ValueError, *PACKED, "conv_states"),
+        "width_1": wrong(setting(width=1), ValueError, *PACKED, "conv_states"),
+        "width_other": wrong(
+            lambda case, given: given | {"width": 6 - given["width"] if given["width"] != 3 else 2},
+            ValueError,
+            *PACKED,
+            "conv_states",
+        ),
+        "dim_other": wrong(lambda case, given: given | {"dim": given["dim"] + 1}, ValueError, *PACKED, "x"),
+        "dim_of_the_same_blocks": wrong(_same_blocks, ValueError, *PACKED, "x"),
+        "weight_unpacked": wrong(
+            lambda case, given: given | {"packed_weight": given["packed_weight"][:, 0, :, 0]}, ValueError, *PACKED
+        ),
+        "weight_plain": wrong(setting(plain=True), TypeError, "packed"),
+        "weight_tag": wrong(setting(tag="rows"), ValueError, "packed", "layout"),
+        "weight_dtype": wrong(changing("packed_weight", other_float), TypeError, "x", *PACKED, "conv_states"),
+        "weight_strides": wrong(_loose_weight, ValueError, *PACKED),
+    }
+
 WRONG_CALLS = {
     "pack_rank": _wrong(changing("weight", lambda w: w.reshape(-1)), ValueError, "weight", forms=("pack",)),
     "pack_middle": _wrong(
@@ -128,21 +162,7 @@ WRONG_CALLS = {
     "pack_nothing": _wrong(changing("weight", lambda w: w[:0]), ValueError, "dim", forms=("pack",)),
     "unpack_width": _wrong(_unpack(width=5), ValueError, *PACKED),
     "unpack_dim": _wrong(_unpack(blocks=1), ValueError, *PACKED),
-    "width_5": _wrong(setting(width=5), ValueError, *PACKED),
-    "width_1": _wrong(setting(width=1), ValueError, *PACKED),
-    "width_other": _wrong(
-        lambda case, given: given | {"width": 6 - given["width"] if given["width"] != 3 else 2},
-        ValueError,
-        *PACKED,
-        "conv_states",
-    ),
-    "dim_other": _wrong(lambda case, given: given | {"dim": given["dim"] + 1}, ValueError, *PACKED, "x"),
-    "weight_unpacked": _wrong(
-        lambda case, given: given | {"packed_weight": given["packed_weight"][:, 0, :, 0]}, ValueError, *PACKED
-    ),
-    "weight_plain": _wrong(setting(plain=True), TypeError, "packed"),
-    "weight_dtype": _wrong(changing("packed_weight", other_float), TypeError, "x", *PACKED, "conv_states"),
-    "weight_strides": _wrong(_loose_weight, ValueError, *PACKED),
+    **weight_calls(_convolves),
     "x_rank_3_with_offsets": _wrong(lambda case, given: given | {"x": given["x"][None]}, ValueError, "x", forms=("varlen",)),
     "x_rank_2_without_offsets": _wrong(setting(query_start_loc=None), ValueError, "x", forms=("varlen",)),
     "x_rank_4": _wrong(lambda case, given: given | {"x": given["x"][None]}, ValueError, "x", forms=("batched",)),

@@ -15,7 +15,7 @@ from kernelpair.call.layout import ANY_STRIDES, LAYOUTS, PARAMETERS
 from kernelpair.call.values import poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.causal_conv1d.cases import MATRIX_LAYOUTS, NOBODY, PAD, SCALES, STATE_LAYOUTS
+from properties.causal_conv1d.cases import MATRIX_LAYOUTS, NOBODY, PAD, SCALES, STATE_LAYOUTS, TINY, of_dtype
 from properties.shared.drafts import DraftRequests
 from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, shrinking, together
@@ -115,7 +115,7 @@ def numbers(case: ConvSpecCase, name: str, shape: tuple[int, ...]) -> Tensor:
     dtype: torch.dtype = getattr(torch, case.dtype)
     if case.exact:
         return small_integers(case.seed, name, shape, dtype)
-    return uniform(case.seed, name, shape, dtype, 1.0 if name == "weight" else case.scale)
+    return uniform(case.seed, name, shape, dtype, 1.0 if name == "weight" else of_dtype(case.scale, dtype))
 
 
 def pad_slot(case: ConvSpecCase) -> int | None:
@@ -175,7 +175,9 @@ def inputs(case: ConvSpecCase) -> Inputs:
 
 
 def _apply(kernels: Any, packed_weight: Tensor, dim: int, width: int, **given: Any) -> Tensor:
-    packed = PackedConvWeight(packed_weight, kernels.LAYOUT, dim, width)
+    """Call a side; a `plain` packed weight is handed over without its object, another `tag` names another layout: wrong calls."""
+    plain, tag = given.pop("plain", False), given.pop("tag", kernels.LAYOUT)
+    packed = packed_weight if plain else PackedConvWeight(packed_weight, tag, dim, width)
     result: Tensor = kernels.causal_conv1d_update_spec(packed=packed, **given)
     return result
 
@@ -236,4 +238,5 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "bias in float32 beside 16-bit x": lambda case: case.bias == "float32" and case.dtype != "float32",
     "SiLU": lambda case: case.silu,
     "exact sums": lambda case: case.exact,
+    "subnormals": lambda case: case.scale == TINY and bool(case.live),
 }

@@ -5,7 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernelpair.call.values import permutation
+from kernelpair.call.layout import EXPANDED
+from kernelpair.call.values import any_bits, permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
 from properties.causal_conv1d_update_spec.cases import ConvSpecCase, numbers
@@ -107,6 +108,20 @@ def _permuted(case: ConvSpecCase, session: Session) -> None:
     _compare(session, case, _split(again, other), "requests in another order")
 
 
+def _any_bits(case: ConvSpecCase, session: Session) -> None:
+    """Tokens and histories of any bits, NaN and subnormals among them, are what the state holds."""
+    given = session.inputs()
+    for name in ("x", "conv_states"):
+        given[name] = any_bits(case.seed, f"any {name}", given[name].shape, given[name].dtype)
+    layout = {name: kind for name, kind in case.layout.items() if name in ("x", "conv_states") and kind != EXPANDED}
+    again = session.run(replace(case, layout=layout), given, judged=False)
+    for b, part in _parts(case, given["x"]).items():
+        before = given["conv_states"][int(given["cache_indices"][b])]
+        history = before[:, case.accepted[b] : case.accepted[b] + case.width - 2]
+        got = _columns(again, given, b, 0, case.width - 2 + len(part))
+        session.expect_same("conv_states", got, torch.cat([history, part.t()], dim=1), f"columns of any bits, request {b}")
+
+
 def _any_live(case: ConvSpecCase) -> bool:
     return bool(case.live)
 
@@ -115,5 +130,6 @@ RELATIONS = {
     "steps": Relation(_one_by_one, "one call with n tokens equals n calls with one", _any_live),
     "accept": Relation(_then, "drafts that are not accepted leave no trace", _any_live),
     "alone": Relation(_alone, "a request gives the same alone and in company, in any layout", _any_live),
+    "any_bits": Relation(_any_bits, "a state holds tokens bit for bit, whatever the bits", _any_live),
     "permute": Relation(_permuted, "permuting the requests permutes the results", _any_live),
 }

@@ -1,11 +1,13 @@
-"""causal_conv1d_update_spec: calls that both sides refuse; those of the weight are causal_conv1d's to try."""
+"""causal_conv1d_update_spec: calls that both sides refuse."""
 
 from typing import Any
 
 import torch
 
 from kernelpair.contract.pair import Inputs
+from properties.causal_conv1d.wrong_calls import weight_calls
 from properties.shared.wrong_calls import (
+    always,
     any_of,
     beyond_32_bits,
     cast,
@@ -67,6 +69,7 @@ def _beyond(case: Any, given: Inputs) -> tuple[int, int]:
 
 
 WRONG_CALLS = {
+    **weight_calls(always),
     "x_rank": one_rank_more("x"),
     "x_none": replaced("x", None, TypeError),
     "x_dtype": other_dtype("x", "packed", "packed_weight", "conv_states"),

@@ -12,7 +12,6 @@ from kernelpair.contract.pair import Cases, Coverage, Pair, Signature
 from properties.chunk_gated_delta_rule.bench import BENCH
 from properties.chunk_gated_delta_rule.bound import TRUTH
 from properties.chunk_gated_delta_rule.cases import (
-    EDGES,
     FUSED,
     INDICES,
     LAYOUTS,
@@ -25,6 +24,7 @@ from properties.chunk_gated_delta_rule.cases import (
     strategy,
     written,
 )
+from properties.chunk_gated_delta_rule.edges import EDGES
 from properties.chunk_gated_delta_rule.models import MEASURES, models
 from properties.chunk_gated_delta_rule.relations import RELATIONS
 from properties.chunk_gated_delta_rule.wrong_calls import WRONG_CALLS

@@ -15,7 +15,6 @@ from kernelpair.call.values import generator, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized import operator
-from properties.shared.delta_rule_bound import UNIT
 from properties.shared.pads import SUBSETS, drawn_pad, entry_of, free_slots, named
 from properties.shared.strategies import around, choices, common, together
 from reference import chunk_gated_delta_rule as reference
@@ -34,6 +33,11 @@ GROWTH, FAST_GROWTH = -0.02, -2.0
 FORGETTING = -1e6  # log decay of a token that leaves nothing of its state
 DECAYS = (0.05, 0.0, 1.0, 30.0, 1e37, GROWTH, FAST_GROWTH)  # largest |g| of a token; a chunk of 1e37 is beyond float32
 MOST_GROWTH = {"float16": 6, "bfloat16": 40, "float32": 40}  # of a sequence, for outputs that stay in range
+MOST_BURST = 40.0  # log growth of a token of a head that bursts: exp of it is a number
+BURST = 130.0  # of a sequence of such tokens: exp of it is none, but times FAINT it is
+BURST_TOKENS = 66  # of a sequence: with more of them none would grow fast
+FAINT = 1e-30  # factor of values and states of a head that bursts
+WEAK = 2.0**-20  # factor of a faint beta, and of the states beside it
 EXACT_TOKENS = 2  # of a sequence: more would leave the whole numbers that float32 holds
 SMALL_EPS = 1e-12  # with less of it keys are so small that it counts
 PAD = -3
@@ -81,11 +85,14 @@ class ChunkCase(Case):
     """The pad is a slot that exists instead of a negative number."""
     spare: int = 0
     beta_float32: bool = False
-    beta: Literal["mixed", "zero", "one", "strong"] = "mixed"
-    """Strong: above 1, beside keys without normalisation that are short enough."""
+    beta: Literal["mixed", "zero", "one", "strong", "faint"] = "mixed"
+    """Strong: above 1, beside keys without normalisation that are short enough. Faint: so small that all that is written would be
+    lost beside states of the usual size; theirs are as small."""
     decay: float = 0.05
     forgets: bool = False
     """One token of each sequence and head has the log decay FORGETTING."""
+    bursts: bool = False
+    """Of each key head the last value head grows fast, from faint numbers to large ones."""
     l2norm: bool = True
     eps: float = 1e-6
     scale: float | None = None
@@ -166,9 +173,10 @@ NUMBERS = {
     "after": (0, 0, 2),
     "state_layout": ("kv", "vk"),
     "beta_float32": (False, True),
-    "beta": ("mixed", "mixed", "zero", "one", "mixed", "strong"),
+    "beta": ("mixed", "mixed", "zero", "one", "mixed", "strong", "faint"),
     "decay": DECAYS,
     "forgets": (False, False, False, True),
+    "bursts": (False, False, True),
     "l2norm": (True, True, False),
     "eps": (1e-5, 1e-6, 0.1, 1e-16, 100.0),
     "scale": (None, None, 0.7),
@@ -230,6 +238,8 @@ def completed(
     for slower in (GROWTH, 0.0):
         if -numbers["decay"] * longest > MOST_GROWTH[numbers["dtype"]]:
             numbers["decay"] = slower
+    small = numbers["keys"] == "tiny" or numbers["eps"] < SMALL_EPS or numbers["beta"] == "faint"
+    numbers["bursts"] &= not small and not numbers["exact"] and numbers["dtype"] != "float16" and longest <= BURST_TOKENS
     return ChunkCase(**shapes, **_states_of(states_code, len(shapes["lengths"])), **numbers, **fields)
 
 
@@ -257,19 +267,28 @@ def _one_entry(case: ChunkCase, name: str, shape: tuple[int, int, int]) -> Tenso
 
 
 def _numbers(case: ChunkCase, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Of values and states."""
-    return small_integers(case.seed, name, shape, dtype) if case.exact_sums else uniform(case.seed, name, shape, dtype, case.size)
+    """Of values and states; their second dimension are the heads."""
+    if case.exact_sums:
+        return small_integers(case.seed, name, shape, dtype)
+    numbers = uniform(case.seed, name, shape, dtype, case.size * (WEAK if name == "state" and case.beta == "faint" else 1.0))
+    if case.bursts:
+        numbers[:, case.group - 1 :: case.group] *= FAINT
+    return numbers
 
 
 def _gates(case: ChunkCase, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     shape = (case.tokens, case.heads)
     g, where = -case.decay * (0.5 + 0.5 * uniform(case.seed, "g", shape).abs()), generator(case.seed, "forgets")
+    if case.bursts:
+        rate = min(MOST_BURST, BURST / max((1, *case.lengths)))
+        drawn = uniform(case.seed, "bursts", (case.tokens, case.key_heads))
+        g[:, case.group - 1 :: case.group] = rate * (0.5 + 0.5 * drawn.abs())
     for begin, end in case.spans if case.forgets else ():
         if end > begin:
             g[torch.from_numpy(where.integers(begin, end, size=case.heads)), torch.arange(case.heads)] = FORGETTING
     drawn = uniform(case.seed, "beta", shape).abs()
-    beta = {"zero": torch.zeros(shape), "one": torch.ones(shape), "mixed": drawn, "strong": 1 + drawn}[case.beta]
-    return g, beta.to(torch.float32 if case.beta_float32 else dtype)
+    beta = {"zero": torch.zeros(shape), "one": torch.ones(shape), "mixed": drawn, "strong": 1 + drawn, "faint": WEAK * drawn}
+    return g, beta[case.beta].to(torch.float32 if case.beta_float32 else dtype)
 
 
 def _states(case: ChunkCase, count: int) -> Tensor:
@@ -356,44 +375,3 @@ def result_dtype(case: ChunkCase, name: str) -> torch.dtype:
     if name == "out":
         return getattr(torch, case.dtype)
     return torch.bfloat16 if case.state == "bfloat16" else torch.float32
-
-
-EDGES: dict[str, Callable[[Any], bool]] = {
-    "no sequence": lambda case: not case.lengths,
-    "no token": lambda case: case.tokens == 0,
-    "many sequences": lambda case: case.lengths == MANY,
-    "a sequence without tokens": lambda case: 0 in case.lengths,
-    "a sequence without tokens in a pool": lambda case: 0 in case.lengths and case.form == "pool",
-    "several chunks": lambda case: any(length > 2 * CHUNK for length in case.lengths),
-    "a thousand tokens": lambda case: case.lengths == (LONG,),
-    "a whole chunk": lambda case: CHUNK in case.lengths,
-    "first offset above 0": lambda case: case.before > 0 and bool(case.lengths),
-    "uncovered tail": lambda case: case.after > 0,
-    "no initial state": lambda case: case.state == "none",
-    "flags absent": lambda case: case.form == "pool" and not case.flags,
-    "dirty slots start from zeros": lambda case: case.form == "pool" and case.flags
-    and bool(set(case.live) - set(case.warm)),
-    "pads": lambda case: case.form == "pool" and bool(case.pads),
-    "pad is a slot in range": lambda case: case.pad_in_range,
-    "pad is slot 0 of several": lambda case: case.pad_in_range and case.pad_slot == 0 and case.slots > 1,
-    "bfloat16 states": lambda case: case.state == "bfloat16",
-    "vk": lambda case: case.state_layout == "vk" and case.K != case.V,
-    "K != V": lambda case: case.K != case.V,
-    "three value heads a key head": lambda case: case.group == 3,
-    "ragged widths": lambda case: case.K == 33 or case.V == 33,
-    "fast decay": lambda case: case.decay == 30 and max(case.lengths, default=0) > 16,
-    "no decay": lambda case: case.decay == 0,
-    "forgets within a chunk": lambda case: case.forgets and max(case.lengths, default=0) > 16,
-    "growth": lambda case: case.decay < 0 and max(case.lengths, default=0) > 1,
-    "fast growth in bfloat16": lambda case: case.decay == FAST_GROWTH and case.dtype == "bfloat16" and len(case.live) > 0,
-    "beta above 1": lambda case: case.beta == "strong" and len(case.live) > 0,
-    "exact sums": lambda case: case.exact_sums and len(case.live) > 0,
-    "a small eps": lambda case: case.l2norm and case.eps < SMALL_EPS,
-    "wide heads": lambda case: max(case.K, case.V) > 128 and any(case.lengths),
-    "beta zero": lambda case: case.beta == "zero",
-    "tiny keys": lambda case: case.keys == "tiny" and case.l2norm,
-    "no normalisation": lambda case: not case.l2norm,
-    "accurate, several chunks": lambda case: case.accurate and case.dtype == "bfloat16"
-    and max(case.lengths, default=0) > CHUNK,
-    **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype for dtype in UNIT},  # type: ignore[misc]
-}

@@ -25,9 +25,11 @@ GROUPS = (1, 2, 3, 4)  # value heads that share a key head
 SCALES = (1.0, 1e-3, 1e2)
 THRESHOLDS = (20.0, 0.5, NEVER, -0.25)  # the last: where softplus is x below 0, states grow a little
 BETAS = (1.0, 0.5, 2.0, 1.25)
+WEAKEST, WEAK = -30.0, -8.0  # b of tokens that write little: beta is 2^-43 to 2^-12
 EPS = (1e-5, 1e-6, 1e-3, 1e-16, 100.0)
 SMALL_EPS = 1e-12  # with less of it keys are so small that it counts
 TINY = 1e-8  # factor of such keys
+FAINT = 2.0**-20  # factor of states that little is written to
 MOST_ELEMENTS = 150_000  # of all states; beyond it requests are fewer
 MORE_BITS = 2.0**11 + 2.0**5 + 3  # one more than float16 keeps
 PAD = -7
@@ -66,6 +68,8 @@ class DeltaCase(Case):
     """Of q, k, v and the states."""
     decay: str = "some"
     """What the gates make of the old state: some, none (gamma = 1), all (gamma = 0)."""
+    weak: bool = False
+    """Tokens write little, and what states hold before is as little or nothing: without it all that is written would be lost."""
     exact: bool = False
     """Small integers, gamma = 1, beta 1/2 or 1, no norm, scale 1: every sum is exact. In float32 one entry of each row of q has
     more bits than a 16-bit dtype."""
@@ -122,6 +126,7 @@ def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any]) ->
         softplus_threshold=threshold,
         size=1.0 if exact else draw(any_of(*SCALES), label="size"),
         decay="none" if exact else draw(any_of(*decays(threshold)), label="decay"),
+        weak=not exact and draw(between(0, 4)) == 4,
         exact=exact,
         wide=draw(any_of((), VECTORS, ("A_log",), ("dt_bias",))),
         pads=pads,
@@ -148,10 +153,17 @@ def _numbers(case: DeltaCase, name: str, shape: tuple[int, ...], dtype: torch.dt
         if name == "q" and case.dtype == "float32":
             numbers[..., case.seed % shape[-1]] += MORE_BITS
         return numbers
+    if name == "state" and case.weak:
+        return uniform(case.seed, name, shape, dtype, case.size * (0.0, FAINT)[case.seed % 2])
     if name not in ("q", "k"):
         return uniform(case.seed, name, shape, dtype, case.size)
     size = case.size * (TINY if case.eps < SMALL_EPS else 1) if case.l2norm else min(case.size, 1.0) * (3 / shape[-1]) ** 0.5
     return uniform(case.seed, name, shape, dtype, size)
+
+
+def state_numbers(case: DeltaCase, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """What states hold before the step."""
+    return _numbers(case, "state", shape, dtype)
 
 
 def _gates(case: DeltaCase) -> Inputs:
@@ -166,6 +178,8 @@ def _gates(case: DeltaCase) -> Inputs:
         a = a[:1].expand(a.shape).contiguous()
     a = settled(a, dt_bias, case.softplus_beta, case.softplus_threshold, case.seed)
     b = uniform(case.seed, "b", (case.requests, heads), dtype, 4.0)
+    if case.weak:
+        b = uniform(case.seed, "b", (case.requests, heads), scale=(WEAK - WEAKEST) / 2).add_((WEAK + WEAKEST) / 2).to(dtype)
     if case.exact:
         b = torch.where(b > 0, 150.0, 0.0).to(dtype)
     return {
@@ -253,6 +267,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "no norm": _says(l2norm=False),
     **{f"eps {eps:g}": lambda case, eps=eps: case.l2norm and case.eps == eps for eps in EPS[2:]},  # type: ignore[misc]
     "a given scale": lambda case: case.scale is not None,
+    "little is written": _says(weak=True),
     "exact sums": _says(exact=True),
     "17 requests": _says(requests=17),
     **{

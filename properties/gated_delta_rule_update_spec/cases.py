@@ -12,7 +12,7 @@ from torch import Tensor
 
 import properties.gated_delta_rule_update.cases as step
 from kernelpair.call.layout import ANY_STRIDES, POOL, TURNED
-from kernelpair.call.values import poison, small_integers, uniform
+from kernelpair.call.values import poison
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD, DeltaCase
 from properties.shared.drafts import DraftRequests
@@ -96,6 +96,7 @@ def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any])
         l2norm=not exact and draw(either), scale=1.0 if exact else draw(any_of(None, 0.3)),
         size=1.0 if exact else draw(any_of(*step.SCALES)),
         decay="none" if exact else draw(any_of(*step.decays(fields["softplus_threshold"]))),
+        weak=not exact and draw(between(0, 4)) == 4,
         exact=exact,
     )
 
@@ -131,9 +132,7 @@ def _pool(case: DeltaSpecCase) -> Inputs:
     order = free_slots(case, slots)[: count * columns].view(count, columns)
     state = poison(case.poison, (slots, heads, *(inner if case.state_layout == "kv" else inner[::-1])), dtype)
     shape = (count, *state.shape[1:])
-    numbers = uniform(case.seed, "state", shape, dtype, case.size)
-    if case.exact:
-        numbers = small_integers(case.seed, "state", shape, dtype)
+    numbers = step.state_numbers(case, shape, dtype)
     indices = torch.full((count, columns), NOBODY)
     accepted = torch.full((count,), NOBODY)
     only_read = [(r, case.accepted[r] - 1) for r in case.live if case.accepted[r] > case.lengths[r]]
@@ -208,6 +207,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "value-major states": lambda case: case.state_layout == "vk",
     "a partial vector": lambda case: case.value_size % 16 > 0 and case.key_size % 16 > 0,
     "no norm": lambda case: not case.l2norm,
+    "little is written": lambda case: case.weak and bool(case.live),
     "exact sums": lambda case: case.exact,
     "exact sums of two tokens": lambda case: case.exact and 2 in case.lengths,
     **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]

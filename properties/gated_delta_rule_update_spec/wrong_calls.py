@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from kernelpair.contract.pair import Inputs
+from properties.gated_delta_rule_update.cases import PAD
 from properties.shared.wrong_calls import (
     any_of,
     beyond_32_bits,
@@ -78,6 +79,18 @@ def _fewer_columns(case: Any, given: Inputs) -> Inputs | None:
     return given | {"state_indices": given["state_indices"][:, : longest - 1].contiguous()} if longest > 1 else None
 
 
+def _pad_beyond_columns(case: Any, given: Inputs) -> Inputs | None:
+    """The requests with most tokens are pads, and there are columns enough for all others alone."""
+    longest = max(case.lengths, default=0)
+    pads = [r for r, n in enumerate(case.lengths) if n == longest or r in case.pads]
+    columns = max([1, *(max(case.lengths[r], case.accepted[r]) for r in case.live if r not in pads)])
+    if longest <= columns:
+        return None
+    indices = given["state_indices"][:, :columns].clone()
+    indices[pads, 0] = PAD
+    return given | {"state_indices": indices, "pad_slot": PAD}
+
+
 INDICES = "state_indices"
 WRONG_CALLS = {
     "k_tokens": grown("k", 0, "q"),
@@ -102,6 +115,7 @@ WRONG_CALLS = {
     "indices_requests": grown(INDICES, 0),
     "indices_float": no_index(INDICES),
     "indices_columns": made(_fewer_columns, ValueError, INDICES, "num_accepted_tokens"),
+    "indices_columns_of_a_pad": made(_pad_beyond_columns, ValueError, INDICES),
     "written_negative": entry(INDICES, _slot("written", -1), IndexError),
     "written_too_large": entry(INDICES, _slot("written", 0, past=True), IndexError),
     "written_huge": entry(INDICES, _slot("written", 2**30), IndexError),

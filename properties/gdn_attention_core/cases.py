@@ -305,7 +305,8 @@ def _layer(core: Callable[..., None]) -> Callable[..., None]:
         if isinstance(conv_weight, Tensor) and conv_weight.dim() == 4:
             sizes = [given[name] for name in ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")]
             HK, K, HV, V = sizes if all(isinstance(size, int) for size in sizes) else (0, 0, 0, 0)  # a wrong call
-            packed = PackedConvWeight(conv_weight, "pairs-n32", 2 * HK * K + HV * V, conv_width)
+            channels = given.pop("channels", 2 * HK * K + HV * V)  # others are a wrong call, too
+            packed = PackedConvWeight(conv_weight, given.pop("tag", "pairs-n32"), channels, conv_width)
         about = GdnMetadata(**{name: given.pop(name) for name in METADATA})
         core(conv_weight=packed, metadata=about, **given)
 

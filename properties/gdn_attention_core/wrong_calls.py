@@ -14,6 +14,7 @@ from properties.shared.wrong_calls import (
     laid_over,
     larger,
     made,
+    other_dtype,
     other_half,
     replaced,
     self_overlapping,
@@ -77,6 +78,12 @@ def _falling_prefills(case: GdnCase, given: Inputs) -> Inputs:
     return wrong
 
 
+def _same_blocks(case: GdnCase, given: Inputs) -> Inputs:
+    """A weight of fewer or more channels that fill as many blocks of 32."""
+    fewest = (case.dim - 1) // 32 * 32 + 1
+    return given | {"channels": fewest if fewest < case.dim else case.dim + 1}
+
+
 TOTAL = ("num_actual_tokens", "query_start_loc", "num_decodes", "num_decode_tokens", "num_prefill_tokens", "num_prefills")
 WRONG_CALLS = {
     "decode_tokens": _added("num_decode_tokens", 1, *TOTAL),
@@ -100,6 +107,7 @@ WRONG_CALLS = {
     "slot_twice": slot_twice("state_indices", _live),
     "mixed_rows": _shorter("mixed_qkv"),
     "a_rows": _shorter("a"),
+    "b_rows": _shorter("b"),
     "out_rows": _shorter("core_attn_out"),
     "mixed_width": grown("mixed_qkv", 1, "conv_weight", when=_busy),
     "mixed_strides": sparse("mixed_qkv", when=_busy),
@@ -131,6 +139,9 @@ WRONG_CALLS = {
     "weight_plain": made(
         lambda case, given: given | {"conv_weight": given["conv_weight"][0, 0]}, TypeError, "conv_weight", when=_busy
     ),
+    "weight_channels": made(_same_blocks, ValueError, "conv_weight", "mixed_qkv", when=_busy),
+    "weight_tag": replaced("tag", "rows", ValueError, "conv_weight", "packed", "layout", when=_busy),
+    "weight_dtype": other_dtype("conv_weight", "mixed_qkv", when=_busy),
     "bias_length": grown("conv_bias", 0, when=_busy),
     "bias_other_half": other_half("conv_bias", when=_busy),
     "bias_int": cast("conv_bias", torch.int32, when=_busy),

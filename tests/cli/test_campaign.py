@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,19 @@ def test_results_of_blocks_add_up_and_the_shortest_failure_stays() -> None:
     assert whole.tightness == {"out": 0.5} and whole.ratios == {"out": {-2: 1, -1: 4}}
     assert whole.measures == {"keys": (7, 9)} and whole.executed == {"amx loads": 7}
     assert whole.groups == {"g": (5, 1.5), "h": (2, None)}
+
+
+def test_gaps_of_blocks_and_what_a_ledger_knows_come_together() -> None:
+    first = PairResult("p", "t", "pass", cases=5, gaps={"out": (2, 1.5, "{a}")}, rounding="of the state", known={"g": "{g}"},
+                       mended=["h", "i"], run_as="trapped")  # fmt: skip
+    second = PairResult("p", "t", "pass", cases=7, gaps={"out": (1, 4.0, "{b}"), "lse": (1, 2.0, "{c}")}, rounding="of the state",
+                        known={"i": "{i}"}, mended=["h", "g"], run_as="trapped")  # fmt: skip
+    none = PairResult("p", "t", "skip")
+    for results in ([first, second, none], [none, second, first]):
+        whole = merged([result_from(json.loads(json.dumps(asdict(result)))) for result in results])
+        assert whole.gaps == {"out": (3, 4.0, "{b}"), "lse": (1, 2.0, "{c}")} and whole.rounding == "of the state"
+        assert whole.known == {"g": "{g}", "i": "{i}"} and whole.mended == ["h"]
+        assert whole.run_as == "trapped" and whole.verdict == "pass"
 
 
 def test_what_is_no_result_is_refused() -> None:

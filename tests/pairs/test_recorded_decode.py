@@ -36,7 +36,7 @@ def batch_of(rows: tuple[int, ...], lengths: tuple[int, ...], **more: Any) -> Fo
     return ForwardBatch("decode", pool, lens, table()[pool, lens - 1].long(), **more)
 
 
-def made(kind: str, seed: int = 0) -> Any:
+def made(kind: str, seed: int = 0, **more: int) -> Any:
     rng = torch.Generator().manual_seed(seed)
     pools = {}
     for n, layer in LAYERS.items():
@@ -44,7 +44,7 @@ def made(kind: str, seed: int = 0) -> Any:
         pools[n] = KVPool(*(torch.randn(SLOTS, layer.kv_heads, width, generator=rng) for width in widths))
     if kind == "slot":
         return SlotBackend([*LAYERS.values()], pools, table(), max_bs=SIZE)
-    return PagedBackend([*LAYERS.values()], pools, table(), page_size=4, max_bs=SIZE, max_context_len=16)
+    return PagedBackend([*LAYERS.values()], pools, table(), page_size=4, max_bs=SIZE, max_context_len=16, **more)
 
 
 def activations(seed: int, rows: int = SIZE) -> dict[int, tuple[Tensor, ...]]:
@@ -71,6 +71,48 @@ def replayed_like_eager(kind: str, compiler: Callable[..., Any] | None) -> Recor
             assert torch.equal(outs[n][:live], alone) and not outs[n][live:].any()
             assert all(torch.equal(getattr(backend.pools[n], name), getattr(eager.pools[n], name)) for name in "kv")
     return recorded
+
+
+def drafted(between: Callable[[PagedBackend, ForwardBatch], None], first: int = 0) -> None:
+    """Steps of a draft over static buffers, `between` each two of them; outputs must be those of a batch that has none."""
+    replayed, eager = (made("paged", num_draft_tokens=4) for _ in range(2))
+    recorded = RecordedDecode(dict.fromkeys(LAYERS, made("paged", num_draft_tokens=4)), LAYERS)
+    for step in range(first, 3):
+        outs: list[dict[int, Tensor]] = []
+        given, rows = activations(step), torch.tensor([1, 0])
+        batch = ForwardBatch(
+            "draft_decode", rows, torch.tensor([9, 4]), table()[rows, torch.tensor([9, 4]) + step].long(),
+            num_draft_tokens=4, speculative_step_id=step,
+        )  # fmt: skip
+        padded = replace(batch, padded_size=SIZE)
+        for backend, one in ((replayed, padded), (eager, batch)):
+            if step > first and one is padded:
+                between(replayed, padded)
+            backend.prepare(one)
+            cut = slice(None) if one is padded else slice(2)
+            outs.append({n: backend.forward_decode(*(x[cut] for x in given[n]), LAYERS[n], one)[:2] for n in LAYERS})
+        if step > first:
+            between(recorded.backends[0], padded)
+        outs.append({n: out[:2] for n, out in recorded.decode(given, padded).items()})
+        assert all(torch.equal(outs[0][n], outs[1][n]) and torch.equal(outs[2][n], outs[1][n]) for n in LAYERS)
+
+
+def test_each_step_of_a_draft_has_a_graph_of_its_own() -> None:
+    drafted(lambda backend, batch: None)
+
+
+def test_buffers_may_be_captured_between_two_steps_of_a_draft() -> None:
+    drafted(lambda backend, batch: backend.capture("draft_decode", batch.rows))
+
+
+def test_drafts_of_two_sizes_take_turns() -> None:
+    one = torch.tensor([2])
+    other = ForwardBatch("draft_decode", one, one * 3, table()[one, one * 3].long(), num_draft_tokens=4, padded_size=SIZE - 1)
+    drafted(lambda backend, batch: backend.prepare(other))
+
+
+def test_a_draft_may_begin_with_any_step() -> None:
+    drafted(lambda backend, batch: None, first=1)
 
 
 @pytest.mark.parametrize("kind", ["slot", "paged"])

@@ -21,9 +21,11 @@ from properties.scenarios.models.cases import (
     by_mode,
     encoder_lens,
     totals,
+    windowed,
 )
 from properties.scenarios.models.latent_bound import projected_bound
 from properties.scenarios.models.oracle import Recorded, record
+from properties.scenarios.models.runner import UNASKED
 from properties.scenarios.serving.bounds import gdn_layer_bound
 from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, attention_bound, flush_error
 from reference.quantize_rows_int8 import quantize_rows_int8
@@ -61,6 +63,9 @@ def verdict(case: ModelCase, given: Inputs, outputs: Outputs) -> Judged:
             known = tightness.get(group, tight)
             largest, looseness = max(known.largest, tight.largest), min(known.looseness, tight.looseness)
             tightness[group] = Tightness(largest, looseness)
+    changed = {name: int(outputs[name]) for name in outputs if name.startswith(UNASKED)}
+    failures += [Failure("value", name, f"a call that was not to store changed {n} bytes of the pool")
+                 for name, n in changed.items() if n]  # fmt: skip
     rows = tuple(PlaceRow(str(layer), _says(case, recorded, layer), *_ratios(layer, several)) for layer, several in parts.items())
     served = f", {form_of(case)}" if case.expanded or by_mode(case) else ""
     return Judged(failures, tightness, PlaceTable(f"{case.family} {case.dtype}{served}", rows))
@@ -99,7 +104,7 @@ def _says(case: ModelCase, recorded: Recorded, layer: int | str) -> str:
         return "what follows the layers"
     kind, found = FAMILIES[case.family].kinds[layer], recorded.attention.get(layer, {})
     if kind == "latent":
-        return f"MLA, {form_of(case)}"
+        return f"MLA, {form_of(case)}" + (f", sliding window {WINDOW}" if windowed(case) else "")
     more = [", soft cap"] if found.get("logit_cap") else []
     more += [", sinks"] if found.get("sinks") is not None else []
     return KINDS[kind] + "".join(more)
@@ -163,7 +168,8 @@ def _attention(
         truth = _of_all(case, [] if layer is None else layer["truth"], got)
     else:
         assert layer is not None
-        truth = torch.cat(layer["absorbed" if kind == "latent" and absorbed(case) else "truth"])
+        over_latents = "windowed" if windowed(case) else "absorbed"
+        truth = torch.cat(layer[over_latents if kind == "latent" and absorbed(case) else "truth"])
     if kind == "latent" and by_mode(case):
         return truth, SOFTMAX * projected_bound(case, given, n, truth), got
     bound = _bound(case, given, n, kind)

@@ -58,7 +58,7 @@ FAMILIES = {
     "deepseek_v3": Family(
         "deepseek_v3.modeling_deepseek_v3", "DeepseekV3Config", "DeepseekV3ForCausalLM",
         {"num_key_value_heads": 2, "q_lora_rank": 12, "kv_lora_rank": LATENT, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
-         "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+         "v_head_dim": 12, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
          "moe_intermediate_size": 8, "first_k_dense_replace": 1},
         ("latent", "latent"),
     ),
@@ -77,7 +77,7 @@ FAMILIES = {
         ("gdn", "full"),
     ),
 }  # fmt: skip
-ROUTINGS = {"qwen3_moe": Routing(3), "deepseek_v3": Routing(2, "sigmoid", scaling_factor=2.5)}
+ROUTINGS = {"qwen3_moe": Routing(3), "deepseek_v3": Routing(2, "sigmoid", num_expert_group=2, topk_group=1, scaling_factor=2.5)}
 """Of the families whose experts are served by our layers: what their configurations above mean."""
 
 
@@ -101,6 +101,8 @@ class ModelCase(Case):
     """Latent layers take the form that suits each step, and project by themselves; else they are absorbed in all of them."""
     pages_alone: bool = False
     """Over pages, latent layers are prefilled there too; else over slots."""
+    windowed: bool = False
+    """Latent layers that choose their form see WINDOW keys; the library's function is given a mask that says so."""
     weights: Literal["", "int8", "fp8"] = ""
     """What weights of linear modules are packed as, with fp8 those of experts too; the library has their numbers."""
 
@@ -117,6 +119,7 @@ LATENT_FORMS = st.fixed_dictionaries({
     "expanded": st.sampled_from((False, False, False, False, True)),
     "by_mode": st.sampled_from((False, True, True, True)),
     "pages_alone": st.booleans(),
+    "windowed": st.booleans(),
 })  # fmt: skip
 PROMPTS = st.lists(st.sampled_from((1, 3, 8, 17, 24)), min_size=1, max_size=3).map(tuple)
 SEVERAL = st.lists(st.sampled_from((8, 17, 24, 17, 24)), min_size=2, max_size=3).map(tuple)
@@ -200,6 +203,11 @@ def absorbed(case: ModelCase) -> bool:
 def by_mode(case: ModelCase) -> bool:
     """Whether latent layers choose their form step by step."""
     return absorbed(case) and case.by_mode
+
+
+def windowed(case: ModelCase) -> bool:
+    """Whether latent layers have a window: where they choose their form, and no backend decodes that takes none."""
+    return by_mode(case) and case.windowed and (case.pages_alone or not case.paged)
 
 
 def expanded_tokens(case: ModelCase) -> list[bool]:

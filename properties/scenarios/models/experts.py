@@ -109,8 +109,8 @@ def _chosen(case: ModelCase, parts: dict[str, Tensor], ids: Tensor) -> tuple[Ten
     """Scores in float64, how far each may be off, relative to itself, and what is wrong with the choice.
 
     Logits are float32 sums of D products: e = g(D + 2) |x| |router|. A softmax moves by exp(e + max e) with them, a sigmoid by
-    exp(e); the scores' own errors are those of topk_gating. No expert that was left out may beat a chosen one by more than the
-    errors of both.
+    exp(e); the scores' own errors are those of topk_gating. Of the groups that stay no expert that was left out may beat a chosen
+    one by more than the errors of both, and no group that was left out may so beat one that stays.
     """
     x, router = parts["x"].double(), parts["router"].double()
     logits = x @ router.T
@@ -127,10 +127,26 @@ def _chosen(case: ModelCase, parts: dict[str, Tensor], ids: Tensor) -> tuple[Ten
     if bool(((rows < 0) | (rows >= logits.shape[1])).any()) or any(len({*row}) < len(row) for row in rows.tolist()):
         return scores, error, "a token's experts are not all different, or do not exist"
     chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(1, rows, True)
-    best_left = (choice - slack).masked_fill(chosen, -torch.inf).amax(-1)
+    groups = ROUTINGS[case.family].num_expert_group
+    low, high = (_of_groups(choice + sign * slack, groups, "bias" in parts) for sign in (-1, 1))
+    stayed = chosen.unflatten(1, (groups, -1)).any(-1)
+    most = ROUTINGS[case.family].topk_group
+    better = (low[:, None, :] > high[:, :, None]).sum(-1)  # groups that surely beat it
+    if bool((stayed & (better >= most)).any()) or bool((stayed.sum(-1) > most).any()):
+        row = int((stayed & (better >= most)).any(-1).logical_or(stayed.sum(-1) > most).nonzero()[0])
+        return scores, error, f"token {row}: an expert is of a group that is not among the best {most}"
+    surely = (high[:, None, :] >= low[:, :, None]).sum(-1) <= most  # itself among those that may be as good
+    left = ~chosen & (stayed | surely).repeat_interleave(logits.shape[1] // groups, 1)
+    best_left = (choice - slack).masked_fill(~left, -torch.inf).amax(-1)
     worst_kept = (choice + slack).masked_fill(~chosen, torch.inf).amin(-1)
     beaten = (best_left > worst_kept).nonzero().flatten().tolist()
     return scores, error, f"token {beaten[0]}: an expert that is left out is better than a chosen one" if beaten else ""
+
+
+def _of_groups(choice: Tensor, groups: int, biased: bool) -> Tensor:
+    """[T, groups]: the largest choice of each, with a bias the sum of its two largest."""
+    each = choice.unflatten(1, (groups, -1))
+    return each.topk(2, dim=-1).values.sum(-1) if biased and groups > 1 else each.amax(-1)
 
 
 def _weights(case: ModelCase, scores: Tensor, error: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:

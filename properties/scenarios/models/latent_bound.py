@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.contract.pair import Inputs
-from properties.scenarios.models.cases import LATENT, ModelCase, expanded_tokens, totals
+from properties.scenarios.models.cases import LATENT, WINDOW, ModelCase, expanded_tokens, totals, windowed
 from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, attention_bound, flush_error
 
 
@@ -33,7 +33,7 @@ def _expanded(
         for up in (up_k, up_v)
     )
     k, k_error = torch.cat([k, rope], dim=-1), torch.cat([k_error, torch.zeros_like(rope)], dim=-1)
-    shift = _shift(q.abs(), k_error, q, k, v, sm_scale, v_error)
+    shift = _shift(case, q.abs(), k_error, q, k, v, sm_scale, v_error)
     return _kernel(case, q, k, v, sm_scale) + shift
 
 
@@ -47,7 +47,7 @@ def _absorbed(
     rope = q[..., nope:]
     wide, error = torch.cat([absorbed, rope], dim=-1), torch.cat([error, torch.zeros_like(rope)], dim=-1)
     each = k.expand(-1, q.shape[1], -1)
-    shift = _shift(error, each.abs(), wide, each, v.expand(-1, q.shape[1], -1), sm_scale)
+    shift = _shift(case, error, each.abs(), wide, each, v.expand(-1, q.shape[1], -1), sm_scale)
     latent = _kernel(case, wide, k, v, sm_scale) + shift
     largest = v.abs().cummax(dim=0).values  # no output is larger than the values that it is a mean of
     dtype = getattr(torch, case.dtype)
@@ -65,22 +65,24 @@ def _projected(case: ModelCase, exact: Tensor, size: Tensor) -> tuple[Tensor, Te
 
 def _kernel(case: ModelCase, q: Tensor, k: Tensor, v: Tensor, sm_scale: float) -> Tensor:
     """Numerics (A) on these operands."""
-    return attention_bound(q, k, v, _causal(len(q)), dtype=getattr(torch, case.dtype), sm_scale=sm_scale, splits=8)
+    return attention_bound(q, k, v, _visible(case, len(q)), dtype=getattr(torch, case.dtype), sm_scale=sm_scale, splits=8)
 
 
-def _causal(total: int) -> Tensor:
-    return torch.arange(total) <= torch.arange(total)[:, None]
+def _visible(case: ModelCase, total: int) -> Tensor:
+    """Which keys each query sees."""
+    p, j = torch.arange(total)[:, None], torch.arange(total)
+    return (j <= p) & (j > p - WINDOW) if windowed(case) else j <= p
 
 
 def _shift(
-    left: Tensor, right: Tensor, q: Tensor, k: Tensor, v: Tensor, sm_scale: float, v_error: Tensor | None = None
+    case: ModelCase, left: Tensor, right: Tensor, q: Tensor, k: Tensor, v: Tensor, sm_scale: float, v_error: Tensor | None = None
 ) -> Tensor:
     """How far exact attention moves when scores move by at most e = sm_scale left.right, and values by at most v_error.
 
     With the weights w before, those after are at most exp(2 max e) w, and their sum stays 1: the output moves by at most
     exp(2 max e) (V sqrt(sum_j w_j e_j^2) + sum_j w_j v_error_j), V the spread sqrt(sum_j w_j v_j^2 - o^2).
     """
-    hidden = ~_causal(len(q))
+    hidden = ~_visible(case, len(q))
     z = torch.einsum("thd,nhd->htn", q, k).mul(sm_scale).masked_fill(hidden, -torch.inf)
     e = torch.einsum("thd,nhd->htn", left, right).mul(sm_scale).masked_fill(hidden, 0.0)
     w = z.softmax(dim=-1)

@@ -20,6 +20,7 @@ from properties.scenarios.models.cases import (
     SHARED,
     VISION_TOKENS,
     VOCABULARY,
+    WINDOW,
     ModelCase,
     encoder_lens,
     totals,
@@ -36,8 +37,8 @@ class Recorded:
 
     attention: dict[int, dict[str, Any]] = field(default_factory=dict)
     """q [T, H, D], k, v of all requests, `truth` [T, H, Dv] in float64, scale, cap, sinks; of latent layers also their `latents`,
-    `up_k`, `up_v`, and the `absorbed` truth; of recurrent ones mixed_qkv, a, b, `truth` in the library's precision, and
-    parameters."""
+    `up_k`, `up_v`, the `absorbed` truth, and the `windowed` one, where each query sees WINDOW keys; of recurrent ones mixed_qkv,
+    a, b, `truth` in the library's precision, and parameters."""
     linear: dict[str, dict[str, Any]] = field(default_factory=dict)
     """weight, bias, x, and what it is packed of where it is quantized."""
     experts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -108,7 +109,16 @@ def _record_attention(module: Any, query: Tensor, key: Tensor, value: Tensor, ma
     found["sinks"] = None if sinks is None else sinks.detach()
     if "latents" in found:
         found["absorbed"].append(_from_latents(eager, module, query, key, mask, found, options))
+        narrow = _narrow(query.shape[2], mask)
+        found["windowed"].append(_from_latents(eager, module, query, key, narrow, found, options))
     return result
+
+
+def _narrow(total: int, mask: Tensor | None) -> Tensor:
+    """A causal mask, added to scores, that also hides what lies WINDOW keys and more before a query."""
+    hidden = torch.ones(total, total, dtype=torch.bool).tril(-WINDOW)[None, None]
+    wide = torch.zeros(1, 1, total, total, dtype=torch.float64) if mask is None else mask.double()
+    return wide.masked_fill(hidden, -torch.inf)
 
 
 def _from_latents(
@@ -193,6 +203,7 @@ def _latent_hook(recorded: Recorded, module: Any) -> Any:
         found = recorded.attention.setdefault(module.layer_idx, {"q": [], "k": [], "v": [], "truth": []})
         found.setdefault("latents", []).append(out[0])
         found.setdefault("absorbed", [])
+        found.setdefault("windowed", [])
         weight = module.kv_b_proj.weight.double().view(module.num_heads, -1, module.kv_lora_rank)
         found["up_k"], found["up_v"] = weight.split([module.qk_nope_head_dim, module.v_head_dim], dim=1)
 

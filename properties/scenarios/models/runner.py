@@ -25,6 +25,7 @@ from properties.scenarios.models.cases import (
     encoder_lens,
     schedule,
     totals,
+    windowed,
 )
 from properties.scenarios.models.experts import run_experts
 from properties.scenarios.models.quantized import BLOCK
@@ -32,6 +33,9 @@ from properties.scenarios.serving.judge import REFERENCE
 from properties.scenarios.serving.server import Side
 from properties.scenarios.serving.sides import OPTIMIZED
 from serving import AttentionLayer, ForwardBatch, GdnLayer, KVPool, MlaProjections, RequestPool, StatePool
+
+UNASKED = "unasked"  # an output of each latent layer: how many bytes of its pool changed that were not to
+ASKED_EACH = 3  # steps, of which one is also made without storing
 
 
 class ModelRunner:
@@ -60,6 +64,7 @@ class ModelRunner:
                for n, layer in enumerate(self.layers) if by_mode(case) and isinstance(layer, AttentionLayer)}  # fmt: skip
         self.latents = side.latent(self.prefill, self.decode, ups)
         self.outputs: dict[int, Tensor] = {}
+        self.unasked: dict[int, int] = {}
 
     def _layer(self, n: int, kind: str) -> AttentionLayer | GdnLayer:
         if kind == "gdn":
@@ -69,8 +74,8 @@ class ModelRunner:
         width = LATENT if latent else self.tensors[f"v{n}"].shape[2]
         return AttentionLayer(
             n, q.shape[1], k.shape[1], k.shape[2], width, self.scales[n][0], self.scales[n][1],
-            sliding_window=WINDOW - 1 if kind == "window" else -1, is_cross=kind == "cross", latent=latent,
-            sinks=self.tensors.get(f"sinks{n}"),
+            sliding_window=WINDOW - 1 if kind == "window" or (latent and windowed(self.case)) else -1, is_cross=kind == "cross",
+            latent=latent, sinks=self.tensors.get(f"sinks{n}"),
         )
 
     def _recurrent(self, n: int) -> GdnLayer:
@@ -102,7 +107,7 @@ class ModelRunner:
 
     def run(self) -> dict[str, Tensor]:
         """Every step of the schedule; `out<n>` is layer n's attention of all tokens, request by request."""
-        for mode, spans in schedule(self.case):
+        for step, (mode, spans) in enumerate(schedule(self.case)):
             self.pool.grow([self.rows[r] for r, _, _ in spans], [start + count for _, start, count in spans])
             batch = self._batch(mode, spans)
             attention = self.decode if mode == "decode" else self.prefill
@@ -114,6 +119,9 @@ class ModelRunner:
             for layer in self.layers:
                 if layer.layer_id in self.latents.layers:
                     q, rows = (self.tensors[f"{name}{layer.layer_id}"][tokens] for name in "qk")
+                    assert isinstance(layer, AttentionLayer)
+                    if (self.case.seed + step) % ASKED_EACH == 0:
+                        self._without_storing(q, rows, layer, batch)
                     out = self.latents.forward(q, rows, layer, batch)
                 else:
                     backend = attention if isinstance(layer, AttentionLayer) else self.recurrent
@@ -121,7 +129,16 @@ class ModelRunner:
                     out = forward(*self._inputs(layer, tokens, spans), layer, batch)
                 every = self.outputs.setdefault(layer.layer_id, out.new_full((self.starts[-1], *out.shape[1:]), torch.nan))
                 every[tokens] = out
-        return {f"out{n}": out for n, out in self.outputs.items()}
+        changed = {f"{UNASKED}{n}": torch.tensor(count) for n, count in self.unasked.items()}
+        return {f"out{n}": out for n, out in self.outputs.items()} | changed
+
+    def _without_storing(self, q: Tensor, rows: Tensor, layer: AttentionLayer, batch: ForwardBatch) -> None:
+        """A latent layer's step that is asked not to store: count what the pool has changed in."""
+        pool = self.latents.prefill.pools[layer.layer_id].k
+        before = pool.view(torch.uint8).clone()
+        self.latents.forward(q, rows, layer, batch, save_kv_cache=False)
+        count = int((pool.view(torch.uint8) != before).sum())
+        self.unasked[layer.layer_id] = self.unasked.get(layer.layer_id, 0) + count
 
     def _batch(self, mode: str, spans: tuple[Span, ...]) -> ForwardBatch:
         rows = torch.tensor([self.rows[r] for r, _, _ in spans])

@@ -12,6 +12,7 @@ from properties.scenarios.models.cases import (
     FAMILIES,
     ROUTINGS,
     VISION_TOKENS,
+    WINDOW,
     ModelCase,
     absorbed,
     by_mode,
@@ -19,6 +20,7 @@ from properties.scenarios.models.cases import (
     expanded_tokens,
     schedule,
     totals,
+    windowed,
 )
 from properties.scenarios.models.experts import experts_inputs
 from properties.scenarios.models.oracle import Recorded, record
@@ -112,6 +114,11 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "latents prefilled in pages": lambda case: absorbed(case) and case.paged and case.pages_alone,
     "both forms of latent attention in one prompt": lambda case: by_mode(case) and len({*expanded_tokens(case)}) == 2
     and not all(expanded_tokens(case)[: case.prompts[0]]),
+    "a window over latents, expanded": lambda case: windowed(case) and any(
+        expanded and position > WINDOW
+        for r, total in enumerate(totals(case))
+        for position, expanded in enumerate(expanded_tokens(case)[sum(totals(case)[:r]) :][:total])
+    ),
     "a prompt begins in a step that continues another": lambda case: by_mode(case) and any(
         mode == "extend" and 0 < sum(start == 0 for _, start, _ in spans) < len(spans) for mode, spans in schedule(case)
     ),

@@ -97,7 +97,7 @@ def gdn_bounds(
         dtype=case.dtype, state=case.state, conv_layout=case.conv_layout, state_layout=case.state_layout, width=GDN_WIDTH,
         key_heads=GDN["num_k_heads"], group=GDN["num_v_heads"] // GDN["num_k_heads"], K=GDN["head_k_dim"], V=GDN["head_v_dim"],
         decodes=decodes, prefills=tuple(len(one.rows) for one in prefills),
-        cold=tuple(n for n, one in enumerate(prefills) if one.start == 0), eps=layer.eps,
+        cold=tuple(n for n, one in enumerate(prefills) if one.start == 0), eps=layer.eps, l2norm=layer.use_qk_l2norm,
     )  # fmt: skip
     lengths = [len(one.rows) for one in work]
     inputs: dict[str, Any] = {

@@ -31,7 +31,8 @@ their number) and how much. A step that cannot happen is left out, so that any l
     arrive  tokens, encoder tokens, whose prefix is shared (0: nobody's)
     extend  chunk of the oldest unfinished prefill, chunk of the next one, bits of the requests that decode beside them
     decode  bits of the requests, padded requests, -
-    verify  bits of the requests, code of how many tokens are accepted of each one's draft, padded requests
+    verify  bits of the requests, code of how many tokens are accepted of each one's draft, padded requests and twice what comes
+            between two steps of the draft
     finish  request, -, -
     capture size of the buffers that are captured anew, -, -
     bad     which wrong call, request, -
@@ -74,8 +75,8 @@ SPECS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
 }
 PAGED_ONLY = ("local", "float8")
-GDN = {"num_k_heads": 1, "head_k_dim": 16, "num_v_heads": 2, "head_v_dim": 16}
-GDN_DIM = 2 * 16 + 2 * 16
+GDN = {"num_k_heads": 2, "head_k_dim": 16, "num_v_heads": 4, "head_v_dim": 8}
+GDN_DIM = 2 * 2 * 16 + 4 * 8
 GDN_WIDTH = 4
 E5M2_RANGE = 128  # its largest number is so many times that of e4m3fn
 
@@ -99,6 +100,8 @@ class ServingCase(Case):
     """Tokens of a draft."""
     tentative: bool = False
     """Over slots, drafts are verified without storing their keys; accepted tokens run again."""
+    more: Literal["", "cap", "sinks", "window", "all"] = ""
+    """What attention layers have besides, as far as their backends serve it."""
     float8: Literal["float8_e4m3fn", "float8_e5m2"] = "float8_e4m3fn"
     state: Literal["float32", "bfloat16"] = "float32"
     conv_layout: Literal["SD", "DS"] = "SD"
@@ -153,24 +156,41 @@ def layers_of(case: ServingCase, wide: bool) -> list[AttentionLayer | GdnLayer]:
         fields = {name: value for name, value in spec.items() if name not in ("sinks", "draft", "reads")}
         if "k_scale" in spec and case.float8 == "float8_e5m2":  # some keys pass its largest number, of the usual size already
             fields |= {name: spec[name] / (3 * E5M2_RANGE) for name in ("k_scale", "v_scale")}
-        if spec.get("sinks"):
+        fields |= _more(case, spec)
+        if spec.get("sinks") or (case.more in ("sinks", "all") and not has_mla_backend(case)):
             sinks = uniform(case.seed, "sinks", (spec["heads"],), scale=4.0)
             fields["sinks"] = sinks.double() if wide else sinks
         found.append(AttentionLayer(layer_id=number, sm_scale=spec["head_dim"] ** -0.5, **fields))
     return found
 
 
+def _more(case: ServingCase, spec: dict[str, Any]) -> dict[str, Any]:
+    """The cap and the window that a layer has besides its own. The mla backend serves neither; an encoder allows no window."""
+    if has_mla_backend(case):
+        return {}
+    no_window = spec.get("local") or any(each.get("is_cross") for each in specs(case))
+    both = case.more == "all"
+    cap = {"logit_cap": 3.0} if (both or case.more == "cap") and "logit_cap" not in spec else {}
+    free = (both or case.more == "window") and not no_window and "sliding_window" not in spec
+    return cap | ({"sliding_window": 5} if free else {})
+
+
 def _gdn_layer(case: ServingCase, number: int, wide: bool) -> GdnLayer:
     dtype: torch.dtype = getattr(torch, case.dtype)
     packed = causal_conv1d_pack_weight(uniform(case.seed, "weight", (GDN_DIM, GDN_WIDTH), dtype, 1 / GDN_WIDTH))
-    bias = uniform(case.seed, "conv_bias", (GDN_DIM,), dtype, 1 / GDN_WIDTH) if case.seed % 2 else None
+    l2norm = case.seed // 2 % 3 > 0
+    spread = 1 / GDN_WIDTH if l2norm else 0.2 * GDN["head_k_dim"] ** -0.5  # |k| stays below 1
+    bias = uniform(case.seed, "conv_bias", (GDN_DIM,), dtype, spread) if case.seed % 2 else None
     vectors = [uniform(case.seed, name, (GDN["num_v_heads"],), scale=scale) for name, scale in (("A_log", 2.0), ("dt_bias", 1.0))]
     if wide:
         packed, vectors = packed.double(), [vector.double() for vector in vectors]
         bias = None if bias is None else bias.double()
     weight = PackedConvWeight(packed, "pairs-n32", GDN_DIM, GDN_WIDTH)
     sizes: dict[str, Any] = GDN
-    return GdnLayer(number, **sizes, conv_weight=weight, conv_bias=bias, A_log=vectors[0], dt_bias=vectors[1])
+    return GdnLayer(
+        number, **sizes, conv_weight=weight, conv_bias=bias, A_log=vectors[0], dt_bias=vectors[1], use_qk_l2norm=l2norm,
+        eps=(1e-5, 1e-2)[case.seed // 6 % 2],
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=4)
@@ -224,6 +244,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "recorded": (False, True, True),
     "drafts": (2, 1, 3, 4, 3),
     "tentative": (False, True),
+    "more": ("", "", "cap", "sinks", "window", "all"),
     "float8": ("float8_e4m3fn", "float8_e5m2"),
     "state": ("float32", "float32", "bfloat16"),
     "conv_layout": ("SD", "DS"),
@@ -232,15 +253,15 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "size": (1.0, 0.1, 30.0),
 }
 KINDS = ("arrive", "extend", "decode", "extend", "decode", "arrive", "verify", "extend", "decode", "finish", "verify", "bad",
-         "decode", "extend", "arrive", "capture")  # fmt: skip
+         "decode", "extend", "arrive", "capture", "bad")  # fmt: skip
 NUMBERS: dict[str, tuple[tuple[int, ...], ...]] = {
     "arrive": ((1, 2, 3, 5, 8, 9, 13, 16, 17, 24), (0, 1, 3, 5), (0, 0, 1, 2, 3)),
     "extend": ((1, 2, 3, 7, 8, 16, 24), (0, 0, 1, 4, 9), (0, 15, 1, 2)),
     "decode": ((15, 1, 2, 5, 3, 0), (0, 0, 1, 2), (0,)),
-    "verify": ((15, 1, 2, 3), tuple(range(0, 625, 39)), (0, 1)),
+    "verify": ((15, 1, 2, 3), tuple(range(0, 625, 39)), (0, 3, 5, 1)),
     "finish": ((0, 1, 2, 3), (0,), (0,)),
     "capture": ((1, 2, 4, 6), (0,), (0,)),
-    "bad": (tuple(range(10)), (0, 1), (0,)),
+    "bad": ((*range(14), 10, 11, 12, 10, 11), (0, 1), (0,)),
 }
 SHORT_REQUESTS, SHORT_STEPS, SHORT_LIVES = 3, 8, 600
 SHORT_KINDS = ("extend", "extend", "decode", "decode", "verify")
@@ -277,9 +298,11 @@ STEPS = st.lists(STEP, max_size=12)
 def strategy(draw: st.DrawFn) -> ServingCase:
     """Any stack that its backend can serve, and up to sixty steps."""
     options = draw(choices(OPTIONS))
-    if options["stack"] in PAGED_ONLY:
-        options["paged"] = True
     fields = draw(FIELDS)
+    several = options["stack"] == "draft" and options["drafts"] > 2 and fields["seed"] % 4  # steps over one metadata
+    if options["stack"] in PAGED_ONLY or several:
+        options["paged"] = True
+    options["replayed"] |= bool(several)
     first = draw(ARRIVAL, label="first")
     kinds = OPENINGS[-1] if options["stack"] == "draft" else draw(st.sampled_from(OPENINGS), label="opening")
     opening = [_step(kind, draw(CODE, label=kind), NUMBERS | LONG) for kind in kinds]

@@ -35,7 +35,13 @@ WRONG = (  # of a step `bad`: the class of the error, and the argument that it n
     ("ValueError", "mode"),
     ("ValueError", "padded_size"),
     ("IndexError", "req_to_token"),
+    ("ValueError", "shared_tokens"),
+    ("ValueError", "shared_tokens"),
+    ("ValueError", "start"),
+    ("ValueError", "length"),
 )
+ARRIVALS = (10, 11)  # of these: a row must be free for them
+INTERRUPTIONS = ("", "capture", "another")
 
 
 @dataclass(eq=False)
@@ -88,6 +94,9 @@ class LayerPass:
     save: bool = True
     drafts: int = 0
     step_id: int = 0
+    interrupted: str = ""
+    """What comes between this step of a draft and the one before: `capture` of the draft's static buffers, or `another` draft,
+    of half of the requests in buffers of another size."""
     finals: list[int] | None = None
     """Of each request, how many outputs stay, those of rejected tokens and of tokens that run again not; None: all."""
 
@@ -201,7 +210,7 @@ class Planner:
         planned.calls = [LayerPass("decode" if work else "idle", work, [*self.target, *self.drafting], padded=padded)]
         self._advance(work)
 
-    def _verify(self, planned: Planned, mask: int, accepts: int, pads: int) -> None:
+    def _verify(self, planned: Planned, mask: int, accepts: int, between: int) -> None:
         drafts = self.case.drafts
         able = [request for request in self.alive if request.decodes and request.seen + drafts <= LONGEST]
         chosen = self._chosen(able, mask)
@@ -212,12 +221,14 @@ class Planner:
             work.append(Work(request, request.seen, rows))
         if not work or not self._grow(planned, work):
             return
+        kind, pads = divmod(between, 2)
         padded = len(work) + pads if self.case.replayed else None
         calls, none = planned.calls, [0] * len(work)
         if self.drafting:
             for i in range(drafts - 1):
                 ones = [Work(one.request, one.start + i, one.rows[i : i + 1]) for one in work]
                 draft = LayerPass("draft_decode", ones, self.drafting, padded=padded, drafts=drafts, step_id=i, finals=none)
+                draft.interrupted = INTERRUPTIONS[(kind + i - 1) % 3] if i and padded is not None else ""
                 calls.append(draft)
         taken = [accepts // 5**i % 5 % (drafts + 1) for i in range(len(work))]
         attention = [n for n in self.target if n not in self.recurrent]
@@ -257,7 +268,7 @@ class Planner:
 
     def _bad(self, planned: Planned, which: int, who: int, _: int) -> None:
         able = [request for request in self.alive if request.seen and (request.encoded or not request.encoder)]
-        if able:
+        if able and not (which in ARRIVALS and len(self.alive) == ROWS):
             request = able[who % len(able)]
             planned.subject = Work(request, request.seen - 1, request.rows[request.seen - 1 : request.seen])
             planned.wrong = which

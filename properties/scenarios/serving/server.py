@@ -94,7 +94,7 @@ class Backends:
     def run(self, call: LayerPass, batch: ForwardBatch) -> dict[int, Tensor]:
         """One pass over the call's layers: layer -> its output, rows of padded requests among them."""
         decodes = call.mode in DECODE_MODES
-        if self.recorded is not None and call.padded is not None and call.mode in ("decode", "idle"):
+        if self.recorded is not None and call.padded is not None and decodes:
             given = {n: self.inputs(call, self.layers[n], batch) for n in call.layers}
             found: dict[int, Tensor] = self.recorded.decode(given, batch)
             return found
@@ -252,7 +252,9 @@ class Server:
         self._note()
         for call in planned.calls:
             before = {} if call.save else {name: bits_of(pool) for name, pool in self.memory.items()}
-            for n, out in self.backends.run(call, batch_of(self.case, call, self)).items():
+            batch = batch_of(self.case, call, self)
+            self._interrupt(call, batch)
+            for n, out in self.backends.run(call, batch).items():
                 self.outputs[n].append(out)
             self._unasked |= {name for name, bits in before.items() if bits_of(self.memory[name]) != bits}
         for request, length in planned.shrinks:
@@ -262,11 +264,20 @@ class Server:
             self._poison_slots(self.pool.free(row))
             self._poison_state(row)
 
-    def _capture(self, size: int) -> None:
+    def _capture(self, size: int, *modes: str) -> None:
         capture = getattr(self.backends.decode, "capture", None)
         if capture is not None:
-            for mode in ("idle", "decode"):
+            for mode in modes or ("idle", "decode"):
                 capture(mode, size)
+
+    def _interrupt(self, call: LayerPass, batch: ForwardBatch) -> None:
+        """What a server does between two steps of a draft."""
+        if call.interrupted == "capture":
+            self._capture(batch.rows, call.mode)
+        if call.interrupted == "another":
+            names = ("req_pool_indices", "seq_lens", "out_cache_loc", "encoder_lens", "state_indices")
+            half = {name: value[: (batch.size + 1) // 2] for name in names if (value := getattr(batch, name)) is not None}
+            self.backends.decode.prepare(replace(batch, **half, padded_size=batch.rows + 1, speculative_step_id=0))
 
     def _poison_slots(self, slots: Tensor) -> None:
         for name, pool in self.memory.items():
@@ -282,8 +293,17 @@ class Server:
         """One wrong call about a request's last token, numbered as in `plan.WRONG`."""
         if which == 4:
             self.pool.free(next((row for row in range(ROWS) if row not in self.rows.values()), ROWS))
+        row, seen = self.rows[subject.request], subject.request.seen
         if which == 5:
-            self.pool.grow([self.rows[subject.request]], [COLUMNS + 1])
+            self.pool.grow([row], [COLUMNS + 1])
+        if which == 10:
+            self.pool.arrive(0, row, (seen // self.pool.page_size + 1) * self.pool.page_size)
+        if which == 11:
+            self.pool.arrive(0, row, 1 if self.pool.page_size > 1 else -1)
+        if which == 12:
+            self.pool.locations(row, seen, 1)
+        if which == 13:
+            self.pool.shrink(row, -1)
         layer = next(layer for layer in self.backends.layers if isinstance(layer, AttentionLayer))
         call = LayerPass("decode", [subject], [layer.layer_id])
         good = batch_of(self.case, call, self)

@@ -30,7 +30,7 @@ from properties.scenarios.serving.cases import (
     specs,
 )
 from properties.scenarios.serving.judge import REFERENCE
-from properties.scenarios.serving.plan import Planned, plan
+from properties.scenarios.serving.plan import INTERRUPTIONS, Planned, plan
 from properties.scenarios.serving.server import Server, Side
 from properties.suite import load_library
 
@@ -110,7 +110,16 @@ EDGES: dict[str, Any] = {
         for one in call.work[call.num_decodes :]
     ),
     "prefill and decode in one batch": lambda case: _calls(case, "mixed"),
+    **{f"layers {stack} with more": lambda case, stack=stack: case.stack == stack and case.more != "" and _calls(case, "decode")
+       for stack in ("encoder", "local", "float8", "latent")},
+    "q and k that are not normalised": lambda case: case.stack == "hybrid" and case.seed // 2 % 3 == 0 and _calls(case, "decode"),
     "drafts of a draft layer": lambda case: _calls(case, "draft_decode"),
+    "drafts of several steps that are recorded": lambda case: case.recorded and any(
+        call.step_id > 0 and call.padded is not None for planned in plan(case) for call in planned.calls
+    ),
+    **{f"between two steps of a draft: {says}": lambda case, says=says: any(
+        call.interrupted == says for planned in plan(case) for call in planned.calls
+    ) for says in INTERRUPTIONS[1:]},
     "rejected tokens": lambda case: any(
         call.mode == "target_verify" and call.save and call.finals is not None and min(call.finals) < call.drafts
         for planned in _has(case, "verify") for call in planned.calls
