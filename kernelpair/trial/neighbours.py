@@ -58,6 +58,8 @@ def neighbours(pair: Pair, case: Case, given: Inputs) -> list[Neighbours]:
     writes = _written(pair, case, settled)
     found = []
     for names, dim, shared in chosen:
+        if shared and not _begins_later(settled, names, dim):
+            continue
         memory, alias, says = _together(settled, names, dim, shared)
         alias.view(memory).copy_(settled[names[1]])
         if shared and names[1] in touched:  # what they share is a number of the one that is read
@@ -99,6 +101,13 @@ def _joint_dimensions(pair: Pair, settled: Inputs, first: str, second: str) -> l
         if rest_a == rest_b:
             found.append(dim)
     return found
+
+
+def _begins_later(settled: Inputs, names: tuple[str, str], dim: int | None) -> bool:
+    """Whether the second, an element earlier than beside the first, begins behind where the first begins: a contract may permit
+    that both begin at one address."""
+    first, second = (settled[name] for name in names)
+    return first.nbytes > second.element_size() if dim is None else prod(first.shape[dim:]) > 1
 
 
 def _laid_out(case: Case, names: tuple[str, str], kind: str) -> Case:

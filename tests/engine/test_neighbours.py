@@ -146,6 +146,7 @@ def test_what_is_placed(name: str) -> None:
         for each in neighbours(pair, case, pair.cases.inputs(case)):
             placed, wanted = resolve(each.inputs), resolve(each.apart)
             first, second = (placed[argument] for argument in each.names)
+            assert first.data_ptr() != second.data_ptr()  # which is the shared form of two caches
             if max(first.numel(), second.numel()) < 10_000:
                 assert _share(first, second) == each.shared
             if not each.shared:
