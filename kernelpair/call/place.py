@@ -188,7 +188,8 @@ def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout
     if behind:
         first = block.start + layout.total * value.element_size()
         rest = value.as_strided((behind,), (1,), value.storage_offset() + reach(value.shape, value.stride()))
-        arena.tensor(value.dtype, first, (behind,), (1,)).copy_(rest)
+        there = arena.tensor(torch.uint8, first, (behind * value.element_size(),), (1,))
+        there.copy_(rest.view(torch.uint8))  # as bytes: they may be another dtype's, and a copy of flags makes each 0 or 1
 
 
 def _joint_dimension(case: Case, first: Tensor, second: object) -> int | None:

@@ -323,6 +323,13 @@ class Pair:
         """The case on one line of JSON."""
         return to_line(self.name, self.cases.version, case)
 
+    def has_trial(self, name: str) -> bool:
+        """Whether this built-in trial says anything about the pair: `fuzz` and `neighbours` need a reference that checks its
+        arguments, the second also arguments that are written."""
+        if name == "neighbours" and not (self.signature.written or self.signature.scratch):
+            return False
+        return name not in ("fuzz", "neighbours") or not isinstance(self.fuzz, NotFuzzed)
+
     def fuzzed(self, case: Any, inputs: Inputs) -> Collection[str]:
         """The arguments that the `fuzz` trial may make wrong."""
         return () if isinstance(self.fuzz, NotFuzzed) else self.fuzz(case, inputs)

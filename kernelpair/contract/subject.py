@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import WRONG_CALL
-from kernelpair.contract.pair import NotFuzzed, Pair
+from kernelpair.contract.pair import Pair
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Subject:
         """Whether the candidate is asked for a trial of this name."""
         if trial.startswith(WRONG_CALL):
             return WRONG_CALLS not in self.skipped_trials
-        return trial not in self.skipped_trials and (trial != "fuzz" or not isinstance(self.pair.fuzz, NotFuzzed))
+        return trial not in self.skipped_trials and self.pair.has_trial(trial)
 
 
 WRONG_CALLS = "wrong_calls"

@@ -37,10 +37,12 @@ from kernelpair.contract.pair import Inputs, Pair
 from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.providers.provider import PREFIX
 from kernelpair.providers.script_text import FOOT, HEAD, WRONG
+from kernelpair.trial.neighbours import neighbours
 
 OURS = ("aten", "prim", "prims", "_c10d_functional")
 SHOWN = ("value", "nonfinite", "unwritten", "untouched", "input_changed", "crash", "hang", "exception", "missing_error")
 """Kinds of failure that a single call can show."""
+OF_BYTES = ("untouched", "input_changed")
 MOST_BYTES = 64 << 20  # of a buffer that is written down
 MOST_DIFFERENCES = 4  # of an output
 SECONDS = 60  # for the script's own run
@@ -177,7 +179,8 @@ def write_script(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict,
     if verdict.passed:
         raise NoScript(f"the case passes on {candidate.name}: there is nothing to show")
     failure, trial = verdict.failures[0], verdict.case.trial
-    if failure.kind not in SHOWN or trial == "fuzz":
+    of_bytes = trial == "neighbours" and failure.kind in OF_BYTES  # of which one buffer has several owners
+    if failure.kind not in SHOWN or trial == "fuzz" or of_bytes:
         raise NoScript(f"a single call does not show `{failure.kind}` of the trial {trial}")
     draft = path.with_name(path.name + ".part")
     try:
@@ -247,7 +250,8 @@ def _record(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict, load
     title, says = f"{pair.name}: {verdict.line}", "\n".join(map(str, verdict.failures))
     torch.set_num_threads(THREADS)
     with InProcess(candidate) as runner:
-        placement = place(pair, case, _settled(pair, case), runner.arena)
+        laid_out, settled = _settled(pair, verdict)
+        placement = place(pair, laid_out, settled, runner.arena)
         base, view = runner.arena.address, runner.arena.view
         extents = [Extent(base + each.start, base + each.end, each.arguments) for each in placement.extents()]
         writer = _Writer(path, case.guard, extents)
@@ -267,15 +271,20 @@ def _record(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict, load
         writer.flush()
 
 
-def _settled(pair: Pair, case: Case) -> Inputs:
-    """What the call is given; of a wrong call what makes it wrong."""
+def _settled(pair: Pair, verdict: Verdict) -> tuple[Case, Inputs]:
+    """What the call is given, and the case that lays it out; of a wrong call what makes it wrong."""
+    case = verdict.case
     inputs = pair.cases.inputs(case)
+    if case.trial == "neighbours":
+        for each in neighbours(pair, case, inputs):
+            if verdict.failures[0].detail.startswith(each.says):
+                return each.case, settle(pair, each.case, each.inputs, keep_strides=True)
     if not case.trial.startswith(WRONG_CALL):
-        return settle(pair, case, inputs)
+        return case, settle(pair, case, inputs)
     wrong = pair.wrong_calls[case.trial.removeprefix(WRONG_CALL)].make(case, inputs)
     if wrong is None:
         raise NoScript(f"the case has no room for {case.trial}")
-    return settle(pair, case, wrong, keep_strides=True)
+    return case, settle(pair, case, wrong, keep_strides=True)
 
 
 def _importing(entry: str) -> tuple[str, str]:
@@ -325,7 +334,7 @@ def _compare(
         value = outputs.get(failure.tensor)
         if failure.kind == "missing_error":
             writer.lines.append('wrong("a result where the contract demands an error")')
-        elif failure.kind in ("untouched", "input_changed"):
+        elif failure.kind in OF_BYTES and verdict.case.trial != "neighbours":
             _compare_bytes(writer, pair, verdict.case, placement, failure.tensor)
         elif isinstance(value, Tensor) and value.numel():
             writer.lines.append(f"{failure.tensor} = {writer.tensor(value)}")

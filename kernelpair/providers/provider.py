@@ -40,7 +40,7 @@ from kernelpair.trial.modes import BUILT_IN, SIDE_EFFECTS
 PREFIX = "provider:"  # of a candidate's name: what follows is what `--provider` was given
 NO_KERNEL = "has no such kernel"
 ON = " on "  # in a candidate's name: what follows is what `--cpu` was given
-SKIPPED_TRIALS = ("concurrent", "fuzz", WRONG_CALLS)
+SKIPPED_TRIALS = ("concurrent", "fuzz", "neighbours", WRONG_CALLS)
 IMPORT_SECONDS = 60  # of a file; what it loads for long belongs into its prepare()
 Limits = Mapping[str, Callable[[Any], bool]]
 Calls = Mapping[str, Callable[[], object]]

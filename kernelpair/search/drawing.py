@@ -18,7 +18,7 @@ OPENED_FROM = 30  # cases that a run must have more of than this to have room fo
 SERIES = "series"  # a trial of a thousand calls: never drawn but at the start
 # How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
 ONCE = ("repeat", "threads", "concurrent", "poison", "aftermath")
-TRIALS = ("value",) * 4 + ONCE + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz",)
+TRIALS = ("value",) * 4 + ONCE + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz", "neighbours")
 
 CODES = st.integers(0, 2**16 - 1)
 

@@ -14,7 +14,7 @@ from kernelpair.call.memory import PAGE
 from kernelpair.call.place import resolve, settle
 from kernelpair.call.runner import Runner
 from kernelpair.contract.case import WRONG_CALL, Case, CaseError, from_values, pair_of_line
-from kernelpair.contract.pair import Inputs, NotFuzzed, Pair, Stepwise
+from kernelpair.contract.pair import Inputs, Pair, Stepwise
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict
 from kernelpair.names import unknown
@@ -75,7 +75,7 @@ def check(
 
 def known_trials(pair: Pair) -> list[str]:
     """Every trial that a case of the pair may name."""
-    built_in = [name for name in BUILT_IN if name != "fuzz" or not isinstance(pair.fuzz, NotFuzzed)]
+    built_in = [name for name in BUILT_IN if pair.has_trial(name)]
     return ["value", *built_in, *pair.relations, *(WRONG_CALL + name for name in pair.wrong_calls)]
 
 

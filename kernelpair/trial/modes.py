@@ -21,6 +21,7 @@ from kernelpair.contract.pair import Inputs, Outputs, Pair, WrongCall, named_in
 from kernelpair.contract.verdict import Failure
 from kernelpair.trial import judge
 from kernelpair.trial.fuzz import made_wrong
+from kernelpair.trial.neighbours import Neighbours, neighbours
 from kernelpair.trial.purity import unchanged
 from kernelpair.trial.session import THREADS, Session
 
@@ -40,6 +41,8 @@ BUILT_IN = {
     "concurrent": "calls with data of their own from several Python threads at once give the bits of each alone",
     "fuzz": "a call made wrong at random raises TypeError, ValueError or IndexError where the reference does, and only there; "
     "with other strides its values are right; nothing else changes",
+    "neighbours": "arguments of which one is written may lie side by side in one storage, with the same bits; where they share "
+    "an element the call is refused, and nothing changes",
     "aftermath": "a call leaves its process as it was and keeps no memory; other data at the same addresses gives its own "
     "result, and that of the first is not written to",
     "series": "the same call a thousand times in one process gives the same bits each time",
@@ -307,6 +310,37 @@ def _fuzz(session: Session) -> None:
     session.record(session.changed(placement), says)
 
 
+def _neighbours(session: Session) -> None:
+    """Two arguments in one storage: accepted with the bits of a call whose arguments lie apart, or, where they share an element,
+    refused."""
+    for each in neighbours(session.pair, session.case, session.inputs_of(session.case)):
+        if each.shared:
+            _refuses_shared(session, each)
+        else:
+            if (refused := _refusal(session, session.place(each.inputs, each.case), each.says)) is not None:
+                raise HarnessError(f"the reference of {session.pair.name} refuses that {each.says}: {refused}")
+            apart = session.run(each.case, each.apart, note=f"before {each.says}", judged=False).outputs
+            beside = session.run(each.case, each.inputs, note=each.says, judged=False, keep_strides=True).outputs
+            _expect_bits(session, each.case, beside, apart, each.says)
+        if not session.verdict.passed:
+            return
+
+
+def _refuses_shared(session: Session, wrong: Neighbours) -> None:
+    """The call is refused, and about one of the two. Where it writes neither of them the reference is asked whether it is."""
+    placement = session.place(wrong.inputs, wrong.case)
+    if _refusal(session, placement, wrong.says) is None:
+        if wrong.surely:
+            raise HarnessError(f"the reference of {session.pair.name} accepts that {wrong.says}, of which one is written")
+        return
+    if session.changed(placement):
+        raise HarnessError(f"the reference of {session.pair.name} refuses that {wrong.says} after it has written")
+    outcome = session.call(placement)
+    about = next(name for name in wrong.names if name in (*session.pair.signature.written, *session.pair.signature.scratch))
+    _judge_refusal(session, outcome, CONTRACT_ERRORS, wrong.names, about, wrong.says)
+    session.record([*judge.left(outcome), *session.changed(placement)], wrong.says)
+
+
 def _has_numbers_of(wrong: object, given: object) -> bool:
     """Whether the bound that judges what was given judges this too; of other numbers it may be untrue, of exact sums for one."""
     if not isinstance(wrong, Tensor) or not isinstance(given, Tensor):
@@ -351,6 +385,7 @@ VARIED: Mapping[str, Callable[[Session], None]] = {
     "repeat": _repeat,
     "poison": _poison,
     "aftermath": _aftermath,
+    "neighbours": _neighbours,
     "series": _series,
     "threads": _threads,
     "concurrent": _concurrent,

@@ -32,7 +32,8 @@ def subject(side: str, name: str, rounding: str = "") -> Subject:
         "no exact sums": lambda case: getattr(case, "exact", False),
         "one form only": lambda case: getattr(case, "accurate", False),  # whose bound is tighter
     }
-    return Subject(pair, kernel, limits, skipped_trials=(WRONG_CALLS, "fuzz", "concurrent"), rounding=rounding, foreign=True)
+    skipped = (WRONG_CALLS, "fuzz", "neighbours", "concurrent")
+    return Subject(pair, kernel, limits, skipped_trials=skipped, rounding=rounding, foreign=True)
 
 
 def searched(on_trial: Subject, known: dict[str, tuple[Case, float | None]], examples: int = 60) -> Tally:
