@@ -24,10 +24,7 @@ class Fp8Codes {
   const float* rows[kPanelColumns];
   alignas(64) float values[kPanelColumns];
   int64_t from = 0, until = 0;  // the k that they hold for
-#if defined(__AVX512VBMI__)
-  CodeBytes table;
-  int64_t table_from = -1;  // the first k that the table holds for
-#endif
+  ScaledCodes tables;
 
  public:
   using Arguments = Fp8LinearArguments;
@@ -69,14 +66,13 @@ class Fp8Codes {
   KP_INLINE static TwoPairs two_numbers(const uint8_t* codes, int) {
     return load_two_numbers(reinterpret_cast<const F8e4m3*>(codes));
   }
-#if defined(__AVX512VBMI__)
-  // What all codes are times the scale, or nullptr where outputs have several.
-  KP_INLINE const CodeBytes* scaled() {
-    if (rows[0] != rows[kPanelColumns - 1]) return nullptr;
-    if (table_from != from) table.fill(splat(values[0])), table_from = from;
-    return &table;
+  // A table of what all codes are times the scale, or nullptr where outputs have several.
+  template <class Tables = ScaledCodes>
+    requires Tables::kHasTable
+  KP_INLINE auto scaled() {
+    Tables& own = tables;
+    return rows[0] == rows[kPanelColumns - 1] ? own.of_scale(values[0], from) : nullptr;
   }
-#endif
   KP_INLINE static void columns(const uint8_t* codes, int half, F32x16 (&of_k)[4]) {
     const auto [first, second] = two_numbers(codes, half);
     of_k[0] = low_half(first);

@@ -135,6 +135,25 @@ struct CodeBytes {
 };
 constexpr CodeBytes kCodeBytes = CodeBytes::numbers();
 
+// A table of numbers times a scale, made anew when `key`, what the scale belongs to, is another.
+class ScaledCodes {
+  CodeBytes table;
+  int64_t made_for = -1;
+
+ public:
+  static constexpr bool kHasTable = true;
+  KP_INLINE const CodeBytes* of_scale(float scale, int64_t key) {
+    if (made_for != key) table.fill(splat(scale)), made_for = key;
+    return &table;
+  }
+};
+
+#else
+
+struct ScaledCodes {
+  static constexpr bool kHasTable = false;
+};
+
 #endif
 
 // The numbers of 64 codes in bf16: of the first 32, and of the others.

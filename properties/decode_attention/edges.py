@@ -21,7 +21,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "window of one key": lambda case: case.window == 1 and not case.cross and any(n > 1 for n in keys_of(case)),
     "softcap": lambda case: case.cap > 0,
     "sinks": lambda case: case.sinks != "none",
-    "scores of -inf": lambda case: loses_keys(case) and any(n > 2 for n in keys_of(case)),
+    "scores of -inf": lambda case: loses_keys(case) and any(n > 1 for n in keys_of(case)),
     "a scale near the end of float32": lambda case: stretch(case)[0] > 1e38 and any(n > 1 for n in keys_of(case)),
     "writes": lambda case: case.write,
     "writes for a request without keys": lambda case: case.write and any(not keys_of(case)[b] for b in live_of(case)),

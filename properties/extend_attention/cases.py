@@ -317,6 +317,10 @@ def _some(case: ExtendAttentionCase, *sizes: int) -> bool:
     return any(n in sizes for n in (*case.extends, *case.prefixes))
 
 
+def _some_keys(case: ExtendAttentionCase, least: int) -> bool:
+    return any(extend and keys_of(case, b) >= least for b, extend in enumerate(case.extends))
+
+
 EDGES: dict[str, Any] = {
     "no requests": lambda case: not case.extends,
     "no new tokens": lambda case: 0 in case.extends and any(case.extends),
@@ -339,6 +343,8 @@ EDGES: dict[str, Any] = {
     "window of one key": lambda case: case.window == 1 and not case.cross,
     "window behind an encoder": lambda case: bool(case.encoder) and not case.cross and case.window > 0,
     "softcap": lambda case: case.cap > 0,
+    "scores of -inf": lambda case: numbers.loses(case) and not case.same_row and _some_keys(case, 2),
+    "a scale near the end of float32": lambda case: numbers.stretch(case)[0] > 1e38 and _some_keys(case, 2),
     "sinks": lambda case: case.sinks != "none",
     "sinks without keys": lambda case: case.sinks != "none" and case.cross and 0 in (case.encoder or ()),
     "cache of another shape": lambda case: case.foreign_cache and any(case.extends),

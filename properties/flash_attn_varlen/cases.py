@@ -224,7 +224,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a window and a causal request": lambda case: case.right > 0 and case.causal in FLAGGED,
     "more requests than bits of a word": lambda case: len(case.rows) > 64,
     "softcap": lambda case: case.cap > 0,
-    "scores of -inf": lambda case: numbers.loses(case) and _some(case, lambda q, k: q > 0 and k > 2),
+    "scores of -inf": lambda case: numbers.loses(case) and _some(case, lambda q, k: q > 0 and k > 1),
     "a scale near the end of float32": lambda case: numbers.stretch(case)[0] > 1e38 and _some(case, lambda q, k: q > 0 and k > 1),
     "sinks without keys": lambda case: case.sinks != "none" and 0 in case.lens,
     "default scale": lambda case: not case.scaled and case.values == "random",

@@ -204,6 +204,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "automatic splits": lambda case: case.splits == -1 and max(case.lens, default=0) > 512,
     "permuted pages": lambda case: case.scattered,
     "shared pages": lambda case: case.shared_pages,
+    "scores of -inf": lambda case: loses_keys(case) and any(n > 1 for n in case.lens),
+    "a scale near the end of float32": lambda case: stretch(case)[0] > 1e38 and any(n > 1 for n in case.lens),
     "garbage columns": lambda case: case.spare_columns > 0,
     "workspace of a larger batch": lambda case: case.larger_workspace,
     "misaligned workspace": lambda case: case.layout.get("workspace") == "offset" and case.splits > 1,

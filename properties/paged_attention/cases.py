@@ -338,7 +338,7 @@ EDGES: dict[str, Any] = {
     "last page partly used": lambda case: any(k % case.page for k in case.lens),
     "pages used up": lambda case: any(k and k % case.page == 0 for k in case.lens),
     **{f"page of {page}": lambda case, page=page: case.page == page and any(k > page for k in case.lens) for page in PAGES},
-    "scores of -inf": lambda case: numbers.loses(case) and any(q and k > 2 for q, k in zip(case.rows, case.lens)),
+    "scores of -inf": lambda case: numbers.loses(case) and any(q and k > 1 for q, k in zip(case.rows, case.lens)),
     "a scale near the end of float32": lambda case: numbers.stretch(case)[0] > 1e38 and any(k > 1 for k in case.lens),
     "descales far from 1": lambda case: any(case.descale) and descale_far(case)[2] != 1 and any(case.lens),
     "causal": lambda case: case.causal and any(q > 1 for q in case.rows),

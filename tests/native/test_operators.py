@@ -98,7 +98,7 @@ def plain_cases(pair: Pair) -> list[Any]:
     """Some cases in float32 whose first tensors are not empty: a pair of several operators calls each in one of them."""
     kept: list[Any] = []
 
-    @settings(GENERATE, max_examples=100)
+    @settings(GENERATE)
     @given(pair.cases.strategy)
     def keep(case: Any) -> None:
         tensors = [value for value in pair.cases.inputs(case).values() if isinstance(value, Tensor)]

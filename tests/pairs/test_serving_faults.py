@@ -32,6 +32,10 @@ FAULTS: dict[str, tuple[tuple[Step, ...], Step, str, str]] = {
     "an unknown mode": (TWO, ("bad", 7, 0, 0), "ValueError", "mode 'prefill' is none of"),
     "a replay that is too large": (TWO, ("bad", 8, 0, 0), "ValueError", "padded_size 7 is more than max_bs 6"),
     "a slot outside, in the table": (TWO, ("bad", 9, 0, 0), "IndexError", "req_to_token: "),
+    "more shared than there is": (TWO, ("bad", 10, 0, 0), "ValueError", "shared_tokens"),
+    "a part of a page shared": (TWO, ("bad", 11, 0, 0), "ValueError", "shared_tokens"),
+    "locations beyond the request": (TWO, ("bad", 12, 0, 0), "ValueError", "start"),
+    "a request shrunk below nothing": (TWO, ("bad", 13, 0, 0), "ValueError", "length"),
 }
 
 
