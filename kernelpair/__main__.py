@@ -5,8 +5,6 @@ import signal
 import sys
 from types import FrameType
 
-EXIT_INTERRUPTED = 130
-
 
 def main() -> int:
     """Run the command of this process. Ctrl-C while its modules are still being imported ends it, without a traceback."""
@@ -19,7 +17,7 @@ def main() -> int:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     os.write(2, b"kernelpair: interrupted before it began\n")
-    os._exit(EXIT_INTERRUPTED)
+    os._exit(128 + number)  # as a shell says it of a process that the signal ended
 
 
 if __name__ == "__main__":

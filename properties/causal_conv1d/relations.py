@@ -168,13 +168,17 @@ def _last_token_by_update(case: Any, session: Session) -> None:
         _in_two_calls(case, session, cuts, "update", "the last token by update")
 
 
-def _any_bits(case: Any, session: Session) -> None:
-    """Tokens and histories of any bits, NaN and subnormals among them, are what the state holds."""
+def called_with_any_bits(case: Any, session: Session) -> tuple[Inputs, JudgedCall]:
+    """The call with tokens and histories of any bits, NaN and subnormals among them: what it is given, and what it gives."""
     given = session.inputs()
     for name in ("x", "conv_states"):
         given[name] = any_bits(case.seed, f"any {name}", given[name].shape, given[name].dtype)
     layout = {name: kind for name, kind in case.layout.items() if name in ("x", "conv_states") and kind != EXPANDED}
-    again = session.run(replace(case, layout=layout), given, judged=False)
+    return given, session.run(replace(case, layout=layout), given, judged=False)
+
+
+def _any_bits(case: Any, session: Session) -> None:
+    given, again = called_with_any_bits(case, session)
     initial, columns = given.get("has_initial_state"), given["conv_states"].shape[2]
     for request in requests(given):
         if request.live:

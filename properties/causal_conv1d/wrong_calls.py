@@ -91,9 +91,13 @@ def _loose_weight(case: Any, given: Inputs) -> Inputs:
     return given | {"packed_weight": packed.repeat_interleave(2, dim=3)[..., ::2]}
 
 
+def fewest_channels(dim: int) -> int:
+    """As few as fill as many blocks of 32 of a packed weight."""
+    return (dim - 1) // 32 * 32 + 1
+
+
 def _same_blocks(case: Any, given: Inputs) -> Inputs | None:
-    """As few channels as fill as many blocks of 32, if they are fewer."""
-    fewest = (given["dim"] - 1) // 32 * 32 + 1
+    fewest = fewest_channels(given["dim"])
     return given | {"dim": fewest} if fewest < given["dim"] else None
 
 
@@ -148,6 +152,7 @@ def weight_calls(when: Condition) -> dict[str, WrongCall]:
         "weight_dtype": wrong(changing("packed_weight", other_float), TypeError, "x", *PACKED, "conv_states"),
         "weight_strides": wrong(_loose_weight, ValueError, *PACKED),
     }
+
 
 WRONG_CALLS = {
     "pack_rank": _wrong(changing("weight", lambda w: w.reshape(-1)), ValueError, "weight", forms=("pack",)),

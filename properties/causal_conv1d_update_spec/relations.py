@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import EXPANDED
-from kernelpair.call.values import any_bits, permutation
+from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
+from properties.causal_conv1d.relations import called_with_any_bits
 from properties.causal_conv1d_update_spec.cases import ConvSpecCase, numbers
 
 
@@ -109,12 +109,7 @@ def _permuted(case: ConvSpecCase, session: Session) -> None:
 
 
 def _any_bits(case: ConvSpecCase, session: Session) -> None:
-    """Tokens and histories of any bits, NaN and subnormals among them, are what the state holds."""
-    given = session.inputs()
-    for name in ("x", "conv_states"):
-        given[name] = any_bits(case.seed, f"any {name}", given[name].shape, given[name].dtype)
-    layout = {name: kind for name, kind in case.layout.items() if name in ("x", "conv_states") and kind != EXPANDED}
-    again = session.run(replace(case, layout=layout), given, judged=False)
+    given, again = called_with_any_bits(case, session)
     for b, part in _parts(case, given["x"]).items():
         before = given["conv_states"][int(given["cache_indices"][b])]
         history = before[:, case.accepted[b] : case.accepted[b] + case.width - 2]

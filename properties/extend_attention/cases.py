@@ -261,9 +261,9 @@ def inputs(case: ExtendAttentionCase) -> Inputs:
         edges = [0, n - 1, len(slots), len(slots) - 1, *([n - W, n - W - 1] if W > 0 else [])]
         numbers.mark(case, f"marked{b}", k, v, edges, min(n, W) if W > 0 and not case.cross else n)
         p = torch.arange(n - extend, n)  # of each row among these keys
-        low = torch.full_like(p, 0) if case.cross or W <= 0 else p - min(W, n + extend) + 1
+        left, right = (-1, -1) if case.cross else (max(W, 0) - 1, 0)
         if not case.same_row:  # else requests overwrite the keys of others
-            numbers.lose(case, f"lost{b}", k, low, torch.full_like(p, n) if case.cross else p + 1)
+            numbers.lose(case, f"lost{b}", k, *numbers.seen_from_to(p, left, right, n + extend))
         k_cache[slots], v_cache[slots] = k[: len(slots)], v[: len(slots)]
         if new:
             fresh_k[rows], fresh_v[rows] = k[len(slots) :], v[len(slots) :]

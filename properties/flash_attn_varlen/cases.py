@@ -79,13 +79,6 @@ def position(case: VarlenCase, b: int) -> int:
     return case.lens[b] - case.rows[b] if case.alignment == "bottom_right" else 0
 
 
-def seen_from_to(case: VarlenCase, b: int) -> tuple[Tensor, Tensor]:
-    """The first key that each row of request b sees, and the end of those that it sees, however far outside."""
-    p, most = torch.arange(case.rows[b]) + position(case, b), case.rows[b] + case.lens[b]
-    left, right = min(case.left, most), 0 if is_causal(case, b) else min(case.right, most)
-    return p - left if left >= 0 else p - most, p + right + 1 if right >= 0 else p + most
-
-
 def work(case: VarlenCase) -> int:
     """Multiply-adds of both products."""
     return sum(q * k for q, k in zip(case.rows, case.lens)) * case.heads * (case.width + case.width_v)
@@ -181,7 +174,8 @@ def inputs(case: VarlenCase) -> Inputs:
         first = position(case, b)
         edges = [0, n - 1, first, first + case.rows[b] - 1, first - case.left, first + case.right, first + case.right + 1]
         numbers.mark(case, f"marked{b}", drawn["k"][own], drawn["v"][own], edges, n)
-        numbers.lose(case, f"lost{b}", drawn["k"][own], *seen_from_to(case, b))
+        p, right = torch.arange(case.rows[b]) + first, 0 if is_causal(case, b) else case.right
+        numbers.lose(case, f"lost{b}", drawn["k"][own], *numbers.seen_from_to(p, case.left, right, case.rows[b] + n))
     given: Inputs = {}
     for name, offsets in (("q", of_q), ("k", of_k), ("v", of_k)):
         given[name] = poison(case.poison, shapes[name], dtype)

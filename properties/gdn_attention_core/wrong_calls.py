@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
+from properties.causal_conv1d.wrong_calls import fewest_channels
 from properties.gdn_attention_core.cases import GdnCase, inputs
 from properties.shared.wrong_calls import (
     cast,
@@ -80,7 +81,7 @@ def _falling_prefills(case: GdnCase, given: Inputs) -> Inputs:
 
 def _same_blocks(case: GdnCase, given: Inputs) -> Inputs:
     """A weight of fewer or more channels that fill as many blocks of 32."""
-    fewest = (case.dim - 1) // 32 * 32 + 1
+    fewest = fewest_channels(case.dim)
     return given | {"channels": fewest if fewest < case.dim else case.dim + 1}
 
 

@@ -223,14 +223,6 @@ def seen_keys(case: PagedAttentionCase, b: int) -> range:
     return range(low, sk) if sq else range(0)
 
 
-def seen_from_to(case: PagedAttentionCase, b: int) -> tuple[Tensor, Tensor]:
-    """The first of `seen_keys` that each row of request b sees, and the end of those that it sees, however far outside."""
-    sq, sk = case.rows[b], case.lens[b]
-    p, most = torch.arange(sq) + sk - sq - seen_keys(case, b).start, sq + sk
-    left, right = min(case.left, most), 0 if case.causal else min(case.right, most)
-    return p - left if left >= 0 else p - most, p + right + 1 if right >= 0 else p + most
-
-
 @dataclass(frozen=True)
 class KeyPlan:
     """Where the keys of each request are."""
@@ -293,7 +285,9 @@ def inputs(case: PagedAttentionCase) -> Inputs:
         if not case.latent or case.values != "random":
             numbers.mark(case, f"marked{b}", k, v, edges, n, 400.0 if held.itemsize == 1 else numbers.LARGEST)
         if held != torch.float8_e4m3fn:  # which has no infinity
-            numbers.lose(case, f"lost{b}", k, *seen_from_to(case, b))
+            p, most = torch.arange(case.rows[b]) + sk - case.rows[b] - seen_keys(case, b).start, case.rows[b] + sk
+            seen = numbers.seen_from_to(p, case.left, 0 if case.causal else case.right, most)
+            numbers.lose(case, f"lost{b}", k, *seen)
         k_cache[slots], v_cache[slots] = k.to(held), v.to(held)
     k_cache, v_cache = k_cache.unflatten(0, (batch.pages, page)), v_cache.unflatten(0, (batch.pages, page))
     of_keys, of_values = descales_of(case)

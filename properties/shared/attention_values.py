@@ -144,6 +144,13 @@ def lose(case: Any, name: str, k: Tensor, low: Tensor, high: Tensor, column: int
             return
 
 
+def seen_from_to(p: Tensor, left: int, right: int, most: int) -> tuple[Tensor, Tensor]:
+    """The first key that each row at position p sees, and the end of those that it sees, however far outside; -1 is no window,
+    and `most` is more than any row is away from any key."""
+    left, right = (most if side < 0 else min(side, most) for side in (left, right))
+    return p - left, p + right + 1
+
+
 def mark(case: Any, name: str, k: Tensor, v: Tensor, edges: Iterable[int], count: int,
          limit: float = LARGEST) -> None:
     """Make some of the keys [n, Hkv, ..] of a request visible, in place: those in `edges` and three at random.
