@@ -48,11 +48,12 @@ def load_untried() -> Mapping[str, str]:
     return _load_once()
 
 
+@cache
 def load() -> Mapping[str, str]:
     """Load the library, register fake implementations, and return operator name -> schema. Raises ValueError if
     KERNELPAIR_TIER names a tier that is unknown or cannot run here."""
     operators = _load_once()
-    raise_as_marked(torch.ops.kernelpair._selected_tier)
+    raise_as_marked(torch.ops.kernelpair._selected_tier)  # once: torch never frees the string that an operator returns
     return operators
 
 

@@ -69,6 +69,18 @@ const char* marker(ErrorKind kind) {
 
 }  // namespace
 
+template <>
+std::string taken<std::string>(StableIValue value) {
+  const auto handle = torch::stable::detail::to<StringHandle>(value);
+  size_t length;
+  const char* data;
+  STABLE_TORCH_ERROR_CODE_CHECK(torch_string_length(handle, &length));
+  STABLE_TORCH_ERROR_CODE_CHECK(torch_string_c_str(handle, &data));
+  std::string text(data, length);
+  STABLE_TORCH_ERROR_CODE_CHECK(torch_delete_string(handle));
+  return text;
+}
+
 View view_of(const char* name, const Tensor& tensor) {
   View view;
   view.dtype = dtype_of(name, tensor.scalar_type());

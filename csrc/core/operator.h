@@ -58,17 +58,28 @@ struct OperatorRecord {
                  const char* fake = "");
 };
 
-// Schema types arrive as int64_t, double, bool, std::string, ScalarType, Tensor and optionals of them. The stable ABI
-// would let a float or an int32_t through and hand over a wrong value, so such a signature does not compile.
+// Schema types arrive as int64_t, double, bool, std::string, ScalarType, Tensor, and optionals and lists of all but
+// strings. The stable ABI would let a float or an int32_t through and hand over a wrong value, so such a signature does
+// not compile.
 template <class T>
 struct IsOperatorType : std::bool_constant<std::is_same_v<T, Tensor> || std::is_same_v<T, int64_t> ||
                                            std::is_same_v<T, double> || std::is_same_v<T, bool> ||
                                            std::is_same_v<T, std::string> || std::is_same_v<T, ScalarType>> {
 };
 template <class T>
-struct IsOperatorType<std::optional<T>> : IsOperatorType<T> {};
+struct IsOperatorType<std::optional<T>>
+    : std::bool_constant<IsOperatorType<T>::value && !std::is_same_v<T, std::string>> {};
 template <class T>
-struct IsOperatorType<std::vector<T>> : IsOperatorType<T> {};
+struct IsOperatorType<std::vector<T>> : IsOperatorType<std::optional<T>> {};
+
+// What torch hands over in a place of its stack, owned by the caller. torch's own `to` of a string, in 2.13, makes a
+// string that it never frees.
+template <class T>
+T taken(StableIValue value) {
+  return torch::stable::detail::to<T>(value);
+}
+template <>
+std::string taken<std::string>(StableIValue value);
 
 // What torch puts on its stack, given to a function, and what that returns, put there. TORCH_BOX does the same by way
 // of tuples, which take the compiler a third of an operator's time.
@@ -95,14 +106,14 @@ struct Boxed;
 template <class Result, class... Args, Result (*function)(Args...)>
 struct Boxed<function> {
   static_assert((IsOperatorType<std::remove_cvref_t<Args>>::value && ...),
-                "operators take Tensor, int64_t, double, bool, std::string, ScalarType and optionals");
+                "operators take Tensor, int64_t, double, bool, std::string, ScalarType, and optionals "
+                "and lists of all but strings");
   template <size_t... I>
   static void call_with(StableIValue* stack, std::index_sequence<I...>) {
-    using torch::stable::detail::to;
     if constexpr (std::is_void_v<Result>)
-      function(to<std::remove_cvref_t<Args>>(stack[I])...);
+      function(taken<std::remove_cvref_t<Args>>(stack[I])...);
     else
-      Returned<Result>::put(stack, function(to<std::remove_cvref_t<Args>>(stack[I])...));
+      Returned<Result>::put(stack, function(taken<std::remove_cvref_t<Args>>(stack[I])...));
   }
   static void call(StableIValue* stack) { call_with(stack, std::index_sequence_for<Args...>()); }
   static constexpr BoxedOperator kOperator{&call, sizeof...(Args), Returned<Result>::kCount};

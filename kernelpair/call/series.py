@@ -1,6 +1,7 @@
-"""The same call again and again in one process, each compared with the first, bit for bit."""
+"""The same call again and again in one process, each compared with the first, bit for bit; and what each makes it keep."""
 
 import ctypes
+import gc
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +9,12 @@ from typing import Any
 
 from torch import Tensor
 
+from kernelpair.call.heap import LEAST_OF_MANY, held_bytes, kept_by_each
 from kernelpair.call.memory import Arena
 from kernelpair.call.system import printable
+
+WEIGHED_CALLS = 100  # after so many calls what the process holds is read;
+WEIGHINGS = 4  # as often at least, before a growth is one: a cache that fills grows too
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Repeated:
     calls: int
     where: str = ""
     says: str = ""
+    keeps: int = 0
+    """Bytes that each call kept on an average, at least; 0 if that is less than the smallest piece, or the calls were few."""
 
 
 class Repetition:
@@ -52,21 +59,28 @@ class Repetition:
     def run(self, call: Callable[[], Any], first: Any, named: Callable[[Any], dict[str, Any]]) -> Repeated:
         """Make the further calls, up to one that differs from `first`, the first one's results. `named` gives results by
         name."""
-        memory, results = self._memory(), self._image(named(first))
-        until, made = time.monotonic() + self._again.seconds, 1
-        while made <= self._again.calls and (made == 1 or time.monotonic() < until):
+        memory, results, held = self._memory(), self._image(named(first)), []
+
+        def wrong() -> tuple[str, str] | None:
             for stretch, content in zip(self._again.stretches, self._before):
                 self._arena.write(stretch.first, content)
             answer = call()
-            made += 1
             try:
                 now = self._image(named(answer))
             except Exception as error:  # noqa: BLE001 - what was returned does not fit the contract any more
-                return Repeated(made, "", printable(f"{type(error).__name__}: {error}"))
-            wrong = _difference(results, now) or _difference(memory, self._memory())
-            if wrong:
-                return Repeated(made, *wrong)
-        return Repeated(made)
+                return "", printable(f"{type(error).__name__}: {error}")
+            return _difference(results, now) or _difference(memory, self._memory())
+
+        until, made = time.monotonic() + self._again.seconds, 1
+        while made <= self._again.calls and (made == 1 or time.monotonic() < until):
+            made += 1
+            if differs := wrong():
+                return Repeated(made, *differs)
+            if made % WEIGHED_CALLS == 0:
+                held.append(held_bytes())
+        if len(held) <= WEIGHINGS or kept_by_each([held[1], held[-1]]) < LEAST_OF_MANY * WEIGHED_CALLS * (len(held) - 2):
+            return Repeated(made)
+        return Repeated(made + WEIGHINGS * WEIGHED_CALLS, keeps=_kept(wrong))
 
     def _memory(self) -> dict[tuple[str, int], Any]:
         """What lies in the arena: argument and first byte -> bytes."""
@@ -77,6 +91,18 @@ class Repetition:
         """Results as they are compared: a tensor by form and bits, anything else by how it prints, for NaN equals nothing."""
         compared = {name: value for name, value in results.items() if name not in self._again.arbitrary}
         return {(name, 0): _bits(value) if isinstance(value, Tensor) else repr(value) for name, value in compared.items()}
+
+
+def _kept(again: Callable[[], object]) -> int:
+    """Bytes that each call keeps on an average, at least, when what only cycles of Python objects hold is freed in between."""
+    held = []
+    for _ in range(WEIGHINGS):
+        for _ in range(WEIGHED_CALLS):
+            again()
+        gc.collect()
+        held.append(held_bytes())
+    each = kept_by_each(held) // WEIGHED_CALLS
+    return each if each >= LEAST_OF_MANY else 0
 
 
 def _bits(value: Tensor) -> tuple[Any, ...]:

@@ -5,16 +5,14 @@ import locale
 import os
 import platform
 import random
-import resource
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ import torch
 
 from kernelpair.call.system import children, told
 
-LEAST_LEAK = 4096  # bytes by which every one of several equal calls must grow the heap to be called a leak
 IDLE_SECONDS = 0.0003  # of waiting, in which threads whose calls have ended need no processor,
 NOTHING_SECONDS = 1e-5  # or no more of its time than this;
 BUSY_SECONDS, DECIDED_SECONDS = 0.01, 2.0  # one that has had so much goes on running; on a busy machine it waits for it
@@ -48,53 +45,6 @@ class SideEffect:
     kind: str
     name: str
     says: str
-
-
-class _Heap(ctypes.Structure):
-    """`struct mallinfo2` of glibc."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
-    )
-
-
-@cache
-def _mallinfo() -> Callable[[], _Heap] | None:
-    """None with a C library that has no such function."""
-    function = getattr(_libc, "mallinfo2", None)
-    if function is not None:
-        function.restype = _Heap
-    return function
-
-
-@cache
-def _sanitizer() -> tuple[Callable[[], int], Callable[[], int]] | None:
-    """How many bytes are allocated and not freed, and how many its allocator has mapped; None without AddressSanitizer."""
-    allocated = getattr(_libc, "__sanitizer_get_current_allocated_bytes", None)
-    mapped = getattr(_libc, "__sanitizer_get_heap_size", None)
-    if allocated is None or mapped is None:
-        return None
-    allocated.restype = mapped.restype = ctypes.c_size_t
-    return allocated, mapped
-
-
-def held_bytes() -> tuple[int, int]:
-    """What this process holds: bytes that are allocated and not freed, and those mapped beside what the allocator has mapped.
-
-    It keeps what was freed, and may take more for some equal calls before it finds room. Zeros where the C library does not
-    tell. AddressSanitizer's allocator, which holds back what was freed, says both itself.
-    """
-    pages = int(told("/proc/self/statm").split()[0])
-    sanitizer = _sanitizer()
-    if sanitizer is not None:
-        allocated, mapped = sanitizer
-        return int(allocated()), pages * resource.getpagesize() - int(mapped())
-    heap = _mallinfo()
-    found = heap() if heap is not None else None
-    if found is None:
-        return 0, 0
-    return int(found.uordblks + found.hblkhd), pages * resource.getpagesize() - int(found.arena + found.hblkhd)
 
 
 # What is read around every call, in the order of `Surroundings.read`: what takes no call of the system.

@@ -21,6 +21,7 @@ from kernelpair.call.defaults import defaults_of
 from kernelpair.call.fakes import Fakes
 from kernelpair.call.fault import Fault
 from kernelpair.call.form import aliased, bits_of, form_of, shape_of
+from kernelpair.call.heap import held_bytes
 from kernelpair.call.memory import Arena, Placed
 from kernelpair.call.series import Repeated, Repeats, Repetition
 from kernelpair.call.surroundings import (
@@ -31,7 +32,6 @@ from kernelpair.call.surroundings import (
     Surroundings,
     busy,
     changes,
-    held_bytes,
     lasting,
     on_loading,
 )

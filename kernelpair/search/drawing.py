@@ -1,5 +1,6 @@
 """Which cases a run draws, and which trial each is put to."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,10 @@ from kernelpair.search.hypothesis_internals import draws_of_the_seed
 
 MODELS_EVERY = 50  # one case in so many has the sizes of a model (`Cases.models`),
 LEAST_MODELS = 3  # and so many do at the start of a run that has room for them; Hypothesis makes the first a smallest one
-LEAST_SERIES, LEAST_SWEEPS = 2, 2  # at the start of the same runs: long series of calls, and every value of a dtype
+LEAST_SERIES, LEAST_SWEEPS = 3, 2  # at the start of the same runs: long series of calls, and every value of a dtype
 OPENED_FROM = 30  # cases that a run must have more of than this to have room for all of those
-SERIES = "series"  # a trial of a thousand calls: never drawn but at the start
+SERIES = "series"  # a trial of a thousand calls: never drawn but at the start,
+MOSTLY_SERIES = ("value", *[SERIES] * 15)  # where a case that fails in one call shrinks to one call
 # How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
 ONCE = ("repeat", "threads", "concurrent", "poison", "aftermath")
 TRIALS = ("value",) * 4 + ONCE + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz", "neighbours")
@@ -28,9 +30,12 @@ def scattered(code: int, count: int) -> int:
     return (code * 40503 % 2**16) * count >> 16
 
 
-def trials(subject: Subject, trial: str | None = None, models_every: int = MODELS_EVERY) -> Any:
+def trials(
+    subject: Subject, trial: str | None = None, models_every: int = MODELS_EVERY, names: Sequence[str] | None = None
+) -> Any:
     """A strategy of cases within the candidate's budget of work, some of a model's sizes; their trial drawn, or all of one."""
-    names, cases, slow = _trial_names(subject), subject.pair.cases, subject.candidate.slow
+    names = _trial_names(subject) if names is None else names
+    cases, slow = subject.pair.cases, subject.candidate.slow
     small = cases.strategy.filter(cases.small) if slow else cases.strategy
     models = cases.models(slow) if cases.models is not None else None
 
@@ -68,7 +73,7 @@ def openings(subject: Subject, trial: str | None) -> dict[str, tuple[int, Any]]:
     if cases.sweeps is not None and trial in (None, "value"):
         rounds["sweeps"] = LEAST_SWEEPS, cases.sweeps
     if trial is None and subject.asked_for(SERIES):
-        rounds[SERIES] = LEAST_SERIES, trials(subject, SERIES)
+        rounds[SERIES] = LEAST_SERIES, trials(subject, names=MOSTLY_SERIES)
     return rounds
 
 

@@ -4,16 +4,16 @@ own."""
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from kernelpair.call.heap import LEAST_LEAK, kept_by_each
 from kernelpair.call.layout import REPEATED, STRIDED
 from kernelpair.call.place import Placement
 from kernelpair.call.runner import HarnessError
 from kernelpair.call.series import Repeats, Stretch
-from kernelpair.call.surroundings import LEAST_LEAK, NAMES
+from kernelpair.call.surroundings import NAMES
 from kernelpair.call.values import permutation
 from kernelpair.call.worker import Outcome
 from kernelpair.contract.case import WRONG_CALL, Case
@@ -128,9 +128,9 @@ def _aftermath(session: Session) -> None:
     session.run(other, note="with other data at the same addresses")
     placement = session.place(case=other)
     held = [_weighed(session, placement, deep=last) for last in [False] * (EQUAL_CALLS - 1) + [True]][WARMING_CALLS:]
-    if _kept_by_each(held) >= LEAST_LEAK and HEAP not in session.subject.side_effects:
+    if kept_by_each(held) >= LEAST_LEAK and HEAP not in session.subject.side_effects:
         held = [_weighed(session, placement, collect=True) for _ in range(CONFIRMING_CALLS)]  # what cycles hold is no leak
-        grown = _kept_by_each(held)
+        grown = kept_by_each(held)
         if grown >= LEAST_LEAK:
             says = f"each of {len(held) - 1} equal calls keeps {grown} bytes or more"
             session.effects.append(Failure("leak", HEAP, says))  # last: a thread that is left takes memory too
@@ -152,14 +152,9 @@ def _came_back(session: Session, placement: Placement, outcome: Outcome) -> None
         session.outputs_of(placement, outcome, "the same call again")
 
 
-def _kept_by_each(held: Sequence[tuple[int, int]]) -> int:
-    """By how many bytes at least each call made grow what is held, of one kind or of the other."""
-    return max(min(after[kind] - before[kind] for before, after in pairwise(held)) for kind in range(len(held[0])))
-
-
 def _series(session: Session) -> None:
     """The call again and again without anything between: what is wrong at the thousandth call, or once in a thousand."""
-    if not session.verdict.passed:
+    if not session.verdict.passed or session.effects:
         return
     placement, scratch = session.place(), set(session.pair.signature.scratch)
     stretches = [
@@ -173,6 +168,9 @@ def _series(session: Session) -> None:
         if outcome.series.says:
             detail = f"call {outcome.series.calls} of a series gives something else than the first: {outcome.series.says}"
             session.record([Failure("nondeterministic", outcome.series.where, detail)])
+        elif outcome.series.keeps and HEAP not in session.subject.side_effects:
+            says = f"each of {outcome.series.calls} equal calls keeps {outcome.series.keeps} bytes or more"
+            session.effects.append(Failure("leak", HEAP, says))
             return
     _expect_first(session, session.case, session.outputs_of(placement, outcome, "a series"), BUILT_IN["series"])
 

@@ -12,6 +12,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -63,6 +65,7 @@ def _sets(name: str, value: int) -> Callable[..., Any]:
 
 
 _kept: list[Any] = []
+_calls = count()
 _buffer = torch.zeros(4096)
 ROUND_DOWN, DENORMALS_ARE_ZERO, FLUSH_TO_ZERO, NO_INVALID_MASK, NO_MASKS = 1 << 13, 1 << 6, 1 << 15, 1 << 7, 0x3F << 7
 USUAL = 0x1F80
@@ -113,15 +116,28 @@ def _leak() -> None:
     ctypes.memset(allocate(100 << 20), 1, 1)
 
 
+def _leak_a_little() -> None:
+    allocate = ctypes.CDLL(None).malloc
+    allocate.restype = ctypes.c_void_p
+    allocate(24)
+
+
 def _leak_mapping() -> None:
     _kept.append(mmap.mmap(-1, 100 << 20))
 
 
 def _set_thread_locale() -> None:
-    """Each time another one, for this thread alone."""
-    make, use = ctypes.CDLL(None).newlocale, ctypes.CDLL(None).uselocale
-    make.restype, use.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
-    use(make(LC_NUMERIC_MASK, b"C.UTF-8", None))
+    """Each time another one than the last, for this thread alone."""
+    use = ctypes.CDLL(None).uselocale
+    use.argtypes = (ctypes.c_void_p,)
+    use(_locale_number(next(_calls) % 2))
+
+
+@cache
+def _locale_number(which: int) -> Any:
+    make = ctypes.CDLL(None).newlocale
+    make.restype = ctypes.c_void_p
+    return make(LC_NUMERIC_MASK, b"C.UTF-8", None)
 
 
 def _sets_in_pool(mxcsr: int, x87: int) -> Callable[..., Any]:
@@ -172,7 +188,7 @@ draws_from_random = _leaving(lambda x, y: (random.random(), None)[1])
 changes_folder = _leaving(lambda x, y: os.chdir("/" if os.getcwd() != "/" else "/proc"))
 changes_umask = _leaving(lambda x, y: os.umask(0o055 if os.umask(0) != 0o055 else 0o022))
 changes_environment = _leaving(lambda x, y: os.environ.update(A_KERNEL=os.environ.get("A_KERNEL", "") + "x"))
-changes_c_environment = _leaving(lambda x, y: ctypes.CDLL(None).setenv(b"A_KERNEL", str(time.monotonic_ns()).encode(), 1))
+changes_c_environment = _leaving(lambda x, y: ctypes.CDLL(None).setenv(b"A_KERNEL", b"%d" % (next(_calls) % 2), 1))
 changes_locale = _leaving(lambda x, y: (locale.setlocale(locale.LC_NUMERIC, "C.UTF-8"), None)[1])
 changes_thread_locale = _leaving(lambda x, y: _set_thread_locale())
 changes_signal_handler = _leaving(lambda x, y: _ignore(signal.SIGUSR1))
@@ -185,6 +201,7 @@ leaves_orphan = _leaving(lambda x, y: (subprocess.run("sleep 100 & ", shell=True
 leaves_descriptor = _leaving(lambda x, y: (os.dup(0), None)[1])
 leaves_temporary_file = _leaving(lambda x, y: (tempfile.mkstemp(), None)[1])
 leaks = _leaving(lambda x, y: _leak())
+leaks_a_little = _leaving(lambda x, y: _leak_a_little())
 leaks_mapping = _leaving(lambda x, y: _leak_mapping())
 cyclic_garbage = _leaving(lambda x, y: _cycle())
 static_buffer = _leaving(lambda x, y: _static(y))
@@ -243,6 +260,7 @@ FAULTS = {
     "leaves_descriptor": "left_behind",
     "leaves_temporary_file": "left_behind",
     "leaks": "leak",
+    "leaks_a_little": "leak",
     "leaks_mapping": "leak",
     "static_buffer": "overwritten",
     "result_requires_grad": "result_form",

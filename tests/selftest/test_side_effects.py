@@ -71,7 +71,7 @@ def test_what_is_known_of_tensors_and_memory_is_not_judged(fault: str) -> None:
 
 HOLDING = """
 import ctypes
-from kernelpair.call.surroundings import held_bytes
+from kernelpair.call.heap import held_bytes
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
