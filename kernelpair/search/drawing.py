@@ -17,7 +17,7 @@ LEAST_MODELS = 3  # and so many do at the start of a run that has room for them;
 LEAST_SERIES, LEAST_SWEEPS = 3, 2  # at the start of the same runs: long series of calls, and every value of a dtype
 OPENED_FROM = 30  # cases that a run must have more of than this to have room for all of those
 SERIES = "series"  # a trial of a thousand calls: never drawn but at the start,
-MOSTLY_SERIES = ("value", *[SERIES] * 15)  # where a case that fails in one call shrinks to one call
+MOSTLY_SERIES = ("value", *[SERIES] * 15)  # where the smallest case is called once, as is one that fails in a single call
 # How often which trial is drawn. A value trial is one call; the others make two or three, or find an error instead.
 ONCE = ("repeat", "threads", "concurrent", "poison", "aftermath")
 TRIALS = ("value",) * 4 + ONCE + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz", "neighbours")

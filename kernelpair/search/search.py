@@ -14,7 +14,7 @@ from kernelpair.call.runner import HarnessError, Runner
 from kernelpair.contract.case import Case
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Failure, Verdict
-from kernelpair.search.drawing import OPENED_FROM, SERIES, openings, trials
+from kernelpair.search.drawing import OPENED_FROM, openings, trials
 from kernelpair.search.groups import Class, Groups, group_of, lead
 from kernelpair.search.hypothesis_internals import draws_of_the_seed
 from kernelpair.search.shared import survey
@@ -136,8 +136,7 @@ class Search:
         for part, (count, strategy) in self.openings.items():
             failed = self._has_failed(database, shared, f"-{part}")
             if self._searching() and not self._over() and (opens or (again and failed)):
-                leaves = brief or part == SERIES  # the smallest case says little in a thousand calls
-                self._left_out = int(opens and leaves and not failed)
+                self._left_out = int(opens and brief and not failed)
                 own = self._store(database, shared, f"-{part}")
                 self._round(2 if brief else count, seed, own, strategy, PHASES if opens else REUSE)
                 done, self._shrink_until, self._target, self._left_out = self._drawn, None, None, 0
