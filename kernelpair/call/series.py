@@ -13,7 +13,7 @@ from kernelpair.call.heap import LEAST_OF_MANY, held_bytes, kept_by_each
 from kernelpair.call.memory import Arena
 from kernelpair.call.system import printable
 
-WEIGHED_CALLS = 100  # after so many calls what the process holds is read;
+WEIGHED_CALLS = 50  # after so many calls what the process holds is read;
 WEIGHINGS = 4  # as often at least, before a growth is one: a cache that fills grows too
 
 

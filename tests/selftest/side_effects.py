@@ -116,10 +116,12 @@ def _leak() -> None:
     ctypes.memset(allocate(100 << 20), 1, 1)
 
 
+_allocate = ctypes.CDLL(None).malloc
+_allocate.restype = ctypes.c_void_p
+
+
 def _leak_a_little() -> None:
-    allocate = ctypes.CDLL(None).malloc
-    allocate.restype = ctypes.c_void_p
-    allocate(24)
+    _allocate(24)
 
 
 def _leak_mapping() -> None:
