@@ -13,7 +13,7 @@
 // | kGroupRows   | 96            | rows that share one reading of a slice of the weights ...                |
 // | kDeepByteBlocks | 64 / 32    | ... of which 4096 k (2048 without VNNI: 384 KiB) stay in L2; sums wait   |
 // | kRunPanels   | 64            | ... for as many panels at a time: waiting sums of 768 KiB a thread       |
-// | kStreamAhead | 16 KiB        | one row block: how far the weight stream is prefetched                   |
+// | kStreamAhead | 8 KiB         | one row block: how far the weight stream is prefetched                   |
 // | kChunkRows   | 1024          | bounds the copy of x at 1 KiB of memory for each k (2 without VNNI)      |
 #pragma once
 

@@ -8,7 +8,7 @@
 // | kFloatGroupRows  | 264         | rows that share one reading and widening of the weights              |
 // | kDeepBlocks      | 12          | 384 k of a group of rows (396 KiB) stay in L2; sums wait ...         |
 // | kFloatRunPanels  | 24          | ... for as many panels at a time: waiting sums of 792 KiB a thread   |
-// | kStreamAhead     | 16 KiB      | one row block: how far the weight stream is prefetched               |
+// | kStreamAhead     | 8 KiB       | one row block: how far the weight stream is prefetched               |
 // | kChunkRows       | 1024        | bounds the fp32 copy of x at 4 KiB of memory for each k              |
 //
 // A single row block needs no widened copy: it reads the packed weights once, from memory to registers.

@@ -13,7 +13,7 @@ constexpr int64_t kPanelColumns = 32;  // outputs of a panel of the packed weigh
 constexpr int64_t kBlockK = 32;        // k of one block of a panel
 constexpr int64_t kBlockElements = kPanelColumns * kBlockK;
 // Bytes that a weight stream is prefetched ahead when few rows wait for it.
-constexpr int64_t kStreamAhead = 16 << 10;
+constexpr int64_t kStreamAhead = 8 << 10;
 
 // The rows of a tensor [..., K] in order, whatever the strides of its outer dimensions.
 struct Rows {
