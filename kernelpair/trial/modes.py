@@ -169,6 +169,8 @@ def _series(session: Session) -> None:
             detail = f"call {outcome.series.calls} of a series gives something else than the first: {outcome.series.says}"
             session.record([Failure("nondeterministic", outcome.series.where, detail)])
         elif outcome.series.keeps and HEAP not in session.subject.side_effects:
+            session.restore(placement)
+            session.call(placement, deep=True)  # first what else a call leaves: a thread takes memory too
             says = f"each of {outcome.series.calls} equal calls keeps {outcome.series.keeps} bytes or more"
             session.effects.append(Failure("leak", HEAP, says))
             return

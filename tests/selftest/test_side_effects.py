@@ -12,6 +12,7 @@ from kernelpair.contract.subject import Subject
 from kernelpair.report.recorder import Recorder
 from kernelpair.search.search import Search
 from kernelpair.search.tally import Tally
+from kernelpair.trial import modes
 from kernelpair.trial.check import check
 from kernelpair.trial.modes import HEAP, SIDE_EFFECTS
 from tests.selftest.side_effects import FAULTS, subject
@@ -58,6 +59,18 @@ def test_what_is_left_is_caught(fault: str) -> None:
 def test_what_is_known_is_not_judged() -> None:
     why = "its library is compiled with -ffast-math"
     assert _try(subject("flushes_when_loaded", mxcsr=why, fp_of_pool=why), 60).passed
+
+
+@pytest.mark.parametrize(("kernel", "kinds"), [("leaks_a_little", ["leak"]), ("leaves_thread", ["left_behind", "leak"])])
+def test_a_series_tells_what_takes_the_memory_first(
+    kernel: str, kinds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modes, "SERIES_CALLS", 300)
+    monkeypatch.setattr(modes, "SERIES_SECONDS", 20.0)
+    tried = subject(kernel)
+    with Isolated(tried.candidate, preload=("properties.suite",), hang_seconds=60.0) as runner:
+        verdict = check(tried, ToyCase(rows=3, trial="series"), runner)
+    assert [failure.kind for failure in verdict.failures] == kinds, verdict.failures
 
 
 @pytest.mark.parametrize("fault", ["static_buffer", "result_in_large_storage", "argument_requires_grad", "leaks_mapping"])
