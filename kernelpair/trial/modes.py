@@ -132,8 +132,7 @@ def _aftermath(session: Session) -> None:
         held = [_weighed(session, placement, collect=True) for _ in range(CONFIRMING_CALLS)]  # what cycles hold is no leak
         grown = kept_by_each(held)
         if grown >= LEAST_LEAK:
-            says = f"each of {len(held) - 1} equal calls keeps {grown} bytes or more"
-            session.effects.append(Failure("leak", HEAP, says))  # last: a thread that is left takes memory too
+            _note_leak(session, len(held) - 1, grown)
 
 
 def _weighed(session: Session, placement: Placement, deep: bool = False, collect: bool = False) -> tuple[int, int]:
@@ -150,6 +149,11 @@ def _came_back(session: Session, placement: Placement, outcome: Outcome) -> None
     """Raises Abandoned, with the failure recorded, where a call that was made before has no result."""
     if outcome.status != "ok":
         session.outputs_of(placement, outcome, "the same call again")
+
+
+def _note_leak(session: Session, calls: int, grown: int) -> None:
+    """To be said last, after a call that was looked at for what else it leaves: a thread takes memory too."""
+    session.effects.append(Failure("leak", HEAP, f"each of {calls} equal calls keeps {grown} bytes or more"))
 
 
 def _series(session: Session) -> None:
@@ -170,9 +174,8 @@ def _series(session: Session) -> None:
             session.record([Failure("nondeterministic", outcome.series.where, detail)])
         elif outcome.series.keeps and HEAP not in session.subject.side_effects:
             session.restore(placement)
-            session.call(placement, deep=True)  # first what else a call leaves: a thread takes memory too
-            says = f"each of {outcome.series.calls} equal calls keeps {outcome.series.keeps} bytes or more"
-            session.effects.append(Failure("leak", HEAP, says))
+            session.call(placement, deep=True)
+            _note_leak(session, outcome.series.calls, outcome.series.keeps)
             return
     _expect_first(session, session.case, session.outputs_of(placement, outcome, "a series"), BUILT_IN["series"])
 
