@@ -1,45 +1,91 @@
 """A command that runs in a process forked from the server of its workers: torch, most of a short command's time, loads once."""
 
 import argparse
+import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from types import FrameType
 
-from kernelpair.call.fork_server import adopt, fork_server
+from kernelpair.call.fork_server import END_SECONDS, Forked, ServerGone, adopt, fork_server
 from kernelpair.call.system import here, stand
-from kernelpair.interruption import handled_by, interrupt
+from kernelpair.cli.main import EXIT_HARNESS, EXIT_INTERRUPTED, leave
+from kernelpair.interruption import Handler, handled_by, take_over
 
 Run = Callable[[argparse.Namespace], int]
+THERE = "there"  # what the process says once signals are its own to handle
 
 
-def forked(run: Run, options: argparse.Namespace, preload: Sequence[str], unfinished: int) -> int:
+def forked(run: Run, options: argparse.Namespace, preload: Sequence[str]) -> int:
     """The status of `run`, a function of a module, with the options in such a process, which writes where this one does;
-    `unfinished` if that process ended before. What `preload` names is loaded before it is forked.
+    EXIT_HARNESS if that process ended before. What `preload` names is loaded before it is forked.
 
-    KeyboardInterrupt ends both.
+    Signals are handed on to it as soon as it can handle them.
     """
-    server = fork_server([*preload, run.__module__, __name__])
-    ours, theirs = Pipe()
-    with theirs, server.channel() as channel:
-        process = server.fork(f"{__name__}:{answer.__name__}", theirs.fileno(), channel.fileno())
+    process: Forked | None = None
     try:
-        with handled_by(interrupt), ours:
-            ours.send((here(), run.__module__, run.__qualname__, options))
-            return int(ours.recv())
-    except (EOFError, ConnectionResetError, BrokenPipeError):
+        server = fork_server([*preload, run.__module__, __name__])
+        ours, theirs = Pipe()
+        with ours:
+            with theirs, server.channel() as channel:
+                process = server.fork(f"{__name__}:{lead.__name__}", theirs.fileno(), channel.fileno())
+            ours.send((dict(os.environ), here(), run.__module__, run.__qualname__, options))
+            ours.recv()
+            with handled_by(_handing_on_to(process)), _stopping(process):
+                options.begun = True
+                return int(ours.recv())
+    except (EOFError, ConnectionResetError, BrokenPipeError, ServerGone):
+        if process is not None and _status(process) == EXIT_INTERRUPTED:
+            return EXIT_INTERRUPTED
         print(f"kernelpair {options.command}: the process that ran it ended before its time", file=sys.stderr)
-        return unfinished
+        return EXIT_HARNESS
     finally:
-        process.kill()
+        if process is not None:
+            process.kill()
 
 
-def answer(descriptor: int, channel: int) -> None:
+def _handing_on_to(process: Forked) -> Handler:
+    return lambda number, frame: process.send(number)
+
+
+def _status(process: Forked) -> int | None:
+    with suppress(ServerGone):
+        return process.wait(END_SECONDS)
+    return None
+
+
+@contextmanager
+def _stopping(process: Forked) -> Iterator[None]:
+    """In this block Ctrl-Z stops that process as well, until both go on."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        process.send(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        process.send(signal.SIGCONT)
+
+    before = signal.getsignal(signal.SIGTSTP)
+    if before == signal.SIG_DFL:
+        signal.signal(signal.SIGTSTP, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, before)
+
+
+def lead(descriptor: int, channel: int) -> None:
     """Run the function that comes in, and send back its status."""
     adopt(channel)
     connection: Connection = Connection(descriptor)
-    standing, module, function, options = connection.recv()
+    environment, standing, module, function, options = connection.recv()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which the server ignores
+    take_over(lambda number, frame: leave(options))
+    connection.send(THERE)
+    os.environ.clear()
+    os.environ.update(environment)  # without what is the workers' alone
     stand(standing)
     run: Run = getattr(import_module(module), function)
     connection.send(run(options))

@@ -11,6 +11,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+from kernelpair.call import fork_server
 from kernelpair.call.system import inherit_orphans, kill_children
 from kernelpair.cli.arguments import parser
 from kernelpair.cli.streams import open_streams, outlive_readers
@@ -32,11 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     open_streams()
     inherit_orphans()
     options = argparse.Namespace(command="")
-    take_over(lambda number, frame: _leave(options))
+    take_over(lambda number, frame: leave(options))
     parser().parse_args(namespace=options)
     if options.command == "check" and options.in_process:
         status = supervised(lambda: _run(options), EXIT_HARNESS)
-    elif options.command == "replay" and not options.in_process:
+    elif options.command in ("check", "replay") and not options.in_process:
         status = _beside_workers(options)
     else:
         status = _run(options)
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _leave(options: argparse.Namespace) -> None:
+def leave(options: argparse.Namespace) -> None:
     """End before a run has begun, since loading cannot always be interrupted. The files that were asked for say that there is
     no result.
 
@@ -52,7 +53,6 @@ def _leave(options: argparse.Namespace) -> None:
     """
     if getattr(options, "begun", False):
         return
-    kill_children()  # a compiler
     seed, files = getattr(options, "seed", None), vars(options) if options.command == "check" else {}
     nothing = {
         "json": json.dumps({"results": [], "environment": {"seed": seed, "interrupted": True}}) + "\n",
@@ -64,6 +64,8 @@ def _leave(options: argparse.Namespace) -> None:
             with suppress(WriteError):
                 write_whole(Path(files[name]), text)
     os.write(2, f"kernelpair {options.command}: interrupted before it began\n".encode())
+    fork_server.close()
+    kill_children()  # a compiler
     os._exit(EXIT_INTERRUPTED)
 
 
@@ -134,10 +136,7 @@ def _beside_workers(options: argparse.Namespace) -> int:
         preload = find(options.suite).load().preload
     except (UsageError, SuiteError):  # the command tells it
         return _run(options)
-    try:
-        return forked(_run_right, options, [*preload, _module(options)], EXIT_HARNESS)
-    except KeyboardInterrupt:
-        return _interrupted(options)
+    return forked(_run_right, options, [*preload, _module(options)])
 
 
 def _interrupted(options: argparse.Namespace) -> int:

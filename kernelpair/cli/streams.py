@@ -20,6 +20,7 @@ def open_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            os.set_inheritable(number, True)
             setattr(sys, stream, os.fdopen(number, "w" if number else "r", closefd=False))
 
 

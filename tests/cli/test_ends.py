@@ -122,6 +122,36 @@ def test_a_candidate_that_does_not_answer_does_not_delay_the_end(tmp_path: Path)
     assert json.loads((folder / "r.json").read_text())["results"]
 
 
+def test_a_run_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    with run(tmp_path / "run", "check", "store_cache", "--tier", "scalar", "--seconds", "3", *SUITE) as running:
+        leader = _leader(running)
+        for number, stopped in ((signal.SIGTSTP, True), (signal.SIGCONT, False)):
+            os.kill(running.pid, number)
+            for process in (running.pid, leader):
+                assert wait_for(lambda: _is_stopped(process) is stopped, ENDED_WITHIN), (process, number)
+        out, err = running.end()
+    assert running.process.returncode == 0 and "1 passed" in out, err
+
+
+def test_a_run_whose_leader_is_killed_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    with run(tmp_path / "run", "check", "store_cache", "--tier", "scalar", "--seconds", "60", *SUITE) as running:
+        os.kill(_leader(running), signal.SIGKILL)
+        _, err = running.end()
+        assert not running.left()
+    assert (running.process.returncode, err) == (70, "kernelpair check: the process that ran it ended before its time\n")
+
+
+def _leader(running: Run) -> int:
+    """Once it judges."""
+    assert wait_for(lambda: running.processes("kernelpair-work"), ENDED_WITHIN)
+    (leader,) = running.processes("kernelpair-lead")
+    return leader
+
+
+def _is_stopped(process: int) -> bool:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 @pytest.mark.parametrize("more", [(), ("--in-process",)], ids=["worker", "in process"])
 def test_a_replay_that_is_interrupted_says_so(tmp_path: Path, more: tuple[str, ...]) -> None:
     folder = tmp_path / "run"

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import COMMAND
 from tests.processes import heed_signals
 from tests.screens import COLUMNS, ROOT, assert_as_kept, masked, on_a_terminal, usual_environment
 
-OFTEN = (
-    "import sys; from kernelpair.report import last_line; last_line.CI_SECONDS = 0.3; "
-    "from kernelpair.cli import main; sys.exit(main())"
-)
 CHECK = ("check", "--seed", "1", "--examples", "60")
 FAILS, ALL_IS_WELL = (), ("scale_rows",)
 COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38;)")
@@ -33,7 +30,7 @@ def _one_after_another() -> None:
 
 
 def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", OFTEN, *CHECK, *arguments]
+    return [*COMMAND, *CHECK, *arguments]
 
 
 def _piped(folder: Path, *arguments: str, **more: str) -> tuple[int, str]:

@@ -23,7 +23,6 @@ print("torch here:", "torch" in sys.modules)
 sys.exit(status)
 """
 LINE = '{"pair":"store_cache","v":1,"rows":2}'
-LOADS = (*SUITE.preload, "kernelpair.cli.replay", "kernelpair.cli.main", "kernelpair.cli.forked")
 
 
 def _replay(program: str, *more: str) -> subprocess.CompletedProcess[str]:
@@ -35,13 +34,18 @@ def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=SUITE.root, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("more", "before", "here"), [((), f"starts the server, with {' '.join(LOADS)}\n", False), (("--in-process",), "", True)]
-)
-def test_replay_runs_beside_its_workers_and_loads_torch_once(more: tuple[str, ...], before: str, here: bool) -> None:
-    done = _replay(SPIED, *more)
-    says = f"{before}store_cache[scalar] pass\ntorch here: {here}\n"
-    assert done.returncode == 0 and done.stdout == says, done.stderr
+@pytest.mark.parametrize("command", [("replay", LINE), ("check", "store_cache", "--examples", "1")], ids=["replay", "check"])
+def test_a_command_runs_beside_its_workers_and_loads_torch_once(command: tuple[str, ...]) -> None:
+    done = _run(SPIED, *command, "--tier", "scalar")
+    loads = (*SUITE.preload, f"kernelpair.cli.{command[0]}", "kernelpair.cli.main", "kernelpair.cli.forked")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"starts the server, with {' '.join(loads)}\n")
+    assert done.stdout.endswith("torch here: False\n") and done.stdout.count("starts the server") == 1
+
+
+def test_a_replay_in_process_starts_no_server() -> None:
+    done = _replay(SPIED, "--in-process")
+    assert (done.returncode, done.stdout) == (0, "store_cache[scalar] pass\ntorch here: True\n"), done.stderr
 
 
 def test_a_command_whose_process_is_killed_says_so_and_has_the_status_of_a_broken_harness() -> None:
