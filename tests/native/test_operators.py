@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from kernelpair.call.values import FLOAT8
 from kernelpair.contract.pair import Inputs, Pair, Stepwise
 from properties import pairs
 
-GENERATE = settings(max_examples=300, phases=(Phase.generate,), database=None, derandomize=True)
+FEW_AND_MANY = (20, 300)  # cases of each pair until all operators are called: most are in a few
+GENERATE = settings(max_examples=FEW_AND_MANY[-1], phases=(Phase.generate,), database=None, derandomize=True)
 
 
 OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -94,11 +96,11 @@ def sample(pair: Pair) -> Inputs:
     return resolve(pair.cases.inputs(case))
 
 
-def plain_cases(pair: Pair) -> list[Any]:
-    """Some cases in float32 whose first tensors are not empty: a pair of several operators calls each in one of them."""
+def plain_cases(pair: Pair, examples: int) -> list[Any]:
+    """Of so many cases those in float32 whose first tensors are not empty: a pair of several operators calls each in one of them."""
     kept: list[Any] = []
 
-    @settings(GENERATE)
+    @settings(GENERATE, max_examples=examples)
     @given(pair.cases.strategy)
     def keep(case: Any) -> None:
         tensors = [value for value in pair.cases.inputs(case).values() if isinstance(value, Tensor)]
@@ -117,12 +119,12 @@ def recorded() -> dict[str, Call]:
         arguments = sample(pair)
         with recorder:
             pair.optimized(**arguments)
-    for pair in pairs().values():
+    for examples, pair in product(FEW_AND_MANY, pairs().values()):
         if set(optimized.operators()) <= set(recorder.calls):
             break
         if isinstance(pair.truth, Stepwise):
             continue  # a life of many calls, of operators that are pairs of their own
-        for case in plain_cases(pair):
+        for case in plain_cases(pair, examples):
             with recorder:
                 pair.optimized(**resolve(pair.cases.inputs(case)))
     return recorder.calls
