@@ -97,7 +97,7 @@ def sample(pair: Pair) -> Inputs:
 
 
 def plain_cases(pair: Pair, examples: int) -> list[Any]:
-    """Of so many cases those in float32 whose first tensors are not empty: a pair of several operators calls each in one of them."""
+    """Of so many cases those in float32 whose first tensors are not empty: a pair of several operators calls each in one."""
     kept: list[Any] = []
 
     @settings(GENERATE, max_examples=examples)
