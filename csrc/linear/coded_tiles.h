@@ -1,5 +1,6 @@
 // Linear layers on tiles of bf16 whose weights are codes (coded_weight.h). A slice of a panel is decoded before it
-// is multiplied, once for a pass of rows; a single row, where there are dot products, takes numbers as they are read.
+// is multiplied, once for a pass of rows; up to kDirectRows, where there are dot products, take numbers as they are
+// read.
 #pragma once
 
 #include "linear/coded_weight.h"
@@ -10,7 +11,7 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int kRowSums = 4;        // chains of products of one row, for each half of a panel
+constexpr int kDirectRows = 8;     // 10 took 0.93 of the time of decoding first, 12 as long
 constexpr int64_t kFewSteps = 16;  // of a panel and up to 16 rows of x: 48 KiB, half of it still in L1
 
 template <class Codes, class Kind>
@@ -46,7 +47,9 @@ struct CodedProduct : Bf16Tiles<Kind> {
   // Up to sixteen rows: the sums of slices that are short enough for L1 take their scale, where they have one.
   void multiply_few(const char* x_tiles, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
     if constexpr (kHasDotProducts)
-      if (rows == 1 && scale_sums) return multiply_one(x_tiles, first, begin, end);
+      if (rows <= kDirectRows && scale_sums)
+        return with_count<kDirectRows>(rows,
+                                       [&](auto n) { multiply_straight<n>(x_tiles, first, begin, end); });
     const TileShape shape{static_cast<int>(rows), kTileRows};
     TileScope scope(shape);
     const int64_t x_bytes = row_tile_bytes(rows);
@@ -73,44 +76,58 @@ struct CodedProduct : Bf16Tiles<Kind> {
     }
   }
 
-  // One row: numbers go from their codes into the products, in four chains.
-  void multiply_one(const char* x_tiles, int64_t first, int64_t begin, int64_t end) const {
-    mark(Codes::template path<Way::one>());
-    alignas(64) float sums[512];
+  // A few rows: numbers go from their codes into the products, in chains that do not wait for each other.
+  template <int kRows>
+  KP_NOINLINE void multiply_straight(const char* x_tiles, int64_t first, int64_t begin, int64_t end) const {
+    mark(Codes::template path<Way::dots>());
+    constexpr int kChains = kRows < 2 ? 4 : 2;  // of each sum
+    alignas(64) float sums[2 * kTileFloats];
     for (int64_t p = begin; p < end; ++p) {
       Codes codes(call, p);
-      F32x16 totals[2] = {};
+      F32x16 totals[2][kRows] = {};
       for (int64_t step = 0, count; step < steps; step += count) {
         count = least(steps - step, codes.move_to(step * kBlockK) / kBlockK);
-        F32x16 chains[2][kRowSums] = {};
+        F32x16 chains[2][kRows][kChains] = {};
         for (int64_t s = step; s < step + count; ++s)
-          add_step(x_tiles + s * row_tile_bytes(1), codes_at(p, s), codes, chains);
-        for (int half = 0; half < 2; ++half) {
-          const auto& chain = chains[half];
-          totals[half] = fma((chain[0] + chain[1]) + (chain[2] + chain[3]), codes.half(half), totals[half]);
-        }
+          add_step(x_tiles + s * row_tile_bytes(kRows), codes_at(p, s), codes, chains);
+        for (int half = 0; half < 2; ++half)
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+            const auto& chain = chains[half][r];
+            F32x16 sum = chain[0] + chain[1];
+            if constexpr (kChains == 4) sum = sum + (chain[2] + chain[3]);
+            totals[half][r] = fma(sum, codes.half(half), totals[half][r]);
+          }
       }
-      store(sums, totals[0]);
-      store(sums + kTileFloats, totals[1]);
-      this->finish(sums, first, 1, p);
+      for (int half = 0; half < 2; ++half)
+        for (int r = 0; r < kRows; ++r) store(sums + half * kTileFloats + r * kTileRows, totals[half][r]);
+      this->finish(sums, first, kRows, p);
     }
   }
 
-  // The first row of a tile of x, each pair of its k in all lanes, times a block of codes, in the order of memory.
+  // Rows of a tile of x, each pair of their k in all lanes, times a block of codes, in the order of memory.
+  template <int kRows, int kChains>
   KP_INLINE static void add_step(const char* x, const uint8_t* from, const Codes& codes,
-                                 F32x16 (&chains)[2][kRowSums]) {
+                                 F32x16 (&chains)[2][kRows][kChains]) {
 #pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half)
-      for (int pair = 0; pair < kBlockK / 2; pair += kRowSums, from += kRowSums * Codes::kPairBytes)
+    for (int half = 0; half < 2; ++half) {
+      // x is read again for the other half: kept in registers, it would be written to the stack.
+      asm("" : "+r"(x));
+      for (int pair = 0; pair < kBlockK / 2; pair += kChains, from += kChains * Codes::kPairBytes)
 #pragma GCC unroll 2
-        for (int next = 0; next < kRowSums; next += 2) {
+        for (int next = 0; next < kChains; next += 2) {
           const uint8_t* at = from + next * Codes::kPairBytes;
           prefetch_codes<Codes>(at, pair + next);
           const TwoPairs numbers = codes.two_numbers(at, half);
-          const char* x_at = x + 4 * (pair + next);
-          chains[half][next] = dot_pairs(chains[half][next], numbers.first, splat_dword(x_at));
-          chains[half][next + 1] = dot_pairs(chains[half][next + 1], numbers.second, splat_dword(x_at + 4));
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+            const char* x_at = x + 64 * r + 4 * (pair + next);
+            F32x16* chain = chains[half][r] + next;
+            chain[0] = dot_pairs(chain[0], numbers.first, splat_dword(x_at));
+            chain[1] = dot_pairs(chain[1], numbers.second, splat_dword(x_at + 4));
+          }
         }
+    }
   }
 
   KP_INLINE static I32x16 splat_dword(const char* from) {

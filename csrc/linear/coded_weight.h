@@ -23,7 +23,7 @@ namespace {
 
 // The ways through a product of codes.
 enum class Way {
-  one,
+  dots,
   tiles_few,
   tiles_whole,
   tiles_slices,

@@ -8,7 +8,7 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-KP_PATH(fp8_dots_one);
+KP_PATH(fp8_dots);
 KP_PATH(fp8_tiles_few);
 KP_PATH(fp8_tiles_whole);
 KP_PATH(fp8_tiles_slices);
@@ -32,7 +32,7 @@ class Fp8Codes {
 
   template <Way way>
   static Path& path() {
-    if constexpr (way == Way::one) return paths::fp8_dots_one;
+    if constexpr (way == Way::dots) return paths::fp8_dots;
     if constexpr (way == Way::tiles_few) return paths::fp8_tiles_few;
     if constexpr (way == Way::tiles_whole) return paths::fp8_tiles_whole;
     if constexpr (way == Way::tiles_slices) return paths::fp8_tiles_slices;

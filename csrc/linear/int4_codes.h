@@ -10,7 +10,7 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-KP_PATH(int4_dots_one);
+KP_PATH(int4_dots);
 KP_PATH(int4_tiles_few);
 KP_PATH(int4_tiles_whole);
 KP_PATH(int4_tiles_slices);
@@ -34,7 +34,7 @@ class Int4Codes {
 
   template <Way way>
   static Path& path() {
-    if constexpr (way == Way::one) return paths::int4_dots_one;
+    if constexpr (way == Way::dots) return paths::int4_dots;
     if constexpr (way == Way::tiles_few) return paths::int4_tiles_few;
     if constexpr (way == Way::tiles_whole) return paths::int4_tiles_whole;
     if constexpr (way == Way::tiles_slices) return paths::int4_tiles_slices;
