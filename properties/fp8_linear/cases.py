@@ -27,7 +27,8 @@ OUTPUTS = (1, 7, *around(16), *around(32), 64, 96, 416)  # N
 DEPTHS = (1, 31, *around(32), *around(64), *around(128), 255, 384, 520)  # K
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "integers", "one_hot")
-BLOCKS = ("tensor", "channel", "128x128", "64x128", "32x64", "96x96", "5x48", "3x5", "64x768", f"{WIDE + 3}x{WIDE + 5}")
+LONG_BLOCK, TWO_LONG_BLOCKS = "64x768", 800  # more columns than are decoded at a time for few rows
+BLOCKS = ("tensor", "channel", "128x128", "64x128", "32x64", "96x96", "5x48", "3x5", LONG_BLOCK, f"{WIDE + 3}x{WIDE + 5}")
 MAGNITUDES = (1.0, 1.0, 1e-6)  # the last one of weights that are all but 0
 HUGE = 2.0**100  # the scale of a block of zeros
 BEYOND = 13  # small whole x times 2 to this power have sums that float16 does not hold
@@ -76,9 +77,12 @@ FIELDS = together({
 
 @st.composite
 def strategy(draw: st.DrawFn) -> Fp8LinearCase:
-    """Any sizes within the budget, blocks, dtypes, strides and values."""
+    """Any sizes within the budget, blocks, dtypes, strides and values; where blocks are long, of a few rows two of them."""
     fields = draw(FIELDS)
-    return completed(fields, *linear_layers.drawn_layer(draw, ROWS, OUTPUTS, DEPTHS))
+    outer, N, K = linear_layers.drawn_layer(draw, ROWS, OUTPUTS, DEPTHS)
+    if fields["block"] == LONG_BLOCK and prod(outer) <= 32:
+        N, K = min(N, 33), TWO_LONG_BLOCKS
+    return completed(fields, outer, N, K)
 
 
 def completed(fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> Fp8LinearCase:
@@ -188,6 +192,7 @@ def call_optimized(layout: str | None = LAYOUT, **given: Any) -> Tensor:
 
 EDGES: dict[str, Callable[[Any], bool]] = {
     **linear_layers.EDGES,
+    "several long blocks": lambda case: case.block == LONG_BLOCK and case.K == TWO_LONG_BLOCKS and 8 < prod(case.outer) <= 16,
     "blocks that end within tiles": lambda case: case.block == "3x5" and case.N > 3 and case.K > 5,
     "partial scale blocks": lambda case: all(size % block for size, block in zip((case.N, case.K), case.block_size)),
     "several blocks of 128 x 128": lambda case: case.block == "128x128" and case.N > 128 and case.K > 128,

@@ -11,7 +11,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.fused_moe.cases import MoeCase
-from properties.shared.packed_weights import SAME_WEIGHT, kept
+from properties.shared.linear_layers import KEPT
 
 STACKS = ("w13", "w2", "w13_sums", "w13_scale", "w2_sums", "w2_scale")
 ROWS = ("x", "topk_weights", "topk_ids", "routed")
@@ -163,10 +163,6 @@ def _nan_stays(case: MoeCase, session: Session) -> None:
     session.expect_close("out", out[others], first[others], tolerance, "NaN stays in its row")
 
 
-def _kept(case: MoeCase, session: Session) -> None:
-    _again(case, session, {"kept": True}, SAME_WEIGHT)
-
-
 def _nothing_routed(case: MoeCase, session: Session) -> None:
     """What was routed, as zeros, is as good as none; the factor then says nothing."""
     changes = {"routed": torch.zeros_like(session.inputs()["x"]), "routed_scaling_factor": 3.0}
@@ -216,7 +212,7 @@ RELATIONS = {
     "routed": Relation(
         _routed, "what was routed reaches its own result alone", lambda case: case.form == "shared" and case.tokens > 0
     ),
-    "tensors": kept(_kept),
+    "tensors": KEPT,
     "nothing": Relation(
         _nothing_routed, "zeros that were routed equal none", lambda case: case.form == "shared" and not case.routed
     ),
