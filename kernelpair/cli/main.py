@@ -53,6 +53,7 @@ def leave(options: argparse.Namespace) -> None:
     """
     if getattr(options, "begun", False):
         return
+    ignore_signals()
     seed, files = getattr(options, "seed", None), vars(options) if options.command == "check" else {}
     nothing = {
         "json": json.dumps({"results": [], "environment": {"seed": seed, "interrupted": True}}) + "\n",
