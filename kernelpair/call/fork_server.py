@@ -1,9 +1,9 @@
 """A process that has torch loaded and forks the others, and that ends them when the process that asked for them is gone.
 
-The leader of a run starts one server. Judging processes are forked from it, and for each candidate on trial a server of its
-own, from which its workers are forked: a candidate that kills its parent ends nobody else's. A server is asked through
-channels. When the channel of an owner closes, which happens however the owner ends, the server kills all processes that the
-owner asked for.
+The command starts one server. The leader of its run and the judging processes are forked from it, and for each candidate on
+trial a server of its own, from which its workers are forked: a candidate that kills its parent ends nobody else's. A server is
+asked through channels. When the channel of an owner closes, which happens however the owner ends, the server kills all
+processes that the owner asked for.
 """
 
 import atexit

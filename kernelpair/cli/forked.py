@@ -14,7 +14,7 @@ from types import FrameType
 from kernelpair.call.fork_server import END_SECONDS, Forked, ServerGone, adopt, fork_server
 from kernelpair.call.system import here, stand
 from kernelpair.cli.main import EXIT_HARNESS, EXIT_INTERRUPTED, leave
-from kernelpair.interruption import Handler, handled_by, take_over
+from kernelpair.interruption import handled_by, take_over
 
 Run = Callable[[argparse.Namespace], int]
 THERE = "there"  # what the process says once signals are its own to handle
@@ -34,12 +34,9 @@ def forked(run: Run, options: argparse.Namespace, preload: Sequence[str]) -> int
             with theirs, server.channel() as channel:
                 process = server.fork(f"{__name__}:{lead.__name__}", theirs.fileno(), channel.fileno())
             ours.send((dict(os.environ), here(), run.__module__, run.__qualname__, options))
-            ours.recv()
-            with handled_by(_handing_on_to(process)), _stopping(process):
-                options.begun = True
-                return int(ours.recv())
+            return _status_told(ours, process, options)
     except (EOFError, ConnectionResetError, BrokenPipeError, ServerGone):
-        if process is not None and _status(process) == EXIT_INTERRUPTED:
+        if process is not None and _status_left(process) == EXIT_INTERRUPTED:
             return EXIT_INTERRUPTED
         print(f"kernelpair {options.command}: the process that ran it ended before its time", file=sys.stderr)
         return EXIT_HARNESS
@@ -48,11 +45,16 @@ def forked(run: Run, options: argparse.Namespace, preload: Sequence[str]) -> int
             process.kill()
 
 
-def _handing_on_to(process: Forked) -> Handler:
-    return lambda number, frame: process.send(number)
+def _status_told(connection: Connection, process: Forked, options: argparse.Namespace) -> int:
+    """By the process, to which signals are handed on meanwhile."""
+    connection.recv()
+    with handled_by(lambda number, frame: process.send(number)), _stopping(process):
+        options.begun = True
+        return int(connection.recv())
 
 
-def _status(process: Forked) -> int | None:
+def _status_left(process: Forked) -> int | None:
+    """Of a process that ended without telling it."""
     with suppress(ServerGone):
         return process.wait(END_SECONDS)
     return None

@@ -81,7 +81,7 @@ def strategy(draw: st.DrawFn) -> Fp8LinearCase:
     fields = draw(FIELDS)
     outer, N, K = linear_layers.drawn_layer(draw, ROWS, OUTPUTS, DEPTHS)
     if fields["block"] == LONG_BLOCK and prod(outer) <= 32:
-        N, K = min(N, 33), TWO_LONG_BLOCKS
+        N, K = min(N, 33), max(K, TWO_LONG_BLOCKS)
     return completed(fields, outer, N, K)
 
 
@@ -192,7 +192,9 @@ def call_optimized(layout: str | None = LAYOUT, **given: Any) -> Tensor:
 
 EDGES: dict[str, Callable[[Any], bool]] = {
     **linear_layers.EDGES,
-    "several long blocks": lambda case: case.block == LONG_BLOCK and case.K == TWO_LONG_BLOCKS and 8 < prod(case.outer) <= 16,
+    "9 to 16 rows, several long blocks": lambda case: (
+        case.block == LONG_BLOCK and case.K >= TWO_LONG_BLOCKS and 8 < prod(case.outer) <= 16
+    ),
     "blocks that end within tiles": lambda case: case.block == "3x5" and case.N > 3 and case.K > 5,
     "partial scale blocks": lambda case: all(size % block for size, block in zip((case.N, case.K), case.block_size)),
     "several blocks of 128 x 128": lambda case: case.block == "128x128" and case.N > 128 and case.K > 128,

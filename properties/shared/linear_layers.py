@@ -16,6 +16,7 @@ from kernelpair.call.layout import REPEATED
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
+from properties.shared.packed_weights import LONG as VOCABULARY
 from properties.shared.packed_weights import SAME_WEIGHT, kept
 from properties.shared.strategies import any_of, between, shrinking
 
@@ -24,7 +25,6 @@ DEEP = 2080  # K of rare cases: sums are put away between slices of K
 DEEPER = 8320  # of more steps of 32 than 8 bits count
 DEEP_ROWS = ((65, DEEP), (65, DEEPER), (270, DEEP)), ((20, DEEP), (5, DEEPER), (16, DEEP))  # M, K of two cases in 32
 MOST_EMULATED = 1_000_000  # M * N * K, each rounded up to tiles: 20 ms of tiles in software
-VOCABULARY = 70_000  # N that 16 bits do not count
 LONG = 1090  # rows of one: more than a kernel copies at a time, by more than it multiplies at a time
 Sizes = tuple[int, int, int]
 """M, N, K."""
