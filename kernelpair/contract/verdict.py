@@ -141,6 +141,8 @@ class Verdict:
     gaps: dict[str, float] = field(default_factory=dict)
     """Output -> how many times the contract's own bound it is off, where a wider one judges for a rounding that is declared."""
     calls: int = 0
+    wrong_calls: list[str] = field(default_factory=list)
+    """Those that were made and refused as they must be."""
     paths: set[str] = field(default_factory=set)
     """The paths through the candidate's code that its calls took."""
     executed: Counter[str] = field(default_factory=Counter)

@@ -1,6 +1,7 @@
 """Hypothesis draws cases, `check` tries them, failures are shrunk."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase, MultiplexedDatabase
 
 from kernelpair.call.runner import HarnessError, Runner
-from kernelpair.contract.case import Case
+from kernelpair.contract.case import WRONG_CALL, Case
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.search.drawing import OPENED_FROM, openings, trials
@@ -87,6 +88,8 @@ class Search:
         self._failing: dict[str, Verdict] = {}
         self._trails: dict[str, Shrinking] = {}
         self._answers: dict[str, list[Failure]] = {}
+        self._made: Counter[str] = Counter()
+        """How often each wrong call was made. One that fails counts once it is small: until then it comes first."""
         self._attempts = self._drawn = self._left_out = 0
         self._fault: HarnessError | None = None
         self._target: Class | None = None
@@ -258,6 +261,7 @@ class Search:
             raise
         if not verdict.passed:
             if not self._is_wanted(verdict):
+                self._count_failed(verdict)
                 return verdict
             self._begin_shrinking()
             self._failing[self._line(case)] = verdict
@@ -305,11 +309,12 @@ class Search:
 
     def _verdict(self, case: Case) -> Verdict:
         try:
-            verdict = check(self.subject, case, self.runner, self.journal, self._session_type)
+            verdict = check(self.subject, case, self.runner, self.journal, self._session_type, self._made)
         except Exception as error:
             says = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
             raise HarnessError(f"{says}; the case was {self._line(case)}") from error
         self.tally.add(self.pair, verdict)
+        self._made.update(verdict.wrong_calls)
         self.tally.seconds = time.monotonic() - self._started
         if self.tally.first is None and not verdict.passed:
             kind = verdict.failures[0].kind
@@ -350,8 +355,14 @@ class Search:
                 verdict, smaller = tried, iter(self.pair.cases.simpler(case))
         return verdict
 
+    def _count_failed(self, verdict: Verdict) -> None:
+        """If a wrong call failed, it was made."""
+        if verdict.case.trial.startswith(WRONG_CALL):
+            self._made[verdict.case.trial.removeprefix(WRONG_CALL)] += 1
+
     def _take_up(self, verdict: Verdict) -> None:
         """Note a failure: of a kind, or of a group that was not known."""
+        self._count_failed(verdict)
         trail = self._trails.get(self._kind(verdict))
         if self.groups is None:
             self.tally.failures.setdefault(verdict.failures[0].kind, verdict)

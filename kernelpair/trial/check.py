@@ -2,6 +2,7 @@
 
 import os
 import resource
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -62,9 +63,14 @@ def check(
     runner: Runner,
     journal: Journal | None = None,
     session_type: Callable[[Subject, Case, Runner], Session] = Session,
+    made: Counter[str] | None = None,
 ) -> Verdict:
-    """Put the subject on trial on one case. Raises HarnessError where the harness, the pair or the reference is at fault."""
+    """Put the subject on trial on one case. Raises HarnessError where the harness, the pair or the reference is at fault.
+
+    `made`: how often which wrong call was made before; those that were made least often come first.
+    """
     session = session_type(subject, case, runner)
+    session.made = made or Counter()
     if journal is not None:
         journal.note(session.verdict.line)
     with suppress(Abandoned):

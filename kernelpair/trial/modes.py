@@ -26,8 +26,8 @@ from kernelpair.trial.purity import unchanged
 from kernelpair.trial.session import THREADS, Session
 
 CALLERS = 3  # Python threads of a `concurrent` trial
-WRONG_CALLS = 4  # of one `wrong_call` trial at least: together they cost about as much as two judged calls
-SHARE = 8  # of a pair that has more than 32 an eighth, or the rarest would not be made in thousands of cases
+WRONG_CALLS = 6  # of one `wrong_call` trial at least: together they cost about as much as another trial
+SHARE = 6  # of a pair that has more than 36 a sixth: a minute has a dozen such trials of a pair, which make nearly all of them
 EQUAL_CALLS, WARMING_CALLS = 9, 5  # of an `aftermath` trial; the first may fill caches, and come round to a buffer of a ring
 CONFIRMING_CALLS = 12  # more, where each has kept memory: an allocator that settles takes a few calls, a leak goes on
 SERIES_CALLS, SERIES_SECONDS = 1200, 0.1  # of a `series` trial at most; small calls of 10 us take a fifth of that time
@@ -210,28 +210,31 @@ def enough_wrong_calls(pair: Pair) -> int:
 
 
 def _make_wrong_calls(session: Session, name: str) -> None:
-    """Make several wrong calls: first `name`, then others of the pair in an order that the case's seed gives.
+    """Make several wrong calls: first `name`, then others of the pair, those first that earlier cases made least often, in an
+    order that the case's seed gives.
 
     One trial makes several, because a pair has dozens of them and many need a case of a certain kind. If a trial made one,
     some would not be made in thousands of cases. The first that fails becomes the trial of the verdict's case and ends this
     one.
     """
     others = [other for other in session.pair.wrong_calls if other != name]
-    order = permutation(session.case.seed, "wrong calls", len(others)).tolist()
+    order = [others[i] for i in permutation(session.case.seed, "wrong calls", len(others)).tolist()]
+    order.sort(key=lambda other: session.made[other])
     given = session.pair.cases.inputs(session.case)
-    enough, tried = enough_wrong_calls(session.pair), 0
-    for which in (name, *(others[i] for i in order)):
+    enough, refused = enough_wrong_calls(session.pair), session.verdict.wrong_calls
+    for which in (name, *order):
         with unchanged(session.pair.name, f"wrong call {which}", {"inputs": given}):
             wrong = session.pair.wrong_calls[which].make(session.case, dict(given))
         if wrong is None:
             continue
         _make_wrong_call(session, which, wrong, given)
-        tried += 1
         if not session.verdict.passed:
             session.blame(replace(session.case, trial=WRONG_CALL + which))
-        if tried == enough or not session.verdict.passed:
             return
-    if not tried:
+        refused.append(which)
+        if len(refused) == enough:
+            return
+    if not refused:
         session.run_first()
 
 

@@ -1,5 +1,6 @@
 """The calls of one case, each judged against the truth, and what relations find out about them."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -49,6 +50,8 @@ class Session:
         self.pair = subject.pair
         self.case = case
         self.runner = runner
+        self.made: Counter[str] = Counter()
+        """How often earlier cases made which wrong call."""
         self.verdict = Verdict(case, self.pair.line(case))
         self.effects: list[Failure] = []
         """Side effects of the calls, each by its name once."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.causal_conv1d
 import reference.causal_conv1d
-from kernelpair.call.layout import ANY_STRIDES, LAYOUTS, PARAMETERS, POOL, TURNED
+from kernelpair.call.layout import ANY_STRIDES, LAYOUTS, PARAMETERS, POOL, STRIDED, TURNED
 from kernelpair.call.place import repeated
 from kernelpair.call.values import generator, poison, small_integers, uniform
 from kernelpair.contract.case import Case
@@ -23,7 +23,8 @@ from properties.shared.strategies import any_of, around, between, common, either
 from serving import PackedConvWeight
 
 FORMS = ("update", "batched", "varlen", "pack", "varlen", "varlen")  # varlen has the most corners
-DIMS = (1, *around(16, 32, 64, 96), 160)  # around a vector, a packed block, two and three of them
+DIMS = (1, *around(16, 32, 64, 96), 160, 288)  # around a vector, a packed block, two and three of them, and beyond
+MANY_CHANNELS = 128  # that a kernel may do at a time: of a vector over more of them a later part may be read elsewhere
 LENGTHS = (1, 2, 3, 4, 5, 0, *around(32, 64), 129, 515)  # around the history, tiles of 8 tokens and a buffer of 512
 COUNTS = (1, 2, 0, 3, 11) * 3 + (70,)  # of requests
 MOST_ELEMENTS = 40_000  # of x: beyond it lengths are cut to 5, which keeps the reference under 2 ms
@@ -141,6 +142,8 @@ def completed(
 ) -> ConvCase:
     """The case of these requests, with a bias and values."""
     exact = draw(between(0, 3)) == 3
+    if dim > MANY_CHANNELS and draw(between(0, 3), label="bias apart") == 3:
+        fields = fields | {"layout": fields["layout"] | {"bias": STRIDED}}
     return ConvCase(
         **fields,
         form=form,
@@ -334,6 +337,9 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "packed weight at an odd offset": lambda case: case.layout.get("packed_weight") == "offset",
     "a partial block of channels": lambda case: case.dim % 32 > 0,
     "bias in float32 beside 16-bit x": lambda case: case.bias == "float32" and case.dtype != "float32",
+    "strided bias of many channels": lambda case: case.bias != "none"
+    and case.layout.get("bias") == STRIDED
+    and case.dim > MANY_CHANNELS,
     "SiLU": lambda case: case.silu,
     "exact sums": lambda case: case.exact,
     "subnormals, neither channels dense nor columns": lambda case: case.scale == TINY
