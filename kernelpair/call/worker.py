@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.call import fault
+from kernelpair.call.blocks import written_around
 from kernelpair.call.defaults import defaults_of
 from kernelpair.call.fakes import Fakes
 from kernelpair.call.fault import Fault
@@ -82,6 +83,8 @@ class Returned:
     """The argument whose memory it shares, which no contract allows."""
     form: str = ""
     """What it has that a plain tensor of its size does not have."""
+    around: str = ""
+    """Which bytes around its memory the call wrote, as far as the C library shows it."""
 
 
 @dataclass
@@ -129,6 +132,12 @@ class Outcome:
     """Operator -> what its fake implementation says wrongly."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Argument -> the candidate's default, of a call with `fakes`."""
+
+    @property
+    def around(self) -> bool:
+        """Whether bytes around a result were written."""
+        results = [result for outcome in (self, *self.others) for result in outcome.results.values()]
+        return any(isinstance(result, Returned) and result.around for result in results)
 
 
 @dataclass(frozen=True)
@@ -356,7 +365,7 @@ class Caller:
             sizes = tuple(value.shape)
             copy = Placed(value.dtype, at, sizes, tuple(torch.empty(sizes, device="meta").stride()))
             self.arena.view(copy).copy_(value.detach())  # else all views of the arena require a gradient like it
-            collected[name] = Returned(copy, strides, aliased(value, arguments), form_of(value))
+            collected[name] = Returned(copy, strides, aliased(value, arguments), form_of(value), written_around(value))
             if request.keep and not collected[name].aliases:
                 self.kept.append((name, value, bits_of(value)))
             at += value.numel() * value.element_size()

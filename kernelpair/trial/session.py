@@ -226,11 +226,13 @@ class Session:
             placement.arguments, guards, at, results, threads, also, keep, deep, weigh, collect, again, fakes, fresh
         )
         outcome = self.runner.run(request)
-        if outcome.growth and not outcome.spoiled:  # what comes but once serves later calls
+        if (outcome.growth or outcome.around) and not outcome.spoiled:  # what comes but once serves later calls, or is chance
             for each in (placement, *others):
                 self.restore(each)
-            outcome = self.runner.run(request)
-            outcome.side_effects += outcome.growth
+            second = self.runner.run(request)
+            second.side_effects += second.growth
+            if second.status == "ok" or not outcome.around:  # else the first call wrote over what the second needs
+                outcome = second
         if outcome.status == "harness":
             raise HarnessError(outcome.message)
         if outcome.fault is not None:
@@ -316,6 +318,8 @@ class Session:
         legal = self.pair.signature.result_layout or (lambda case, name, sizes, strides: judge.is_contiguous(sizes, strides))
         if not legal(case, name, sizes, returned.strides):
             self.record([Failure("layout", name, f"strides {list(returned.strides)} for sizes {list(sizes)}")], note)
+        if returned.around:
+            self.record([Failure("untouched", name, returned.around)], note)
         if returned.form:
             self.record([Failure("result_form", name, f"the result {returned.form}")], note)
         if returned.aliases:

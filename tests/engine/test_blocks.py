@@ -1,0 +1,114 @@
+"""Bytes around a result that the candidate allocated itself: those that its block has to spare, and the block's length."""
+
+import ctypes
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernelpair.call import blocks
+from kernelpair.call.blocks import written_around
+from kernelpair.call.runner import Isolated
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.subject import Subject
+from kernelpair.contract.verdict import Failure
+from kernelpair.trial.check import check
+from tests.engine.test_results import PAIR, reference
+from tests.selftest.toy import ToyCase
+
+SPARED = (60, 61, 703, 4107, 200_013)  # sizes whose blocks have bytes to spare
+CASE = ToyCase(rows=3, width=5)  # a result of 60 bytes
+_times = [0]
+
+
+def _write(y: Tensor, first: int, count: int) -> None:
+    ctypes.memset(y.data_ptr() + first, 1, count)
+
+
+def one_past(x: Tensor, scale: float) -> dict[str, Any]:
+    results = reference(x, scale)
+    _write(results["y"], results["y"].nbytes, 1)
+    return results
+
+
+def just_before(x: Tensor, scale: float) -> dict[str, Any]:
+    results = reference(x, scale)
+    _write(results["y"], -4, 4)
+    return results
+
+
+def past_once(x: Tensor, scale: float) -> dict[str, Any]:
+    """Once in a process: whatever it was, the same call does it no more."""
+    _times[0] += 1
+    return one_past(x, scale) if _times[0] == 1 else reference(x, scale)
+
+
+def through_a_larger_storage(x: Tensor, scale: float) -> dict[str, Any]:
+    whole = torch.empty(x.numel() + 3)
+    whole[x.numel() :] = 1
+    return reference(x, scale) | {"y": torch.mul(x, scale, out=whole[: x.numel()].view(x.shape))}
+
+
+def failures(name: str) -> list[Failure]:
+    candidate = Candidate("toy", f"{__file__}:{name}")
+    with Isolated(candidate, preload=("properties.suite",)) as runner:
+        return check(Subject(PAIR, candidate), CASE, runner).failures
+
+
+def test_a_byte_past_the_end_is_seen() -> None:
+    (failure,) = failures("one_past")
+    assert (failure.kind, failure.tensor) == ("untouched", "y")
+    assert failure.detail == "1 of the 4 bytes behind its memory were written"
+
+
+def test_a_byte_before_the_beginning_is_seen() -> None:
+    assert ("untouched", "y", "the bytes just before its memory were written") in [
+        (failure.kind, failure.tensor, failure.detail) for failure in failures("just_before")
+    ]
+
+
+@pytest.mark.parametrize("name", ["reference", "past_once", "through_a_larger_storage"])
+def test_what_does_not_come_again_or_is_its_own_is_no_failure(name: str) -> None:
+    assert not failures(name)
+
+
+def many_sizes(x: Tensor, scale: float) -> dict[str, Any]:
+    """Raises where a block seems to have been written around that was not, and where one that was is not seen."""
+    draw, kept = random.Random(1), list[Tensor]()
+    if not blocks._filled():
+        raise RuntimeError("the C library of this worker does not fill its blocks")
+    for _ in range(3000):
+        block = torch.empty(draw.choice([*range(1, 200), draw.randrange(1, 300_000)]), dtype=torch.uint8)
+        if says := written_around(block):
+            raise RuntimeError(f"{block.nbytes} bytes: {says}")
+        _write(block, 0, block.nbytes)
+        kept = [*kept, block][-draw.randrange(1, 30) :]
+    for size in SPARED:
+        block = torch.empty(size, dtype=torch.uint8)
+        _write(block, size, 1)
+        if not written_around(block):
+            raise RuntimeError(f"{size} bytes: one behind them was written unseen")
+    return reference(x, scale)
+
+
+def test_nothing_is_said_of_blocks_that_nobody_wrote_around() -> None:
+    assert not failures("many_sizes")
+
+
+def test_memory_of_others_is_left_alone() -> None:
+    """No block of the C library begins where such a tensor does."""
+    assert not written_around(torch.frombuffer(bytearray(64), dtype=torch.uint8, offset=8))
+    assert not written_around(torch.empty(0)) and not written_around(torch.empty(3, device="meta"))
+    assert not written_around(torch.empty(3).share_memory_())
+
+
+@pytest.mark.parametrize("fill", ["", "x", "-1"])
+def test_without_a_fill_nothing_is_said(fill: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_PERTURB_", fill)
+    blocks._filled.cache_clear()
+    try:
+        assert not blocks._filled()
+    finally:
+        blocks._filled.cache_clear()
