@@ -11,6 +11,7 @@ from properties.causal_conv1d.batch import requests
 from properties.shared.wrong_calls import (
     Condition,
     Make,
+    all_integers,
     beyond_32_bits,
     changing,
     falling,
@@ -174,6 +175,7 @@ WRONG_CALLS = {
     "x_rank_1": _wrong(lambda case, given: given | {"x": given["x"].reshape(-1)}, ValueError, "x", forms=("update",)),
     "x_none": _wrong(setting(x=None), TypeError, "x"),
     "x_integers": _wrong(changing("x", lambda x: x.nan_to_num().to(torch.int32)), TypeError, "x"),
+    "all_integers": all_integers("x", "packed_weight", "conv_states", when=_convolves),
     "states_none": _wrong(setting(conv_states=None), TypeError, "conv_states", forms=("update",)),
     "states_columns": _wrong(_too_few_columns, ValueError, "conv_states"),
     "states_channels": _wrong(changing("conv_states", larger(1)), ValueError, "conv_states"),

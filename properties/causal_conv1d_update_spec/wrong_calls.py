@@ -7,6 +7,7 @@ import torch
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.wrong_calls import weight_calls
 from properties.shared.wrong_calls import (
+    all_integers,
     always,
     any_of,
     beyond_32_bits,
@@ -74,6 +75,7 @@ WRONG_CALLS = {
     "x_none": replaced("x", None, TypeError),
     "x_dtype": other_dtype("x", "packed", "packed_weight", "conv_states"),
     "x_integers": cast("x", torch.int32),
+    "all_integers": all_integers("x", "packed_weight", "conv_states"),
     "states_none": replaced("conv_states", None, TypeError),
     "states_rank": changed("conv_states", lambda s: s.flatten(0, 1), ValueError),
     "states_dtype": other_dtype("conv_states", "x", "packed", "packed_weight"),

@@ -7,6 +7,7 @@ from properties.chunk_gated_delta_rule.cases import ChunkCase
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    all_integers,
     beyond_32_bits,
     cast,
     changed,
@@ -51,6 +52,7 @@ WRONG_CALLS = {
     "q_int": cast("q", torch.int32),
     "k_dtype": other_dtype("k", "q"),
     "v_dtype": other_dtype("v", "q"),
+    "all_integers": all_integers("q", "k", "v"),
     "k_tokens": grown("k", 0, "q"),
     "k_heads": grown("k", 1, "q"),
     "k_width": grown("k", 2, "q"),

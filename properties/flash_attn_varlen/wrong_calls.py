@@ -9,6 +9,7 @@ from properties.shared.wrong_calls import (
     INF,
     NAN,
     NEXT_TO_0,
+    all_integers,
     beyond_32_bits,
     cast,
     changed,
@@ -53,6 +54,7 @@ def _both_said(case: Any, given: Inputs) -> Inputs:
 WRONG_CALLS = {
     "q_none": replaced("q", None, TypeError),
     "q_integer": cast("q", torch.int32),
+    "all_integers": all_integers(*FLOATS),
     **{f"{name}_dtype": other_dtype(name, *FLOATS) for name in FLOATS},
     **{f"{name}_rank": one_rank_more(name) for name in (*FLOATS, *OFFSETS)},
     **{f"{name}_sparse": sparse(name) for name in FLOATS},

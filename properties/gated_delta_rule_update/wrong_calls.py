@@ -8,6 +8,7 @@ from kernelpair.contract.pair import Alias, Inputs, WrongCall
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    all_integers,
     cast,
     changed,
     grown,
@@ -86,6 +87,7 @@ WRONG_CALLS = {
     "k_dtype": other_dtype("k", "q"),
     "a_dtype": other_dtype("a", "q"),
     "q_integers": cast("q", torch.int32),
+    "all_integers": all_integers("q", "k", "v", "a", "b"),
     "A_log_dtype": cast("A_log", torch.float64),
     "state_float16": cast("state", torch.float16),
     "state_float64": cast("state", torch.float64),

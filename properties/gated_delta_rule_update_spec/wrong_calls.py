@@ -7,6 +7,7 @@ import torch
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD
 from properties.shared.wrong_calls import (
+    all_integers,
     any_of,
     beyond_32_bits,
     cast,
@@ -104,6 +105,7 @@ WRONG_CALLS = {
     "scale_zero": replaced("scale", 0.0, ValueError),
     "eps_zero": replaced("eps", 0.0, ValueError),
     "k_dtype": other_dtype("k", "q"),
+    "all_integers": all_integers("q", "k", "v", "a", "b"),
     "state_float16": cast("state", torch.float16),
     "state_float64": cast("state", torch.float64),
     "v_none": replaced("v", None, TypeError),

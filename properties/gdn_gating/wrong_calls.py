@@ -2,7 +2,18 @@
 
 import torch
 
-from properties.shared.wrong_calls import INF, NAN, cast, changed, grown, one_rank_more, other_dtype, other_half, replaced
+from properties.shared.wrong_calls import (
+    INF,
+    NAN,
+    all_integers,
+    cast,
+    changed,
+    grown,
+    one_rank_more,
+    other_dtype,
+    other_half,
+    replaced,
+)
 
 WRONG_CALLS = {
     "b_rows": grown("b", 0, "a"),
@@ -14,6 +25,7 @@ WRONG_CALLS = {
     "A_log_rank": one_rank_more("A_log"),
     "b_dtype": other_dtype("b", "a"),
     "a_integers": cast("a", torch.int64, "b"),
+    "all_integers": all_integers("a", "b"),
     "A_log_dtype": cast("A_log", torch.float64),
     "dt_bias_integers": cast("dt_bias", torch.int32),
     "a_none": replaced("a", None, TypeError),

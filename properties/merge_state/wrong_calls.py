@@ -8,6 +8,7 @@ from kernelpair.contract.pair import Inputs, WrongCall
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    all_integers,
     any_of,
     cast,
     changed,
@@ -50,6 +51,7 @@ WRONG_CALLS = {
     **{f"{name}_turned": changed(name, _turned, ValueError, "v_a") for name in ("lse_a", "lse_b")},
     "v_b_dtype": other_dtype("v_b", "v_a"),
     "v_a_integers": cast("v_a", torch.int64, "v_b"),
+    "all_integers": all_integers("v_a", "v_b"),
     "lse_a_dtype": cast("lse_a", torch.bfloat16),
     "lse_b_dtype": cast("lse_b", torch.float64),
     "v_a_strides": sparse("v_a"),

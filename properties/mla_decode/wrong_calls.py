@@ -10,6 +10,7 @@ from optimized.mla_decode import mla_decode_workspace_size
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    all_integers,
     any_of,
     beyond_32_bits,
     cast,
@@ -85,6 +86,7 @@ WRONG_CALLS = {
     **{f"{name}_dtype": other_dtype(name, *FLOATS) for name in FLOATS},
     **{f"{name}_sparse": sparse(name, when=_not_placed(name)) for name in FLOATS},
     "q_nope_integer": cast("q_nope", torch.int32),
+    "all_integers": all_integers(*FLOATS),
     **{f"q_pe_{dim}": grown("q_pe", dim, "q_nope", "kv_cache") for dim in range(3)},
     "q_nope_width": grown("q_nope", 2, "kv_cache"),
     "kv_cache_width": grown("kv_cache", 2),

@@ -12,6 +12,7 @@ from properties.shared.wrong_calls import (
     INF,
     NAN,
     NEXT_TO_0,
+    all_integers,
     any_of,
     beyond_32_bits,
     cast,
@@ -174,6 +175,7 @@ def _with_all_factors(call: WrongCall) -> WrongCall:
 OF_ALL_FACTORS = {
     "q_dtype": other_dtype("q", *FLOATS, when=_same),
     "q_integer": cast("q", torch.int32),
+    "all_integers": all_integers(*FLOATS),
     **{f"{name}_dtype": other_dtype(name, *CACHES, when=_same) for name in CACHES},
     **{f"{name}_float8": _one_float8(name) for name in CACHES},
     "qv_dtype": other_dtype("qv", "q"),

@@ -10,6 +10,7 @@ from properties.rotary_embedding.cases import RotaryCase
 from properties.shared.wrong_calls import (
     Make,
     aliased,
+    all_integers,
     any_of,
     cast,
     changed,
@@ -67,6 +68,7 @@ def _section(change: int) -> Make:
 WRONG_CALLS = {
     "query_rank": one_rank_more("query"),
     "query_integers": cast("query", torch.int32, "key", "cos_sin_cache"),
+    "all_integers": all_integers("query", "key"),
     "query_strides": sparse("query"),
     "query_none": replaced("query", None, TypeError),
     "query_overlaps_itself": self_overlapping("query"),

@@ -87,6 +87,16 @@ def cast(name: str, dtype: torch.dtype, *against: str, when: Condition = always)
     return changed(name, to, TypeError, *against, when=when)
 
 
+def all_integers(*names: str, when: Condition = always) -> WrongCall:
+    """All of these arguments, as far as they are given: they agree in their dtype, but it is one of integers."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        tensors = {name: value for name in names if isinstance(value := given.get(name), Tensor)}
+        return given | {name: torch.zeros(value.shape, dtype=torch.int32) for name, value in tensors.items()} if tensors else None
+
+    return made(make, TypeError, *names, when=when)
+
+
 def other_dtype(name: str, *against: str, when: Condition = always) -> WrongCall:
     """A float dtype that differs from the argument's own."""
     return changed(name, other_float, TypeError, *against, when=when)

@@ -3,6 +3,7 @@
 from kernelpair.contract.pair import Inputs
 from properties.shared.wrong_calls import (
     aliased,
+    all_integers,
     changed,
     grown,
     laid_over,
@@ -49,6 +50,7 @@ WRONG_CALLS = {
     "v_cache_strides": sparse("v_cache"),
     "v_dtype": other_dtype("v", *ROWS_AND_CACHES),
     "k_cache_dtype": other_dtype("k_cache", *ROWS_AND_CACHES),
+    "all_integers": all_integers(*ROWS_AND_CACHES),
     "cache_overlap": aliased("v_cache", "k_cache"),
     "source_overlap": aliased("k", "k_cache"),
     "self_overlap": self_overlapping("k_cache", "v_cache"),
