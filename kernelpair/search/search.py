@@ -308,11 +308,7 @@ class Search:
             self._shrink_until = time.monotonic() + self._shrink_seconds
 
     def _verdict(self, case: Case) -> Verdict:
-        try:
-            verdict = check(self.subject, case, self.runner, self.journal, self._session_type, self._made)
-        except Exception as error:
-            says = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
-            raise HarnessError(f"{says}; the case was {self._line(case)}") from error
+        verdict = check(self.subject, case, self.runner, self.journal, self._session_type, self._made)
         self.tally.add(self.pair, verdict)
         self._made.update(verdict.wrong_calls)
         self.tally.seconds = time.monotonic() - self._started

@@ -13,7 +13,7 @@ from torch import Tensor
 from kernelpair.call.layout import FUSED
 from kernelpair.call.memory import PAGE
 from kernelpair.call.place import resolve, settle
-from kernelpair.call.runner import Runner
+from kernelpair.call.runner import HarnessError, Runner
 from kernelpair.contract.case import WRONG_CALL, Case, CaseError, from_values, pair_of_line
 from kernelpair.contract.pair import Inputs, Pair, Stepwise
 from kernelpair.contract.subject import Subject
@@ -65,16 +65,20 @@ def check(
     session_type: Callable[[Subject, Case, Runner], Session] = Session,
     made: Counter[str] | None = None,
 ) -> Verdict:
-    """Put the subject on trial on one case. Raises HarnessError where the harness, the pair or the reference is at fault.
+    """Put the subject on trial on one case. Raises HarnessError, with the case, where harness, pair or reference is at fault.
 
     `made`: how often which wrong call was made before; those that were made least often come first.
     """
     session = session_type(subject, case, runner)
     session.made = made or Counter()
-    if journal is not None:
-        journal.note(session.verdict.line)
-    with suppress(Abandoned):
-        hold_trial(session)
+    session.note = session.note if journal is None else journal.note
+    session.begin(case)
+    try:
+        with suppress(Abandoned):
+            hold_trial(session)
+    except Exception as error:
+        says = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
+        raise HarnessError(f"{says}; the case was {session.line}") from error
     session.verdict.failures += session.effects
     return session.verdict
 

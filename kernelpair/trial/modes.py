@@ -210,12 +210,10 @@ def enough_wrong_calls(pair: Pair) -> int:
 
 
 def _make_wrong_calls(session: Session, name: str) -> None:
-    """Make several wrong calls: first `name`, then others of the pair, those first that earlier cases made least often, in an
-    order that the case's seed gives.
+    """Make several wrong calls: first `name`, then those that earlier cases made least often, in an order that the seed gives.
 
-    One trial makes several, because a pair has dozens of them and many need a case of a certain kind. If a trial made one,
-    some would not be made in thousands of cases. The first that fails becomes the trial of the verdict's case and ends this
-    one.
+    A pair has dozens of them, and many need a case of a certain kind: if a trial made one, some would not be made in
+    thousands of cases. The first that fails becomes the trial of the verdict's case and ends this one.
     """
     others = [other for other in session.pair.wrong_calls if other != name]
     order = [others[i] for i in permutation(session.case.seed, "wrong calls", len(others)).tolist()]
@@ -223,13 +221,14 @@ def _make_wrong_calls(session: Session, name: str) -> None:
     given = session.pair.cases.inputs(session.case)
     enough, refused = enough_wrong_calls(session.pair), session.verdict.wrong_calls
     for which in (name, *order):
+        session.begin(own := replace(session.case, trial=WRONG_CALL + which))
         with unchanged(session.pair.name, f"wrong call {which}", {"inputs": given}):
             wrong = session.pair.wrong_calls[which].make(session.case, dict(given))
         if wrong is None:
             continue
         _make_wrong_call(session, which, wrong, given)
         if not session.verdict.passed:
-            session.blame(replace(session.case, trial=WRONG_CALL + which))
+            session.blame(own)
             return
         refused.append(which)
         if len(refused) == enough:

@@ -52,6 +52,8 @@ class Session:
         self.runner = runner
         self.made: Counter[str] = Counter()
         """How often earlier cases made which wrong call."""
+        self.line, self.note = "", lambda line: None
+        """What is being tried, and who is told of it."""
         self.verdict = Verdict(case, self.pair.line(case))
         self.effects: list[Failure] = []
         """Side effects of the calls, each by its name once."""
@@ -60,6 +62,11 @@ class Session:
         self._expected: Expected | None = None
         self._own: tuple[int, Inputs, Placement] | None = None
         self._passed: Outputs | None = None
+
+    def begin(self, case: Case) -> None:
+        """Note what is tried from now on: the session's case, or one like it that names what fails here."""
+        self.line = self.pair.line(case)
+        self.note(self.line)
 
     @property
     def truth(self) -> Truth:

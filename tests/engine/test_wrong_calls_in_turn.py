@@ -2,11 +2,12 @@
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from torch import Tensor
 
-from kernelpair.call.runner import InProcess
+from kernelpair.call.runner import HarnessError, InProcess
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import WRONG_CALL
 from kernelpair.contract.pair import Inputs, Pair, WrongCall
@@ -15,6 +16,7 @@ from kernelpair.contract.verdict import Verdict
 from kernelpair.search import search as searching
 from kernelpair.search.search import Search
 from kernelpair.search.tally import Tally
+from kernelpair.trial.check import Journal, check
 from kernelpair.trial.modes import enough_wrong_calls
 from tests.selftest.toy import PAIR, ToyCase, library, reference
 
@@ -96,3 +98,14 @@ def test_one_that_fails_is_made_small_and_blamed(monkeypatch: pytest.MonkeyPatch
 def test_a_search_for_several_defects_finds_both(monkeypatch: pytest.MonkeyPatch) -> None:
     _, tally = made_by(of_many(), monkeypatch, several=True)
     assert {verdict.case.trial for verdict in tally.failures.values()} == {WRONG_CALL + "words", WRONG_CALL + "wider"}
+
+
+def test_a_fault_of_the_pair_is_told_with_the_wrong_call_that_showed_it(tmp_path: Path) -> None:
+    """Which others a case makes depends on those before it: the case's own name would not show it again."""
+    odd = WrongCall(_in_words, TypeError, "x")  # the reference names another argument
+    pair = replace(of_many(), wrong_calls={"slot_0": SLOTS, "odd": odd})
+    journal = Journal(tmp_path / "running")
+    with InProcess(ACCEPTING) as runner, pytest.raises(HarnessError) as fault:
+        check(Subject(pair, ACCEPTING), ToyCase(trial=WRONG_CALL + "slot_0"), runner, journal)
+    line = journal.path.read_text().strip()
+    assert '"trial":"wrong_call:odd"' in line and str(fault.value).endswith(f"; the case was {line}")
