@@ -254,7 +254,7 @@ class Caller:
         self._tell(told, request, found if guarded else [effect for effect in found if effect.kind != LEFT])
         if guarded and request.deep and busy():
             told.side_effects += (SideEffect(LEFT, "threads", "something goes on running after the call"),)
-        told.spoiled = len(told.side_effects) > len(self.on_loading)
+        told.spoiled = len(told.side_effects) > len(self.on_loading) or told.around
         return told
 
     def _state(self, request: CallRequest, alone: bool) -> tuple[Any, ...]:

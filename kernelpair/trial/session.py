@@ -233,7 +233,7 @@ class Session:
             placement.arguments, guards, at, results, threads, also, keep, deep, weigh, collect, again, fakes, fresh
         )
         outcome = self.runner.run(request)
-        if (outcome.growth or outcome.around) and not outcome.spoiled:  # what comes but once serves later calls, or is chance
+        if outcome.around or (outcome.growth and not outcome.spoiled):  # what comes but once is chance, or serves later calls
             for each in (placement, *others):
                 self.restore(each)
             second = self.runner.run(request)
