@@ -3,6 +3,7 @@
 import ctypes
 import os
 import random
+import re
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ SPARED = (60, 61, 703, 4107, 200_013)  # sizes whose blocks have bytes to spare
 CASE = ToyCase(rows=3, width=5)  # a result of 60 bytes
 
 glibc_s_blocks = pytest.mark.skipif(
-    "libasan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer lays blocks out otherwise, and watches what is around them"
+    "libasan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer watches what is around blocks"
 )
 
 
@@ -59,14 +60,16 @@ def failures(name: str) -> list[Failure]:
 def test_a_byte_past_the_end_is_seen() -> None:
     (failure,) = failures("one_past")
     assert (failure.kind, failure.tensor) == ("untouched", "y")
-    assert failure.detail == "1 of the 4 bytes behind its memory were written"
+    assert re.fullmatch(r"1 of the \d+ bytes behind its memory were written", failure.detail)
 
 
 @glibc_s_blocks
 def test_a_byte_before_the_beginning_is_seen() -> None:
-    assert ("untouched", "y", "the bytes just before its memory were written") in [
-        (failure.kind, failure.tensor, failure.detail) for failure in failures("just_before")
-    ]
+    """Where glibc does not end the process first, at the next block that it hands out or takes back."""
+    (failure,) = failures("just_before")
+    assert failure.kind == "crash" or (failure.kind, failure.detail) == (
+        "untouched", "the bytes just before its memory were written"
+    )
 
 
 @pytest.mark.parametrize("name", ["reference", "through_a_larger_storage"])
