@@ -25,12 +25,13 @@ Rng = np.random.Generator
 Change = Callable[[Rng, Tensor], Any]
 
 
-def made_wrong(seed: int, inputs: Inputs, names: Sequence[str]) -> tuple[Inputs, dict[str, str]]:
+def made_wrong(seed: int, inputs: Inputs, names: Sequence[str], which: int = 0) -> tuple[Inputs, dict[str, str]]:
     """A copy of valid logical inputs with one of `names`, at times two, made wrong; and by name what was done to it in words.
+    `which` of the ways that a seed gives.
 
     The result may by chance still be valid, such as a window of 7 instead of 3. The caller asks the reference.
     """
-    rng = generator(seed, "fuzz")
+    rng = generator(seed, f"fuzz {which}" if which else "fuzz")
     wrong: Inputs = dict(inputs)
     done: dict[str, str] = {}
     count = 1 if rng.random() < 0.8 else min(2, len(names))

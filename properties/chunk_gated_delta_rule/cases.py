@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import optimized.gated_delta_rule_prefill
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS, SHARED
 from kernelpair.call.values import generator, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -271,8 +271,9 @@ def _numbers(case: ChunkCase, name: str, shape: tuple[int, ...], dtype: torch.dt
     if case.exact_sums:
         return small_integers(case.seed, name, shape, dtype)
     numbers = uniform(case.seed, name, shape, dtype, case.size * (WEAK if name == "state" and case.beta == "faint" else 1.0))
-    if case.bursts:
-        numbers[:, case.group - 1 :: case.group] *= FAINT
+    if case.bursts:  # where heads share their rows, those that burst have the numbers of another
+        every = 1 if case.layout.get("initial_state" if name == "state" else name) == SHARED else case.group
+        numbers[:, every - 1 :: every] *= FAINT
     return numbers
 
 

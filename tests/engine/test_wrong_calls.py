@@ -12,7 +12,7 @@ from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict
 from kernelpair.search import search as searching
 from kernelpair.search.search import Search
-from kernelpair.trial import modes as trials
+from kernelpair.trial import refusals as trials
 from kernelpair.trial.check import check
 from optimized import best_tier
 from properties.suite import PYTHON, candidate

@@ -17,7 +17,7 @@ from kernelpair.search import search as searching
 from kernelpair.search.search import Search
 from kernelpair.search.tally import Tally
 from kernelpair.trial.check import Journal, check
-from kernelpair.trial.modes import enough_wrong_calls
+from kernelpair.trial.refusals import enough_wrong_calls
 from tests.selftest.toy import PAIR, ToyCase, library, reference
 
 MANY, DRAWS = 60, 120
