@@ -24,9 +24,12 @@ EXPERTS = (1, 2, 8, 3, 64)
 TOPK = (1, 2, 3, 8, 0)
 WIDTHS = (1, *around(16), *around(32), 64, 96, 128)  # of D and of I
 LONG = 300  # tokens of one case in 32
-MANY = (1199, 160, 8, 3, 2)  # tokens, experts, topk, D, I of one case in 64: two chunks, of more pairs than of fewer experts
-MORE = (9, 20, 17, 33, 17)  # the same of another: experts of a token that no vector of sixteen holds
-ON_INPUT = (8300, 2, 1, 2, 2)  # of another, with weights on the input: three chunks
+RARE: dict[int, tuple[tuple[int, int, int, int, int], dict[str, Any]]] = {  # tokens, experts, topk, D, I, each of one case in 64
+    61: ((1199, 160, 8, 3, 2), {}),  # two chunks, of more pairs than of fewer experts
+    60: ((9, 20, 17, 33, 17), {}),  # experts of a token that no vector of sixteen holds
+    59: ((8300, 2, 1, 2, 2), {"form": "moe", "on_input": True, "route": "pads"}),  # three chunks, with weights on the input
+    58: ((8300, 1, 1, 2, 2), {"form": "shared", "routed": True}),  # three through one expert beside what was routed elsewhere
+}
 MOST_PRODUCTS = 6_000_000  # of a case: 20 ms for the float64 truth and its bound
 MOST_EMULATED = 1_500_000
 ROUTES = ("random", "pads", "ascending", "constant", "twice")
@@ -117,13 +120,9 @@ def strategy(draw: st.DrawFn) -> MoeCase:
     rare = draw(between(0, 63), label="rare")
     if rare >= 62:
         tokens, experts, topk = LONG, min(experts, 3), min(topk, 2)
-    if rare == 61:
-        tokens, experts, topk, D, inner = MANY
-    if rare == 60:
-        tokens, experts, topk, D, inner = MORE
-    if rare == 59:
-        tokens, experts, topk, D, inner = ON_INPUT
-        fields = fields | {"form": "moe", "on_input": True, "route": "pads"}
+    if rare in RARE:
+        (tokens, experts, topk, D, inner), more = RARE[rare]
+        fields = fields | more
     while work(tokens, experts, topk, D, inner) > MOST_PRODUCTS:
         if tokens > 2 * experts:
             tokens = tokens // 2

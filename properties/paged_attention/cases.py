@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS, SHARED, TABLE
+from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS, SHARED, STRIDED, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison
 from kernelpair.contract.case import Case
@@ -151,8 +151,8 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
         budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
         width, width_v = (LATENT_WIDTHS if latent else WIDTHS)[rare // 8 % 5 % (3 if latent else 5)]
     if latent and rare % 20 == 13:  # many heads over one latent, as after absorption
-        kv_heads = 1 + rare // 40 % 2
-        heads, (width, width_v) = 33 * kv_heads, LATENT_WIDTHS[rare // 20 % 2]
+        kv_heads = 2 if rare % 60 > 20 else 1
+        heads, (width, width_v), fields["dtype"] = 33 * kv_heads, LATENT_WIDTHS[rare // 20 % 2], "bfloat16"
     few = rare % 60 == 58  # one row over few keys: its kv heads are shared out to threads
     if few:
         batch, (heads, kv_heads) = 1, (8, 1 if latent else 2)
@@ -193,12 +193,15 @@ def completed(
     if kind != "same":  # float8 has no other sizes; a latent value is part of its key
         fields["size"] = 1.0
     cap = 0.0 if exact else draw(CAP, label="cap")
+    descale = (False, False) if latent or exact else draw(DESCALE, label="descale")
+    if any(descale) and rare % 8 == 5:  # a factor of each request and kv head, heads apart
+        fields["layout"] = {**fields["layout"], "k_descale" if descale[0] else "v_descale": STRIDED}
     return PagedAttentionCase(
         **numbers.steep(fields, cap), **sizes, rows=rows, lens=lens,
         left=left if isinstance(left, int) else named[left], right=right if isinstance(right, int) else named[right],
         cap=cap, sinks="none" if exact else draw(SINKS, label="sinks"),
         cache=kind if kind.startswith("float8") else "same", latent=latent,  # type: ignore[arg-type]
-        descale=(False, False) if latent or exact else draw(DESCALE, label="descale"),
+        descale=descale,
     )
 
 
