@@ -1,5 +1,6 @@
 """Driving a trial: it stops when told, tries saved cases first, makes failures small in bounded time and loses none."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -347,3 +348,11 @@ def test_a_tight_bound_stands_alone(arena: Arena) -> None:
 
 def test_a_tally_speaks_of_known_kinds_only() -> None:
     assert Tally().passed and set(KINDS) >= {"value", "crash", "hang", "vacuous"}
+
+
+@pytest.mark.parametrize(("loose", "vacuous"), [(1, False), (30, True)])
+def test_a_bound_that_is_no_number_counts_as_a_loose_one(loose: int, vacuous: bool) -> None:
+    """Wherever it stands among the others: sorted as it is, a single NaN may come to be the median."""
+    tally = Tally(looseness={"out": [1e-6] * 12 + [math.nan] * loose + [1e-6] * 12})
+    tally.judge_bounds(PAIR)
+    assert bool(tally.vacuous) == vacuous
