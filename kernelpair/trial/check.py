@@ -70,7 +70,7 @@ def check(
     `made`: how often which wrong call was made before; those that were made least often come first.
     """
     session = session_type(subject, case, runner)
-    session.made = made or Counter()
+    session.made = made or session.made
     session.note = session.note if journal is None else journal.note
     session.begin(case)
     try:

@@ -151,8 +151,8 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
         budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
         width, width_v = (LATENT_WIDTHS if latent else WIDTHS)[rare // 8 % 5 % (3 if latent else 5)]
     if latent and rare % 20 == 13:  # many heads over one latent, as after absorption
-        kv_heads = 2 if rare % 60 > 20 else 1
-        heads, (width, width_v), fields["dtype"] = 33 * kv_heads, LATENT_WIDTHS[rare // 20 % 2], "bfloat16"
+        kv_heads = 1 + rare // 40 % 2
+        heads, (width, width_v) = 33 * kv_heads, LATENT_WIDTHS[rare // 20 % 2]
     few = rare % 60 == 58  # one row over few keys: its kv heads are shared out to threads
     if few:
         batch, (heads, kv_heads) = 1, (8, 1 if latent else 2)

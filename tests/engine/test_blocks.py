@@ -23,7 +23,7 @@ from tests.selftest.toy import ToyCase
 SPARED = (60, 61, 703, 4107, 200_013)  # sizes whose blocks have bytes to spare
 CASE = ToyCase(rows=3, width=5)  # a result of 60 bytes
 
-glibc_s_blocks = pytest.mark.skipif(
+without_a_sanitizer = pytest.mark.skipif(
     "libasan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer watches what is around blocks"
 )
 
@@ -56,14 +56,14 @@ def failures(name: str) -> list[Failure]:
         return check(Subject(PAIR, candidate), CASE, runner).failures
 
 
-@glibc_s_blocks
+@without_a_sanitizer
 def test_a_byte_past_the_end_is_seen() -> None:
     (failure,) = failures("one_past")
     assert (failure.kind, failure.tensor) == ("untouched", "y")
     assert re.fullmatch(r"1 of the \d+ bytes behind its memory were written", failure.detail)
 
 
-@glibc_s_blocks
+@without_a_sanitizer
 def test_a_byte_before_the_beginning_is_seen() -> None:
     """Where glibc does not end the process first, at the next block that it hands out or takes back."""
     (failure,) = failures("just_before")
@@ -106,23 +106,32 @@ def many_sizes(x: Tensor, scale: float) -> dict[str, Any]:
     return reference(x, scale)
 
 
-@glibc_s_blocks
+@without_a_sanitizer
 def test_nothing_is_said_of_blocks_that_nobody_wrote_around() -> None:
     assert not failures("many_sizes")
 
 
-def test_memory_of_others_is_left_alone() -> None:
+def test_memory_of_others_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No block of the C library begins where such a tensor does."""
+    monkeypatch.setattr(blocks, "_filled", lambda: True)  # this process was not started like a worker
     assert not written_around(torch.frombuffer(bytearray(64), dtype=torch.uint8, offset=8))
     assert not written_around(torch.empty(0)) and not written_around(torch.empty(3, device="meta"))
     assert not written_around(torch.empty(3).share_memory_())
 
 
-@pytest.mark.parametrize("fill", ["", "x", "-1"])
-def test_without_a_fill_nothing_is_said(fill: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MALLOC_PERTURB_", fill)
-    blocks._filled.cache_clear()
-    try:
-        assert not blocks._filled()
-    finally:
-        blocks._filled.cache_clear()
+def unknown_fills(x: Tensor, scale: float) -> dict[str, Any]:
+    """Raises where the fill of a process is not known and yet looked for."""
+    known = os.environ["MALLOC_PERTURB_"]
+    for fill, expected in ((known, True), ("", False), ("x", False), ("-1", False), ("7", False)):
+        os.environ["MALLOC_PERTURB_"] = fill
+        for each in (blocks._fills, blocks._filled):
+            each.cache_clear()
+        if blocks._filled() != expected:
+            raise RuntimeError(f"MALLOC_PERTURB_={fill!r} where blocks are filled with {known}")
+    os.environ["MALLOC_PERTURB_"] = known
+    return reference(x, scale)
+
+
+@without_a_sanitizer
+def test_without_a_known_fill_nothing_is_said() -> None:
+    assert not failures("unknown_fills")
