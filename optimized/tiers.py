@@ -54,13 +54,15 @@ def tiers() -> tuple[Tier, ...]:
     return tuple(Tier(**tier) for tier in build()["tiers"])
 
 
-def best_tier() -> str:
-    """The tier that kernels run in when none was asked for: the fastest of this CPU."""
-    return str(build()["best"])
+def best_tier(products: bool = True) -> str:
+    """The tier that kernels run in when none was asked for: the one in which this CPU multiplies fastest, or the best for kernels
+    without `products`. They differ where dot products are slower than FMAs."""
+    return str(build()["best" if products else "best_without_products"])
 
 
 def set_tier(name: str) -> None:
-    """Run every kernel of this process in the tier `name`; ValueError if it is unknown or cannot run here."""
+    """Run every kernel of this process in the tier `name`, or if that is empty in those of its start; ValueError if it is unknown
+    or cannot run here."""
     load()
     raise_as_marked(torch.ops.kernelpair._set_tier, str(name))
 
@@ -68,7 +70,8 @@ def set_tier(name: str) -> None:
 @contextmanager
 def use_tier(name: str) -> Iterator[None]:
     """Run the kernels of a block in the tier `name`, in all threads of this process."""
-    before = selected_tier()
+    load()
+    before = str(torch.ops.kernelpair._asked_tier())
     set_tier(name)
     try:
         yield
@@ -76,10 +79,11 @@ def use_tier(name: str) -> Iterator[None]:
         set_tier(before)
 
 
-def selected_tier() -> str:
-    """The tier in which the next kernel runs: the last one set, else KERNELPAIR_TIER, else the best of this CPU."""
+def selected_tier(products: bool = True) -> str:
+    """The tier in which the next kernel runs: the last one set, else KERNELPAIR_TIER, else the best of this CPU for kernels with
+    `products`, or for those without."""
     load()
-    return str(raise_as_marked(torch.ops.kernelpair._selected_tier))
+    return str(raise_as_marked(torch.ops.kernelpair._selected_tier, products))
 
 
 def last_tier() -> str | None:

@@ -12,6 +12,8 @@
 //
 //   kernels::store_cache({.k = k, .v = v, .has_pad = false});
 //
+// Where no tier was asked for, it is the best one for the work of that kernel, or for what the call says it is.
+//
 // The definition stands in csrc/kernels/<stem>.cpp: void store_cache(const StoreCacheArguments& call), in
 // namespace kernelpair::KP_TIER. A definition for other arguments is an error of the linker.
 //
@@ -60,16 +62,21 @@ namespace kernelpair {
 template <class Arguments>
 struct Kernel {
   void (*of_tier[kTierCount])(const Arguments&);
-  void operator()(const Arguments& arguments) const { of_tier[static_cast<int>(begin_kernel())](arguments); }
+  Work usual;
+  void operator()(const Arguments& arguments) const { (*this)(arguments, usual); }
+  void operator()(const Arguments& arguments, Work work) const {
+    of_tier[static_cast<int>(begin_kernel(work))](arguments);
+  }
 };
 
 }  // namespace kernelpair
 
-#define KP_KERNEL(name, Arguments)                                                                       \
-  KP_TIERS(KP_DECLARE_IN_TIER, name, Arguments)                                                          \
-  namespace kernels {                                                                                    \
-  constexpr ::kernelpair::Kernel<Arguments> name = {{KP_TIERS(KP_ADDRESS_IN_TIER, ::kernelpair, name)}}; \
-  }                                                                                                      \
+#define KP_KERNEL(name, Arguments)                                                                      \
+  KP_TIERS(KP_DECLARE_IN_TIER, name, Arguments)                                                         \
+  namespace kernels {                                                                                   \
+  constexpr ::kernelpair::Kernel<Arguments> name = {{KP_TIERS(KP_ADDRESS_IN_TIER, ::kernelpair, name)}, \
+                                                    ::kernelpair::work_of(__FILE__)};                   \
+  }                                                                                                     \
   static_assert(true)
 
 #define KP_DECLARE_IN_TIER(tier, products, flags, features, name, Arguments) \

@@ -183,7 +183,11 @@ std::string _operators() {
 void _set_tier(const std::string& name) { select_tier(name); }
 void _allow_trapped_tiles() { allow_trapped_tiles(); }
 
-std::string _selected_tier() { return name_of(selected_tier()); }
+std::string _selected_tier(bool products) {
+  return name_of(selected_tier(products ? Work::products : Work::other));
+}
+
+std::string _asked_tier() { return asked_tier(); }
 
 std::string _last_tier() { return last_tier(); }
 
@@ -195,7 +199,8 @@ KP_OPERATOR_FOR(CompositeExplicitAutograd, _tiers, "() -> str");
 KP_OPERATOR_FOR(CompositeExplicitAutograd, _operators, "() -> str");
 KP_OPERATOR_FOR(CompositeExplicitAutograd, _set_tier, "(str name) -> ()");
 KP_OPERATOR_FOR(CompositeExplicitAutograd, _allow_trapped_tiles, "() -> ()");
-KP_OPERATOR_FOR(CompositeExplicitAutograd, _selected_tier, "() -> str");
+KP_OPERATOR_FOR(CompositeExplicitAutograd, _selected_tier, "(bool products=True) -> str");
+KP_OPERATOR_FOR(CompositeExplicitAutograd, _asked_tier, "() -> str");
 KP_OPERATOR_FOR(CompositeExplicitAutograd, _last_tier, "() -> str");
 KP_OPERATOR_FOR(CompositeExplicitAutograd, _forget_last_tier, "() -> ()");
 

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <string_view>
 
 #include "build_info.h"
 #include "core/checks.h"
@@ -121,29 +120,34 @@ Tier tier_named(const std::string& name, const char* source) {
   fail(ErrorKind::value, {source, "there is no tier '", name, "'; the tiers are ", names_of_tiers()});
 }
 
-// Whether a tier that can run is faster than the one before it. Dot products are where VDPBF16PS does more
-// products in a time than FMA, which not every CPU's does; tiles in software run only when asked for.
-bool pays(Tier tier) {
+// Whether a tier that can run is faster than the one before it. For products, dots are where VDPBF16PS does more of them
+// in a time than FMA, which not every CPU's does; tiles in software run only when asked for.
+bool pays(Tier tier, Work work) {
   const Products products = info(tier).products;
-  return products != Products::soft_tiles && (products != Products::dots || dot_rate() > 1);
+  return products != Products::soft_tiles &&
+         (products != Products::dots || work == Work::other || dot_rate() > 1);
 }
 
 // The last of the list, which goes from what any CPU has to what few have. The first runs everywhere, where
 // it is compiled.
-Tier best_tier() {
+Tier best_tier(Work work) {
   int best = kTierCount - 1;
-  while (best > 0 && !(obstacle(static_cast<Tier>(best)).empty() && pays(static_cast<Tier>(best)))) --best;
+  while (best > 0 && !(obstacle(static_cast<Tier>(best)).empty() && pays(static_cast<Tier>(best), work)))
+    --best;
   return static_cast<Tier>(best);
 }
 
 constexpr int kNone = -1;
-std::atomic<int> selected{kNone};
+std::atomic<int> selected[kWorks] = {kNone, kNone};
+std::atomic<int> asked{kNone};
 std::atomic<int> last{kNone};
 
-Tier initial_tier() {
+std::string name_if_any(int tier) { return tier == kNone ? "" : kTiers[tier].name; }
+
+Tier initial_tier(Work work) {
   const char* forced = std::getenv("KERNELPAIR_TIER");
   if (forced && *forced) return tier_named(forced, "KERNELPAIR_TIER: ");
-  const Tier best = best_tier();
+  const Tier best = best_tier(work);
   KP_CHECK_VALUE(obstacle(best).empty(), "no tier of this library runs here unasked: set KERNELPAIR_TIER");
   return best;
 }
@@ -152,29 +156,33 @@ Tier initial_tier() {
 
 const char* name_of(Tier tier) { return info(tier).name; }
 
-Tier selected_tier() {
-  int tier = selected.load(std::memory_order_relaxed);
+Tier selected_tier(Work work) {
+  std::atomic<int>& known = selected[static_cast<int>(work)];
+  int tier = known.load(std::memory_order_relaxed);
   if (tier == kNone) {
-    tier = static_cast<int>(initial_tier());
-    selected.store(tier, std::memory_order_relaxed);
+    tier = static_cast<int>(initial_tier(work));
+    known.store(tier, std::memory_order_relaxed);
   }
   return static_cast<Tier>(tier);
 }
 
-Tier begin_kernel() {
-  const Tier tier = selected_tier();
+Tier begin_kernel(Work work) {
+  const Tier tier = selected_tier(work);
   last.store(static_cast<int>(tier), std::memory_order_relaxed);
   return tier;
 }
 
-void select_tier(const std::string& name) { selected.store(static_cast<int>(tier_named(name, ""))); }
+void select_tier(const std::string& name) {
+  const int tier = name.empty() ? kNone : static_cast<int>(tier_named(name, ""));
+  for (std::atomic<int>& each : selected) each.store(tier);
+  asked.store(tier);
+}
+
+std::string asked_tier() { return name_if_any(asked.load()); }
 
 void allow_trapped_tiles() { tiles_trapped.store(true); }
 
-std::string last_tier() {
-  const int tier = last.load();
-  return tier == kNone ? "" : kTiers[tier].name;
-}
+std::string last_tier() { return name_if_any(last.load()); }
 
 void forget_last_tier() { last.store(kNone); }
 
@@ -197,8 +205,9 @@ std::string describe_tiers() {
     if (*entry) shared += (shared.empty() ? "" : ", ") + std::string(entry);
 #undef KP_ENTRY
   return concat({"{\"tiers\": [", tiers, "], \"shared\": [", shared,
-                 "], \"best\": ", json_string(name_of(best_tier())), ", \"dot_rate\": ", dots,
-                 ", \"compiler\": ", json_string(KP_COMPILER),
+                 "], \"best\": ", json_string(name_of(best_tier(Work::products))),
+                 ", \"best_without_products\": ", json_string(name_of(best_tier(Work::other))),
+                 ", \"dot_rate\": ", dots, ", \"compiler\": ", json_string(KP_COMPILER),
                  ", \"build_type\": ", json_string(KP_BUILD_TYPE),
                  ", \"build_directory\": ", json_string(KP_BUILD_DIRECTORY), "}"});
 }

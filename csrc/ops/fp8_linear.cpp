@@ -16,13 +16,15 @@ Tensor fp8_linear(const Tensor& x_in, const Tensor& data_in, const Tensor& scale
   check_float({"x", rows.x});
   check_linear_bias(bias, N);
   Tensor out = rows.new_result(rows.x.dtype);
+  const View out_rows = rows.rows_of(out, rows.x.dtype);
   kernels::fp8_linear({.x = rows.x,
                        .data = data,
                        .scales = scales,
                        .block_n = block_n,
                        .block_k = block_k,
                        .bias = bias,
-                       .out = rows.rows_of(out, rows.x.dtype)});
+                       .out = out_rows},
+                      work_of_rows(out_rows.sizes[0]));
   return out;
 }
 

@@ -108,6 +108,11 @@ struct Experts {
     check_bias({"b13", b13}, E, 2 * inner, x.dtype);
     check_bias({"b2", b2}, E, D, x.dtype);
   }
+
+  // `rows` that are shared out to the experts.
+  Work work(int64_t rows) const {
+    return w13.data.dtype == Dtype::u8 ? work_of_rows(rows / E) : Work::products;
+  }
 };
 
 void check_routing(Arg weights, Arg ids, int64_t T, int64_t E, bool on_input) {
@@ -148,7 +153,8 @@ Tensor fused_moe(const Tensor& x_in, const Tensor& w13, const std::optional<Tens
                       .apply_router_weight_on_input = apply_router_weight_on_input,
                       .routed = none,
                       .routed_scaling_factor = 0,
-                      .out = view_of("out", out)});
+                      .out = view_of("out", out)},
+                     experts.work(T * ids.sizes[1]));
   return out;
 }
 
@@ -179,7 +185,8 @@ Tensor shared_expert(const Tensor& x_in, const Tensor& w13, const std::optional<
                       .apply_router_weight_on_input = false,
                       .routed = routed,
                       .routed_scaling_factor = static_cast<float>(routed_scaling_factor),
-                      .out = view_of("out", out)});
+                      .out = view_of("out", out)},
+                     experts.work(T));
   return out;
 }
 

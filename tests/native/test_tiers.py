@@ -87,6 +87,31 @@ def test_dot_products_are_preferred_where_they_were_measured_to_be_faster() -> N
     assert 0.1 < rate < 10  # of two instructions that both exist
     if "amx" not in runs:
         assert optimized.best_tier() == ("avx512_bf16" if rate > 1 else "avx512_vnni")
+        assert optimized.best_tier(products=False) == "avx512_bf16"
+
+
+def test_unasked_each_kernel_takes_the_tier_that_is_best_for_its_work() -> None:
+    program = """
+import torch, optimized
+for asked in ("", "scalar", ""):
+    optimized.set_tier(asked)
+    with optimized.use_tier("scalar"):
+        pass
+    x = torch.ones(2, 64, dtype=torch.bfloat16)
+    optimized.operator("act_and_mul")(x, "silu")
+    print(optimized.last_tier(), end=" ")
+    optimized.operator("packed_linear")(x, optimized.operator("pack_linear_weight")(x), 2, 64)
+    print(optimized.last_tier(), end=" ")
+    weight = torch.ones(2, 64, dtype=torch.float8_e4m3fn)
+    packed, scales = torch.ops.kernelpair.pack_fp8_weight(weight, torch.ones(1, 1), 2, 64)
+    for rows in (3, 4):
+        x = torch.ones(rows, 64, dtype=torch.bfloat16)
+        torch.ops.kernelpair.fp8_linear(x, packed, scales, 2, 64, 2, 64)
+        print(optimized.last_tier(), end=" ")
+"""
+    done = in_new_process(program, "")
+    usual = f"{optimized.best_tier(products=False)} {optimized.best_tier()} " * 2  # codes of a few rows, and of more
+    assert (done.returncode, done.stdout) == (0, f"{usual}{'scalar ' * 4}{usual}"), done.stderr
 
 
 def test_what_is_measured_prefers_the_same_tier_in_every_process() -> None:
