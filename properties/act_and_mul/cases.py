@@ -17,7 +17,7 @@ from properties.shared.strategies import any_of, around, common, float_dtypes, s
 from reference.act_and_mul import ACTIVATIONS
 
 OUTER = ((1,), (3,), (2,), (33,), (0,), (), (3, 2), (5, 7), (2, 3, 2), (3, 2, 5), (1100,))
-WIDTHS = (1, 7, *around(8, 16, 32, 64), 0, 2880, 14336)  # of a half
+WIDTHS = (1, 7, *around(8, 16, 32, 64), 12, 22, 27, 45, 0, 2880, 14336)  # of a half
 MOST_ELEMENTS = 1 << 15
 MODELS = (((3,), 14336), ((33,), 768), ((17,), 2880), ((9,), 2048), ((130, 2), 96), ((70_000,), 1))  # past 16 bits of rows
 SPECIAL = (0.0, -0.0, 1e-30, -1e-30, 0.5, -0.5, 20.0, -20.0, 40.0, -40.0, -88.0, -90.0, 1e4, -1e4, 3e38, -3e38)

@@ -23,7 +23,7 @@ from properties.shared.strategies import any_of, around, between, common, either
 from serving import PackedConvWeight
 
 FORMS = ("update", "batched", "varlen", "pack", "varlen", "varlen")  # varlen has the most corners
-DIMS = (1, *around(16, 32, 64, 96), 160, 288)  # around a vector, a packed block, two and three of them, and beyond
+DIMS = (1, *around(16, 32, 64, 96), 21, 42, 160, 288)  # around a vector, a packed block, two and three of them, and beyond
 MANY_CHANNELS = 128  # that a kernel may do at a time: of a vector over more of them a later part may be read elsewhere
 LENGTHS = (1, 2, 3, 4, 5, 0, *around(32, 64), 129, 515)  # around the history, tiles of 8 tokens and a buffer of 512
 COUNTS = (1, 2, 0, 3, 11) * 3 + (70,)  # of requests

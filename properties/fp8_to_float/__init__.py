@@ -22,7 +22,7 @@ from properties.thresholds import branches
 from reference.fp8_to_float import fp8_to_float as reference
 
 ROWS = (1, 2, 3, 33, 0)
-WIDTHS = (1, 2, 7, *around(16, 32), 96, 256, 300, 0)
+WIDTHS = (1, 2, 7, *around(16, 32), 13, 22, 96, 256, 300, 0)
 TALL = 70_000  # rows of one case in 32: more than 16 bits count
 MODELS = ((256, 7168), (18_432, 24), (3, 65_536))
 LAYOUTS = {"w": (*READ_ROWS, "strided", "transposed")}

@@ -20,7 +20,7 @@ from reference.checks import are_pads
 REQUESTS = (1, 2, 0, 4, 17)
 BUFFER = 512  # of the kernel, for q and k
 KEY_SIZES = (1, 16, 32, 40, 64, 128, BUFFER, 600, 2 * BUFFER, 1030)  # the last ones: one buffer, more, two, more
-VALUE_SIZES = (1, *around(16, 32), 40, 64, 96, 128, 272)
+VALUE_SIZES = (1, 7, *around(16, 32), 21, 28, 40, 64, 96, 128, 272)
 GROUPS = (1, 2, 3, 4)  # value heads that share a key head
 SCALES = (1.0, 1e-3, 1e2)
 THRESHOLDS = (20.0, 0.5, NEVER, -0.25)  # the last: where softplus is x below 0, states grow a little

@@ -18,7 +18,7 @@ from properties.shared.strategies import any_of, around, common, float_dtypes, s
 NAMES = ("out", "lse")
 ROWS = (1, 2, 0, 3, 7, 33)
 HEADS = (1, 2, 3, 8, 16)
-WIDTHS = (1, *around(16, 32), 64, 96, 128, 0)
+WIDTHS = (1, 5, 11, *around(16, 32), 22, 28, 64, 96, 128, 0)
 MODELS = ((300, 32, 128), (33, 128, 512), (2048, 8, 64), (256, 28, 128), (16, 71, 64), (1030, 16, 80))  # T, H, Dv
 GAPS = (1.0, 0.0, 8.0, 40.0, 200.0, 6e4)  # largest |lse_a - lse_b| / 2: beyond 104 the smaller part has no weight in float32
 BASES = (0.0, 5.0, -60.0, 3000.0, 6e4, -6e4, -1e30)  # around which both lie

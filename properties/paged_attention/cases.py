@@ -23,6 +23,7 @@ WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), 
 LATENT_WIDTHS = ((8, 32), (32, 64), (64, 512), (7, 24))  # rope, latent
 PAGES = (1, 2, 3, 16, 64, 128, 300)
 STEP_LENGTHS = (100, 150, 200, 300)  # of single rows: enough for several splits, whatever the page
+LONG_STEPS = (320, 450, 600)  # of many heads: several blocks of keys in one split
 PAGE_COUNTS = (0, 1, 2, 3, 8)  # sk in whole pages, and one key more or less
 ROWS = (1, 2, 0, 3, 5, *around(16, 32), 48, *around(64, 128, 256))
 BATCHES = (1, 1, 2, 2, 3, 4, 0)
@@ -157,13 +158,17 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
     if few:
         batch, (heads, kv_heads) = 1, (8, 1 if latent else 2)
         fields["alibi"] = True
+    many = rare % 60 == 28 and not latent  # one row of many heads over several blocks of keys, all kv heads in one split
+    if many:
+        batch, (heads, kv_heads), (width, width_v), fields["splits"] = 1, HEADS[-1], (128, 128), 1
     most = budget // (heads * (width + width_v) * max(batch, 1))
     single = rare % 5 == 3  # one row a request at most, as in decoding: it takes another engine
     if single:
         most = max(most, min(max(STEP_LENGTHS), LONG_BUDGET // (heads * (width + width_v) * max(batch, 1))))
     if few:
         most = min(most, 63)
-    lens = tuple(draw(_lengths(max(1, most), fields["page"], single), label="keys") for _ in range(batch))
+    lens = (draw(any_of(*LONG_STEPS), label="keys"),) if many else tuple(
+        draw(_lengths(max(1, most), fields["page"], single), label="keys") for _ in range(batch))
     lens = alike(fields, "cache_seqlens", lens)
     rows = tuple(draw(_rows(max(1, most // max(n, 1)), n), label="rows") for n in lens)
     if single:

@@ -20,7 +20,7 @@ from kernelpair.contract.pair import Inputs
 from properties.shared.strategies import any_of, around, common, float_dtypes, shrinking, together
 
 OUTER = ((1,), (2,), (3,), (5,), (33,), (0,), (), (3, 2), (5, 33), (2, 3, 2), (3, 2, 5))
-WIDTHS = (1, 2, 7, *around(8, 16, 32, 64), 96, 128, 264, 1024, 2880, 5121, 16384, 0)  # of a group
+WIDTHS = (1, 2, 7, *around(8, 16, 32, 64), 13, 22, 28, 96, 128, 264, 1024, 2880, 5121, 16384, 0)  # of a group
 GROUPS = (0, 0, 0, 1, 2, 3, 8)
 MOST_ELEMENTS = 1 << 15
 MODELS = (  # outer sizes, width of a group, groups
