@@ -15,7 +15,7 @@ constexpr int64_t kSerialBytes = 1 << 20;
 constexpr int64_t kLeastSplit = 64;  // keys: shorter splits cost more in the merge than they bring
 // Keys of a thread's split of the only request: with fewer, threads take kv heads where these come out even. A merge reads
 // what another core has just written: at 128 keys a split that was a fifth of the time, at 512 nothing.
-constexpr int64_t kSharedHeads = 384;
+constexpr int64_t kFewKeys = 384;
 
 KP_PATH(decode_one_split);
 KP_PATH(decode_splits);
@@ -78,7 +78,7 @@ KP_INLINE SplitPlan plan_splits(int64_t most_splits, const KeyCounts& keys, int6
   plan.target = most(kLeastSplit, divide_up(keys.total, parts));
   plan.granule = kTileKeys;
   plan.splits = least(most_splits, most(1, divide_up(keys.longest, plan.target)));
-  if (keys.busy <= 1 && heads % threads == 0 && keys.longest < threads * kSharedHeads) plan.splits = 1;
+  if (keys.busy <= 1 && heads % threads == 0 && keys.longest < threads * kFewKeys) plan.splits = 1;
   const int64_t items = most(keys.busy, 1) * plan.splits;
   plan.head_parts = items >= threads ? 1 : least(heads, divide_up(threads, items));
   mark(plan.splits > 1 ? paths::decode_splits : paths::decode_one_split);

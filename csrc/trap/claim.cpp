@@ -18,7 +18,8 @@ namespace kernelpair::trap {
 namespace {
 
 constexpr uint8_t kCpuid[2] = {0x0f, 0xa2}, kUd2[2] = {0x0f, 0x0b};
-constexpr int kSetCpuid = 0x1012;  // of arch_prctl: 0 makes CPUID fault, 1 does not
+constexpr int kGetCpuid = 0x1011,
+              kSetCpuid = 0x1012;  // of arch_prctl: where it is 0 CPUID faults, where 1 not
 constexpr int kXstateFirst = 0x1021, kXstateLast = 0x1025;
 constexpr int kAskPermission = 0x1023, kAskGuestPermission = 0x1025;
 constexpr uint32_t kTileStates = 1u << 17 | 1u << 18;  // of XCR0: configuration, data
@@ -156,7 +157,8 @@ void tell_missing(const uint8_t* code) {
 
 using namespace kernelpair::trap;
 
-int kernelpair_trap_cpuid_faults() { return set_cpuid(1); }  // 1 is how it is anyway
+// Set to what it is: it may fault already.
+int kernelpair_trap_cpuid_faults() { return set_cpuid(syscall(SYS_arch_prctl, kGetCpuid, 0) != 0); }
 
 int kernelpair_trap_claim(int faulting, int half) {
   struct sigaction ours = {};
