@@ -76,6 +76,9 @@ struct CodedProduct : Bf16Tiles<Kind> {
     }
   }
 
+  template <int kRows>
+  static constexpr bool kCrossed = kRows == 1 && requires { typename Codes::Crossed; };
+
   // A few rows: numbers go from their codes into the products, in chains that do not wait for each other.
   template <int kRows>
   KP_NOINLINE void multiply_straight(const char* x_tiles, int64_t first, int64_t begin, int64_t end) const {
@@ -95,7 +98,10 @@ struct CodedProduct : Bf16Tiles<Kind> {
           for (int r = 0; r < kRows; ++r) {
             const auto& chain = chains[half][r];
             F32x16 sum = chain[0] + chain[1];
-            if constexpr (kChains == 4) sum = sum + (chain[2] + chain[3]);
+            if constexpr (kCrossed<kRows>)
+              sum = Codes::Crossed::in_order(chain[0] + chain[2], chain[1] + chain[3]);
+            else if constexpr (kChains == 4)
+              sum = sum + (chain[2] + chain[3]);
             totals[half][r] = fma(sum, codes.half(half), totals[half][r]);
           }
       }
@@ -118,6 +124,14 @@ struct CodedProduct : Bf16Tiles<Kind> {
         for (int next = 0; next < kChains; next += 2) {
           const uint8_t* at = from + next * Codes::kPairBytes;
           prefetch_codes<Codes>(at, pair + next);
+          if constexpr (kCrossed<kRows>) {
+            const TwoPairs numbers = Codes::Crossed::numbers(at);
+            const I32x16 both = Codes::Crossed::two_dwords(x + 4 * (pair + next));
+            F32x16* chain = chains[half][0] + next;
+            chain[0] = dot_pairs(chain[0], numbers.first, both);
+            chain[1] = dot_pairs(chain[1], numbers.second, both);
+            continue;
+          }
           const TwoPairs numbers = codes.two_numbers(at, half);
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {

@@ -122,7 +122,14 @@ struct CodeBytes {
   KP_INLINE TwoPairs of(const void* codes) const {
     // In each lane four words of the first 32 codes and four of the others, for bytes unpack by lanes.
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-    const __m512i bytes = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(codes));
+    return of_lanes(_mm512_permutexvar_epi64(order, _mm512_loadu_si512(codes)));
+  }
+
+  // The first eight and the third eight of each 32, and the others: what a permutation less leaves.
+  KP_INLINE TwoPairs crossed(const void* codes) const { return of_lanes(_mm512_loadu_si512(codes)); }
+
+ private:
+  KP_INLINE TwoPairs of_lanes(__m512i bytes) const {
     const auto number_bytes = [&](const uint8_t* table) {
       return _mm512_permutex2var_epi8(_mm512_load_si512(table), bytes, _mm512_load_si512(table + 64));
     };
@@ -134,6 +141,27 @@ struct CodeBytes {
   }
 };
 constexpr CodeBytes kCodeBytes = CodeBytes::numbers();
+
+// Products of one row with the numbers of 64 codes, crossed: each vector has those of sixteen outputs' one half at two
+// pairs of k. On Intel's CPUs permutations decide, and one less takes 0.94 of the time of a row.
+struct CrossedCodes {
+  KP_INLINE static TwoPairs numbers(const void* codes) { return kCodeBytes.crossed(codes); }
+
+  // What meets them: the first dword in the lower half, the second one in the upper half.
+  KP_INLINE static I32x16 two_dwords(const char* from) {
+    const auto* dwords = reinterpret_cast<const float*>(from);
+    const __m512 first = _mm512_broadcastss_ps(_mm_load_ss(dwords));
+    return {{(IntPiece)_mm512_mask_broadcastss_ps(first, 0xff00, _mm_load_ss(dwords + 1))}};
+  }
+
+  // The sums of the outputs in order, both halves of each added.
+  KP_INLINE static F32x16 in_order(F32x16 first, F32x16 second) {
+    const __m512 low = _mm512_shuffle_f32x4(first.p[0], second.p[0], _MM_SHUFFLE(1, 0, 1, 0));
+    const __m512 high = _mm512_shuffle_f32x4(first.p[0], second.p[0], _MM_SHUFFLE(3, 2, 3, 2));
+    const __m512 sums = _mm512_add_ps(low, high);
+    return {{(FloatPiece)_mm512_shuffle_f32x4(sums, sums, _MM_SHUFFLE(3, 1, 2, 0))}};
+  }
+};
 
 // A table of numbers times a scale, made anew when `key`, what the scale belongs to, is another.
 class ScaledCodes {
