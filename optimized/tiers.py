@@ -61,8 +61,8 @@ def best_tier(products: bool = True) -> str:
 
 
 def set_tier(name: str) -> None:
-    """Run every kernel of this process in the tier `name`, or if that is empty in those of its start; ValueError if it is unknown
-    or cannot run here."""
+    """Run every kernel of this process in the tier `name`; if it is empty, in the best for each or KERNELPAIR_TIER. ValueError if
+    it is unknown or cannot run here."""
     load()
     raise_as_marked(torch.ops.kernelpair._set_tier, str(name))
 

@@ -18,8 +18,7 @@ namespace kernelpair::trap {
 namespace {
 
 constexpr uint8_t kCpuid[2] = {0x0f, 0xa2}, kUd2[2] = {0x0f, 0x0b};
-constexpr int kGetCpuid = 0x1011,
-              kSetCpuid = 0x1012;  // of arch_prctl: where it is 0 CPUID faults, where 1 not
+constexpr int kGetCpuid = 0x1011, kSetCpuid = 0x1012;  // of arch_prctl: 0 where CPUID faults, else 1
 constexpr int kXstateFirst = 0x1021, kXstateLast = 0x1025;
 constexpr int kAskPermission = 0x1023, kAskGuestPermission = 0x1025;
 constexpr uint32_t kTileStates = 1u << 17 | 1u << 18;  // of XCR0: configuration, data
