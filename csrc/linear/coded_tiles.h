@@ -77,7 +77,7 @@ struct CodedProduct : Bf16Tiles<Kind> {
   }
 
   template <int kRows>
-  static constexpr bool kCrossed = kRows == 1 && requires { typename Codes::Crossed; };
+  static constexpr bool kCrossed = kRows == 1 && requires { &Codes::Crossed::numbers; };
 
   // A few rows: numbers go from their codes into the products, in chains that do not wait for each other.
   template <int kRows>

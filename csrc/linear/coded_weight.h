@@ -9,7 +9,7 @@
 //   numbers(codes, h)         // sixteen outputs at two neighbouring k: pairs of bf16, not scaled
 //   two_numbers(codes, h)     // the same, and at the next two k
 //   columns(codes, h, of_k)   // the same four k, each in floats
-//   Crossed                   // may be missing: how one row meets two_numbers in an order that costs less
+//   Crossed                   // may be missing or empty: how one row meets two_numbers in an order that costs less
 //   scaled()                  // may be missing: a table, by which of(codes) are numbers times the scale of all outputs
 //   kPairBytes                // what the codes of these take
 //   whole_steps(call)         // whether no scale changes within a step of kBlockK

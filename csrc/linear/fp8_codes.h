@@ -29,9 +29,7 @@ class Fp8Codes {
  public:
   using Arguments = Fp8LinearArguments;
   static constexpr int64_t kPairBytes = 32;
-#if defined(__AVX512VBMI__)
   using Crossed = CrossedCodes;
-#endif
 
   template <Way way>
   static Path& path() {

@@ -181,6 +181,7 @@ class ScaledCodes {
 struct ScaledCodes {
   static constexpr bool kHasTable = false;
 };
+struct CrossedCodes {};
 
 #endif
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelpair.call.layout import EXPANDED
 from kernelpair.call.values import generator, small_integers, uniform
 from properties.shared.attention_values import even_key, level, lose, loses
 
@@ -62,7 +63,8 @@ def mark_keys(case: Any, table: Any, k: Tensor, v: Tensor) -> None:
 
 def loses_keys(case: Any) -> bool:
     """Whether some keys are of no weight, in an element that is no value; of requests that share keys others would lose all."""
-    return loses(case) and not case.same_row and not (case.shared and case.width_v == case.width)
+    shares = case.same_row or (case.write and case.layout.get("key") == EXPANDED)
+    return loses(case) and not shares and not (case.shared and case.width_v == case.width)
 
 
 def lose_keys(case: Any, table: Any, k: Tensor) -> None:
