@@ -244,13 +244,12 @@ class KernelSuite(Suite):
         from properties.amx_claimed import how_it_is_told
 
         amx = next(tier for tier in self.tiers() if tier.products == "tile_registers")
-        others = selected_tier(products=False)
         return {
             "selected_tier": selected_tier(),
+            "without_products": selected_tier(products=False),
             "amx_permission": "granted" if amx.runnable else f"not granted: {amx.reason}",
             "amx_for_providers": how_it_is_told(),
             "bf16_products": _dots_told(build()["dot_rate"]),
-            **({"otherwise": f"{others}, for kernels without products"} if others != selected_tier() else {}),
             "library": {key: value for key, value in build().items() if key in ("compiler", "build_type", "build_directory")},
         }
 

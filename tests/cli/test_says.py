@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 def test_doctor(capsys: Capture) -> None:
     assert kernelpair("doctor", "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    facts = ["selected_tier", "amx_permission", "amx_for_providers", "bf16_products", "library"]
+    facts = ["selected_tier", "without_products", "amx_permission", "amx_for_providers", "bf16_products", "library"]
     assert list(report) == ["environment", "tiers", *facts]
     assert [tier["name"] for tier in report["tiers"]] == [tier.name for tier in tiers()]
     assert all({"compiled", "runnable", "reason", "flags"} <= set(tier) for tier in report["tiers"])
