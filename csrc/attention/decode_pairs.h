@@ -134,11 +134,12 @@ struct DecodePairs {
   template <int kHeads, int kVectors>
   KP_NOINLINE void value_columns(const KeyBlock& block, int64_t offset, const Following& next, int64_t d,
                                  int64_t live, const int32_t* weight, int64_t score_stride, float* to) const {
+    const int64_t width = sum_width();  // stores leave it alone, which the compiler does not see
     F32x16 sum[kHeads][kVectors];
 #pragma GCC unroll 8
     for (int g = 0; g < kHeads; ++g)
 #pragma GCC unroll 8
-      for (int n = 0; n < kVectors; ++n) sum[g][n] = load(to + g * sum_width() + n * kLanes);
+      for (int n = 0; n < kVectors; ++n) sum[g][n] = load(to + g * width + n * kLanes);
     for (int64_t j = 0; j < block.keys; j += 2, weight += score_stride) {
       const char* even = block.v[j] + offset + d * 2;
       const char* odd = j + 1 < block.keys ? block.v[j + 1] + offset + d * 2 : nullptr;
@@ -160,7 +161,7 @@ struct DecodePairs {
 #pragma GCC unroll 8
     for (int g = 0; g < kHeads; ++g)
 #pragma GCC unroll 8
-      for (int n = 0; n < kVectors; ++n) store(to + g * sum_width() + n * kLanes, sum[g][n]);
+      for (int n = 0; n < kVectors; ++n) store(to + g * width + n * kLanes, sum[g][n]);
   }
 
   KP_NOINLINE void rescale(const float* factors) {

@@ -75,14 +75,19 @@ struct DecodeVectors {
     const int64_t whole = shape.D / kPair * kPair;
     for (int64_t j = 0; j < block.keys; j += kKeys) {
       const T* rows[kKeys];
-      for (int i = 0; i < kKeys; ++i) rows[i] = reinterpret_cast<const T*>(block.k[j + i] + offset);
-      for (int i = 0; i < kKeys; ++i) next.fetch<3>(j + i, 0, shape.D * sizeof(T));
+      const char* ahead[kKeys];
+      for (int i = 0; i < kKeys; ++i) {
+        const char* row = block.k[j + i] + offset;
+        rows[i] = reinterpret_cast<const T*>(row);
+        ahead[i] = next.row(j + i, row);
+      }
       F32x16 sum[kSums] = {};
       for (int64_t d = 0; d < whole; d += kPair) {
 #pragma GCC unroll 16
         for (int i = 0; i < kKeys; ++i) {
           F32x16 first, second;
           load_pair(rows[i] + d, first, second);
+          next.fetch_part<3, kPair * sizeof(T)>(ahead[i], d * sizeof(T));
 #pragma GCC unroll 8
           for (int g = 0; g < kHeads; ++g) {
             const float* query = q + g * query_width() + d;
@@ -144,12 +149,14 @@ struct DecodeVectors {
   template <int kHeads, int kVectors>
   KP_INLINE void value_columns(const KeyBlock& block, int64_t offset, const Following& next,
                                const float* weight, int64_t score_stride, int64_t d, float* to) {
+    const int64_t width = sum_width();  // stores leave it alone, which the compiler does not see
     F32x16 sum[kHeads][kVectors];
     for (int g = 0; g < kHeads; ++g)
-      for (int n = 0; n < kVectors; ++n) sum[g][n] = load(to + g * sum_width() + n * kLanes);
+      for (int n = 0; n < kVectors; ++n) sum[g][n] = load(to + g * width + n * kLanes);
     for (int64_t j = 0; j < block.keys; ++j) {
-      const T* value = reinterpret_cast<const T*>(block.v[j] + offset) + d;
-      next.fetch<3>(j, d * sizeof(T), (d + kVectors * kLanes) * sizeof(T));
+      const char* row = block.v[j] + offset;
+      const T* value = reinterpret_cast<const T*>(row) + d;
+      next.fetch_part<3, kVectors * kLanes * sizeof(T)>(next.row(j, row), d * sizeof(T));
       F32x16 column[kVectors];
       for (int n = 0; n < kVectors; n += 2) load_pair(value + n * kLanes, column[n], column[n + 1]);
       for (int g = 0; g < kHeads; ++g) {
@@ -158,7 +165,7 @@ struct DecodeVectors {
       }
     }
     for (int g = 0; g < kHeads; ++g)
-      for (int n = 0; n < kVectors; ++n) store(to + g * sum_width() + n * kLanes, sum[g][n]);
+      for (int n = 0; n < kVectors; ++n) store(to + g * width + n * kLanes, sum[g][n]);
   }
 
   // Up to 32 columns of one head.

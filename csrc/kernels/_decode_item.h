@@ -60,6 +60,13 @@ struct Following {
     for (int64_t i = from >> shift; i < until >> shift; i += 64)
       __builtin_prefetch(rows[j] + offset + i, 0, kLevel);
   }
+
+  // Without a branch, for loops over a row's parts: row j, or `own`, which is read anyway, where nothing follows.
+  KP_INLINE const char* row(int64_t j, const char* own) const { return j < keys ? rows[j] + offset : own; }
+  template <int kLevel, int kBytes>
+  KP_INLINE void fetch_part(const char* row, int64_t from) const {
+    for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(row + ((from + i) >> shift), 0, kLevel);
+  }
 };
 
 // Up to kMostBlockKeys keys: the addresses of their rows at the item's first kv head.
