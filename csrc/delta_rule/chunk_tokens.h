@@ -5,8 +5,14 @@
 // through some tokens while it stays in the L1 cache. One pass over it serves a token completely: with
 // p = S^T k known from the pass before,
 //   w = beta (v - exp(g) p);  then for each row  s = exp(g) s + k w;  o += q s;  p' += k' s  (k' the next).
-// Rows of q and k are taken as they are; 1 / |q| and the scale multiply o, 1 / |k| multiplies p and w.
-// That is four multiply-adds for each load and store of the state, close to what the multipliers can do.
+// Rows of q and k are taken as they are; 1 / |q| and the scale multiply o, 1 / |k| multiplies p and w. So does the
+// decay: what is stored is s over the product of the latest exp(g), the level, which multiplies o and p, and w is
+// divided by it. The rows themselves are multiplied only where the level leaves [kLeastLevel, 1], so that s over it
+// is a number where s is one.
+//
+// On AVX512 stores of whole vectors, not the multiply-adds, set the pace: a pass serves two tokens, which takes half of
+// them. It finds the p of two keys; what the first token's w adds to the second one's p is w times the product of both
+// keys.
 //
 // All blocks of an item share the rows of their key head, which become floats once for all of them, and the
 // gates of their head. The states of the other blocks wait in the L2 cache meanwhile.
@@ -24,22 +30,29 @@ namespace {
 // AVX512, where w is read from memory.
 constexpr int kMaxColumns = kVectorBytes == 64 ? 4 : 2;
 constexpr int64_t kBlockColumns = kMaxColumns * kLanes;
+// Tokens of a pass.
+constexpr int kPassTokens = kVectorBytes == 64 ? 2 : 1;
 // Tokens that a block takes while the others wait. 16 to 128 are equally fast.
 constexpr int64_t kTokens = 64;
 
+// 5 decays of 1/2, or 100 of 0.95, between two passes that multiply all rows.
+constexpr float kLeastLevel = 1.0f / 32;
+
 // Of a key head and its blocks of value columns.
 struct TokenScratch {
-  float *q, *k;                  // [tokens][K], [tokens + 1][K]: the key behind the last token too
+  float *q, *k;                  // [tokens][K], [tokens + kPassTokens][K]: the keys behind the last token too
   float *q_factors, *k_factors;  // what comes of these rows is multiplied with
+  float* neighbours;             // [tokens]: the product of a key and the one behind it
   float *gammas, *betas;         // [tokens] of one value head
-  float* p;                      // [blocks][columns]: S^T k of the next token
+  float* p;                      // [blocks][pass tokens][columns]: what the next keys find in the rows
+  float* levels;                 // [blocks]: what the rows and p are to be multiplied with
   float* states;                 // [blocks][K][columns]
 };
 
 // A block of columns of one value head.
 struct Block {
   int64_t head, column;
-  float *state, *p;
+  float *state, *p, *level;
 };
 
 // One item: some blocks of columns of the value heads of a key head.
@@ -60,12 +73,14 @@ int64_t allocate(TokenScratch& s, const Call& call, int64_t blocks, char* memory
   const int64_t K = round_up(call.q.sizes[2], kLanes);
   BumpAllocator allocator{memory};
   s.q = allocator.take<float>(kTokens * K);
-  s.k = allocator.take<float>((kTokens + 1) * K);
+  s.k = allocator.take<float>((kTokens + kPassTokens) * K);
   s.q_factors = allocator.take<float>(kTokens);
-  s.k_factors = allocator.take<float>(kTokens + 1);
+  s.k_factors = allocator.take<float>(kTokens + kPassTokens);
+  s.neighbours = allocator.take<float>(kTokens);
   s.gammas = allocator.take<float>(kTokens);
   s.betas = allocator.take<float>(kTokens);
-  s.p = allocator.take<float>(blocks * kBlockColumns);
+  s.p = allocator.take<float>(blocks * kPassTokens * kBlockColumns);
+  s.levels = allocator.take<float>(blocks);
   s.states = allocator.take<float>(blocks * K * kBlockColumns);
   return allocator.used;
 }
@@ -90,16 +105,25 @@ KP_INLINE float load_row(const Call& call, const View& x, int64_t token, int64_t
   return call.l2norm ? inverse_norm(reduce_add(sum), call.eps) : 1;
 }
 
-// The rows of `count` tokens, and of the key behind them, or of the last once more.
+// A key of a sequence, or its last one.
+template <class T>
+KP_INLINE float load_key(const Call& call, const Sequence& seq, int64_t key_head, int64_t token, float* to) {
+  return load_row<T>(call, call.k, token < seq.end ? token : seq.end - 1, key_head, to);
+}
+
+// The rows of `count` tokens and of the keys behind them.
 template <class T>
 KP_NOINLINE void load_rows(const Call& call, const Sequence& seq, int64_t key_head, int64_t token,
                            int64_t count, const TokenScratch& s) {
   const int64_t K = round_up(call.q.sizes[2], kLanes);
   for (int64_t i = 0; i < count; ++i)
     s.q_factors[i] = call.scale * load_row<T>(call, call.q, token + i, key_head, s.q + i * K);
-  for (int64_t i = 0; i <= count; ++i) {
-    const int64_t t = token + i < seq.end ? token + i : seq.end - 1;
-    s.k_factors[i] = load_row<T>(call, call.k, t, key_head, s.k + i * K);
+  for (int64_t i = 0; i < count + kPassTokens; ++i)
+    s.k_factors[i] = load_key<T>(call, seq, key_head, token + i, s.k + i * K);
+  for (int64_t i = 0; kPassTokens > 1 && i < count; ++i) {
+    F32x16 sum = zero();
+    for (int64_t d = i * K; d < (i + 1) * K; d += kLanes) sum = fma(load(s.k + d), load(s.k + d + K), sum);
+    s.neighbours[i] = reduce_add(sum);
   }
 }
 
@@ -114,30 +138,60 @@ KP_NOINLINE void load_gates(const Call& call, int64_t head, int64_t token, int64
   });
 }
 
+// What a pass needs and makes: a vector for each token of it and each column of the block.
+template <int kTokens, int kColumns>
+using PassVectors = F32x16[kTokens][kColumns];
+
+// What the keys of `k` find in a state.
 template <int kColumns>
-KP_INLINE void read_state(const float* state, const float* k, int64_t K, F32x16 (&p)[kColumns]) {
-  for (int c = 0; c < kColumns; ++c) p[c] = zero();
-  for (int64_t d = 0; d < K; ++d)
-    for (int c = 0; c < kColumns; ++c)
-      p[c] = fma(load(state + (d * kColumns + c) * kLanes), splat(k[d]), p[c]);
+KP_INLINE void read_state(const float* state, const float* k, int64_t row, int64_t K,
+                          PassVectors<kPassTokens, kColumns>& p) {
+  for (int t = 0; t < kPassTokens; ++t)
+    for (int c = 0; c < kColumns; ++c) {
+      p[t][c] = zero();
+      for (int64_t d = 0; d < K; ++d)
+        p[t][c] = fma(load(state + (d * kColumns + c) * kLanes), splat(k[t * row + d]), p[t][c]);
+    }
 }
 
-// One token: w in, o and the next token's p out.
+// Kept between two runs of a block.
 template <int kColumns>
-KP_INLINE void step(float* state, const float* q_row, const float* k_row, const float* next_row, int64_t K,
-                    float gamma, const F32x16 (&w)[kColumns], F32x16 (&o)[kColumns], F32x16 (&p)[kColumns]) {
-#pragma GCC unroll 4
-  for (int c = 0; c < kColumns; ++c) o[c] = p[c] = zero();
-  const F32x16 decay = splat(gamma);
+KP_INLINE void move_found(const Block& block, PassVectors<kPassTokens, kColumns>& p, bool in) {
+  for (int t = 0; t < kPassTokens; ++t)
+    for (int c = 0; c < kColumns; ++c) {
+      float* at = block.p + (t * kColumns + c) * kLanes;
+      if (in)
+        p[t][c] = load(at);
+      else
+        store(at, p[t][c]);
+    }
+}
+
+// kCount tokens: w in, o and p of the keys behind them out. The rows are multiplied with `factor`, or with nothing.
+template <int kColumns, int kCount, class... Factor>
+KP_INLINE void step(float* state, const float* q_row, const float* k_row, int64_t row, int64_t K,
+                    const PassVectors<kCount, kColumns>& w, PassVectors<kCount, kColumns>& o,
+                    PassVectors<kPassTokens, kColumns>& p, Factor... factor) {
+  for (auto& token : o)
+    for (F32x16& vector : token) vector = zero();
+  for (auto& token : p)
+    for (F32x16& vector : token) vector = zero();
   for (int64_t d = 0; d < K; ++d) {
-    const F32x16 k = splat(k_row[d]), q = splat(q_row[d]), next = splat(next_row[d]);
+    F32x16 q[kCount], k[kCount + kPassTokens];
+    for (int t = 0; t < kCount; ++t) q[t] = splat(q_row[t * row + d]);
+    for (int t = 0; t < kCount + kPassTokens; ++t) k[t] = splat(k_row[t * row + d]);
 #pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) {
       float* at = state + (d * kColumns + c) * kLanes;
-      const F32x16 updated = fma(k, w[c], load(at) * decay);
+      F32x16 updated = (load(at) * ... * factor);
+#pragma GCC unroll 2
+      for (int t = 0; t < kCount; ++t) {
+        updated = fma(k[t], w[t][c], updated);
+        o[t][c] = fma(q[t], updated, o[t][c]);
+      }
       store(at, updated);
-      o[c] = fma(q, updated, o[c]);
-      p[c] = fma(next, updated, p[c]);
+#pragma GCC unroll 2
+      for (int t = 0; t < kPassTokens; ++t) p[t][c] = fma(k[kCount + t], updated, p[t][c]);
     }
   }
 }
@@ -155,19 +209,20 @@ void move_state(const Call& call, const Sequence& seq, const Block& block, bool 
           load_state_block(call, seq.initial_slot, block.head, k0, v0, rows);
         for (int i = 0; i < 16; ++i) store(part + i * kColumns * kLanes, rows[i]);
       } else if (v0 < V) {
-        for (int i = 0; i < 16; ++i) rows[i] = load(part + i * kColumns * kLanes);
+        for (int i = 0; i < 16; ++i) rows[i] = load(part + i * kColumns * kLanes) * splat(*block.level);
         store_state_block(call, seq.final_slot, block.head, k0, v0, rows);
       }
     }
 }
 
-// The state of a block, and what its first key finds in it.
+// The state of a block, and what its first keys find in it.
 template <int kColumns>
 KP_NOINLINE void begin_block(const Call& call, const Sequence& seq, const Block& block, const float* k) {
   move_state<kColumns>(call, seq, block, true);
-  F32x16 p[kColumns];
-  read_state<kColumns>(block.state, k, call.q.sizes[2], p);
-  for (int c = 0; c < kColumns; ++c) store(block.p + c * kLanes, p[c]);
+  PassVectors<kPassTokens, kColumns> p;
+  read_state<kColumns>(block.state, k, round_up(call.q.sizes[2], kLanes), call.q.sizes[2], p);
+  move_found<kColumns>(block, p, false);
+  *block.level = 1;
 }
 
 // Rows lie pages apart, so the hardware does not see the next ones coming: they are fetched one by one, as far
@@ -178,34 +233,73 @@ KP_INLINE void prefetch_row(const View& x, int64_t token, int64_t head, int64_t 
   for (int64_t i = 0; i < count * size; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
 
+KP_INLINE bool in_range(float level) { return level >= kLeastLevel && level <= 1; }
+
+// Whether tokens i and i + 1 may share a pass: neither multiplies the rows, and the product of their keys is a number.
+KP_INLINE bool share_pass(const TokenScratch& s, int64_t i, float level) {
+  const float first = level * s.gammas[i];
+  return in_range(first) && in_range(first * s.gammas[i + 1]) && __builtin_isfinite(s.neighbours[i]);
+}
+
+// kCount tokens of a block, from `i` on in the scratch and `token` in the call.
+template <class T, int kColumns, int kCount>
+KP_INLINE void take_tokens(const Call& call, const Block& block, int64_t token, int64_t i,
+                           const TokenScratch& s, float& level, PassVectors<kPassTokens, kColumns>& p) {
+  const int64_t K = call.q.sizes[2], row = round_up(K, kLanes);
+  const auto each_column = [&](const auto& body) KP_LAMBDA_INLINE {
+    for (int c = 0; c < kColumns; ++c) body(c, lanes_left(call.v.sizes[2] - block.column - c * kLanes));
+  };
+  PassVectors<kCount, kColumns> w, o;
+  float levels[kCount], decayed;
+  for (int t = 0; t < kCount; ++t) {
+    const float beta = s.betas[i + t], k_factor = s.k_factors[i + t];
+    decayed = level * s.gammas[i + t];
+    level = levels[t] = kCount > 1 || in_range(decayed) ? decayed : 1;
+    const T* v = at<T>(call.v, token + t, block.head) + block.column;
+    each_column([&](int c, int lanes) KP_LAMBDA_INLINE {
+      const F32x16 values = lanes > 0 ? load_some(v + c * kLanes, lanes) : zero();
+      const F32x16 found = t ? fma(splat(s.neighbours[i]), w[0][c], p[t][c]) : p[t][c];
+      w[t][c] = (values - found * splat(decayed * k_factor)) * splat(beta * k_factor / level);
+    });
+  }
+  const float *q_row = s.q + i * row, *k_row = s.k + i * row;
+  if (kCount > 1 || in_range(decayed))
+    step<kColumns, kCount>(block.state, q_row, k_row, row, K, w, o, p);
+  else
+    step<kColumns, kCount>(block.state, q_row, k_row, row, K, w, o, p, splat(decayed));
+  for (int t = 0; t < kCount; ++t) {
+    T* out = at<T>(call.out, token + t, block.head) + block.column;
+    each_column([&](int c, int lanes) KP_LAMBDA_INLINE {
+      if (lanes > 0) store_some(out + c * kLanes, o[t][c] * splat(s.q_factors[i + t] * levels[t]), lanes);
+    });
+  }
+}
+
 // `count` tokens of a block, whose rows and gates are in the scratch.
 template <class T, int kColumns>
 KP_NOINLINE void run_block(const Call& call, const Sequence& seq, const Block& block, int64_t token,
                            int64_t count, bool first, const TokenScratch& s) {
-  const int64_t K = call.q.sizes[2], V = call.v.sizes[2], row = round_up(K, kLanes);
-  F32x16 p[kColumns], w[kColumns], o[kColumns];
-  for (int c = 0; c < kColumns; ++c) p[c] = load(block.p + c * kLanes);
+  const int64_t K = call.q.sizes[2], V = call.v.sizes[2];
+  PassVectors<kPassTokens, kColumns> p;
+  move_found<kColumns>(block, p, true);
+  float level = *block.level;
+  const auto prefetch = [&](int64_t ahead) {
+    if (ahead >= seq.end) return;
+    const int64_t key_head = block.head / call.heads_per_key;
+    if (first) prefetch_row(call.q, ahead, key_head, 0, K), prefetch_row(call.k, ahead, key_head, 0, K);
+    prefetch_row(call.v, ahead, block.head, block.column, least(V - block.column, kColumns * kLanes));
+  };
   for (int64_t i = 0; i < count; ++i) {
-    if (const int64_t ahead = token + i + kTokens; ahead < seq.end) {
-      const int64_t key_head = block.head / call.heads_per_key;
-      if (first) prefetch_row(call.q, ahead, key_head, 0, K), prefetch_row(call.k, ahead, key_head, 0, K);
-      prefetch_row(call.v, ahead, block.head, block.column, least(V - block.column, kColumns * kLanes));
-    }
-    const float gamma = s.gammas[i], beta = s.betas[i], k_factor = s.k_factors[i];
-    const T* v = at<T>(call.v, token + i, block.head) + block.column;
-    for (int c = 0; c < kColumns; ++c) {
-      const int lanes = lanes_left(V - block.column - c * kLanes);
-      const F32x16 values = lanes > 0 ? load_some(v + c * kLanes, lanes) : zero();
-      w[c] = (values - p[c] * splat(gamma * k_factor)) * splat(beta * k_factor);
-    }
-    step<kColumns>(block.state, s.q + i * row, s.k + i * row, s.k + (i + 1) * row, K, gamma, w, o, p);
-    T* out = at<T>(call.out, token + i, block.head) + block.column;
-    for (int c = 0; c < kColumns; ++c) {
-      const int lanes = lanes_left(V - block.column - c * kLanes);
-      if (lanes > 0) store_some(out + c * kLanes, o[c] * splat(s.q_factors[i]), lanes);
+    prefetch(token + i + kTokens);
+    if (kPassTokens > 1 && i + 1 < count && share_pass(s, i, level)) {
+      take_tokens<T, kColumns, kPassTokens>(call, block, token + i, i, s, level, p);
+      prefetch(token + ++i + kTokens);
+    } else {
+      take_tokens<T, kColumns, 1>(call, block, token + i, i, s, level, p);
     }
   }
-  for (int c = 0; c < kColumns; ++c) store(block.p + c * kLanes, p[c]);
+  *block.level = level;
+  move_found<kColumns>(block, p, false);
 }
 
 // One sequence and the blocks of a share of a key head's value heads.
@@ -218,12 +312,14 @@ void run_tokens(const Call& call, const Sequence& seq, const Share& share, char*
     for (int64_t b = share.begin; b < share.end; ++b) {
       const int64_t i = b - share.begin;
       const Block block{share.key_head * call.heads_per_key + b / of_head, b % of_head * kBlockColumns,
-                        s.states + i * K * kBlockColumns, s.p + i * kBlockColumns};
+                        s.states + i * K * kBlockColumns, s.p + i * kPassTokens * kBlockColumns,
+                        s.levels + i};
       with_row_count<kMaxColumns>(divide_up(call.v.sizes[2] - block.column, kLanes),
                                   [&](auto columns) { body(block, columns); });
     }
   };
-  load_row<T>(call, call.k, seq.begin, share.key_head, s.k);
+  for (int64_t t = 0; t < kPassTokens; ++t)
+    load_key<T>(call, seq, share.key_head, seq.begin + t, s.k + t * K);
   each_block([&](const Block& block, auto columns) {
     begin_block<decltype(columns)::value>(call, seq, block, s.k);
   });
