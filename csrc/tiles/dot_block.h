@@ -33,6 +33,7 @@ KP_NOINLINE void multiply_rows(int pass, int i, int row, int j, __mmask16 column
   const auto place = [&](const BlockSums& block, int r, int c) KP_LAMBDA_INLINE {
     return reinterpret_cast<char*>(block.tile(i, j + c)) + (row + r) * block.stride;
   };
+  const BlockSums target = to;  // as far as the compiler sees, stores of sums may change the caller's
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
@@ -64,7 +65,7 @@ KP_NOINLINE void multiply_rows(int pass, int i, int row, int j, __mmask16 column
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
-    for (int c = 0; c < kColumns; ++c) _mm512_mask_storeu_ps(place(to, r, c), columns, sums[r][c]);
+    for (int c = 0; c < kColumns; ++c) _mm512_mask_storeu_ps(place(target, r, c), columns, sums[r][c]);
 }
 
 // Rows of a tile of A times kColumns tiles of B: in as few passes over B as registers allow, and those alike, for a pass
