@@ -210,8 +210,9 @@ def _dense(case: ChunkCase, session: Session) -> None:
 
 
 def _engines_forms(case: ChunkCase, session: Session) -> None:
-    """As engines ask: heads in front of tokens, and no final state. With as many tokens as heads no shape tells them apart."""
-    square = replace(case, lengths=(case.heads,), before=0, after=0)
+    """As engines ask: heads in front of tokens, and no final state. With as many tokens as heads no shape tells them apart; and
+    all arguments are passed on, the accurate form's too."""
+    square = replace(case, lengths=(case.heads,), before=0, after=0, accurate=True)
     tokens_first = session.run(square, inputs(square), judged=False).outputs["out"]
     result = session.run(square, inputs(square) | {"head_first": True}, judged=False)
     session.expect_same("out", result.outputs["out"], tokens_first, "as many tokens as heads, heads in front of tokens")

@@ -86,8 +86,8 @@ class DecodeAttentionCase(Case):
     scattered: bool = False
     """Slots in any order, for odd seeds in runs of RUN consecutive ones; else each request has consecutive ones."""
     pad: Literal["none", "negative", "zero", "beyond"] = "none"
-    """The pad slot; 0 is also a slot of the caches, which live requests may see; one beyond 32 bits has the lower half of slot
-    0, where loc has 64."""
+    """The pad slot; 0 is also a slot of the caches, which live requests may see; where loc has 64 bits one beyond 32, whose lower
+    half is the slot that a live request writes, or 0."""
     pads: tuple[int, ...] = ()
     """Requests whose loc is the pad slot."""
     same_row: bool = False
@@ -299,9 +299,11 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
             entries[pads] = poison_value(case.poison, torch.int64)
     if case.cross:
         lens[:] = poison_value(case.poison, torch.int64)
-    loc = table.loc
+    loc, pad = table.loc, pad_slot_of(case)
     if not case.write:
         loc[live] = poison_value(case.poison, torch.int64)
+    elif live and pad == BEYOND:
+        pad += int(loc[live[0]])
     with_value = case.write and (case.value_given or not case.shared)
     return {
         "q": q,
@@ -321,7 +323,7 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
         "logit_cap": cap_of(case),
         "sliding_window": case.window,
         "is_cross_attn": case.cross,
-        "pad_slot": pad_slot_of(case),
+        "pad_slot": pad,
     }
 
 

@@ -43,6 +43,8 @@ class MergeCase(Case):
     """Parts without keys: their values are poison."""
     size: float = 1.0
     """Of the values."""
+    silent: bool = False
+    """Values of the part with the larger lse are 0: the other's show whatever their weight."""
 
 
 FIELDS = together({
@@ -52,6 +54,7 @@ FIELDS = together({
     "base": any_of(*BASES),
     "empty": any_of("none", "none", "some", "some", "a", "b", "both"),
     "size": any_of(1.0, 1e-3, 1e2),
+    "silent": any_of(False, False, False, False, True),
 })
 
 
@@ -98,6 +101,9 @@ def inputs(case: MergeCase) -> Inputs:
         if case.layout.get(f"v_{name}") not in REPEATED:
             values[empty] = poison_value(case.poison, dtype)
         given |= {f"v_{name}": values, f"lse_{name}": lse}
+    for name, other in (("a", "b"), ("b", "a")) if case.silent else ():
+        if case.layout.get(f"v_{name}") not in REPEATED:
+            given[f"v_{name}"][given[f"lse_{name}"] > given[f"lse_{other}"]] = 0
     return given
 
 
@@ -109,6 +115,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "some empty parts": lambda case: case.empty == "some" and case.rows * case.heads > 4,
     "both parts empty": lambda case: case.empty == "both" and case.rows > 0,
     "equal sums": lambda case: case.gap == 0,
+    "the larger part is 0": lambda case: case.silent and case.gap == 40 and case.empty == "none" and case.rows * case.heads > 4,
     "a part without weight": lambda case: case.gap == 200 and case.empty == "none" and case.rows * case.heads > 4,
     "sums of thousands": lambda case: case.base == 3000,
     "parts of next to no weight": lambda case: case.base == -1e30 and case.empty == "none" and case.rows > 0,

@@ -32,8 +32,8 @@ LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: sever
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 LAYOUTS = {
     "q": READ_ROWS,
-    "k_cache": (*POOL, SHARED),
-    "v_cache": (*POOL, SHARED),
+    "k_cache": (*POOL, SHARED, SHARED),  # twice: few cases have several kv heads and rows that stand alone
+    "v_cache": (*POOL, SHARED, SHARED),
     "page_table": TABLE,
     "cache_seqlens": ANY_STRIDES,
     "cu_seqlens_q": ANY_STRIDES,
