@@ -93,6 +93,7 @@ def test_dot_products_are_preferred_where_they_were_measured_to_be_faster() -> N
 def test_unasked_each_kernel_takes_the_tier_that_is_best_for_its_work() -> None:
     program = """
 import torch, optimized
+from optimized.fused_moe import PackedFp8Experts, fused_moe
 for asked in ("", "scalar", ""):
     optimized.set_tier(asked)
     with optimized.use_tier("scalar"):
@@ -108,10 +109,16 @@ for asked in ("", "scalar", ""):
         x = torch.ones(rows, 64, dtype=torch.bfloat16)
         torch.ops.kernelpair.fp8_linear(x, packed, scales, 2, 64, 2, 64)
         print(optimized.last_tier(), end=" ")
+    up, down = torch.ones(2, 128, 64), torch.ones(2, 64, 64)
+    experts = [PackedFp8Experts.pack(w.to(weight.dtype), torch.ones(2, 1, 1), w.shape[1:]) for w in (up, down)]
+    for rows in (7, 8):  # of both experts together
+        ids = torch.zeros(rows, 1, dtype=torch.int32)
+        fused_moe(torch.ones(rows, 64, dtype=torch.bfloat16), *experts, torch.ones(rows, 1), ids)
+        print(optimized.last_tier(), end=" ")
 """
     done = in_new_process(program, "")
-    usual = f"{optimized.best_tier(products=False)} {optimized.best_tier()} " * 2  # codes of a few rows, and of more
-    assert (done.returncode, done.stdout) == (0, f"{usual}{'scalar ' * 4}{usual}"), done.stderr
+    usual = f"{optimized.best_tier(products=False)} {optimized.best_tier()} " * 3  # codes of a few rows, and of more
+    assert (done.returncode, done.stdout) == (0, f"{usual}{'scalar ' * 6}{usual}"), done.stderr
 
 
 def test_what_is_measured_prefers_the_same_tier_in_every_process() -> None:
