@@ -1,7 +1,8 @@
 """The block of memory that the C library gave for a result that a call allocated: what lies around the result was not asked for.
 
-There is no guard page behind it. But glibc's blocks are as a rule longer than what was asked for, and with MALLOC_PERTURB_, which
-every worker has, each byte that it hands out or takes back holds one of two values. In front of the block lies its length.
+There is no guard page behind it. But glibc's blocks are as a rule longer than what was asked for. Workers run with
+MALLOC_PERTURB_ and without caches of free blocks for single threads: each byte that glibc hands out there holds one of two
+values. In front of the block lies its length.
 """
 
 import ctypes
@@ -14,6 +15,7 @@ from torch import Tensor
 BEHIND = 16  # bytes that are looked at, of those between the end of the result and that of its block: glibc fills as many,
 LINKS, SIZE = 32, 8  # but not always the first and the last of a block: one that is free has its neighbours and its size there
 LENGTH, FLAGS, MAPPED = 8, 7, 2  # bytes of a block's length; the bits of it that are flags; the one of a block mapped alone
+UNCACHED = "glibc.malloc.tcache_count=0"
 LONGEST = 1 << 24  # that a block may be beyond what was asked for, as with an alignment to huge pages
 _damaged: list[Tensor] = []  # results that are never given back: glibc would end the process before it can say what happened
 TRIED = tuple(range(1, 200)) + tuple(4096 * k + 5 for k in range(1, 50)) + (1 << 20,)  # sizes, to see that all this holds here
@@ -66,6 +68,8 @@ def _filled() -> bool:
     """Whether the C library of this process keeps its blocks so: it is tried, with blocks that were written to before."""
     usable = getattr(ctypes.CDLL(None), "malloc_usable_size", None)
     if usable is None or not os.environ.get("MALLOC_PERTURB_", "").isdecimal() or ctypes.sizeof(ctypes.c_size_t) != LENGTH:
+        return False
+    if UNCACHED not in os.environ.get("GLIBC_TUNABLES", "").split(":"):
         return False
     usable.restype, usable.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
     for size in TRIED * 2:

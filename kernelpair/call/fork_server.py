@@ -32,6 +32,8 @@ WORKERS = {
     # Freshly allocated memory is filled with bytes that are a huge number in bf16 and fp32 and NaN in fp16, so that a kernel
     # which trusts its scratch is seen; glibc reads it when the server starts.
     "MALLOC_PERTURB_": "129",
+    # A block from a thread's own cache is handed out as it lay there, links of free blocks in it (`blocks` looks at such bytes).
+    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
     # A waiting OpenMP thread that spins takes the core from the process at the other end of the pipe: a 1 MiB call took 6.6 ms
     # instead of 1.4. It is read when torch loads.
     "OMP_WAIT_POLICY": "passive",

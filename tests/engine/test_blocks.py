@@ -4,6 +4,7 @@ import ctypes
 import os
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -87,17 +88,31 @@ def test_what_does_not_come_again_is_no_failure(times: int, monkeypatch: pytest.
     assert [failure.kind for failure in found] == ["untouched"] * (times - 1)
 
 
-def many_sizes(x: Tensor, scale: float) -> dict[str, Any]:
-    """Raises where a block seems to have been written around that was not, and where one that was is not seen."""
-    draw, kept = random.Random(1), list[Tensor]()
-    if not blocks._filled():
-        raise RuntimeError("the C library of this worker does not fill its blocks")
-    for _ in range(3000):
-        block = torch.empty(draw.choice([*range(1, 200), draw.randrange(1, 300_000)]), dtype=torch.uint8)
+def _take_blocks(seed: int) -> None:
+    """Blocks of all sizes, given back in any order, beside others of which nothing is asked."""
+    draw, kept, others = random.Random(seed), list[Tensor](), list[int]()
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    for _ in range(10_000):
+        sizes = (60, draw.randrange(1, 600), draw.randrange(1, 5000), draw.randrange(1, 300_000))
+        block = torch.empty(draw.choices(sizes, (30, 30, 30, 1))[0], dtype=torch.uint8)
         if says := written_around(block):
             raise RuntimeError(f"{block.nbytes} bytes: {says}")
-        _write(block, 0, block.nbytes)
-        kept = [*kept, block][-draw.randrange(1, 30) :]
+        block.zero_()
+        kept.append(block)
+        others.append(libc.malloc(draw.randrange(8, 3000)))
+        while len(kept) > draw.randrange(1, 60):
+            kept.pop(draw.randrange(len(kept)))
+        while len(others) > draw.randrange(1, 60):
+            libc.free(others.pop(draw.randrange(len(others))))
+
+
+def many_sizes(x: Tensor, scale: float) -> dict[str, Any]:
+    """Raises where a block seems to have been written around that was not, and where one that was is not seen."""
+    if not blocks._filled():
+        raise RuntimeError("the C library of this worker does not fill its blocks")
+    with ThreadPoolExecutor(4) as threads:  # each of which has a heap of its own
+        list(threads.map(_take_blocks, range(4)))
     for size in SPARED:
         block = torch.empty(size, dtype=torch.uint8)
         _write(block, size, 1)
@@ -121,14 +136,18 @@ def test_memory_of_others_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 def unknown_fills(x: Tensor, scale: float) -> dict[str, Any]:
     """Raises where the fill of a process is not known and yet looked for."""
-    known = os.environ["MALLOC_PERTURB_"]
+    known, tunables = os.environ["MALLOC_PERTURB_"], os.environ["GLIBC_TUNABLES"]
     for fill, expected in ((known, True), ("", False), ("x", False), ("-1", False), ("7", False)):
         os.environ["MALLOC_PERTURB_"] = fill
         for each in (blocks._fills, blocks._filled):
             each.cache_clear()
         if blocks._filled() != expected:
             raise RuntimeError(f"MALLOC_PERTURB_={fill!r} where blocks are filled with {known}")
-    os.environ["MALLOC_PERTURB_"] = known
+    os.environ |= {"MALLOC_PERTURB_": known, "GLIBC_TUNABLES": "glibc.malloc.tcache_count=7"}
+    blocks._filled.cache_clear()
+    if blocks._filled():
+        raise RuntimeError("blocks of a thread's cache are not filled")
+    os.environ["GLIBC_TUNABLES"] = tunables
     return reference(x, scale)
 
 
