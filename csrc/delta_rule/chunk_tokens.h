@@ -139,18 +139,24 @@ KP_NOINLINE void load_gates(const Call& call, int64_t head, int64_t token, int64
 }
 
 // What a pass needs and makes: a vector for each token of it and each column of the block.
-template <int kTokens, int kColumns>
-using PassVectors = F32x16[kTokens][kColumns];
+template <int kCount, int kColumns>
+using PassVectors = F32x16[kCount][kColumns];
+
+template <int kCount, int kColumns>
+KP_INLINE void clear(PassVectors<kCount, kColumns>& vectors) {
+  for (auto& of_token : vectors)
+    for (F32x16& vector : of_token) vector = zero();
+}
 
 // What the keys of `k` find in a state.
 template <int kColumns>
 KP_INLINE void read_state(const float* state, const float* k, int64_t row, int64_t K,
                           PassVectors<kPassTokens, kColumns>& p) {
-  for (int t = 0; t < kPassTokens; ++t)
+  clear<kPassTokens, kColumns>(p);
+  for (int64_t d = 0; d < K; ++d)
     for (int c = 0; c < kColumns; ++c) {
-      p[t][c] = zero();
-      for (int64_t d = 0; d < K; ++d)
-        p[t][c] = fma(load(state + (d * kColumns + c) * kLanes), splat(k[t * row + d]), p[t][c]);
+      const F32x16 of_state = load(state + (d * kColumns + c) * kLanes);
+      for (int t = 0; t < kPassTokens; ++t) p[t][c] = fma(of_state, splat(k[t * row + d]), p[t][c]);
     }
 }
 
@@ -172,10 +178,8 @@ template <int kColumns, int kCount, class... Factor>
 KP_INLINE void step(float* state, const float* q_row, const float* k_row, int64_t row, int64_t K,
                     const PassVectors<kCount, kColumns>& w, PassVectors<kCount, kColumns>& o,
                     PassVectors<kPassTokens, kColumns>& p, Factor... factor) {
-  for (auto& token : o)
-    for (F32x16& vector : token) vector = zero();
-  for (auto& token : p)
-    for (F32x16& vector : token) vector = zero();
+  clear<kCount, kColumns>(o);
+  clear<kPassTokens, kColumns>(p);
   for (int64_t d = 0; d < K; ++d) {
     F32x16 q[kCount], k[kCount + kPassTokens];
     for (int t = 0; t < kCount; ++t) q[t] = splat(q_row[t * row + d]);
