@@ -244,7 +244,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "recorded": (False, True, True),
     "drafts": (2, 1, 3, 4, 3),
     "tentative": (False, True),
-    "more": ("", "", "cap", "sinks", "window", "all"),
+    "more": ("", "cap", "sinks", "window", "all", "all"),
     "float8": ("float8_e4m3fn", "float8_e5m2"),
     "state": ("float32", "float32", "bfloat16"),
     "conv_layout": ("SD", "DS"),
