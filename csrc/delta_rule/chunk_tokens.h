@@ -239,10 +239,10 @@ KP_INLINE void prefetch_row(const View& x, int64_t token, int64_t head, int64_t 
 
 KP_INLINE bool in_range(float level) { return level >= kLeastLevel && level <= 1; }
 
-// Whether tokens i and i + 1 may share a pass: neither multiplies the rows, and the product of their keys is a number.
+// Whether tokens i and i + 1 may share a pass: neither multiplies the rows.
 KP_INLINE bool share_pass(const TokenScratch& s, int64_t i, float level) {
   const float first = level * s.gammas[i];
-  return in_range(first) && in_range(first * s.gammas[i + 1]) && __builtin_isfinite(s.neighbours[i]);
+  return in_range(first) && in_range(first * s.gammas[i + 1]);
 }
 
 // kCount tokens of a block, from `i` on in the scratch and `token` in the call.

@@ -37,7 +37,6 @@ MOST_BURST = 40.0  # log growth of a token of a head that bursts: exp of it is a
 BURST = 130.0  # of a sequence of such tokens: exp of it is none, but times FAINT it is
 BURST_TOKENS = 66  # of a sequence: with more of them none would grow fast
 FAINT = 1e-30  # factor of values and states of a head that bursts
-HUGE = 2.0**70  # of a key beside a beta of zero: the product of two is no float32
 WEAK = 2.0**-20  # factor of a faint beta, and of the states beside it
 EXACT_TOKENS = 2  # of a sequence: more would leave the whole numbers that float32 holds
 SMALL_EPS = 1e-12  # with less of it keys are so small that it counts
@@ -98,8 +97,7 @@ class ChunkCase(Case):
     eps: float = 1e-6
     scale: float | None = None
     accurate: bool = False
-    keys: Literal["random", "parallel", "tiny", "huge"] = "random"
-    """Huge: float32 without normalisation, of which the product of two is infinite, beside a beta of zero: nothing is written."""
+    keys: Literal["random", "parallel", "tiny"] = "random"
     size: float = 1.0
     """Of values and states."""
     exact: bool = False
@@ -183,7 +181,7 @@ NUMBERS = {
     "eps": (1e-5, 1e-6, 0.1, 1e-16, 100.0),
     "scale": (None, None, 0.7),
     "accurate": (False, False, True),
-    "keys": ("random", "random", "parallel", "tiny") * 3 + ("huge",),
+    "keys": ("random", "random", "parallel", "tiny"),
     "size": (1.0, 1e-3, 100.0),
     "exact": (False, False, True),
 }
@@ -235,28 +233,24 @@ def completed(
     if numbers["exact"]:
         beta = "zero" if numbers["beta"] == "zero" else "one"
         numbers |= {"beta": beta, "decay": 0.0, "forgets": False, "l2norm": False, "scale": 1.0}
-    if numbers["keys"] == "huge" and (numbers["dtype"] != "float32" or numbers["exact"]):
-        numbers["keys"] = "random"
-    if numbers["keys"] == "huge":
-        numbers |= {"beta": "zero", "l2norm": False, "decay": abs(numbers["decay"])}
     if numbers["beta"] == "strong":
         numbers["l2norm"] = False
     for slower in (GROWTH, 0.0):
         if -numbers["decay"] * longest > MOST_GROWTH[numbers["dtype"]]:
             numbers["decay"] = slower
-    small = numbers["keys"] in ("tiny", "huge") or numbers["eps"] < SMALL_EPS or numbers["beta"] == "faint"
+    small = numbers["keys"] == "tiny" or numbers["eps"] < SMALL_EPS or numbers["beta"] == "faint"
     numbers["bursts"] &= not small and not numbers["exact"] and numbers["dtype"] != "float16" and longest <= BURST_TOKENS
     return ChunkCase(**shapes, **_states_of(states_code, len(shapes["lengths"])), **numbers, **fields)
 
 
 def _keys(case: ChunkCase, name: str, dtype: torch.dtype) -> Tensor:
     """Rows of norm at most 1, so that beta |k|^2 <= 1 with and without normalisation; 1e-3 of that if tiny, and 1e-8 of it beside
-    a small eps; 0.7 of it beside a strong beta. Huge ones are neither."""
+    a small eps; 0.7 of it beside a strong beta."""
     shape = (case.tokens, case.key_heads, case.K)
     if case.exact_sums:
         return _one_entry(case, name, shape)
     size = (1e-3 if case.keys == "tiny" else 1.0) * (1e-8 if case.l2norm and case.eps < SMALL_EPS else 1.0) * case.K**-0.5
-    size *= HUGE if case.keys == "huge" and name == "k" else 0.7 if case.beta == "strong" else 1.0
+    size *= 0.7 if case.beta == "strong" else 1.0
     drawn = uniform(case.seed, name, shape, scale=size)
     if case.keys == "parallel" and name == "k":
         drawn = 0.1 * drawn + 0.9 * uniform(case.seed, "direction", shape[1:], scale=size)
