@@ -7,8 +7,8 @@
 //   w = beta (v - exp(g) p);  then for each row  s = exp(g) s + k w;  o += q s;  p' += k' s  (k' the next).
 // Rows of q and k are taken as they are; 1 / |q| and the scale multiply o, 1 / |k| multiplies p and w. So does the
 // decay: what is stored is s over the product of the latest exp(g), the level, which multiplies o and p, and w is
-// divided by it. The rows themselves are multiplied only where the level leaves [kLeastLevel, 1], so that s over it
-// is a number where s is one.
+// divided by it. The rows themselves are multiplied only where the level leaves [1, kMostLevel]: s over it is a number
+// where s is one.
 //
 // On AVX512 stores of whole vectors, not the multiply-adds, set the pace: a pass serves two tokens, which takes half of
 // them. It finds the p of two keys; what the first token's w adds to the second one's p is w times the product of both
@@ -26,8 +26,8 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-// Vectors of 16 columns that one pass carries: their o, p and w take 3 registers each of 32, or 6 of 16 below
-// AVX512, where w is read from memory.
+// Vectors of 16 columns that one pass carries: their o, p and w take 3 registers each of 32 for each token, or 6 of 16
+// below AVX512, where w is read from memory.
 constexpr int kMaxColumns = kVectorBytes == 64 ? 4 : 2;
 constexpr int64_t kBlockColumns = kMaxColumns * kLanes;
 // Tokens of a pass.
@@ -35,8 +35,8 @@ constexpr int kPassTokens = kVectorBytes == 64 ? 2 : 1;
 // Tokens that a block takes while the others wait. 16 to 128 are equally fast.
 constexpr int64_t kTokens = 64;
 
-// 5 decays of 1/2, or 100 of 0.95, between two passes that multiply all rows.
-constexpr float kLeastLevel = 1.0f / 32;
+// 5 decays of 1/2, or 67 of 0.95, between two passes that multiply all rows. A power of 2.
+constexpr float kMostLevel = 32;
 
 // Of a key head and its blocks of value columns.
 struct TokenScratch {
@@ -237,7 +237,7 @@ KP_INLINE void prefetch_row(const View& x, int64_t token, int64_t head, int64_t 
   for (int64_t i = 0; i < count * size; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
 
-KP_INLINE bool in_range(float level) { return level >= kLeastLevel && level <= 1; }
+KP_INLINE bool in_range(float level) { return level >= 1 && level <= kMostLevel; }
 
 // Whether tokens i and i + 1 may share a pass: neither multiplies the rows.
 KP_INLINE bool share_pass(const TokenScratch& s, int64_t i, float level) {
@@ -254,27 +254,29 @@ KP_INLINE void take_tokens(const Call& call, const Block& block, int64_t token, 
     for (int c = 0; c < kColumns; ++c) body(c, lanes_left(call.v.sizes[2] - block.column - c * kLanes));
   };
   PassVectors<kCount, kColumns> w, o;
-  float levels[kCount], decayed;
+  const bool scaled = kCount == 1 && !in_range(level * s.gammas[i]);
+  const float factor = s.gammas[i] * (level / kMostLevel);  // of the rows, if they are scaled
+  float levels[kCount];
   for (int t = 0; t < kCount; ++t) {
-    const float beta = s.betas[i + t], k_factor = s.k_factors[i + t];
-    decayed = level * s.gammas[i + t];
-    level = levels[t] = kCount > 1 || in_range(decayed) ? decayed : 1;
+    const float gamma = s.gammas[i + t], k_factor = s.k_factors[i + t], before = level * k_factor;
+    level = levels[t] = scaled ? kMostLevel : level * gamma;
     const T* v = at<T>(call.v, token + t, block.head) + block.column;
     each_column([&](int c, int lanes) KP_LAMBDA_INLINE {
       const F32x16 values = lanes > 0 ? load_some(v + c * kLanes, lanes) : zero();
       const F32x16 found = t ? fma(splat(s.neighbours[i]), w[0][c], p[t][c]) : p[t][c];
-      w[t][c] = (values - found * splat(decayed * k_factor)) * splat(beta * k_factor / level);
+      w[t][c] = (values - found * splat(before) * splat(gamma)) * splat(s.betas[i + t] * k_factor / level);
     });
   }
   const float *q_row = s.q + i * row, *k_row = s.k + i * row;
-  if (kCount > 1 || in_range(decayed))
-    step<kColumns, kCount>(block.state, q_row, k_row, row, K, w, o, p);
+  if (scaled)
+    step<kColumns, kCount>(block.state, q_row, k_row, row, K, w, o, p, splat(factor));
   else
-    step<kColumns, kCount>(block.state, q_row, k_row, row, K, w, o, p, splat(decayed));
+    step<kColumns, kCount>(block.state, q_row, k_row, row, K, w, o, p);
   for (int t = 0; t < kCount; ++t) {
     T* out = at<T>(call.out, token + t, block.head) + block.column;
     each_column([&](int c, int lanes) KP_LAMBDA_INLINE {
-      if (lanes > 0) store_some(out + c * kLanes, o[t][c] * splat(s.q_factors[i + t] * levels[t]), lanes);
+      if (lanes > 0)
+        store_some(out + c * kLanes, o[t][c] * splat(levels[t]) * splat(s.q_factors[i + t]), lanes);
     });
   }
 }
