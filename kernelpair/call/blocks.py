@@ -12,10 +12,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from kernelpair.call.fork_server import WORKERS
+
 BEHIND = 16  # bytes that are looked at, of those between the end of the result and that of its block: glibc fills as many,
 LINKS, SIZE = 32, 8  # but not always the first and the last of a block: one that is free has its neighbours and its size there
 LENGTH, FLAGS, MAPPED = 8, 7, 2  # bytes of a block's length; the bits of it that are flags; the one of a block mapped alone
-UNCACHED = "glibc.malloc.tcache_count=0"
 LONGEST = 1 << 24  # that a block may be beyond what was asked for, as with an alignment to huge pages
 _damaged: list[Tensor] = []  # results that are never given back: glibc would end the process before it can say what happened
 TRIED = tuple(range(1, 200)) + tuple(4096 * k + 5 for k in range(1, 50)) + (1 << 20,)  # sizes, to see that all this holds here
@@ -69,7 +70,7 @@ def _filled() -> bool:
     usable = getattr(ctypes.CDLL(None), "malloc_usable_size", None)
     if usable is None or not os.environ.get("MALLOC_PERTURB_", "").isdecimal() or ctypes.sizeof(ctypes.c_size_t) != LENGTH:
         return False
-    if UNCACHED not in os.environ.get("GLIBC_TUNABLES", "").split(":"):
+    if WORKERS["GLIBC_TUNABLES"] not in os.environ.get("GLIBC_TUNABLES", "").split(":"):
         return False
     usable.restype, usable.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
     for size in TRIED * 2:
