@@ -6,12 +6,15 @@
 #include "linear/coded_tiles.h"
 #include "linear/int4_bytes.h"
 #include "linear/int4_codes.h"
+#include "linear/int4_slices.h"
 
 namespace kernelpair::KP_TIER {
 
 void int4_linear(const Int4LinearArguments& call) {
   if (!call.bytes) return multiply_coded<Int4Codes>(call);
-  if (call.out.sizes[0] > 0) Int4Bytes{call}.run();
+  const int64_t rows = call.out.sizes[0];
+  if (rows > kCodeRows) return Int4Many{{call}}.run();
+  if (rows > 0) Int4Few{{call}}.run(rows);
 }
 
 }  // namespace kernelpair::KP_TIER

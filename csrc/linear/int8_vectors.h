@@ -2,11 +2,6 @@
 //
 // | number       | value         | why                                                                      |
 // |--------------|---------------|--------------------------------------------------------------------------|
-// | kByteRows    | 6 / 8 / 3 / 1 | VNNI / AVX512 / AVX2 / scalar: rows of a block ...                       |
-// | kBytePanels  | 2 / 1 / 1 / 1 | ... and panels: sums in 24 of 32 registers, 16 of 32, 12 of 16, 8 of 16;  |
-// |              |               | without VNNI weights take two registers each                             |
-// | unroll       | 4             | quads a turn of the loop; with 24 sums gcc keeps one, and more gain       |
-// |              |               | nothing (Zen 4)                                                          |
 // | kSliceBlocks | 32 / 12       | VNNI: 2048 k of a row block (12 KiB) stay in L1, and of two panels in    |
 // |              |               | L2 (128 KiB), from where ten loads for 24 products keep up; otherwise    |
 // |              |               | 768 k of a panel (24 KiB) stay in L1                                     |
@@ -21,13 +16,11 @@
 #include "core/path.h"
 #include "core/scratch.h"
 #include "linear/int8_parts.h"
+#include "linear/quad_products.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr bool kHasVnni = kQuadDwords == 1;
-constexpr int kByteRows = kHasVnni ? 6 : kVectorBytes == 64 ? 8 : kRowBlock;
-constexpr int kBytePanels = kHasVnni ? 2 : 1;
 constexpr int64_t kSliceBlocks = kHasVnni ? 32 : 12, kDeepByteBlocks = 64 / kQuadDwords;
 constexpr int64_t kBlockQuads = kByteBlockWidth / 4;
 
@@ -54,20 +47,8 @@ KP_NOINLINE void multiply_blocks(const uint32_t* x, int64_t row_dwords, const in
 #pragma GCC unroll 4
     for (int half = 0; half < 2 * kPanels; ++half) sums[r][half] = load_dwords(kept_at(r, half));
   for (int64_t b = 0; b < blocks; ++b, weights += kBlockBytes)
-#pragma GCC unroll 4
-    for (int64_t quad = 0; quad < kBlockQuads; ++quad, x += kQuadDwords) {
-      if constexpr (kPanels > 1) __builtin_prefetch(ahead.at + next.weights, 0, 2);
-      prefetch<kStream>(ahead);
-      Quads column[2 * kPanels];
-#pragma GCC unroll 4
-      for (int half = 0; half < 2 * kPanels; ++half)
-        column[half] = load_quads(weights + half / 2 * next.weights + half % 2 * kHalfBlockBytes + 64 * quad);
-#pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-        for (int half = 0; half < 2 * kPanels; ++half)
-          sums[r][half] = add_products(sums[r][half], x + r * row_dwords, column[half]);
-    }
+    add_quads<kRows, kPanels, kStream>(sums, x, row_dwords, weights, {64, kHalfBlockBytes, next.weights},
+                                       kBlockQuads, next.weights, ahead);
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4

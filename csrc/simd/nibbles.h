@@ -99,6 +99,25 @@ KP_INLINE CodeQuads load_code_quads(const uint8_t* rows) {
   return {quads & mask, shift_right<4>(quads) & mask};
 }
 
+// The same of zero points: the point of each output in the four bytes of its quads.
+KP_INLINE I32x16 quads_of_points(const uint8_t* zeros) { return times(load_u8(zeros), 0x01010101); }
+
+// Codes minus zero points, byte by byte.
+KP_INLINE I32x16 subtract_points(I32x16 codes, I32x16 points) {
+  using Bytes = uint8_t __attribute__((vector_size(kVectorBytes)));
+  KP_EACH_PIECE(codes.p[i] = (IntPiece)((Bytes)codes.p[i] - (Bytes)points.p[i]));
+  return codes;
+}
+
+// Eight bytes apart: those of even places, then the others.
+KP_INLINE void split_even_odd(const int8_t* from, int8_t* to) {
+  using Bytes = int8_t __attribute__((vector_size(8)));
+  Bytes bytes;
+  __builtin_memcpy(&bytes, from, sizeof bytes);
+  bytes = __builtin_shufflevector(bytes, bytes, 0, 2, 4, 6, 1, 3, 5, 7);
+  __builtin_memcpy(to, &bytes, sizeof bytes);
+}
+
 // Four bytes of a row of x, as add_codes reads them.
 KP_INLINE void store_quad(const int8_t* q, uint32_t* to) {
   spread_quad(q, to);
