@@ -11,7 +11,6 @@ from optimized.library import load
 
 SAMPLE_SECONDS = 2e-3  # short: on a machine with other work the best sample is one that nobody disturbed
 SECONDS = 0.3  # of sampling
-TRIES = 3  # of a number of rounds
 OPERAND_BYTES = 4096
 LEAST_BYTES = 256 << 10  # a buffer below is not memory any more, but launching
 
@@ -34,13 +33,12 @@ def read_rate(nbytes: int, huge_pages: bool = False) -> float:
 
 def _best(run: Callable[[int], Tensor]) -> float:
     """The best rate of many samples: what disturbs a sample can only slow it down."""
-    rounds = 1
-    while min(_seconds(run, rounds)[0] for _ in range(TRIES)) < SAMPLE_SECONDS:  # a first call may take that long by itself
-        rounds *= 2
-    best, until = 0.0, time.perf_counter() + SECONDS
+    best, rounds, until = 0.0, 1, time.perf_counter() + SECONDS
     while not best or time.perf_counter() < until:
         seconds, done = _seconds(run, rounds)
         best = max(best, done / seconds)
+        if seconds < SAMPLE_SECONDS:
+            rounds *= 2
     return best
 
 
