@@ -314,7 +314,7 @@ def loaded(suite: Suite, wanted: Collection[str] = ()) -> "tuple[dict[str, Pair]
 def usual_candidate(suite: Suite, pair: "Pair") -> Candidate:
     """The candidate that runs when nobody asks for one."""
     candidates = suite.candidates(pair)
-    return next((candidate for candidate in candidates if candidate.name == suite.machine.usual()), candidates[0])
+    return next((candidate for candidate in candidates if candidate.name == suite.machine.usual(pair)), candidates[0])
 
 
 def saved_lines(suite: Suite, pair: str) -> tuple[str, ...]:

@@ -42,7 +42,8 @@ class Tier:
 
 @cache
 def build() -> dict[str, Any]:
-    """How the library was built: compiler, build_type, build_directory, the tiers, which share objects, the best one here."""
+    """How the library was built: compiler, build_type, build_directory, the tiers, which share objects, the kernels
+    that multiply as tiers differ in, the best tier here."""
     load()
     return dict(json.loads(torch.ops.kernelpair._tiers()))
 

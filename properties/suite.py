@@ -140,10 +140,11 @@ class KernelMachine(Machine):
         """Those of widest vectors: the others are there to be right."""
         return [tier.name for tier in SUITE.tiers() if "avx512f" in tier.flags]
 
-    def usual(self) -> str:
-        from optimized import selected_tier
+    def usual(self, pair: "Pair | None" = None) -> str:
+        from optimized import build, selected_tier
 
-        return selected_tier()
+        kernel = pair.files.get("kernel") if pair else None
+        return selected_tier(products=kernel is None or Path(kernel).stem in build()["multiply"])
 
     @contextmanager
     def use(self, tier: str) -> Iterator[None]:
@@ -163,7 +164,7 @@ class KernelMachine(Machine):
         tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
         memory = HUGE_PAGES if any(map(begins_with_one, tensors)) else ""
         dtypes = {tensor.dtype for tensor in tensors}
-        if torch.int8 in dtypes:
+        if torch.int8 in dtypes or given.get("activation") == "int8":
             return Peak(tier, BYTES, memory)
         plain = tier in tiled_tiers() and torch.bfloat16 not in dtypes
         return Peak(SUITE.planted_tier() if plain else tier, memory=memory)

@@ -204,7 +204,12 @@ std::string describe_tiers() {
   for (const char* entry : {KP_SHARED(KP_ENTRY) ""})
     if (*entry) shared += (shared.empty() ? "" : ", ") + std::string(entry);
 #undef KP_ENTRY
-  return concat({"{\"tiers\": [", tiers, "], \"shared\": [", shared,
+  std::string multiply;
+#define KP_ENTRY(stem) "\"" #stem "\"",
+  for (const char* entry : {KP_MULTIPLY(KP_ENTRY) ""})
+    if (*entry) multiply += (multiply.empty() ? "" : ", ") + std::string(entry);
+#undef KP_ENTRY
+  return concat({"{\"tiers\": [", tiers, "], \"shared\": [", shared, "], \"multiply\": [", multiply,
                  "], \"best\": ", json_string(name_of(best_tier(Work::products))),
                  ", \"best_without_products\": ", json_string(name_of(best_tier(Work::other))),
                  ", \"dot_rate\": ", dots, ", \"compiler\": ", json_string(KP_COMPILER),

@@ -66,8 +66,8 @@ class Machine:
     contest: Sequence[str] = ()
     """Tiers that `bench --against` times unless others are named; empty: all that run here."""
 
-    def usual(self) -> str:
-        """The tier in which kernels run when nobody asks for one."""
+    def usual(self, pair: "Pair | None" = None) -> str:
+        """The tier in which kernels run when nobody asks for one; those of a pair may have one of their own."""
         return ""
 
     @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import optimized
 from kernelpair.changes import Needs, RevisionError, affected, base_revision, changed_files
 from kernelpair.cli import main
 from kernelpair.cli.premerge import Premerge, annotations, markdown, summary, timed_candidate
@@ -17,7 +18,7 @@ from kernelpair.mutation.mutant import Mutant, Patch
 from kernelpair.report.lines import FailureReport, PairResult
 from kernelpair.search.operators import called, operators_of
 from kernelpair.sources import NATIVE, BuildError, Sources, source_files
-from kernelpair.suite import Place
+from kernelpair.suite import Place, usual_candidate
 from kernelpair.timing.compare import NewError, Ratio, compare
 from kernelpair.timing.counting import Count, compare_counts, counted_rows
 from optimized import tiers as known_tiers
@@ -275,12 +276,19 @@ def _changed(pair: str, *tiers: str) -> Premerge:
 
 
 def test_a_change_is_timed_on_a_tier_that_it_touches() -> None:
-    usual = SUITE.machine.usual()
+    usual = SUITE.machine.usual(SUITE.pairs()["gdn_gating"])
     other = next(tier.name for tier in known_tiers() if tier.runnable and tier.name not in (usual, *SUITE.machine.untimed))
     for tiers, timed in (((), usual), ((usual, other), usual), ((other,), other)):
         run = _changed("gdn_gating", *tiers)
         found = timed_candidate(run, SUITE, "gdn_gating")
         assert found is not None and found.name == timed and not run.notes
+
+
+def test_kernels_without_products_are_timed_on_the_tier_that_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimized, "selected_tier", lambda products=True: "avx512" if products else "avx2")
+    names = ("rms_norm", "packed_linear", "gdn_attention_core")
+    taken = {name: usual_candidate(SUITE, SUITE.pairs()[name]).name for name in names}
+    assert taken == {"rms_norm": "avx2", "packed_linear": "avx512", "gdn_attention_core": "avx512"}
 
 
 def test_a_change_of_tiers_that_cannot_be_timed_is_not_timed_on_others() -> None:
