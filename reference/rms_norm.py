@@ -62,7 +62,6 @@ def _normalised(
     elif gemma:
         raise ValueError("gemma needs a weight, to which it adds 1")
     checks.positive("eps", eps)
-    eps = max(eps, torch.finfo(torch.float32).tiny)
     if group_size is not None:
         checks.is_count("group_size", group_size, 1)
         if D % group_size:
@@ -73,6 +72,7 @@ def _normalised(
         checks.disjoint({"residual": residual}, {"x": x, "weight": weight})
 
     compute = torch.promote_types(x.dtype, torch.float32)
+    eps = max(eps, torch.finfo(compute).tiny)  # what may be flushed would make a row of zeros NaN
     s = x.to(compute)
     if residual is not None:
         residual.copy_(s + residual.to(compute))

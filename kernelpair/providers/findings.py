@@ -29,7 +29,7 @@ from kernelpair.contract.verdict import KINDS, Verdict
 TITLE = re.compile(r"^# Findings: (\S+) (\S+)\s*$", re.MULTILINE)
 SECTION = re.compile(r"^## (\S+) (.+?)\s*$", re.MULTILINE)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
-SEVERITIES = ("crash or memory corruption", "silent wrong result", "NaN", "contract gap")
+SEVERITIES = ("crash or memory corruption", "silent wrong result", "NaN", "memory leak", "contract gap")
 CPU = re.compile(r"^\| cpu \| (\w+)", re.MULTILINE)
 BUILD = re.compile(r"^\| build \| `?([^`|]+?)`? \|", re.MULTILINE)
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
