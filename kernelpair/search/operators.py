@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
@@ -83,9 +83,16 @@ def called(place: Place, needs: Mapping[str, Collection[Path]], memory: Path | N
     known = _remembered(path)
     keys = {name: _content(files) for name, files in needs.items()}
     new = [name for name, key in keys.items() if known.get(name, {}).get("of") != key]
-    server = fork_server(suite.preload)
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        found = dict(zip(new, pool.map(lambda name: _asked(server, place, name), new)))
+    server, waiting = fork_server(suite.preload), iter(new)
+
+    def ask() -> dict[str, frozenset[str] | None]:
+        with closing(_Process(server, place)) as process:
+            return {name: process.asked(name) for name in waiting}
+
+    workers = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(workers) as pool:
+        asking = [pool.submit(ask) for _ in new[:workers]]
+    found = {name: calls for each in asking for name, calls in each.result().items()}
     known |= {name: {"of": keys[name], "calls": sorted(calls)} for name, calls in found.items() if calls is not None}
     if found:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,30 +116,54 @@ def _content(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _asked(server: ForkServer, place: Place, name: str) -> frozenset[str] | None:
-    """The answer of a process of its own, which the kernel may end."""
-    ours, theirs = Pipe()
-    asking = ForkServer(server.channel())  # several threads ask at once
-    answered: frozenset[str] | None = None
-    try:
+class _Process:
+    """One that is asked for one pair after the other, for to start takes longer than most pairs; a kernel may end it."""
+
+    def __init__(self, server: ForkServer, place: Place) -> None:
+        self._server, self._place = server, place
+        self._connection: Connection | None = None
+        self._owner: ForkServer | None = None
+
+    def asked(self, name: str) -> frozenset[str] | None:
+        """What a process says that other pairs have not made fall before."""
+        was_new = self._connection is None
+        calls = self._answer(name)
+        return calls if calls is not None or was_new else self._answer(name)
+
+    def _answer(self, name: str) -> frozenset[str] | None:
+        connection = self._connection or self._start()
+        with suppress(EOFError, OSError):
+            connection.send(name)
+            if connection.poll(2 * MOST_SECONDS) and (calls := connection.recv()) is not None:
+                return frozenset(calls)
+        self.close()
+        return None
+
+    def _start(self) -> Connection:
+        self._connection, theirs = Pipe()
+        self._owner = ForkServer(self._server.channel())  # several threads ask at once
         with theirs:
-            asking.fork(f"{__name__}:{answer.__name__}", theirs.fileno())
-        with ours, suppress(EOFError, OSError):
-            ours.send((place, name))
-            answered = ours.recv() if ours.poll(2 * MOST_SECONDS) else None
-    finally:
-        asking.close()  # which ends the process
-    return answered
+            self._owner.fork(f"{__name__}:{answer.__name__}", theirs.fileno())
+        self._connection.send(self._place)
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None and self._owner is not None:
+            self._connection.close()
+            self._owner.close()  # which ends the process
+            self._connection = None
 
 
 def answer(descriptor: int) -> None:
-    """Say which operators a pair calls: None where its candidate fails. Runs in a process of its own."""
+    """Say of each pair that is asked for which operators it calls, until none is: None where its candidate fails. Runs in a
+    process of its own."""
     connection: Connection = Connection(descriptor)
-    place, name = connection.recv()
     torch.set_num_threads(1)
-    suite = place.load()
-    pair = suite.pairs()[name]
-    try:
-        connection.send(operators_of(Subject(pair, usual_candidate(suite, pair))))
-    except Exception:  # noqa: BLE001 - the trials will say what is wrong with the pair
-        connection.send(None)
+    suite = connection.recv().load()
+    with suppress(EOFError):
+        while True:
+            pair = suite.pairs()[connection.recv()]
+            try:
+                connection.send(operators_of(Subject(pair, usual_candidate(suite, pair))))
+            except Exception:  # noqa: BLE001 - the trials will say what is wrong with the pair
+                connection.send(None)

@@ -1,6 +1,7 @@
 """The pre-merge check: what a change touches, what is said about it, and the exit status."""
 
 import fcntl
+import os
 import re
 import subprocess
 from dataclasses import replace
@@ -132,6 +133,13 @@ def test_what_a_run_called_is_remembered_by_content(tmp_path: Path) -> None:
     assert "kernelpair::remembered" in (called(PLACE, {"gdn_gating": [file]}, memory)["gdn_gating"] or ())
     file.write_text("two")
     assert called(PLACE, {"gdn_gating": [file]}, memory) == first
+
+
+def test_a_kernel_that_falls_takes_no_answer_of_another_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})  # all are asked in one process
+    names = ("first", "deadly", "last")
+    found = called(Place("tests.cli.asked_suite"), dict.fromkeys(names, ()), tmp_path / "operators.json")
+    assert found == {"first": frozenset(), "deadly": None, "last": frozenset()}
 
 
 def test_operators_are_found_where_torch_has_them_registered(tmp_path: Path) -> None:

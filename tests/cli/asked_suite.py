@@ -1,0 +1,15 @@
+"""A suite whose second kernel ends its process, which others are asked in too."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from kernelpair.contract.candidate import Candidate
+from kernelpair.suite import PlainSuite
+from tests.selftest.toy import PAIR
+
+KERNELS = {"first": "tests.kernels:good", "deadly": "tests.kernels:segfaults", "last": "tests.kernels:good"}
+SUITE = PlainSuite(
+    Path(__file__).parent,
+    [replace(PAIR, name=name) for name in KERNELS],
+    {name: [Candidate("kernel", kernel)] for name, kernel in KERNELS.items()},
+)
