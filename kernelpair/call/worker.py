@@ -373,7 +373,7 @@ class Caller:
 
 
 def named_results(result: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The results of a call by name: of None, one value, a tuple, or a mapping."""
+    """The results of a call by name: of None, one value, a tuple, or a mapping. None in a tuple is no result."""
     if result is None:
         return {}
     if isinstance(result, Mapping):
@@ -384,7 +384,7 @@ def named_results(result: Any, names: tuple[str, ...]) -> dict[str, Any]:
     values = result if isinstance(result, tuple) else (result,)
     if len(values) != len(names):
         raise TypeError(f"the call returned {len(values)} values, the contract names {len(names)}: {', '.join(names)}")
-    return dict(zip(names, values))
+    return {name: value for name, value in zip(names, values) if value is not None}
 
 
 def stderr_of(log: int) -> str:

@@ -234,6 +234,9 @@ class Within:
 class Exact:
     """Outputs equal the reference's in the arguments' own dtypes, bit for bit: for kernels that only move data."""
 
+    any_nan: bool = False
+    """Whether any NaN will do where the reference has one: for kernels that convert numbers."""
+
 
 @dataclass(frozen=True)
 class Stepwise:
@@ -314,6 +317,11 @@ class Pair:
     def exact(self) -> bool:
         """Whether the reference runs in the arguments' own dtypes."""
         return isinstance(self.truth, Exact)
+
+    @property
+    def any_nan(self) -> bool:
+        """Whether outputs that are compared as bits may have any NaN for one."""
+        return isinstance(self.truth, Exact) and self.truth.any_nan
 
     def sharp(self, case: Any) -> bool:
         """Whether a second check with power judges this case beside the bound."""

@@ -37,6 +37,8 @@ class Compared:
     mask: Tensor | None = None
     before: Tensor | None = None
     note: str = ""
+    any_nan: bool = False
+    """Whether of bits a NaN's may be any that make one."""
 
     @cached_property
     def rounded(self) -> Tensor:
@@ -59,7 +61,7 @@ class Compared:
             good = _equal_values(self.got, self.rounded)
         elif self.bound is None:
             # A truth that went through float64 has lost the payload of a NaN.
-            equal = _equal_bits if self.truth.dtype == self.got.dtype else _equal_but_payloads
+            equal = _equal_bits if self.truth.dtype == self.got.dtype and not self.any_nan else _equal_but_payloads
             good = equal(self.got, self.rounded)
         else:
             good = (self.error <= self.bound) & (self.error < math.inf)

@@ -200,6 +200,16 @@ class Session:
             count = judge.different_bits(got, expected)
             self.verdict.failures.append(Failure(kind, name, f"{says}: {count} of {got.numel()} elements differ in their bits"))
 
+    def run_moved(self, case: Case, inputs: Inputs) -> JudgedCall:
+        """A call that computes numbers of the first one in another place: beside other rows, in another layout, form or table.
+        Somebody else's kernel is judged by the bound then, and owes no more; of one's own, `expect_moved` asks for the bits."""
+        return self.run(case, inputs, judged=self.subject.foreign)
+
+    def expect_moved(self, name: str, got: Tensor, expected: Tensor, says: str) -> None:
+        """Record a failed relation unless a call of `run_moved` gave the same bits, if the kernel owes them."""
+        if not self.subject.foreign:
+            self.expect_same(name, got, expected, says)
+
     def expect(self, holds: bool, name: str, says: str) -> None:
         """Record a failed relation unless `holds` is true."""
         if not holds:
@@ -362,7 +372,7 @@ class Session:
                 mask = masks.get(name)
                 mask = mask.expand(expected.shape) if isinstance(mask, Tensor) else None
                 before = placement.logical[name] if name in self.pair.signature.written else None
-                compared = judge.Compared(name, outputs[name], expected, bound.get(name), mask, before, note)
+                compared = judge.Compared(name, outputs[name], expected, bound.get(name), mask, before, note, self.pair.any_nan)
                 self.witness(compared)
                 failures, tightness = judge.judged(compared), judge.tightness_of(compared)
                 self.record(failures, note)

@@ -196,8 +196,8 @@ def _wider(case: Any, session: Session) -> None:
     states = given["conv_states"]
     front = torch.full((*states.shape[:2], more), 0.5, dtype=states.dtype)
     wide = torch.cat([front, states], dim=2)
-    again = session.run(replace(_plain(case), wider=case.wider + more), given | {"conv_states": wide}, judged=False)
-    session.expect_same("out", again.outputs["out"], session.first.outputs["out"], "wider states")
+    again = session.run_moved(replace(_plain(case), wider=case.wider + more), given | {"conv_states": wide})
+    session.expect_moved("out", again.outputs["out"], session.first.outputs["out"], "wider states")
     got = again.outputs["conv_states"]
     session.expect_same("conv_states", got[:, :, more:], session.first.outputs["conv_states"], "wider states")
     for request in requests(given):

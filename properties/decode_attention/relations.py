@@ -112,8 +112,8 @@ def _written_before(case: Any, session: Session) -> None:
     if case.shared:
         caches["v_cache"] = given["v_cache"]
     before = _reading(given | caches)
-    other = session.run(case, before, judged=False)
-    session.expect_same("out", other.outputs["out"], session.first.outputs["out"], "a cache that holds the new rows already")
+    other = session.run_moved(case, before)
+    session.expect_moved("out", other.outputs["out"], session.first.outputs["out"], "a cache that holds the new rows already")
 
 
 def _window(case: Any, session: Session) -> None:
@@ -215,9 +215,9 @@ def _with_two_pads(case: Any, session: Session, given: Inputs, live: list[int], 
                for name in ("q", "out", "key", "value", "attn_logits") if given[name] is not None}
     order = torch.tensor([*range(at), batch, batch + 1, *range(at, batch)])
     before = session.run(_plain(case), given, judged=False).outputs
-    after = session.run(_plain(case), _requests(padded, order), judged=False).outputs
+    after = session.run_moved(_plain(case), _requests(padded, order)).outputs
     says = f"two pads of slot {pad} more, from row {at} on"
-    session.expect_same("out", after["out"][order < batch], before["out"], says)
+    session.expect_moved("out", after["out"][order < batch], before["out"], says)
     pads = after["out"][order >= batch]
     session.expect_same("out", pads, torch.zeros_like(pads), f"{says}: their rows")
     for name in ("k_cache", "v_cache"):

@@ -18,9 +18,9 @@ DEPTH = 8  # width of these keys
 def _exchanged(case: MergeCase, session: Session) -> None:
     given = session.inputs()
     other = {"v_a": given["v_b"], "lse_a": given["lse_b"], "v_b": given["v_a"], "lse_b": given["lse_a"]}
-    again = session.run(replace(case, layout={}), other, judged=False)
+    again = session.run_moved(replace(case, layout={}), other)
     for name in NAMES:
-        session.expect_same(name, again.outputs[name], session.first.outputs[name], "the parts exchanged")
+        session.expect_moved(name, again.outputs[name], session.first.outputs[name], "the parts exchanged")
 
 
 def _with_nothing(case: MergeCase, session: Session) -> None:
@@ -66,17 +66,17 @@ def _halves(case: MergeCase, session: Session) -> None:
     cut = case.seed % (case.rows + 1)
     for part in (slice(0, cut), slice(cut, None)):
         some = {name: value[part] for name, value in session.inputs().items()}
-        again = session.run(replace(case, layout={}), some, judged=False)
+        again = session.run_moved(replace(case, layout={}), some)
         for name in NAMES:
-            session.expect_same(name, again.outputs[name], session.first.outputs[name][part], "some of the rows")
+            session.expect_moved(name, again.outputs[name], session.first.outputs[name][part], "some of the rows")
 
 
 def _permuted(case: MergeCase, session: Session) -> None:
     rows, heads = permutation(case.seed, "rows", case.rows), permutation(case.seed, "heads", case.heads)
     other = {name: value[rows][:, heads] for name, value in session.inputs().items()}
-    again = session.run(replace(case, layout={}), other, judged=False)
+    again = session.run_moved(replace(case, layout={}), other)
     for name in NAMES:
-        session.expect_same(name, again.outputs[name], session.first.outputs[name][rows][:, heads], "rows and heads permuted")
+        session.expect_moved(name, again.outputs[name], session.first.outputs[name][rows][:, heads], "rows and heads permuted")
 
 
 RELATIONS = {

@@ -169,7 +169,7 @@ def _dense(case: Any, session: Session) -> None:
 def _scaled(case: Any, session: Session) -> None:
     """A power of 2 in all scales moves exponents alone."""
     given = session.inputs()
-    got = again(case, session, given | {"scales": given["scales"] * 8})
+    got = session.run(case, given | {"scales": given["scales"] * 8}, judged=False).outputs["out"]  # the same layout
     session.expect_same("out", got, session.first.outputs["out"] * 8, "scales times 8 give 8 times the result, bit for bit")
 
 

@@ -1,0 +1,31 @@
+"""Kernels in plain torch are right, and nothing is said against them; of our own more is asked."""
+
+from pathlib import Path
+
+import pytest
+
+import properties
+from kernelpair.call.runner import InProcess
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.subject import Subject
+from kernelpair.providers.provider import provider
+from kernelpair.search.search import Search
+from tests.command_line import kernelpair
+
+KERNELS = Path(__file__).with_name("plain_torch.py")
+
+
+@pytest.mark.parametrize("pair", sorted(provider(str(KERNELS)).adapters))
+def test_nothing_is_said_against_them(pair: str) -> None:
+    assert kernelpair("check", pair, "--provider", str(KERNELS), "--examples", "150") == 0
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_the_bits_of_rows_beside_others_are_owed_by_our_own_kernels_alone(foreign: bool) -> None:
+    kernel = Candidate("theirs", "tests.outside.plain_torch:rms_norm")
+    limits = {"gated alone": lambda case: case.form != "gate" or case.in_place}
+    on_trial = Subject(properties.pairs()["rms_norm"], kernel, limits, foreign=foreign)
+    with InProcess(kernel) as runner:
+        tally = Search(on_trial, runner, trial="rows").run(60, 30.0, 1, None)
+    kinds = {failure.kind for verdict in tally.failures.values() for failure in verdict.failures}
+    assert tally.passed is foreign and kinds == (set() if foreign else {"relation"})
