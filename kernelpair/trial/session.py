@@ -19,7 +19,7 @@ from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.trial import judge
 from kernelpair.trial.purity import unchanged
-from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, Masks, bound_of, settled_by, truth_of
+from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, Masks, bound_of, mask_of, result_dtype, settled_by, truth_of
 
 THREADS = 2  # of a call, unless the trial varies them
 
@@ -164,8 +164,7 @@ class Session:
         """Truth and bound of a call; of the session's own case they are evaluated once."""
         if known and self._expected is not None:
             return self._expected
-        truth, inputs = truth_of(self.pair, settled)
-        way = self.truth
+        (truth, inputs), way = truth_of(self.pair, settled), self.truth
         bound = bound_of(self.pair, way, case, inputs, truth) if isinstance(way, Within) and way.settle is None else {}
         expected = Expected(truth, inputs, bound)
         if known:
@@ -191,7 +190,8 @@ class Session:
         """Record a failed relation unless |got - expected| <= tolerance everywhere."""
         compared = judge.Compared(name, got, expected.to(torch.float64), tolerance, note=says)
         self.witness(compared)
-        self._relate(judge.judged(compared), says)
+        for failure in judge.judged(compared):
+            self.verdict.failures.append(replace(failure, kind="relation", detail=f"{says}: {failure.detail}"))
 
     def expect_same(self, name: str, got: Tensor, expected: Tensor, says: str, kind: str = "relation") -> None:
         """Record a failed relation unless both hold the same bits."""
@@ -202,11 +202,11 @@ class Session:
 
     def run_moved(self, case: Case, inputs: Inputs) -> JudgedCall:
         """A call that computes numbers of the first one in another place: beside other rows, in another layout, form or table.
-        Somebody else's kernel is judged by the bound then, and owes no more; of one's own, `expect_moved` asks for the bits."""
+        Of somebody else's kernel the bound is all that it owes."""
         return self.run(case, inputs, judged=self.subject.foreign)
 
     def expect_moved(self, name: str, got: Tensor, expected: Tensor, says: str) -> None:
-        """Record a failed relation unless a call of `run_moved` gave the same bits, if the kernel owes them."""
+        """Record a failed relation unless a call of `run_moved` gave the same bits, where the kernel owes them."""
         if not self.subject.foreign:
             self.expect_same(name, got, expected, says)
 
@@ -214,10 +214,6 @@ class Session:
         """Record a failed relation unless `holds` is true."""
         if not holds:
             self.verdict.failures.append(Failure("relation", name, says))
-
-    def _relate(self, failures: list[Failure], says: str) -> None:
-        for failure in failures:
-            self.verdict.failures.append(replace(failure, kind="relation", detail=f"{says}: {failure.detail}"))
 
     def call(
         self,
@@ -343,17 +339,11 @@ class Session:
             self.record([Failure("layout", name, f"the result shares memory with {returned.aliases}")], note)
         expected = truth.get(name)
         if isinstance(expected, Tensor):
-            dtype = self._result_dtype(case, name, expected)
+            dtype = result_dtype(self.pair, case, name, expected)
             wrong = judge.result_shape(name, sizes, returned.copy.dtype, expected, dtype)
             self.record(wrong, note)
             if wrong:
                 raise Abandoned
-
-    def _result_dtype(self, case: Case, name: str, truth: Tensor) -> torch.dtype:
-        if self.pair.signature.result_dtype is not None:
-            return self.pair.signature.result_dtype(case, name)
-        floating = truth.dtype.is_floating_point and not self.pair.exact
-        return getattr(torch, case.dtype) if floating else truth.dtype
 
     def _judge_values(
         self, placement: Placement, masks: Masks, outputs: Outputs, truth: Outputs, bound: Bound, note: str
@@ -369,8 +359,7 @@ class Session:
                 if not judge.same_plain(outputs[name], expected):
                     self.record([Failure("value", name, f"{outputs[name]!r}, expected {expected!r}")], note)
             else:
-                mask = masks.get(name)
-                mask = mask.expand(expected.shape) if isinstance(mask, Tensor) else None
+                mask = mask_of(masks, name, expected)
                 before = placement.logical[name] if name in self.pair.signature.written else None
                 compared = judge.Compared(name, outputs[name], expected, bound.get(name), mask, before, note, self.pair.any_nan)
                 self.witness(compared)
@@ -391,8 +380,7 @@ class Session:
             for name, says, ratio in way.aggregate(case, expected.inputs, truth, outputs)
         ]
         for name in own.bound if way.settle is None else truth:
-            mask = masks.get(name)
-            mask = mask.expand(truth[name].shape) if isinstance(mask, Tensor) else None
+            mask = mask_of(masks, name, truth[name])
             failures += judge.judged(judge.Compared(name, outputs[name], truth[name], own.bound.get(name), mask))
         for failure in failures:
             self.verdict.gaps[failure.tensor] = max(self.verdict.gaps.get(failure.tensor, 0.0), failure.worst)

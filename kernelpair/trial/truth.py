@@ -102,3 +102,17 @@ def refuse_unknown_outputs(pair: str, way: Within, bound: Bound, truth: Outputs)
             f"{place_of(way.bound)}: pair {pair}: a bound for {', '.join(unknown)}, which is no output; "
             f"the outputs of this call are {', '.join(truth) or 'none'}"
         )
+
+
+def result_dtype(pair: Pair, case: Case, name: str, truth: Tensor) -> torch.dtype:
+    """The dtype that a result is to have."""
+    if pair.signature.result_dtype is not None:
+        return pair.signature.result_dtype(case, name)
+    floating = truth.dtype.is_floating_point and not pair.exact
+    return getattr(torch, case.dtype) if floating else truth.dtype
+
+
+def mask_of(masks: Masks, name: str, truth: Tensor) -> Tensor | None:
+    """Which elements of an output are judged; None for all."""
+    mask = masks.get(name)
+    return mask.expand(truth.shape) if isinstance(mask, Tensor) else None
