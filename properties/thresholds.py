@@ -18,7 +18,9 @@ DEFINITION = re.compile(r"^constexpr (?:int|int64_t) (k[A-Z]\w* = [^;]+);", re.M
 EACH = re.compile(r"(k[A-Z]\w*) = ((?:[^,(]|\([^)]*\))+)")
 LAYERS = ("core", "simd", "tiles")  # they know no kernel: their constants are the machine's
 NO_SIZE = 2**31  # from here on a constant is an end of a range
-REGISTERS = ("Sums", "Vectors", "Stride", "Depth", "Ahead", "Step", "Floats", "Tile", "Tiles", "Pairs", "Piece", "Auto", "Widest")
+REGISTERS = (
+    "Sums", "Vectors", "Quads", "Stride", "Depth", "Ahead", "Step", "Floats", "Tile", "Tiles", "Pairs", "Piece", "Auto", "Widest",
+)  # fmt: skip
 """Last words of constants that count registers, lines and lanes, of which any call has enough."""
 COUNTS = {
     "kBlock": "width", "kBlockK": "width", "kStrip": "columns", "kChunk": "tokens", "kHalf": "tokens", "kRow": "tokens",

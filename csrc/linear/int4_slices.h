@@ -1,13 +1,13 @@
 // int4_linear in int8 of many rows: a slice of the codes becomes bytes c - z, once for a group of rows, and meets them
 // in the loop of int8_linear. The sums of a group begin with what rows of q + 128 bring too much.
 //
-// | number      | value    | why                                                                                |
-// |-------------|----------|------------------------------------------------------------------------------------|
-// | kSliceUnits | 256 / 96 | VNNI: 2048 k of a row block (12 KiB) stay in L1, and of two panels in L2 (128 KiB); |
-// |             |          | otherwise 768 k of a panel (24 KiB) stay in L1                                     |
-// | kSharers    | 256      | rows that share one decoding of a slice, 0.97 of the time of 96: 2048 k of them     |
-// |             |          | (512 KiB) stay in L2                                                               |
-// | kChunkRows  | 1024     | bounds the copy of x at 1 KiB of memory for each k (2 without VNNI)                |
+// | number       | value    | why                                                                               |
+// |--------------|----------|-----------------------------------------------------------------------------------|
+// | kSliceUnits  | 256 / 96 | VNNI: 2048 k of a row block (12 KiB) stay in L1, and of two panels in L2          |
+// |              |          | (128 KiB); otherwise 768 k of a panel (24 KiB) stay in L1                         |
+// | kSharingRows | 256      | rows that share one decoding of a slice, 0.97 of the time of 96: 2048 k of them   |
+// |              |          | (512 KiB) stay in L2                                                              |
+// | kChunkRows   | 1024     | bounds the copy of x at 1 KiB of memory for each k (2 without VNNI)               |
 #pragma once
 
 #include "core/parallel.h"
@@ -18,10 +18,10 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int64_t kSliceUnits = kHasVnni ? 256 : 96, kSharers = 256;
-constexpr int64_t kUnitQuads = 2, kUnitBytes = 2 * kUnitQuads * 64;  // of a panel: two halves of each quad
-constexpr int64_t kPanelSliceBytes = kSliceUnits * kUnitBytes;
-constexpr int64_t kGroupSums = kSharers * kPanelColumns;
+constexpr int64_t kSliceUnits = kHasVnni ? 256 : 96, kSharingRows = 256;
+constexpr int64_t kUnitQuads = 2, kBytesStride = 2 * kUnitQuads * 64;  // of a panel: two halves of each quad
+constexpr int64_t kSliceStride = kSliceUnits * kBytesStride;
+constexpr int64_t kGroupSums = kSharingRows * kPanelColumns;
 
 KP_PATH(int4_slices);
 
@@ -45,7 +45,7 @@ struct SliceMemory {
   int32_t* sums;    // the same
 
   static SliceMemory take(BumpAllocator& memory) {
-    return {memory.take<int8_t>(kBytePanels * kPanelSliceBytes),
+    return {memory.take<int8_t>(kBytePanels * kSliceStride),
             memory.take<int32_t>(kBytePanels * kSliceUnits * kPanelColumns),
             memory.take<float>(kBytePanels * kGroupSums), memory.take<int32_t>(kBytePanels * kGroupSums)};
   }
@@ -112,7 +112,7 @@ struct Int4Many : Int4Rows {
       I32x16 points[2], too_much[2] = {};
       for (int half = 0; half < 2; ++half)
         points[half] = quads_of_points(zeros + run.group * kPanelColumns + half * kLanes);
-      for (int64_t unit = run.first; unit < run.first + run.count; ++unit, to += kUnitBytes)
+      for (int64_t unit = run.first; unit < run.first + run.count; ++unit, to += kBytesStride)
         for (int half = 0; half < 2; ++half) {
           const CodeQuads codes =
               load_code_quads(unit_codes(panel, unit) + half * kHalfBlockUnits * kUnitStride);
@@ -152,9 +152,9 @@ struct Int4Many : Int4Rows {
           if (!run.begins) sums[r][half] = sums[r][half] + load_dwords(kept + place(r, half));
         }
       }
-      add_quads<kRows, kPanels, false>(sums, x, x_row, bytes, {128, 64, kPanelSliceBytes},
-                                       kUnitQuads * run.count, ahead_panel, ahead);
-      bytes += run.count * kUnitBytes;
+      add_quads<kRows, kPanels, false>(sums, x, x_row, bytes, {128, 64, kSliceStride}, kUnitQuads * run.count,
+                                       ahead_panel, ahead);
+      bytes += run.count * kBytesStride;
 #pragma GCC unroll 4
       for (int half = 0; half < 2 * kPanels; ++half) {
         const F32x16 scale =
@@ -181,7 +181,7 @@ struct Int4Many : Int4Rows {
       __builtin_memset(memory.totals + i * kGroupSums, 0, live * kPanelColumns * sizeof(float));
     for (UnitSlice slice; move_on(slice);) {
       for (int i = 0; i < kPanels; ++i)
-        decode(slice, p + i, memory.bytes + i * kPanelSliceBytes,
+        decode(slice, p + i, memory.bytes + i * kSliceStride,
                memory.begins + i * kSliceUnits * kPanelColumns);
       const UnitRun& last = slice.runs[slice.count - 1];
       const bool more = last.group + 1 < groups || !last.ends;
@@ -210,8 +210,8 @@ struct Int4Many : Int4Rows {
   void multiply_panels(const QuadRows& chunk, int64_t begin, int64_t end) const {
     mark(paths::int4_slices);
     const SliceMemory memory = SliceMemory::of_thread();
-    for (int64_t group = 0; group < chunk.rows; group += kSharers) {
-      const int64_t live = least(chunk.rows - group, kSharers);
+    for (int64_t group = 0; group < chunk.rows; group += kSharingRows) {
+      const int64_t live = least(chunk.rows - group, kSharingRows);
       int64_t p = begin;
       if constexpr (kBytePanels > 1)
         for (; p + kBytePanels <= end; p += kBytePanels)

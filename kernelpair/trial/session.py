@@ -43,7 +43,7 @@ class JudgedCall:
 
 
 class Session:
-    """Makes and judges the calls of one case. Relations use `first`, `run`, `expect_close` and `expect_same`."""
+    """Makes and judges the calls of one case. Relations use `first`, `run`, `run_moved` and what begins with `expect`."""
 
     def __init__(self, subject: Subject, case: Case, runner: Runner) -> None:
         self.subject = subject
