@@ -20,8 +20,7 @@ def bound(case: TopkCase, given: Inputs, truth: Outputs) -> Bound:
     A quotient of two scores does not know the sum over all experts: numerator and denominator err by rho' each, the sum of k
     scores and two more operations round. Otherwise a score errs by rho, and the product with the scale rounds; 2^-22 covers
     that and a product with the reciprocal. Scores below 2^-126 may be flushed. In a row in which n equal logits are all that a
-    softmax has, exp(0) = 1 and the sums of ones are exact: 2^-23 |w| for the quotient and the product. Renormalized scores
-    1 / n, where n is no power of 2, are added with a rounding each: (k - 1) 2^-24 |w| more.
+    softmax has, exp(0) = 1 and the sums of ones are exact: 2^-23 |w| for the quotient and the product.
     """
     weights, scale = truth["weights"], abs(case.scaling)
     rows = judged_rows(given)
@@ -40,9 +39,6 @@ def bound(case: TopkCase, given: Inputs, truth: Outputs) -> Bound:
     even = _of_equal_logits(given) & rows
     if case.scoring == "softmax" and bool(even.any()):
         limit[even] = ROUND * weights[even].abs()
-        if case.renormalize:
-            n = (given["logits"][even] > -torch.inf).sum(-1, keepdim=True)
-            limit[even] *= torch.where(n & (n - 1) == 0, 1.0, 1 + (case.topk - 1) / 2)
     return {"weights": limit}
 
 

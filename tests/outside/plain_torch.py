@@ -59,7 +59,7 @@ def topk_gating(
     logits: Tensor, topk: int, scoring: str = "softmax", renormalize: bool = True, correction_bias: Tensor | None = None,
     num_expert_group: int = 1, topk_group: int = 1, scaling_factor: float = 1.0, num_valid: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """a sort, and weights that are divided by their sum"""
+    """a sort, and renormalized weights that are a softmax of their own"""
     tokens, valid = len(logits), len(logits) if num_valid is None else num_valid
     weights, ids = torch.zeros(tokens, topk), torch.full((tokens, topk), -1, dtype=torch.int32)
     rows = logits[:valid].float()
@@ -73,7 +73,9 @@ def topk_gating(
         choice = groups.masked_fill(out[..., None], -torch.inf).flatten(1)
     chosen = choice.sort(dim=-1, descending=True, stable=True).indices[:, :topk]
     found = scores.gather(1, chosen)
-    if renormalize:
+    if renormalize and scoring == "softmax":
+        found = rows.gather(1, chosen).softmax(-1).nan_to_num(0.0)
+    elif renormalize:
         total = found.sum(-1, keepdim=True)
         found = torch.where(total > 0, found / total, 0.0)
     weights[:valid], ids[:valid] = found * scaling_factor, chosen.int()

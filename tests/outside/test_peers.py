@@ -16,8 +16,8 @@ from reference.quantize_rows_int8 import quantize_rows_int8
 from tests.command_line import kernelpair
 
 PEERS = ("onednn", "onnxruntime", "zentorch")
+FAILING = {("zentorch", "int8_linear"), ("zentorch", "int4_linear"), ("zentorch", "rms_norm")}  # see docs/findings
 ADAPTED = [(name, pair) for name in PEERS for pair in sorted(provider(name).adapters)]
-FAILING = {("zentorch", pair) for pair in provider("zentorch").adapters}  # ZT-04 of docs/findings
 
 
 def usable(name: str, pair: str = "") -> Provider:
@@ -30,9 +30,13 @@ def usable(name: str, pair: str = "") -> Provider:
 
 
 @pytest.mark.parametrize(("name", "pair"), [each for each in ADAPTED if each not in FAILING])
-def test_a_peer_passes_within_its_limits(name: str, pair: str) -> None:
+def test_a_peer_passes_within_its_limits(name: str, pair: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """But for the memory that every call of zentorch keeps (ZT-04)."""
     usable(name, pair)
-    assert kernelpair("check", pair, "--provider", name, "--examples", "60", "--seed", "4") == 0
+    status = kernelpair("check", pair, "--provider", name, "--examples", "60", "--seed", "4")
+    failures = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAIL ")]
+    told = [line for line in failures if name == "zentorch" and " leak: heap: " in line]
+    assert failures == told and status == bool(told), failures
 
 
 @pytest.mark.parametrize(("name", "pair"), ADAPTED)
