@@ -72,14 +72,14 @@ def _normalised(
         checks.disjoint({"residual": residual}, {"x": x, "weight": weight})
 
     compute = torch.promote_types(x.dtype, torch.float32)
-    eps = max(eps, torch.finfo(compute).tiny)  # what may be flushed would make a row of zeros NaN
     s = x.to(compute)
     if residual is not None:
         residual.copy_(s + residual.to(compute))
         s = residual.to(compute)
     size = group_size or max(D, 1)
     groups = s.unflatten(-1, (D // size, size)) if D else s[..., None]
-    out = (groups / torch.sqrt(groups.square().mean(-1, keepdim=True) + eps)).reshape(x.shape)
+    root = torch.sqrt(groups.square().mean(-1, keepdim=True) + eps)
+    out = (groups / root.masked_fill(root == 0, 1.0)).reshape(x.shape)  # 0: eps was flushed beside a row of zeros
     if weight is not None:
         out = out * (weight.to(compute) + 1 if gemma else weight.to(compute))
     if gate is not None:

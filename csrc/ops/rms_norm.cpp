@@ -2,7 +2,6 @@
 #include "kernels/rms_norm.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <cstring>
 
 #include "core/operator.h"
@@ -71,7 +70,7 @@ Tensor normalise(bool in_place, const Tensor& x_in, const std::optional<Tensor>&
                      .weight = dense(weight, kept),
                      .out = out_rows,
                      .group = group,
-                     .eps = std::max(static_cast<float>(eps), FLT_MIN),  // a row of zeros stays 0
+                     .eps = static_cast<float>(eps),
                      .gemma = gemma});
   return out;
 }

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.contract.pair import Bound, Inputs, Outputs
-from properties.rms_norm.cases import TINY, NormCase
+from properties.rms_norm.cases import NormCase
 from properties.shared.attention_bound import (
     SMALLEST_NORMAL,
     UNIT_ROUNDOFF,
@@ -26,26 +26,11 @@ def _relative(case: NormCase, given: Inputs) -> float:
     return accumulation_error(2 + (group if case.exact < 0 else 0)) / 2 + 2.0**-21
 
 
-def _mean_square(given: Inputs, s: Tensor) -> Tensor:
-    """Of each group."""
-    D = s.shape[-1]
-    size = given["group_size"] or max(D, 1)
-    return s.square().unflatten(-1, (D // size, size)).mean(-1)
-
-
-def _of_tiny_eps(given: Inputs, s: Tensor) -> Tensor | float:
-    """How far an eps below 2^-126 leaves r open, relatively: it may count as anything from 0 to 2^-126."""
-    if given["eps"] >= TINY:
-        return 0.0
-    open_to = TINY / (2 * _mean_square(given, s).clamp(min=TINY))
-    return open_to.repeat_interleave(given["group_size"] or max(s.shape[-1], 1), -1)
-
-
 def _factors(given: Inputs, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """r, W and G of every element; 1 where there is none."""
     D = s.shape[-1]
     size = given["group_size"] or max(D, 1)
-    r = 1 / (_mean_square(given, s) + given["eps"]).sqrt()
+    r = 1 / (s.square().unflatten(-1, (D // size, size)).mean(-1) + given["eps"]).sqrt()
     weight, gate = given["weight"], given["gate"]
     W = s.new_ones(D) if weight is None else weight + float(given["gemma"])
     G = s.new_ones(D) if gate is None else gate / (1 + torch.exp(-gate))
@@ -56,7 +41,7 @@ def bound(case: NormCase, given: Inputs, truth: Outputs) -> Bound:
     """With c = g(n + 2) / 2 + 2^-21 for groups of n, s the sum that is normalised, W and G the factors:
 
         |do| <= (u + c + [gate] 2^-17 + [residual, 16 bits] 2 u) |o| + [gate] 2^-126 (128 + |gate|) |s r W|
-                + t((1 + r) (1 + |W|) (1 + |G|)) + [eps < 2^-126] 2^-127 |o| / max(mean(s^2), 2^-126)
+                + t((1 + r) (1 + |W|) (1 + |G|))
 
     n squares of one sign and n additions err by g(n) of their sum, the mean and the sum with eps by two roundings more; the root
     halves all that. Root, reciprocal and three products round once each: 5 2^-24, and 2^-21 leaves room for an estimate of the
@@ -79,7 +64,6 @@ def bound(case: NormCase, given: Inputs, truth: Outputs) -> Bound:
         return result | {case.result: out.abs()}
     r, W, G = _factors(given, s)
     absolute = flush_error((1 + r) * (1 + W.abs()) * (1 + G.abs()), dtype)
-    absolute = absolute + _of_tiny_eps(given, s) * out.abs()
     if given["gate"] is not None:
         relative += SILU_ERROR
         absolute = absolute + SMALLEST_NORMAL * (128 + given["gate"].abs()) * (s * r * W).abs()
@@ -105,7 +89,7 @@ def aggregate(case: NormCase, given: Inputs, truth: Outputs, outputs: Outputs) -
     for s, out, more in ((stored, of_stored, 0.0), (given["x"] + given["residual"], truth[case.result], 2.0**-23)):
         r, W, _ = _factors(given, s)
         relative = UNIT_ROUNDOFF[dtype] + _relative(case, given) + more
-        allowed = (relative + _of_tiny_eps(given, s)) * out.abs() + flush_error((1 + r) * (1 + W.abs()) * 2, dtype)
+        allowed = relative * out.abs() + flush_error((1 + r) * (1 + W.abs()) * 2, dtype)
         ratios.append(float(((outputs[case.result].double() - out).abs() / allowed).max()))
     if min(ratios) <= 1:
         return []

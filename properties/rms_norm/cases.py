@@ -28,7 +28,7 @@ MODELS = (  # outer sizes, width of a group, groups
     ((3,), 64, 130),
     ((2200, 32), 1, 0), ((2,), 65_544, 0),  # rows, and columns, that 16 bits do not count
 )  # fmt: skip
-TINY = 2.0**-126  # a smaller eps may count as anything up to this
+TINY = 2.0**-126  # a smaller eps may be rounded
 EPS = (1e-6, 1e-5, 1e-12, 1.0, 1e-20, 1e-40, 1e30)
 LEAST = 2e-19  # squares next to the least normal number, which still rule where eps is smaller
 SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4, 1e-10, LEAST)  # 1e4: what a few channels of large models reach; 1e-10: next to small eps
