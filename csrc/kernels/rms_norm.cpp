@@ -80,8 +80,8 @@ template <class T, class W, class G>
 KP_INLINE void scale_group(const RmsNormArguments& call, const T* s, float sum, int64_t first,
                            const W& weight, const G& gate, T* to) {
   const float mean = sum / static_cast<float>(call.group) + call.eps;
-  const F32x16 r =
-      splat(mean == 0 ? 0.0f : 1.0f / __builtin_sqrtf(mean));  // 0: eps was flushed beside a row of zeros
+  // Beside a row of zeros eps may have been flushed.
+  const F32x16 r = splat(mean == 0 ? 0.0f : 1.0f / __builtin_sqrtf(mean));
   constexpr bool kOneOrder = std::is_same_v<typename W::Element, T>;
   each_wide<kOneOrder>(first, first + call.group, [&](int64_t d, auto... lanes) {
     const auto normal = load(s + d, lanes...) * r;
