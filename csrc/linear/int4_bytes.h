@@ -32,13 +32,12 @@ struct Int4Few : Int4Rows {
   template <int kRows>
   void pack_row(const int8_t* q, int r, const ByteBlock& to) const {
     uint32_t* quads = to.quads + r * kQuadDwords;
+    each_quad(q, [&](const int8_t* quad) KP_LAMBDA_INLINE {
+      store_quad(quad, quads);
+      quads += kRows * kQuadDwords;
+    });
     for (int64_t g = 0; g < groups; ++g) {
       const GroupUnits group(g, size, K);
-      for (int64_t unit = group.first; unit < group.first + group.count; ++unit) {
-        int8_t apart[kUnitWidth];
-        split_unit(q, group, unit, apart);
-        for (int odd = 0; odd < 2; ++odd, quads += kRows * kQuadDwords) store_quad(apart + 4 * odd, quads);
-      }
       int32_t sum = 0;
       for (int64_t k = group.begin; k < group.end; ++k) sum += q[k];
       to.sums[g * kRows + r] = sum;

@@ -76,6 +76,19 @@ struct Int4Rows {
     split_even_odd(inside, quads);
   }
 
+  // The quads of a row, two of each unit of each group.
+  template <class Body>
+  KP_INLINE void each_quad(const int8_t* q, const Body& body) const {
+    for (int64_t g = 0; g < groups; ++g) {
+      const GroupUnits group(g, size, K);
+      for (int64_t unit = group.first; unit < group.first + group.count; ++unit) {
+        int8_t quads[kUnitWidth];
+        split_unit(q, group, unit, quads);
+        for (int odd = 0; odd < 2; ++odd) body(quads + 4 * odd);
+      }
+    }
+  }
+
   // One row of sums of groups under the scale of that row of x.
   template <class T>
   KP_INLINE void store_scaled(T* out, F32x16 low, F32x16 high, float scale, const PanelBias& bias,

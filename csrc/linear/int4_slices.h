@@ -90,14 +90,10 @@ struct Int4Many : Int4Rows {
   void pack_row(const QuadRows& chunk, int64_t row) const {
     const int8_t* q = quantized(chunk.first + row, chunk.scales[row]);
     uint32_t* quads = chunk.quads + row * row_dwords;
-    for (int64_t g = 0; g < groups; ++g) {
-      const GroupUnits group(g, size, K);
-      for (int64_t unit = group.first; unit < group.first + group.count; ++unit) {
-        int8_t apart[kUnitWidth];
-        split_unit(q, group, unit, apart);
-        for (int odd = 0; odd < 2; ++odd, quads += kQuadDwords) spread_quad(apart + 4 * odd, quads);
-      }
-    }
+    each_quad(q, [&](const int8_t* quad) KP_LAMBDA_INLINE {
+      spread_quad(quad, quads);
+      quads += kQuadDwords;
+    });
   }
 
   // Panel p of a slice as bytes, and with what the sums of each run begin.
