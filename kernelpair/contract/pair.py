@@ -215,6 +215,9 @@ class Within:
     bound: Callable[[Any, Inputs, Outputs], Bound]
     """(case, inputs in float64, truth) -> error bound of each element of each judged output; an output that the returned
     mapping leaves out compares bit for bit."""
+    ours: Callable[[Any, Inputs, Outputs], Bound] | None = None
+    """The same, smaller in some cases, for what a suite's own kernels do better than the contract asks of everybody, such as a
+    mean that is divided last. Nobody else's kernel is held to it. None: `bound` is for all."""
     aggregate: Callable[[Any, Inputs, Outputs, Outputs], Sequence[tuple[str, str, float]]] | None = None
     """(case, inputs in float64, truth, outputs) -> (output, what is wrong with it, error over what is allowed): checks over
     many elements at once, where roundings average out, beside the bound of each element."""

@@ -1,12 +1,13 @@
 """What is put on trial: a candidate under a pair's contract, with what belongs to the candidate and not to the contract."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import WRONG_CALL
-from kernelpair.contract.pair import Pair
+from kernelpair.contract.pair import Pair, Truth, Within
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,17 @@ class Subject:
     """Known side effects of its calls, which are not judged: name, as a failure names it, or kind, where it has none -> why."""
     foreign: bool = False
     """Somebody else's kernel: it may say `Unsupported`, and no tier is asked for."""
+
+    @cached_property
+    def judged_by(self) -> Truth:
+        """The pair's truth: derived anew with the rounding that the candidate is known to do, or with the smaller bound that is
+        asked of a suite's own kernels."""
+        way = self.pair.truth
+        if not isinstance(way, Within):
+            return way
+        if self.rounding:
+            return way.roundings[self.rounding]
+        return way if self.foreign or way.ours is None else replace(way, bound=way.ours)
 
     def unsupported(self, case: Any) -> str:
         """The documented limit that keeps the candidate from this case; empty if there is none."""

@@ -14,7 +14,7 @@ from kernelpair.call.runner import HarnessError, Runner
 from kernelpair.call.series import Repeats
 from kernelpair.call.worker import CallRequest, Outcome, Returned
 from kernelpair.contract.case import Case
-from kernelpair.contract.pair import Bound, Inputs, Outputs, Stepwise, Truth, Within
+from kernelpair.contract.pair import Bound, Inputs, Outputs, Stepwise, Within
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.trial import judge
@@ -68,12 +68,6 @@ class Session:
         self.line = self.pair.line(case)
         self.note(self.line)
 
-    @property
-    def truth(self) -> Truth:
-        """What judges: the pair's truth, or the one derived anew with the rounding that the candidate is known to do."""
-        way = self.pair.truth
-        return way.roundings[self.subject.rounding] if self.subject.rounding and isinstance(way, Within) else way
-
     def run_first(self) -> JudgedCall:
         """Run and judge the case itself: the call that everything later is compared with."""
         self.first = self.run()
@@ -95,7 +89,7 @@ class Session:
             raise Abandoned
         known = inputs is None and case is self.case
         settled, placement = self._placed_again() if known else self._placed(case, inputs, keep_strides)
-        way = self.truth if judged else None
+        way = self.subject.judged_by if judged else None
         expected = NOTHING_EXPECTED if way is None or isinstance(way, Stepwise) else self._expect(case, settled, known)
         outcome = self.call(placement, threads, fakes=fakes)
         masks = self.masks(case, placement)
@@ -115,7 +109,7 @@ class Session:
                 with unchanged(self.pair.name, "aggregate", {"inputs": expected.inputs, "truth": truth, "outputs": outputs}):
                     wrong = way.aggregate(case, expected.inputs, truth, outputs)
                 self.record([Failure("value", name, says, ratio=ratio) for name, says, ratio in wrong], note)
-            if way is not self.pair.truth and self.verdict.passed:
+            if self.subject.rounding and self.verdict.passed:
                 self._note_gaps(case, expected, masks, outputs)
             if known and self.verdict.passed:
                 self._passed = outputs
@@ -164,7 +158,7 @@ class Session:
         """Truth and bound of a call; of the session's own case they are evaluated once."""
         if known and self._expected is not None:
             return self._expected
-        (truth, inputs), way = truth_of(self.pair, settled), self.truth
+        (truth, inputs), way = truth_of(self.pair, settled), self.subject.judged_by
         bound = bound_of(self.pair, way, case, inputs, truth) if isinstance(way, Within) and way.settle is None else {}
         expected = Expected(truth, inputs, bound)
         if known:

@@ -5,7 +5,7 @@ from functools import partial
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within, everything
 from optimized import operator
 from properties.decode_attention.bench import BENCH
-from properties.decode_attention.bound import bound
+from properties.decode_attention.bound import bound, ours
 from properties.decode_attention.cases import (
     EMULATED_WORK,
     FUSED,
@@ -48,7 +48,7 @@ PAIR = Pair(
         layouts=LAYOUTS,
         fused=FUSED,
     ),
-    truth=Within(bound, sharp=sharp),
+    truth=Within(bound, ours=ours, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.contract.pair import Bound, Inputs, Outputs
-from properties.decode_attention.cases import DecodeAttentionCase, table_of
+from properties.decode_attention.cases import DecodeAttentionCase
 from properties.shared.attention_bound import attention_bound
 from properties.shared.attention_values import exact_bound
 
@@ -14,17 +14,33 @@ SCORES_AT_ONCE = 1 << 19  # of ten matrices
 
 
 def bound(case: DecodeAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
-    """Numerics (A) with S splits, some requests at a time; nothing for the caches, which compare bit for bit."""
-    if case.values == "equal" and case.splits == 1:
-        return {}
-    if case.values != "random":  # an expanded key may be hot for several
-        return {"out": exact_bound(getattr(torch, case.dtype), truth["out"], 1 if case.values == "one_hot" else case.splits)}
-    result, table, done = torch.zeros_like(truth["out"]), table_of(case), 0
-    while done < len(case.lens):
-        some = _at_once(case, table.seen[done:])
-        result[done : done + some] = _bound_of(case, inputs, truth, slice(done, done + some), table.seen[done : done + some])
+    """Numerics (A) with S splits, some requests at a time; nothing for the caches, which compare bit for bit. Requests are those
+    of the inputs: relations call with others than a case has."""
+    result, slots, done = torch.zeros_like(truth["out"]), _seen_slots(inputs), 0
+    while done < len(slots):
+        some = _at_once(case, slots[done:])
+        result[done : done + some] = _bound_of(case, inputs, truth, slice(done, done + some), slots[done : done + some])
         done += some
     return {"out": result}
+
+
+def _seen_slots(given: Inputs) -> list[Tensor]:
+    """The slots that each request sees: none where it is a pad."""
+    window, cross, encoder = given["sliding_window"], given["is_cross_attn"], given["encoder_lens"]
+    found = []
+    for b, (pool, length) in enumerate(zip(given["req_pool_indices"].tolist(), given["seq_lens"].tolist())):
+        if _is_pad(given, b):
+            found.append(torch.empty(0, dtype=torch.int64))
+            continue
+        off = 0 if encoder is None else int(encoder[b])
+        first = max(0, length - window) if window > 0 else 0
+        columns = slice(0, off) if cross else slice(off + first, off + length)
+        found.append(given["req_to_token"][pool, columns].long())
+    return found
+
+
+def _is_pad(given: Inputs, b: int) -> bool:
+    return given["pad_slot"] is not None and int(given["loc"][b]) == given["pad_slot"]
 
 
 def _at_once(case: DecodeAttentionCase, seen: list[Tensor]) -> int:
@@ -41,8 +57,7 @@ def _bound_of(
     case: DecodeAttentionCase, inputs: Inputs, truth: Outputs, requests: slice, seen_slots: list[Tensor]
 ) -> Tensor:
     q = inputs["q"][requests].clone()
-    pads = [pad - requests.start for pad in case.pads if requests.start <= pad < requests.stop]
-    q[pads] = 0  # they may hold NaN, and see no key
+    q[[_is_pad(inputs, b) for b in range(requests.start, requests.stop)]] = 0  # it may hold NaN, and sees no key
     batch, H, D = q.shape
     Hkv, Dv, N = case.kv_heads, case.width_v, max(map(len, seen_slots))
     keys, values = torch.zeros(batch, N, Hkv, D, dtype=torch.float64), torch.zeros(batch, N, Hkv, Dv, dtype=torch.float64)
@@ -60,7 +75,17 @@ def _bound_of(
         sm_scale=inputs["sm_scale"],
         logit_cap=case.cap,
         sinks=None if inputs["sinks"] is None else inputs["sinks"].repeat(batch),
-        splits=case.splits,
+        splits=inputs["attn_logits"].shape[2],
         random_signs=not case.shared,
     )
     return flat.view(batch, H, Dv)
+
+
+def ours(case: DecodeAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
+    """Ours divide last: where one key has all the weight, or all have the same, they round at the end alone."""
+    if case.values == "random":
+        return bound(case, inputs, truth)
+    if case.values == "equal" and case.splits == 1:
+        return {}
+    splits = 1 if case.values == "one_hot" else case.splits  # an expanded key may be hot for several
+    return {"out": exact_bound(getattr(torch, case.dtype), truth["out"], splits)}

@@ -5,7 +5,7 @@ from functools import partial
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from optimized import operator
 from properties.extend_attention.bench import BENCH
-from properties.extend_attention.bound import bound
+from properties.extend_attention.bound import bound, ours
 from properties.extend_attention.cases import (
     EDGES,
     EMULATED_WORK,
@@ -46,7 +46,7 @@ PAIR = Pair(
         layouts=LAYOUTS,
         fused=FUSED,
     ),
-    truth=Within(bound, sharp=sharp),
+    truth=Within(bound, ours=ours, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(

@@ -5,7 +5,7 @@ from functools import partial
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from optimized import operator
 from properties.flash_attn_varlen.bench import BENCH
-from properties.flash_attn_varlen.bound import bound
+from properties.flash_attn_varlen.bound import bound, ours
 from properties.flash_attn_varlen.cases import (
     EDGES,
     EMULATED_WORK,
@@ -38,7 +38,7 @@ PAIR = Pair(
         small=lambda case: padded_work(case) <= EMULATED_WORK,
     ),
     signature=Signature(indices=INDICES, layouts=LAYOUTS, fused=FUSED),
-    truth=Within(bound, sharp=sharp),
+    truth=Within(bound, ours=ours, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(

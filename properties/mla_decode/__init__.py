@@ -6,7 +6,7 @@ from kernelpair.call.layout import PARAMETERS
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from optimized import operator
 from properties.mla_decode.bench import BENCH
-from properties.mla_decode.bound import bound
+from properties.mla_decode.bound import bound, ours
 from properties.mla_decode.cases import EDGES, EMULATED_WORK, INDICES, LAYOUTS, MlaDecodeCase, inputs, strategy, work
 from properties.mla_decode.models import MEASURES, models
 from properties.mla_decode.relations import RELATIONS
@@ -33,7 +33,7 @@ PAIR = Pair(
         indices=INDICES,
         layouts=LAYOUTS | {"seq_lens": PARAMETERS},  # one length may stand for all (`alike`)
     ),
-    truth=Within(bound, sharp=sharp),
+    truth=Within(bound, ours=ours, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(

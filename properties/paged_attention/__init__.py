@@ -6,7 +6,7 @@ from kernelpair.call.layout import PARAMETERS
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from optimized.paged_attention import paged_attention as optimized_paged_attention
 from properties.paged_attention.bench import BENCH
-from properties.paged_attention.bound import bound
+from properties.paged_attention.bound import bound, ours
 from properties.paged_attention.cases import (
     EDGES,
     EMULATED_WORK,
@@ -45,7 +45,7 @@ PAIR = Pair(
         layouts=LAYOUTS | {"cache_seqlens": PARAMETERS},  # one length may stand for all (`alike`)
         fused=FUSED,
     ),
-    truth=Within(bound, sharp=sharp),
+    truth=Within(bound, ours=ours, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     coverage=Coverage(

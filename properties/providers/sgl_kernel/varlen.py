@@ -11,7 +11,6 @@ from kernelpair.call.layout import READ_ONLY
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
 from properties.flash_attn_varlen.cases import INDICES, VarlenCase
 from properties.providers.sgl_kernel.calling import call
-from properties.providers.vllm_cpu.attention import EQUAL
 
 LAYOUTS = {name: (*READ_ONLY, "fused") for name in ("q", "k", "v")}
 TOP_LEFT = "causal rows stand at the first keys (its mask)"
@@ -21,7 +20,7 @@ def _fit(case: VarlenCase) -> VarlenCase:
     wanted: VarlenCase = fitted(
         case, ["bfloat16"], LAYOUTS, INDICES, width=-(-case.width // 2) * 2, width_v=-(-case.width_v // 2) * 2,
         causal="all" if case.causal == "all" else "none", alignment="top_left", left=-1, right=-1, cap=0.0, sinks="none",
-        gaps=False, values="random" if case.values == "equal" else case.values,
+        gaps=False,
     )
     return wanted
 
@@ -36,7 +35,6 @@ def _fit(case: VarlenCase) -> VarlenCase:
         "no window, no softcap, no sinks (not arguments of it)":
             lambda case: case.left >= 0 or (case.right >= 0 and case.causal == "none") or case.cap > 0 or case.sinks != "none",
         "requests cover all rows (so do the offsets of its caller)": lambda case: case.gaps,
-        EQUAL: lambda case: case.values == "equal",
         "offsets are int32 (checked)": lambda case: set(case.int32) != set(INDICES),
         "heads dense, rows and heads anywhere, offsets contiguous (checked)": other_layouts(LAYOUTS),
     },

@@ -17,14 +17,9 @@ from properties.providers.vllm_cpu import timed as _vllm_timed
 from properties.providers.vllm_cpu.library import OPS, left_out
 
 MOST_WINDOW = 2**31 - 1
-EQUAL = "the mean under equal scores is exact in our own kernels alone, which divide last"
 HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # CPUAttentionBackend.get_supported_head_sizes
 NO_PREFIX = "requests with a prefix have a cache of the new keys' heads and widths (checked)"
 READ = {name: READ_ONLY for name in ("q", "k", "v", "key", "value", "k_cache", "v_cache")}
-
-
-def _values(case: Any) -> str:
-    return "random" if case.values == "equal" else str(case.values)
 
 
 def _up(size: int, step: int = 32) -> int:
@@ -58,7 +53,7 @@ def _fit_extend(case: ExtendAttentionCase) -> ExtendAttentionCase:
     wanted: ExtendAttentionCase = fitted(
         case, ["bfloat16"], EXTEND_LAYOUTS, together if "req_to_token" in case.int32 else (),
         width=_up(case.width), width_v=_up(case.width_v), sinks="same" if case.sinks != "none" else "none",
-        values=_values(case), poison="outlier" if 0 < case.window < MOST_WINDOW else case.poison,
+        poison="outlier" if 0 < case.window < MOST_WINDOW else case.poison,
         window=case.window if case.window < MOST_WINDOW else 0,
         prefixes=(0,) * len(case.prefixes) if case.foreign_cache else case.prefixes,
     )
@@ -73,7 +68,6 @@ def _fit_extend(case: ExtendAttentionCase) -> ExtendAttentionCase:
         "what the table names is finite, behind a window too": lambda case: case.window > 0 and case.poison == "nan",
         "the window is a 32-bit number (it is subtracted from one)": lambda case: case.window >= MOST_WINDOW,
         "head sizes are multiples of 32 (checked by the operator)": lambda case: case.width % 32 or case.width_v % 32,
-        EQUAL: lambda case: case.values == "equal",
         NO_PREFIX: lambda case: case.foreign_cache and any(case.prefixes),
         "sinks have q's dtype (read as such)": lambda case: case.sinks == "float32",
         "extend_seq_lens and extend_start_loc have the dtype of req_to_token, req_pool_indices, seq_lens and encoder_lens are "
@@ -119,7 +113,7 @@ def _fit_decode(case: DecodeAttentionCase) -> DecodeAttentionCase:
         ("req_to_token",) if "req_to_token" in case.int32 else (),
         lens=tuple(max(length, 1) for length in case.lens) or (1,), sinks="same" if case.sinks != "none" else "none",
         encoder=case.encoder if case.lens else None, cross=case.cross and bool(case.lens),
-        values=_values(case), pad="none", pads=(),
+        pad="none", pads=(),
     )
     if is_mla(wanted):
         wanted = replace(wanted, cap=0.0)
@@ -140,7 +134,6 @@ def new_value(key: Tensor | None, value: Tensor | None, k_cache: Tensor, v_cache
         "dtype bfloat16 or float16 (the operator's dispatch)": lambda case: case.dtype == "float32",
         "MLA with bfloat16 (AMXMLABackend.supported_dtypes)": lambda case: is_mla(case) and case.dtype != "bfloat16",
         "MLA without logit_cap (checked by the operator)": lambda case: is_mla(case) and case.cap > 0,
-        EQUAL: lambda case: case.values == "equal",
         "no pads (not offered)": lambda case: case.pad != "none",
         "sinks have q's dtype (read as such)": lambda case: case.sinks == "float32",
         "at least one request, each with a token (its own)": lambda case: not case.lens or 0 in case.lens,
@@ -177,7 +170,7 @@ MLA_LAYOUTS: dict[str, tuple[str, ...]] = {"q_nope": READ_ONLY, "q_pe": READ_ONL
 def _fit_mla(case: MlaDecodeCase) -> MlaDecodeCase:
     heads = max(1, case.heads * (case.latent + case.rope) // 576)
     wanted: MlaDecodeCase = fitted(
-        case, (), MLA_LAYOUTS, ("page_table", "seq_lens"), latent=512, rope=64, page=16, heads=heads, values=_values(case),
+        case, (), MLA_LAYOUTS, ("page_table", "seq_lens"), latent=512, rope=64, page=16, heads=heads,
         lens=tuple(max(length, 1) for length in case.lens), accurate=False,
     )
     return wanted
@@ -187,7 +180,6 @@ def _fit_mla(case: MlaDecodeCase) -> MlaDecodeCase:
     "mla_decode",
     limits={
         "one form only (accurate is no argument of it)": lambda case: case.accurate,
-        EQUAL: lambda case: case.values == "equal",
         "512 + 64 columns and pages of 16 (checked by the operator)":
             lambda case: (case.latent, case.rope, case.page) != (512, 64, 16),
         "every request has a token (its own)": lambda case: 0 in case.lens,
@@ -224,7 +216,7 @@ def _fit_paged(case: PagedAttentionCase) -> PagedAttentionCase:
         case, (), {}, ("page_table", "cache_seqlens", "cu_seqlens_q"), page=page, width=width, width_v=width,
         left=left, right=-1, latent=False, cache="same", descale=(False, False), gaps=False,
         lens=tuple(max(n, rows, 1) for n, rows in zip(case.lens, case.rows)), rows=tuple(max(rows, 1) for rows in case.rows),
-        sinks=_sinks(case), values=_values(case), poison="outlier",
+        sinks=_sinks(case), poison="outlier",
     )
     return wanted
 
@@ -238,7 +230,6 @@ def _sinks(case: Any) -> str:
 @adapts(
     "paged_attention",
     limits={
-        EQUAL: lambda case: case.values == "equal",
         "head sizes of CPUAttentionBackend.get_supported_head_sizes, K as wide as V":
             lambda case: case.width not in HEADS or case.width != case.width_v,
         "unused slots are finite (the worker allocates the cache as zeros)": lambda case: case.poison == "nan",
