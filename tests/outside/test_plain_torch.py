@@ -7,17 +7,17 @@ import pytest
 import properties
 from kernelpair.call.runner import InProcess
 from kernelpair.contract.candidate import Candidate
-from kernelpair.contract.subject import Subject
+from kernelpair.contract.subject import WRONG_CALLS, Subject
 from kernelpair.providers.provider import provider
 from kernelpair.search.search import Search
 from tests.command_line import kernelpair
 
-KERNELS = Path(__file__).with_name("plain_torch.py")
+KERNELS = [str(Path(__file__).with_name(f"plain_{name}.py")) for name in ("torch", "attention")]
 
 
-@pytest.mark.parametrize("pair", sorted(provider(str(KERNELS)).adapters))
-def test_nothing_is_said_against_them(pair: str) -> None:
-    assert kernelpair("check", pair, "--provider", str(KERNELS), "--examples", "150") == 0
+@pytest.mark.parametrize(("kernels", "pair"), [(file, pair) for file in KERNELS for pair in sorted(provider(file).adapters)])
+def test_nothing_is_said_against_them(kernels: str, pair: str) -> None:
+    assert kernelpair("check", pair, "--provider", kernels, "--examples", "150") == 0
 
 
 @pytest.mark.parametrize("foreign", [False, True])
@@ -29,3 +29,14 @@ def test_the_bits_of_rows_beside_others_are_owed_by_our_own_kernels_alone(foreig
         tally = Search(on_trial, runner, trial="rows").run(60, 30.0, 1, None)
     kinds = {failure.kind for verdict in tally.failures.values() for failure in verdict.failures}
     assert tally.passed is foreign and kinds == (set() if foreign else {"relation"})
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_mean_that_is_divided_last_is_owed_by_our_own_kernels_alone(foreign: bool) -> None:
+    kernel = Candidate("theirs", "tests.outside.plain_attention:flash_attn_varlen")
+    limits = {"equal scores alone": lambda case: case.values != "equal"}
+    on_trial = Subject(properties.pairs()["flash_attn_varlen"], kernel, limits, skipped_trials=(WRONG_CALLS, "fuzz"), foreign=foreign)
+    with InProcess(kernel) as runner:
+        tally = Search(on_trial, runner).run(150, 30.0, 1, None)
+    kinds = {failure.kind for verdict in tally.failures.values() for failure in verdict.failures}
+    assert tally.passed is foreign and kinds == (set() if foreign else {"value"})
