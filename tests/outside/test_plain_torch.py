@@ -35,7 +35,8 @@ def test_the_bits_of_rows_beside_others_are_owed_by_our_own_kernels_alone(foreig
 def test_a_mean_that_is_divided_last_is_owed_by_our_own_kernels_alone(foreign: bool) -> None:
     kernel = Candidate("theirs", "tests.outside.plain_attention:flash_attn_varlen")
     limits = {"equal scores alone": lambda case: case.values != "equal"}
-    on_trial = Subject(properties.pairs()["flash_attn_varlen"], kernel, limits, skipped_trials=(WRONG_CALLS, "fuzz"), foreign=foreign)
+    pair = properties.pairs()["flash_attn_varlen"]
+    on_trial = Subject(pair, kernel, limits, skipped_trials=(WRONG_CALLS, "fuzz"), foreign=foreign)
     with InProcess(kernel) as runner:
         tally = Search(on_trial, runner).run(150, 30.0, 1, None)
     kinds = {failure.kind for verdict in tally.failures.values() for failure in verdict.failures}
