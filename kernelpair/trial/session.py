@@ -201,6 +201,10 @@ class Session:
         Of somebody else's kernel the bound is all that it owes."""
         return self.run(case, inputs, judged=self.subject.foreign)
 
+    def first_as(self, case: Case) -> JudgedCall:
+        """The first call; of somebody else's kernel, whose bits may depend on the layout, one with the layout of `case`."""
+        return self.run(case, self.inputs(), judged=False) if self.subject.foreign and case != self.case else self.first
+
     def expect_moved(self, name: str, got: Tensor, expected: Tensor, says: str) -> None:
         """Record a failed relation unless a call of `run_moved` gave the same bits, where the kernel owes them."""
         if not self.subject.foreign:

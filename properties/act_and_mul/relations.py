@@ -29,7 +29,7 @@ def _plain(case: ActCase) -> ActCase:
 def _scaled(case: ActCase, session: Session) -> None:
     """Where neither result is subnormal, nor the least normal number, to which results below it may have been rounded. Huge
     numbers become smaller."""
-    (gate, up), first = _halves(session), session.first.outputs["out"]
+    (gate, up), first = _halves(session), session.first_as(_plain(case)).outputs["out"]
     power = (1 + case.seed % 2) * (-1 if case.other == HUGE else 1)
     again = session.run(_plain(case), _with(session, gate, up * 2**power), judged=False)
     expected = first * 2**power
@@ -40,7 +40,7 @@ def _scaled(case: ActCase, session: Session) -> None:
 def _odd(case: ActCase, session: Session) -> None:
     gate, up = _halves(session)
     again = session.run(_plain(case), _with(session, gate, -up), judged=False)
-    expected = -session.first.outputs["out"]
+    expected = -session.first_as(_plain(case)).outputs["out"]
     session.expect(bool((again.outputs["out"] == expected).all()), "out", "the negated second half does not negate the result")
 
 
@@ -49,9 +49,9 @@ def _constant(case: ActCase, session: Session) -> None:
     gate, up = _halves(session)
     place = case.seed % gate.numel()
     alike = _with(session, *(half.flatten()[place].expand(half.shape) for half in (gate, up)))
-    again = session.run(_plain(case), alike, judged=False)
+    again = session.run_moved(_plain(case), alike)
     expected = session.first.outputs["out"].flatten()[place].repeat(gate.numel()).view(gate.shape)
-    session.expect_same("out", again.outputs["out"], expected, "one input everywhere")
+    session.expect_moved("out", again.outputs["out"], expected, "one input everywhere")
 
 
 def _reflected(case: ActCase, session: Session) -> None:
@@ -69,23 +69,23 @@ def _rows(case: ActCase, session: Session) -> None:
     cut, first = case.seed % (count + 1), session.first.outputs["out"].reshape(count, d)
     flat = given["x"].reshape(count, 2 * d)
     for part in (slice(0, cut), slice(cut, None)):
-        again = session.run(_plain(case), given | {"x": flat[part]}, judged=False)
-        session.expect_same("out", again.outputs["out"], first[part], "some of the rows")
+        again = session.run_moved(_plain(case), given | {"x": flat[part]})
+        session.expect_moved("out", again.outputs["out"], first[part], "some of the rows")
 
 
 def _apart(case: ActCase, session: Session) -> None:
     given, count, d = session.inputs(), prod(case.outer), case.width
     order = permutation(case.seed, "rows", count)
     moved = given | {"x": given["x"].reshape(count, 2 * d)[order]}
-    again = session.run(replace(case, layout={"x": "padded"}), moved, judged=False)
+    again = session.run_moved(replace(case, layout={"x": "padded"}), moved)
     expected = session.first.outputs["out"].reshape(count, d)[order]
-    session.expect_same("out", again.outputs["out"], expected, "rows permuted, and apart in memory")
+    session.expect_moved("out", again.outputs["out"], expected, "rows permuted, and apart in memory")
 
 
 def _spoiled(case: ActCase, session: Session) -> None:
     """A NaN or an infinity in either half is in its own result, and in no other; the other half has a number beside it. So is the
     infinity that a product of two large numbers is rounded to."""
-    given, first, d = session.inputs(), session.first.outputs["out"], case.width
+    given, first, d = session.inputs(), session.first_as(_plain(case)).outputs["out"], case.width
     place = case.seed % first.numel()
     reached = torch.zeros(first.numel(), dtype=torch.bool)
     reached[place] = True

@@ -105,7 +105,6 @@ def _fit_rotary(case: RotaryCase) -> RotaryCase:
         "apart": "heads side by side: q as [T, H D] (so do its layers call it)",
         "wide": "the table in query's dtype (checked)",
         "heads": "key is no option",
-        "pairings": "each pairing is a loop of its own; nothing says that their bits agree",
     },
 )
 def rotary_embedding(

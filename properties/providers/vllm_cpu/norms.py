@@ -129,7 +129,6 @@ def _fit_rotary(case: RotaryCase) -> RotaryCase:
     silent={
         "apart": SIDE_BY_SIDE,
         "wide": "the table in query's dtype (its layers cast it)",
-        "pairings": "each pairing is a loop of its own; nothing says that their bits agree",
     },
     timed=_vllm_timed.rotary,
 )
