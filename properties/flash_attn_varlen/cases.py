@@ -175,7 +175,8 @@ def inputs(case: VarlenCase) -> Inputs:
         edges = [0, n - 1, first, first + case.rows[b] - 1, first - case.left, first + case.right, first + case.right + 1]
         numbers.mark(case, f"marked{b}", drawn["k"][own], drawn["v"][own], edges, n)
         p, right = torch.arange(case.rows[b]) + first, 0 if is_causal(case, b) else case.right
-        numbers.lose(case, f"lost{b}", drawn["k"][own], *numbers.seen_from_to(p, case.left, right, case.rows[b] + n))
+        if case.layout.get("k") != EXPANDED:  # else all keys would be the one without weight
+            numbers.lose(case, f"lost{b}", drawn["k"][own], *numbers.seen_from_to(p, case.left, right, case.rows[b] + n))
     given: Inputs = {}
     for name, offsets in (("q", of_q), ("k", of_k), ("v", of_k)):
         given[name] = poison(case.poison, shapes[name], dtype)
@@ -218,7 +219,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a window and a causal request": lambda case: case.right > 0 and case.causal in FLAGGED,
     "more requests than bits of a word": lambda case: len(case.rows) > 64,
     "softcap": lambda case: case.cap > 0,
-    "scores of -inf": lambda case: numbers.loses(case) and _some(case, lambda q, k: q > 0 and k > 1),
+    "scores of -inf": lambda case: numbers.loses(case) and case.layout.get("k") != EXPANDED
+    and _some(case, lambda q, k: q > 0 and k > 1),
     "a scale near the end of float32": lambda case: numbers.stretch(case)[0] > 1e38 and _some(case, lambda q, k: q > 0 and k > 1),
     "sinks without keys": lambda case: case.sinks != "none" and 0 in case.lens,
     "default scale": lambda case: not case.scaled and case.values == "random",

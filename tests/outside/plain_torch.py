@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import gelu, linear, silu
 
 from kernelpair.providers.provider import adapts
 
@@ -102,3 +102,56 @@ def quantize_rows_int8(x: Tensor, symmetric: bool = True) -> tuple[Tensor, Tenso
 def fp8_to_float(w: Tensor, dtype: torch.dtype) -> Tensor:
     """torch's own conversion, with the NaN that it makes"""
     return w.float().to(dtype).contiguous()
+
+
+@adapts("act_and_mul")
+def act_and_mul(x: Tensor, activation: str = "silu") -> Tensor:
+    """torch's own activations, whose vectors double z on the way"""
+    z, y = x.float().chunk(2, dim=-1)
+    plain = silu(z) if activation == "silu" else gelu(z, approximate="tanh" if activation == "gelu_tanh" else "none")
+    return (torch.where(z > 1e30, z, plain) * y).to(x.dtype).contiguous()
+
+
+@adapts("gdn_gating")
+def gdn_gating(
+    A_log: Tensor, a: Tensor, b: Tensor, dt_bias: Tensor, softplus_beta: float = 1.0, softplus_threshold: float = 20.0
+) -> tuple[Tensor, Tensor]:
+    """whole vectors and the ends of rows go through different exponentials"""
+    x = a.float() + dt_bias.float()
+    z = softplus_beta * x
+    softplus = torch.where(z > softplus_threshold, x, torch.logaddexp(z, torch.zeros(())) / softplus_beta)
+    return (-A_log.float().exp() * softplus).contiguous(), b.float().sigmoid().to(b.dtype).contiguous()
+
+
+@adapts("packed_linear")
+def packed_linear(x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor | None = None) -> Tensor:
+    """the weight unpacked, and a product in float32"""
+    panels, slices, halves, steps, outputs, r = packed_weight.shape
+    weight = packed_weight.permute(0, 2, 4, 1, 3, 5).reshape(panels * halves * outputs, slices * steps * r)[:N, :K]
+    return linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype).contiguous()
+
+
+@adapts("gated_delta_rule_update")
+def gated_delta_rule_update(
+    A_log: Tensor, dt_bias: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor, state_indices: Tensor,
+    state_layout: str = "kv", use_qk_l2norm: bool = True, eps: float = 1e-6, scale: float | None = None,
+    softplus_beta: float = 1.0, softplus_threshold: float = 20.0, pad_slot: int | None = None,
+) -> Tensor:
+    """one request after the other"""
+    out, repeats = torch.zeros_like(v, dtype=q.dtype, memory_format=torch.contiguous_format), v.shape[1] // q.shape[1]
+    g, _ = gdn_gating(A_log, a, b, dt_bias, softplus_beta, softplus_threshold)
+    for i, slot in enumerate(state_indices.tolist()):
+        if slot == pad_slot:
+            continue
+        rows, keys = q[i].float(), k[i].float()
+        if use_qk_l2norm:
+            rows, keys = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps) for x in (rows, keys))
+        rows = (rows * (q.shape[2] ** -0.5 if scale is None else scale)).repeat_interleave(repeats, 0)
+        keys = keys.repeat_interleave(repeats, 0)
+        held = state[slot] if state_layout == "kv" else state[slot].mT  # [HV, K, V]
+        decayed = held.float() * g[i].exp()[:, None, None]
+        new = (v[i].float() - torch.einsum("hkv,hk->hv", decayed, keys)) * b[i].float().sigmoid()[:, None]
+        found = decayed + keys[..., None] * new[:, None]
+        held.copy_(found)
+        out[i] = torch.einsum("hkv,hk->hv", found, rows)
+    return out
