@@ -210,7 +210,10 @@ def _dense(case: ChunkCase, session: Session) -> None:
 
 
 def _engines_forms(case: ChunkCase, session: Session) -> None:
-    """As engines ask: heads in front of tokens, and no final state. With as many tokens as heads no shape tells them apart."""
+    """As engines ask: heads in front of tokens, and no final state. With as many tokens as heads no shape tells them apart. These
+    are forms of our Python face; the operator, whose contract others keep, has one."""
+    if session.subject.foreign:
+        return
     square = replace(case, lengths=(case.heads,), before=0, after=0)
     _heads_in_front(square, session)
     given, first = session.inputs(), session.first.outputs

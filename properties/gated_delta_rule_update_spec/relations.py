@@ -62,14 +62,18 @@ def _one_by_one(case: DeltaSpecCase, session: Session) -> None:
 
 
 def _fewer(case: DeltaSpecCase, session: Session) -> None:
-    """Without the last drafts of each request what the others leave stays the same, bit for bit."""
+    """Without the last drafts of each request what the others leave stays the same, bit for bit of our own kernels."""
     given = session.inputs()
     tokens, slots, accepted = _plan(case, given)
     kept = {r: rows[: 1 + (case.seed + r) % len(rows)] for r, rows in tokens.items()}
     again = _call(case, session, given, kept, slots, accepted)
     rows = [t for some in kept.values() for t in some]
-    session.expect_same("out", again.outputs["out"], session.first.outputs["out"][rows], "without the last drafts")
     here = [slots[r][i] for r, some in kept.items() for i in range(len(some))]
+    if session.subject.foreign:
+        _compare(session, again.outputs["out"], rows, "without the last drafts")
+        _compare_states(session, again.outputs["state"][here], here, "without the last drafts")
+        return
+    session.expect_same("out", again.outputs["out"], session.first.outputs["out"][rows], "without the last drafts")
     got, expected = again.outputs["state"][here], session.first.outputs["state"][here]
     session.expect_same("state", got, expected, "without the last drafts")
 
