@@ -15,6 +15,7 @@ import optimized.paged_attention
 import properties
 from kernelpair.call.place import settle
 from kernelpair.call.runner import InProcess
+from kernelpair.contract.mistakes import place_of
 from kernelpair.contract.pair import Pair, Within
 from kernelpair.suite import REFERENCE
 from kernelpair.trial.check import check, read_case
@@ -111,8 +112,9 @@ def evaluated(pair: Pair, case: Any) -> dict[str, torch.Tensor]:
     truth, inputs = truth_of(pair, settle(pair, case, pair.cases.inputs(case)))
     found = {f"truth of {name}": value for name, value in truth.items() if isinstance(value, torch.Tensor)}
     if isinstance(pair.truth, Within):
-        bounds = pair.truth.bound(case, inputs, truth)
-        found |= {f"bound of {name}": value for name, value in bounds.items() if isinstance(value, torch.Tensor)}
+        for bound in filter(None, (pair.truth.bound, pair.truth.ours)):
+            bounds = bound(case, inputs, truth)
+            found |= {f"{place_of(bound)} of {name}": each for name, each in bounds.items() if isinstance(each, torch.Tensor)}
     return found
 
 
