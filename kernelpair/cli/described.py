@@ -1,21 +1,26 @@
 """What `kernelpair list` says of pairs, as plain data."""
 
 import ast
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kernelpair.cli.select import select_candidates, select_loaded
-from kernelpair.contract.pair import NotFuzzed, Pair
+from kernelpair.contract.mistakes import told
+from kernelpair.contract.pair import NotFuzzed, Pair, Stepwise
+from kernelpair.search.drawing import drawn_cases
 from kernelpair.suite import Suite, Tier, run_as
 from kernelpair.trial.check import known_trials
 from kernelpair.trial.modes import BUILT_IN
+
+DRAWN = 60  # cases whose arguments are looked at
 
 
 def described(suite: Suite, wanted: Sequence[str]) -> dict[str, Any]:
     """Each of these pairs, or all if none is given; and for each broken pair what is wrong with it."""
     pairs, broken = select_loaded(suite, wanted)
-    return {"pairs": [_describe(suite, pair) for pair in pairs], "broken": broken}
+    return {"pairs": [_describe(suite, pair, bool(wanted)) for pair in pairs], "broken": broken}
 
 
 def _summary(path: Path) -> str:
@@ -24,7 +29,8 @@ def _summary(path: Path) -> str:
     return " ".join(says.split("\n\n")[0].split())
 
 
-def _describe(suite: Suite, pair: Pair) -> dict[str, Any]:
+def _describe(suite: Suite, pair: Pair, wanted: bool) -> dict[str, Any]:
+    """What a pair says of itself; with what its kernel is called only where the pair is asked for, since that takes cases."""
     files = suite.files(pair)
     candidates = select_candidates(suite, pair, ())
     tiers = {tier.name: tier for tier in suite.tiers()}
@@ -32,6 +38,7 @@ def _describe(suite: Suite, pair: Pair) -> dict[str, Any]:
         "pair": pair.name,
         "summary": _summary(suite.root / files["properties"]).removeprefix(f"{pair.name} on trial: "),
         "dtypes": list(pair.signature.dtypes),
+        **(_called(pair) if wanted else {}),
         "candidates": [_candidate(name, reason, tiers.get(name)) for name, reason in candidates],
         "relations": {name: relation.says for name, relation in pair.relations.items()} | _built_in(pair),
         "not_fuzzed": pair.fuzz.why if isinstance(pair.fuzz, NotFuzzed) else "",
@@ -41,6 +48,30 @@ def _describe(suite: Suite, pair: Pair) -> dict[str, Any]:
         "bench_rows": [row.name for row in pair.bench.rows],
         "files": dict(files),
     }
+
+
+def _called(pair: Pair) -> dict[str, Any]:
+    """What a candidate, so an adapter too, is called with: form, if there are several -> names of arguments; which of them it
+    changes, and what it returns. Empty of whole runs, which call several kernels."""
+    if isinstance(pair.truth, Stepwise):
+        return {"arguments": {}, "changes": [], "results": []}
+    signature = inspect.signature(pair.reference)
+    named = [name for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD]
+    try:
+        arguments = {"": named} if len(named) == len(signature.parameters) else _by_form(pair)
+    except Exception as error:  # noqa: BLE001 - the pair's own strategy may raise anything
+        return {"arguments": {}, "changes": [], "results": [], "not_told": told(error)}
+    changed = [name for name in pair.signature.written if any(name in names for names in arguments.values())]
+    returned = [] if signature.return_annotation in (None, "None") else pair.signature.results
+    return {"arguments": arguments, "changes": changed, "results": [name for name in returned if name not in changed]}
+
+
+def _by_form(pair: Pair) -> dict[str, list[str]]:
+    """Of a reference that takes whatever it is given: what drawn cases of each form bring."""
+    found: dict[str, dict[str, None]] = {}
+    for case in drawn_cases(pair.cases.strategy, DRAWN, 1):
+        found.setdefault(getattr(case, "form", ""), {}).update(dict.fromkeys(pair.cases.inputs(case)))
+    return {form: list(names) for form, names in found.items()}
 
 
 def _candidate(name: str, reason: str, tier: Tier | None) -> dict[str, Any]:

@@ -88,6 +88,14 @@ def _show(console: Console, entry: dict[str, Any]) -> None:
     names = [_name(**candidate) for candidate in entry["candidates"]]
     console.print(f"  candidates   {' '.join(names)}", soft_wrap=True, markup=False)
     console.print(f"  dtypes       {' '.join(entry['dtypes'])}", soft_wrap=True, markup=False)
+    for number, (form, names) in enumerate(entry.get("arguments", {}).items()):
+        says = f"{form}: {' '.join(names)}" if form else " ".join(names)
+        console.print(f"  {'arguments' if number == 0 else '':12} {says}", soft_wrap=True, markup=False)
+    if entry.get("not_told"):
+        console.print(f"  arguments    not told: {entry['not_told']}", style="yellow", soft_wrap=True, markup=False)
+    for role in ("changes", "results"):
+        if entry.get(role):
+            console.print(f"  {role:12} {' '.join(entry[role])}", soft_wrap=True, markup=False)
     for number, (name, says) in enumerate(entry["relations"].items()):
         console.print(f"  {'relations' if number == 0 else '':12} {name}: {says}", soft_wrap=True, markup=False)
     console.print(f"  wrong calls  {len(entry['wrong_calls'])}: {' '.join(entry['wrong_calls'])}", soft_wrap=True, markup=False)

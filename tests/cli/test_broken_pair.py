@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
 import properties
 from kernelpair.contract.pair import NotFuzzed, Pair, Signature, every_argument
@@ -61,6 +62,13 @@ def test_list_names_it(capsys: Capture) -> None:
     assert f"broken  broken: {__file__}:" in said
     assert kernelpair("list", "--json") == 70
     assert "'work'" in json.loads(capsys.readouterr().out)["broken"]["broken"]
+
+
+def test_a_pair_whose_cases_cannot_be_drawn_is_listed_with_the_reason(suite: PlainSuite, capsys: Capture) -> None:
+    cases = replace(TOY.cases, strategy=st.integers(0, 0).map(lambda zero: 1 // zero))
+    suite.all = [replace(pair, cases=cases, reference=lambda **given: None) for pair in suite.all]
+    assert kernelpair("list", "toy") == 0
+    assert "  arguments    not told: " in " ".join(capsys.readouterr().out.split("\n"))
 
 
 def test_a_pair_without_wrong_calls_is_listed_as_incomplete(suite: PlainSuite, capsys: Capture) -> None:

@@ -65,6 +65,15 @@ def test_list_of_one_pair(capsys: Capture) -> None:
     assert "unknown pair 'stor_cache' (did you mean store_cache?); known are" in capsys.readouterr().err
 
 
+def test_list_of_one_pair_says_what_its_kernel_is_called_with(capsys: Capture) -> None:
+    assert kernelpair("list", "store_cache", "int8_linear") == 0
+    out = capsys.readouterr().out
+    assert "  arguments    k v k_cache v_cache indices pad_slot\n  changes      k_cache v_cache\n  relations" in out
+    assert "linear: form x data sums N K w_scale bias symmetric\n" in out
+    assert "matmul: form q scale azp data sums N K w_scale bias out_dtype\n" in out
+    assert "  results      out\n" in out
+
+
 def test_doctor_tells_the_flags_where_they_are_asked_for(capsys: Capture) -> None:
     assert kernelpair("doctor") == 0
     assert "-mavx2" not in capsys.readouterr().out
