@@ -1,13 +1,10 @@
 """causal_conv1d_update_spec: how far a result may be from the truth. Once a request's history is known it is a convolution of
 its tokens, so the bound is causal_conv1d's; states are copied, and compare bit for bit."""
 
-from collections.abc import Callable
-
 import torch
 
 from kernelpair.contract.pair import Bound, Inputs, Outputs, Within
 from properties.causal_conv1d.bound import bound as bound_of_sequences
-from properties.causal_conv1d.bound import ours as ours_of_sequences
 from properties.causal_conv1d.cases import PAD, ConvCase
 from properties.causal_conv1d_update_spec.cases import ConvSpecCase
 
@@ -33,19 +30,10 @@ def as_sequences(given: Inputs) -> Inputs:
 
 def bound(case: ConvSpecCase, given: Inputs, truth: Outputs) -> Bound:
     """As section "How far from the truth" of causal_conv1d says."""
-    return _of_sequences(bound_of_sequences, case, given, truth)
-
-
-def ours(case: ConvSpecCase, given: Inputs, truth: Outputs) -> Bound:
-    """That of our own convolution."""
-    return _of_sequences(ours_of_sequences, case, given, truth)
-
-
-def _of_sequences(of: Callable[..., Bound], case: ConvSpecCase, given: Inputs, truth: Outputs) -> Bound:
     plain = ConvCase(form="varlen", dtype=case.dtype, dim=case.dim, width=case.width, exact=case.exact)
-    found = of(plain, as_sequences(given), {"out": truth["out"].t()})["out"]
-    assert isinstance(found, torch.Tensor)
-    return {"out": found.t()}
+    of = bound_of_sequences(plain, as_sequences(given), {"out": truth["out"].t()})["out"]
+    assert isinstance(of, torch.Tensor)
+    return {"out": of.t()}
 
 
-TRUTH = Within(bound, ours=ours, sharp=lambda case: case.exact or case.dtype == "float32")
+TRUTH = Within(bound, sharp=lambda case: case.exact or case.dtype == "float32")

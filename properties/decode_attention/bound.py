@@ -6,7 +6,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Bound, Inputs, Outputs
 from properties.decode_attention.cases import DecodeAttentionCase
 from properties.shared.attention_bound import attention_bound
-from properties.shared.attention_values import exact_bound
+from properties.shared.attention_values import divided_last
 
 SCORES_AT_ONCE = 1 << 19  # of ten matrices
 
@@ -81,11 +81,4 @@ def _bound_of(
     return flat.view(batch, H, Dv)
 
 
-def ours(case: DecodeAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
-    """Ours divide last: where one key has all the weight, or all have the same, they round at the end alone."""
-    if case.values == "random":
-        return bound(case, inputs, truth)
-    if case.values == "equal" and case.splits == 1:
-        return {}
-    splits = 1 if case.values == "one_hot" else case.splits  # an expanded key may be hot for several
-    return {"out": exact_bound(getattr(torch, case.dtype), truth["out"], splits)}
+ours = divided_last(bound, bits=True)

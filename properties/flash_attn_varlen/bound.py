@@ -30,8 +30,4 @@ def bound(case: VarlenCase, inputs: Inputs, truth: Outputs) -> Bound:
     return {"out": result}
 
 
-def ours(case: VarlenCase, inputs: Inputs, truth: Outputs) -> Bound:
-    """Ours divide last: where one key has all the weight, or all have the same, they round at the end alone."""
-    if case.values == "random":
-        return bound(case, inputs, truth)
-    return {"out": numbers.exact_bound(getattr(torch, case.dtype), truth["out"])}
+ours = numbers.divided_last(bound)

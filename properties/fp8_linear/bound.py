@@ -4,7 +4,6 @@ import torch
 
 from kernelpair.contract.pair import ROUNDED_ONCE, Bound, Inputs, Outputs
 from properties.fp8_linear.cases import Fp8LinearCase, dense_weight
-from properties.shared.attention_bound import HALF_FP16_SUBNORMAL
 from properties.shared.linear_layers import products_error
 
 
@@ -16,18 +15,10 @@ def bound(case: Fp8LinearCase, given: Inputs, truth: Outputs) -> Bound:
     - Of 16-bit x a kernel may round s w to x's dtype before the product, so that tiles can take it: an error u |x_k s w_k| in
       each term. The signs of the codes were drawn independently of everything else, so the sum of those errors stays below 8
       standard deviations: u min(sum_k |c_k|, 8 sqrt(sum_k c_k^2)), c_k = x_k s w_k.
-    - In float16 a weight that is rounded may be subnormal: 2^-25 sum_k |x_k|. Ours round none there (`ours`).
     - The result rounds once, u |ref|. Flushed operands, products and results: t(K + sum_k (|x_k| + |s w_k|)).
 
     Small integers with scales that are powers of 2, and single products with scales of 1, are exact in all of this: equality.
     """
-    least = HALF_FP16_SUBNORMAL * given["x"].abs().sum(-1, keepdim=True) if case.dtype == "float16" else 0.0
-    of = ours(case, given, truth)["out"]
-    return {"out": of + least if isinstance(of, torch.Tensor) else of}
-
-
-def ours(case: Fp8LinearCase, given: Inputs, truth: Outputs) -> Bound:
-    """The same of kernels that round no weights to float16."""
     if case.values != "uniform":
         return {"out": ROUNDED_ONCE}
     dtype: torch.dtype = getattr(torch, case.dtype)

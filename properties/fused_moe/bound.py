@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kernelpair.contract.pair import Bound, Inputs, Outputs
 from properties.fused_moe.cases import MoeCase, unpacked
-from properties.shared.attention_bound import HALF_FP16_SUBNORMAL, UNIT_ROUNDOFF, accumulation_error, flush_error
+from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
 from reference.quantize_rows_int8 import LEAST_RANGE, quantize_rows_int8
 
 SILU_ERROR = 2.0**-17  # of itself, as a silu may err
@@ -13,12 +13,7 @@ SMALLEST = 2.0**-110  # what silu of a very negative gate may flush, times any u
 SATURATED = 2.0**-44  # 1 - sigmoid(32) is 2^-46: silu(32) = 32 in any kernel, but not in the truth
 
 
-def ours(case: MoeCase, given: Inputs, truth: Outputs) -> Bound:
-    """The bound of kernels that round nothing to float16 but the result."""
-    return bound(case, given, truth, least=0.0)
-
-
-def bound(case: MoeCase, given: Inputs, truth: Outputs, least: float = HALF_FP16_SUBNORMAL) -> Bound:
+def bound(case: MoeCase, given: Inputs, truth: Outputs) -> Bound:
     """Errors of h, of a and of y, one after the other, and of the sum over a token's experts.
 
     With H = |w13| |x| + |b13| and u_a = u for 16-bit x, else 0, elementwise over I for each token and expert:
@@ -40,9 +35,6 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs, least: float = HALF_FP16
     With one-hot rows every sum is one term. The roundings to 16 bits, of a, of w_j y_j and of the result, are one, for w2 and
     the weight of the only expert are powers of 2: (u + 2^-17 + 2^-20) |ref|, where 2^-20 has room for eight roundings of float32.
 
-    What may be rounded to float16 may be subnormal there: a, w_j y_j, and with float8 weights each weight times its scale, h and
-    y err by `least` = 2^-25 more. Ours round none of them there (`ours`).
-
     In the exact mode nothing of that rounds but w_j y_j (twice with float8 weights) and the result:
     u (|ref| + [16-bit] sum_j |w_j y_j|).
     """
@@ -50,7 +42,6 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs, least: float = HALF_FP16
     u = UNIT_ROUNDOFF[dtype]
     u_a = u if dtype != torch.float32 else 0.0
     coded = u_a if case.block else 0.0
-    least = least if case.dtype == "float16" else 0.0
     x, ids, weights = _rows(case, given)
     w13, w2 = unpacked(case, given)
     if case.values == "one_hot" and all(_one_hot(weight[ids[ids >= 0].unique()]) for weight in (w13, w2)):
@@ -59,9 +50,9 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs, least: float = HALF_FP16
     for expert in ids[ids >= 0].unique().tolist():
         tokens, places = (ids == expert).nonzero(as_tuple=True)
         b13, b2 = (given[name][expert] if given.get(name) is not None else 0.0 for name in ("b13", "b2"))
-        y, dy, of_y = _of_expert(x[tokens], w13[expert], w2[expert], b13, b2, u_a, coded, case.int8, least)
+        y, dy, of_y = _of_expert(x[tokens], w13[expert], w2[expert], b13, b2, u_a, coded, case.int8)
         share = weights[tokens, places].abs()[:, None]
-        error.index_add_(0, tokens, share * (dy + (u_a + coded) * (y + dy)) + least)
+        error.index_add_(0, tokens, share * (dy + (u_a + coded) * (y + dy)))
         size.index_add_(0, tokens, share * y)
         terms.index_add_(0, tokens, share * of_y)
     if case.values == "exact":
@@ -89,8 +80,7 @@ def _rows(case: MoeCase, given: Inputs) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _of_expert(
-    x: Tensor, w13: Tensor, w2: Tensor, b13: Tensor | float, b2: Tensor | float, u_a: float, coded: float, int8: bool,
-    least: float,
+    x: Tensor, w13: Tensor, w2: Tensor, b13: Tensor | float, b2: Tensor | float, u_a: float, coded: float, int8: bool
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """|y|, its error, and the sizes of its terms summed, for rows of one expert."""
     D, inner = x.shape[1], w2.shape[1]
@@ -100,21 +90,21 @@ def _of_expert(
     sizes = accumulation_error(2) * products.abs() if int8 else accumulation_error(D + 4) * (x.abs() @ w13.abs().T)
     sizes = sizes + accumulation_error(2 if int8 else D + 4) * bias.abs()
     if coded:
-        sizes = sizes + coded * ((products + bias).abs() + signed_sum(x.abs(), w13)) + least * (1 + x.abs().sum(-1, keepdim=True))
+        sizes = sizes + coded * ((products + bias).abs() + signed_sum(x.abs(), w13))
     eta_gate, eta_up = sizes.chunk(2, dim=-1)
     gate, up = (products + bias).chunk(2, dim=-1)
     s = torch.sigmoid(gate)
     silu, slope = gate * s, s * (1 + gate * (1 - s))
     a = silu * up
     alpha = (slope.abs() * eta_gate + eta_gate**2 / 4) * (up.abs() + eta_up) + silu.abs() * eta_up
-    alpha = (1 + u_a) * (alpha + (SILU_ERROR + 2.0**-22 + u_a) * a.abs()) + SMALLEST + least
+    alpha = (1 + u_a) * (alpha + (SILU_ERROR + 2.0**-22 + u_a) * a.abs()) + SMALLEST
     bias = torch.as_tensor(b2)
     if int8:
         return _of_bytes(a, alpha, w2, bias)
     terms = a.abs() @ w2.abs().T + bias.abs()
     dy = signed_sum(alpha, w2) + accumulation_error(inner + 4) * terms
     if coded:
-        dy = dy + coded * signed_sum(a.abs(), w2) + least * (1 + a.abs().sum(-1, keepdim=True))
+        dy = dy + coded * signed_sum(a.abs(), w2)
     return (a @ w2.T + bias).abs(), dy, terms
 
 

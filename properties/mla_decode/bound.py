@@ -6,7 +6,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Bound, Inputs, Outputs
 from properties.mla_decode.cases import MlaDecodeCase
 from properties.shared.attention_bound import attention_bound
-from properties.shared.attention_values import exact_bound
+from properties.shared.attention_values import divided_last
 
 
 def keys_of(case: MlaDecodeCase, kv_cache: Tensor, table: Tensor) -> list[Tensor]:
@@ -32,11 +32,4 @@ def bound(case: MlaDecodeCase, inputs: Inputs, truth: Outputs) -> Bound:
     return {"out": flat.view(batch, H, Dl)}
 
 
-def ours(case: MlaDecodeCase, inputs: Inputs, truth: Outputs) -> Bound:
-    """Ours divide last: where one key has all the weight, or all have the same, they round at the end alone."""
-    if case.values == "random":
-        return bound(case, inputs, truth)
-    if case.values == "equal" and case.splits == 1:
-        return {}
-    splits = 1 if case.values == "one_hot" else case.splits
-    return {"out": exact_bound(getattr(torch, case.dtype), truth["out"], splits)}
+ours = divided_last(bound, bits=True)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from kernelpair.call.values import permutation
-from kernelpair.contract.pair import Relation
+from kernelpair.contract.pair import Relation, Within
 from kernelpair.trial.session import Session
 from optimized.mla_decode import mla_decode_workspace_size
-from properties.mla_decode.bound import bound, keys_of, ours
+from properties.mla_decode.bound import keys_of
 from properties.mla_decode.cases import INDICES, MlaDecodeCase
 from properties.shared.renaming import new_names, renamed
 from reference.decode_attention import decode_attention
@@ -125,7 +125,9 @@ def _other_form(case: MlaDecodeCase, session: Session) -> None:
     got = session.run(other, given | {"accurate": other.accurate}, judged=False).outputs["out"]
     exact = {name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
              for name, value in given.items()}
-    theirs = (bound if session.subject.foreign else ours)(other, exact, first.truth).get("out")
+    way = session.subject.judged_by
+    assert isinstance(way, Within)
+    theirs = way.bound(other, exact, first.truth).get("out")
     if isinstance(theirs, Tensor):
         session.expect_close("out", got, first.outputs["out"], first.bound_of("out") + theirs, says)
     else:

@@ -57,9 +57,4 @@ def bound(case: PagedAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
     return {"out": result}
 
 
-def ours(case: PagedAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
-    """Ours divide last: where one key has all the weight, or all have the same, they round at the end alone."""
-    if case.values == "random":
-        return bound(case, inputs, truth)
-    splits = 1 if case.values == "one_hot" else case.splits
-    return {"out": numbers.exact_bound(getattr(torch, case.dtype), truth["out"], splits)}
+ours = numbers.divided_last(bound)

@@ -4,13 +4,14 @@ In both kinds the keys that a wrong kernel may lose or gain are visible: one of 
 the others, so a marked key has a value n / 4 times as large, or a score that takes all the weight.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from kernelpair.call.values import generator, small_integers, uniform
+from kernelpair.contract.pair import Bound, Inputs, Outputs
 from properties.shared.attention_bound import EXP_ERROR, UNIT_ROUNDOFF
 
 Values = Literal["random", "one_hot", "equal"]
@@ -184,6 +185,21 @@ def exact_bound(dtype: torch.dtype, truth: Tensor, splits: int = 1) -> Tensor:
     cast = UNIT_ROUNDOFF[dtype] if dtype != torch.float32 else 0.0
     merged = 8 * EXP_ERROR * MOST_SMALL if splits != 1 else 0.0
     return (2.0**-23 + cast) * truth.abs() + merged + TRACE
+
+
+def divided_last(bound: Callable[[Any, Inputs, Outputs], Bound], bits: bool = False) -> Callable[[Any, Inputs, Outputs], Bound]:
+    """For `Within.ours`: our kernels divide last. Where one key has all the weight, or all have the same, they round at the end
+    alone; with `bits` a mean that is not merged of splits is the truth, rounded."""
+
+    def ours(case: Any, inputs: Inputs, truth: Outputs) -> Bound:
+        if case.values == "random":
+            return bound(case, inputs, truth)
+        splits = getattr(case, "splits", 1) if case.values == "equal" else 1  # an expanded key may be hot for several
+        if bits and case.values == "equal" and splits == 1:
+            return {}
+        return {"out": exact_bound(getattr(torch, case.dtype), truth["out"], splits)}
+
+    return ours
 
 
 def sinks_of(case: Any) -> Tensor | None:

@@ -33,8 +33,8 @@ def conv_case(form: str, width: int, silu: bool, bias: str) -> tuple[ConvCase, d
 
 def within_bound(case: ConvCase, given: dict[str, Any], theirs: Tensor) -> None:
     truth, widened = truth_of(CONV, given)
-    assert isinstance(CONV.truth, Within) and CONV.truth.ours
-    bound = CONV.truth.ours(case, widened, truth)["out"]
+    assert isinstance(CONV.truth, Within)
+    bound = CONV.truth.bound(case, widened, truth)["out"]
     assert isinstance(bound, Tensor)
     error = (theirs.double() - truth["out"]).abs()
     assert bool((error <= bound).all()), f"worst {float((error / bound).max()):.3g} bounds"

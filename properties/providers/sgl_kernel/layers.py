@@ -55,7 +55,7 @@ def causal_conv1d(
     return out
 
 
-@adapts("gdn_gating", limits=_vllm.gdn_gating.limits, fit=_vllm.gdn_gating.fit)
+@adapts("gdn_gating", limits=_vllm.gdn_gating.limits, fit=_vllm.gdn_gating.fit, silent=_vllm.gdn_gating.silent)
 def gdn_gating(
     A_log: Tensor, a: Tensor, b: Tensor, dt_bias: Tensor, softplus_beta: float = 1.0, softplus_threshold: float = 20.0
 ) -> tuple[Tensor, Tensor]:

@@ -163,6 +163,10 @@ def _fit_gating(case: GatingCase) -> GatingCase:
         "all tensors are contiguous (so does the layer hold them)": other_layouts({}),
     },
     fit=_fit_gating,
+    silent={
+        name: "whole vectors and the tail of a row go through different exponentials; nothing says that their bits agree"
+        for name in ("permute", "constant")
+    },
     timed=_vllm_timed.gating,
 )
 def gdn_gating(

@@ -10,7 +10,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Inputs, Outputs
 from kernelpair.contract.verdict import Failure, Tightness
 from kernelpair.trial import judge
-from properties.fused_moe.bound import ours as moe_bound
+from properties.fused_moe.bound import bound as moe_bound
 from properties.fused_moe.cases import MoeCase, packed
 from properties.scenarios.models.cases import ROUTINGS, ModelCase
 from properties.scenarios.models.oracle import Recorded
