@@ -82,6 +82,12 @@ void check_shape(Arg arg, std::initializer_list<int64_t> shape) {
                  shape_of(arg.view));
 }
 
+void check_contiguous(Arg arg) {
+  int64_t stride = 1;
+  for (int d = arg.view.dim - 1; d >= 0; stride *= arg.view.sizes[d--])
+    KP_CHECK_VALUE(arg.view.sizes[d] == 1 || arg.view.strides[d] == stride, arg.name, " must be contiguous");
+}
+
 void check_dense_last_dim(Arg arg) {
   const View& view = arg.view;
   if (view.dim == 0 || view.sizes[view.dim - 1] <= 1 || element_count(view) == 0) return;

@@ -71,6 +71,7 @@ std::string shape_of(const View& view);
 void check_rank(Arg arg, int rank);
 void check_shape(Arg arg, std::initializer_list<int64_t> shape);
 void check_dense_last_dim(Arg arg);                                    // any stride where the size is 0 or 1
+void check_contiguous(Arg arg);                                        // any stride where the size is 1
 void check_dense(int rank, std::initializer_list<Arg> args);           // both; absent ones are left out
 void check_dtype(Arg arg, std::initializer_list<Dtype> dtypes);        // one of these
 void check_same_dtype(Arg first, std::initializer_list<Arg> others);   // absent ones are left out

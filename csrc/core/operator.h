@@ -12,8 +12,6 @@
 #pragma once
 
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
 
 #include <optional>
 #include <tuple>
@@ -22,22 +20,10 @@
 
 #include "core/checks.h"
 #include "core/integers.h"
+#include "core/tensor.h"
 #include "core/tier.h"
-#include "core/view.h"
 
 namespace kernelpair {
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
-View view_of(const char* name, const Tensor& tensor);  // TypeError for a dtype that no kernel knows
-View view_of(const char* name, const std::optional<Tensor>& tensor);
-
-// Fresh, uninitialised, contiguous, on the CPU.
-Tensor new_tensor(std::initializer_list<int64_t> sizes, Dtype dtype);
-Tensor new_tensor(const int64_t* sizes, size_t dim, Dtype dtype);
-Tensor new_weight(const int64_t* sizes, size_t dim, Dtype dtype);  // in weight_memory.h's, if it is large
-Dtype float_dtype_of(const char* name, ScalarType type);           // TypeError unless it is bf16, f16 or f32
 
 // An operator as torch calls it, and how many values it takes from the stack and leaves there.
 struct BoxedOperator {
@@ -80,13 +66,29 @@ T taken(StableIValue value) {
 }
 template <>
 std::string taken<std::string>(StableIValue value);
+template <>
+inline Tensor taken<Tensor>(StableIValue value) {
+  return Tensor(taken<AtenTensorHandle>(value));
+}
+template <>
+inline std::optional<Tensor> taken<std::optional<Tensor>>(StableIValue value) {
+  const auto handle = taken<std::optional<AtenTensorHandle>>(value);
+  return handle ? std::optional<Tensor>(std::in_place, *handle) : std::nullopt;
+}
+
+// What torch is given back, which owns it from then on.
+template <class T>
+StableIValue given(const T& value) {
+  return torch::stable::detail::from(value);
+}
+inline StableIValue given(Tensor& value) { return given(value.release()); }
 
 // What torch puts on its stack, given to a function, and what that returns, put there. TORCH_BOX does the same by way
 // of tuples, which take the compiler a third of an operator's time.
 template <class Result>
 struct Returned {
   static constexpr uint64_t kCount = 1;
-  static void put(StableIValue* stack, const Result& result) { *stack = torch::stable::detail::from(result); }
+  static void put(StableIValue* stack, Result result) { *stack = given(result); }
 };
 template <>
 struct Returned<void> {
@@ -95,9 +97,8 @@ struct Returned<void> {
 template <class... Results>
 struct Returned<std::tuple<Results...>> {
   static constexpr uint64_t kCount = sizeof...(Results);
-  static void put(StableIValue* stack, const std::tuple<Results...>& results) {
-    std::apply([&](const Results&... each) { ((*stack++ = torch::stable::detail::from(each)), ...); },
-               results);
+  static void put(StableIValue* stack, std::tuple<Results...> results) {
+    std::apply([&](Results&... each) { ((*stack++ = given(each)), ...); }, results);
   }
 };
 

@@ -7,11 +7,6 @@
 
 namespace kernelpair {
 
-// x as rows: more dimensions than a View holds are folded by torch, which copies only if it must.
-inline Tensor with_known_rank(const Tensor& x, int64_t rows, int64_t K) {
-  return x.dim() <= kMaxRank ? x : torch::stable::reshape(x, {rows, K});
-}
-
 // A bias of any float dtype, one number for each output, or none.
 inline void check_linear_bias(const View& bias, int64_t N) {
   if (!bias.defined) return;
@@ -23,18 +18,18 @@ struct CallRows {
   int64_t rows = 1;
   std::vector<int64_t> out_sizes;
   bool dense;     // in the last dimension, as the caller has x: folding may have copied it
-  Tensor folded;  // holds what x views
+  Tensor folded;  // what x views, where it has more dimensions than a View holds
   View x;
 
-  CallRows(const Tensor& x_in, int64_t N, int64_t K, const char* name = "x") : folded(x_in) {
+  CallRows(const Tensor& x_in, int64_t N, int64_t K, const char* name = "x") {
     const auto sizes = x_in.sizes();
     KP_CHECK_VALUE(sizes.size() >= 1 && sizes[sizes.size() - 1] == K, name, " must have K = ", K, " columns");
-    out_sizes.assign(sizes.data(), sizes.data() + sizes.size());
+    out_sizes.assign(sizes.begin(), sizes.end());
     out_sizes.back() = N;
     for (size_t d = 0; d + 1 < sizes.size(); ++d) rows *= sizes[d];
     dense = K <= 1 || rows == 0 || x_in.strides()[sizes.size() - 1] == 1;
-    folded = with_known_rank(x_in, rows, K);
-    x = view_of(name, folded);
+    if (sizes.size() > kMaxRank) folded = as_rows(x_in, rows, K);
+    x = view_of(name, sizes.size() > kMaxRank ? folded : x_in);
   }
 
   Tensor new_result(Dtype dtype) const { return new_tensor(out_sizes.data(), out_sizes.size(), dtype); }

@@ -15,12 +15,6 @@ inline std::array<int64_t, 6> packed_weight_shape(int64_t N, int64_t K, Dtype dt
   return {blocks(N), blocks(K), 2, 32 / r, 16, r};
 }
 
-inline void check_contiguous(Arg arg) {
-  int64_t stride = 1;
-  for (int d = arg.view.dim - 1; d >= 0; stride *= arg.view.sizes[d--])
-    KP_CHECK_VALUE(arg.view.sizes[d] == 1 || arg.view.strides[d] == stride, arg.name, " must be contiguous");
-}
-
 inline void check_packed_weight(Arg packed, int64_t N, int64_t K) {
   check_float(packed);
   KP_CHECK_VALUE(N >= 1, "N must be at least 1, got ", N);

@@ -15,7 +15,7 @@ Tensor _machine_peak_products(const Tensor& operands_in, int64_t rounds) {
   const View operands = view_of("operands", operands_in);
   check_dtype({"operands", operands}, {Dtype::bf16, Dtype::i8});
   check_shape({"operands", operands}, {kOperandBytes / (operands.dtype == Dtype::i8 ? 1 : 2)});
-  KP_CHECK_VALUE(operands_in.is_contiguous(), "operands must be contiguous");
+  check_contiguous({"operands", operands});
   KP_CHECK_VALUE(rounds > 0, "rounds must be above 0, got ", rounds);
   const int64_t threads = thread_count();
   Tensor done = new_tensor(&threads, 1, Dtype::i64);
@@ -28,7 +28,7 @@ Tensor _machine_peak_read(const Tensor& buffer_in, int64_t rounds) {
   const View buffer = view_of("buffer", buffer_in);
   check_dtype({"buffer", buffer}, {Dtype::f32});
   check_rank({"buffer", buffer}, 1);
-  KP_CHECK_VALUE(buffer_in.is_contiguous(), "buffer must be contiguous");
+  check_contiguous({"buffer", buffer});
   KP_CHECK_VALUE(rounds > 0, "rounds must be above 0, got ", rounds);
   const int64_t threads = thread_count();
   KP_CHECK_VALUE(buffer.sizes[0] >= threads * kLeastPart, "buffer must hold ", kLeastPart,

@@ -16,7 +16,7 @@ Tensor _vec_function(const std::string& function, const Tensor& x_in, bool widen
   const View x = view_of("x", x_in);
   check_float({"x", x});
   check_rank({"x", x}, 1);
-  KP_CHECK_VALUE(x_in.is_contiguous(), "x must be contiguous");
+  check_contiguous({"x", x});
   int64_t number = -1;
   for (int64_t i = 0; i < static_cast<int64_t>(std::size(kFunctions)); ++i)
     if (function == kFunctions[i]) number = i;

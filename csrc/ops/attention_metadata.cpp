@@ -107,7 +107,7 @@ Batch read_batch(const Inputs& in, int64_t size) {
 // [longest query, longest key, longest encoder length], of live requests.
 Tensor summary_of(const Inputs& in, const Batch& batch) {
   Tensor summary = new_tensor({3}, Dtype::i64);
-  auto* values = static_cast<int64_t*>(summary.mutable_data_ptr());
+  auto* values = static_cast<int64_t*>(summary.data_ptr());
   values[0] = in.seq_lens.sizes[0] == 0 ? 0 : batch.q.most;
   values[1] = batch.k.most;
   values[2] = batch.encoder.most;

@@ -129,9 +129,10 @@ Tensor causal_conv1d_fwd(const Tensor& x_in, const Tensor& packed_in, int64_t wi
 
   // The result is dense where x is: over channels, else over tokens.
   const bool dense_channels = x.strides[x.dim - 2] == 1;
-  const int64_t rows = dense_channels ? tokens : dim, columns = dense_channels ? dim : tokens;
-  Tensor y = varlen ? new_tensor({rows, columns}, x.dtype) : new_tensor({x.sizes[0], rows, columns}, x.dtype);
-  if (dense_channels) y = torch::stable::transpose(y, x.dim - 2, x.dim - 1);
+  const auto new_result = [&](std::initializer_list<int64_t> sizes) {
+    return dense_channels ? new_transposed(sizes, x.dtype) : new_tensor(sizes, x.dtype);
+  };
+  Tensor y = varlen ? new_result({dim, tokens}) : new_result({x.sizes[0], dim, tokens});
   kernels::causal_conv1d({.x = x,
                           .packed = packed,
                           .bias = bias,
@@ -174,8 +175,7 @@ Tensor causal_conv1d_update(const Tensor& x_in, const Tensor& conv_states_in, co
                  {{"x", x}, {"packed_weight", packed}, {"bias", bias}, {"cache_indices", cache_indices}});
 
   const bool dense_rows = x.strides[0] == 1 && x.strides[1] != 1;
-  Tensor y = dense_rows ? torch::stable::transpose(new_tensor({dim, requests}, x.dtype), 0, 1)
-                        : new_tensor({requests, dim}, x.dtype);
+  Tensor y = dense_rows ? new_transposed({requests, dim}, x.dtype) : new_tensor({requests, dim}, x.dtype);
   kernels::causal_conv1d({.x = one_token(x),
                           .packed = packed,
                           .bias = bias,
@@ -242,8 +242,7 @@ Tensor causal_conv1d_update_spec(const Tensor& x_in, const Tensor& conv_states_i
                                                   {"cache_indices", cache_indices},
                                                   {"num_accepted_tokens", num_accepted_tokens}});
   // The result is dense over channels where x is, else over tokens.
-  Tensor y = x.strides[1] == 1 ? new_tensor({tokens, dim}, x.dtype)
-                               : torch::stable::transpose(new_tensor({dim, tokens}, x.dtype), 0, 1);
+  Tensor y = x.strides[1] == 1 ? new_tensor({tokens, dim}, x.dtype) : new_transposed({tokens, dim}, x.dtype);
   kernels::causal_conv1d({.x = channels_first(x),
                           .packed = packed,
                           .bias = bias,

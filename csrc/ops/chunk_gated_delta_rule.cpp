@@ -110,7 +110,7 @@ std::tuple<Tensor, Tensor> chunk_gated_delta_rule(const Tensor& q, const Tensor&
        .indices = View{},
        .has_initial = View{}},
       {}, view_of("out", out));
-  return {out, final_state};
+  return {std::move(out), std::move(final_state)};
 }
 
 Tensor chunk_gated_delta_rule_pool(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,

@@ -51,7 +51,7 @@ Tensor flash_attn_varlen(const Tensor& q_in, const Tensor& k_in, const Tensor& v
   KP_CHECK_VALUE(window_left >= -1, "window_left must be at least -1, got ", window_left);
   KP_CHECK_VALUE(window_right >= -1, "window_right must be at least -1, got ", window_right);
 
-  const Tensor result = new_tensor({q.sizes[0], H, Dv}, q.dtype);
+  Tensor result = new_tensor({q.sizes[0], H, Dv}, q.dtype);
   const View out = view_of("out", result);
   clear_rows(out, 0, index_at(rows, 0));
   clear_rows(out, index_at(rows, batch), q.sizes[0]);

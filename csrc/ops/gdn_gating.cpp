@@ -30,7 +30,7 @@ std::tuple<Tensor, Tensor> gdn_gating(const Tensor& A_log_in, const Tensor& a_in
                        .beta = view_of("beta", beta),
                        .softplus_beta = static_cast<float>(softplus_beta),
                        .softplus_threshold = static_cast<float>(softplus_threshold)});
-  return {g, beta};
+  return {std::move(g), std::move(beta)};
 }
 
 }  // namespace

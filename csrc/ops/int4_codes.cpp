@@ -39,7 +39,7 @@ std::tuple<Tensor, Tensor> int4_from_gptq(const Tensor& qweight, const Tensor& q
                            .zero_offset = zero_offset,
                            .codes = view_of("codes", codes),
                            .zeros = view_of("zeros", zeros)});
-  return {codes, zeros};
+  return {std::move(codes), std::move(zeros)};
 }
 
 std::tuple<Tensor, Tensor> int4_from_awq(const Tensor& qweight, const Tensor& qzeros) {
@@ -52,7 +52,7 @@ std::tuple<Tensor, Tensor> int4_from_awq(const Tensor& qweight, const Tensor& qz
                           .zero_offset = 0,
                           .codes = view_of("codes", codes),
                           .zeros = view_of("zeros", zeros)});
-  return {codes, zeros};
+  return {std::move(codes), std::move(zeros)};
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ Plan plan_of(int64_t chunk, const View& query_start_loc, const View& seq_lens, c
 
 Tensor summary_of(const Plan& plan) {
   Tensor summary = new_tensor({3}, Dtype::i64);
-  auto* values = static_cast<int64_t*>(summary.mutable_data_ptr());
+  auto* values = static_cast<int64_t*>(summary.data_ptr());
   values[0] = plan.first_rows.back();
   values[1] = plan.max_q;
   values[2] = plan.max_k;

@@ -40,7 +40,7 @@ std::tuple<Tensor, Tensor> merge_state(const Tensor& v_a_in, const Tensor& lse_a
                         .lse_b = lse_b,
                         .out = view_of("out", out),
                         .lse = view_of("lse", lse)});
-  return {out, lse};
+  return {std::move(out), std::move(lse)};
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ std::tuple<Tensor, Tensor> pack_fp8_weight(const Tensor& weight_in, const Tensor
   const auto shape = fp8_weight_shape(N, K);
   Tensor data = new_weight(shape.data(), shape.size(), Dtype::u8);
   kernels::pack_fp8_weight({.weight = weight, .data = view_of("data", data)});
-  return {data, kept};
+  return {std::move(data), std::move(kept)};
 }
 
 Tensor unpack_fp8_weight(const Tensor& data_in, int64_t N, int64_t K) {

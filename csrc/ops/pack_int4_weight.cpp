@@ -56,7 +56,7 @@ std::tuple<Tensor, Tensor, Tensor> pack_int4_weight(const Tensor& codes_in, cons
                              .packed_scales = packed_scales,
                              .packed_zeros = view_of("zeros", kept_zeros)});
   check_finite(packed_scales, N);
-  return {data, kept_scales, kept_zeros};
+  return {std::move(data), std::move(kept_scales), std::move(kept_zeros)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> unpack_int4_weight(const Tensor& data_in, const Tensor& scales_in,
@@ -75,7 +75,7 @@ std::tuple<Tensor, Tensor, Tensor> unpack_int4_weight(const Tensor& data_in, con
                                .data = data,
                                .packed_scales = scales,
                                .packed_zeros = zeros});
-  return {codes, plain_scales, plain_zeros};
+  return {std::move(codes), std::move(plain_scales), std::move(plain_zeros)};
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ std::tuple<Tensor, Tensor> pack_int8_weight(const Tensor& weight_in) {
   const auto shape = int8_weight_shape(N, K);
   Tensor data = new_weight(shape.data(), shape.size(), Dtype::i8), sums = new_tensor({N}, Dtype::i32);
   kernels::pack_int8_weight({.weight = weight, .data = view_of("data", data), .sums = view_of("sums", sums)});
-  return {data, sums};
+  return {std::move(data), std::move(sums)};
 }
 
 Tensor unpack_int8_weight(const Tensor& data_in, int64_t N, int64_t K) {

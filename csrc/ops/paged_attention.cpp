@@ -133,7 +133,7 @@ Tensor paged_attention(const Tensor& q_in, const Tensor& k_cache_in, const Tenso
   check_requests(table, lengths, offsets, tokens, page, pages, window_left);
   check_scales_of_scores({"k_descale", k_descale}, lengths, offsets);
 
-  const Tensor result = new_tensor({tokens, heads, Dv}, q.dtype);
+  Tensor result = new_tensor({tokens, heads, Dv}, q.dtype);
   const View out = view_of("out", result);
   zero_rows(out, 0, index_at(offsets, 0));
   zero_rows(out, index_at(offsets, batch), tokens);

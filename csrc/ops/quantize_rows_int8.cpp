@@ -18,7 +18,7 @@ std::tuple<Tensor, Tensor, Tensor> quantize_rows_int8(const Tensor& x_in, bool s
   zero_points.defined = !symmetric;
   kernels::quantize_rows_int8(
       {.x = x, .q = view_of("q", q), .scale = view_of("scale", scale), .azp = zero_points});
-  return {q, scale, azp};
+  return {std::move(q), std::move(scale), std::move(azp)};
 }
 
 }  // namespace

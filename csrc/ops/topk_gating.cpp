@@ -55,7 +55,7 @@ std::tuple<Tensor, Tensor> topk_gating(const Tensor& logits_in, int64_t topk, co
                         .topk_group = topk_group,
                         .num_valid = valid,
                         .scaling_factor = static_cast<float>(scaling_factor)});
-  return {weights, ids};
+  return {std::move(weights), std::move(ids)};
 }
 
 }  // namespace
