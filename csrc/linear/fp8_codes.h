@@ -21,6 +21,7 @@ KP_PATH(fp8_vectors_slices);
 class Fp8Codes {
   const View& scales;
   const int64_t block_k;
+  const bool shared;  // all outputs have the scales of rows[0]
   const float* rows[kPanelColumns];
   alignas(64) float values[kPanelColumns];
   int64_t from = 0, until = 0;  // the k that they hold for
@@ -47,17 +48,23 @@ class Fp8Codes {
     return call.block_k % kBlockK == 0 || call.scales.sizes[1] == 1;
   }
 
-  // Outputs behind the last one, which nobody sees, take its scale.
-  Fp8Codes(const Fp8LinearArguments& call, int64_t p) : scales(call.scales), block_k(call.block_k) {
-    for (int64_t n = 0; n < kPanelColumns; ++n) {
-      const int64_t output = least(p * kPanelColumns + n, call.out.sizes[1] - 1);
-      rows[n] = at<float>(scales, output / call.block_n);
-    }
+  Fp8Codes(const Fp8LinearArguments& call, int64_t p)
+      : scales(call.scales),
+        block_k(call.block_k),
+        shared(row_of(call, p, 0) == row_of(call, p, kPanelColumns - 1)) {
+    rows[0] = row_of(call, p, 0);
+    for (int64_t n = 1; n < kPanelColumns && !shared; ++n) rows[n] = row_of(call, p, n);
   }
 
-  // So do columns behind the last one. Returns how many k they hold for.
+  // Returns how many k the scales hold for; columns behind the last one take its.
   KP_INLINE int64_t move_to(int64_t k) {
-    if (k < from || k >= until) fill(k);
+    if (k < from || k >= until) {
+      const int64_t offset = enter(k);
+      if (shared)
+        for (int half = 0; half < 2; ++half) store(values + half * kLanes, splat(scale(0, offset)));
+      else
+        fill(offset);
+    }
     return until - k;
   }
   KP_INLINE F32x16 half(int half) const { return load(values + half * kLanes); }
@@ -72,7 +79,7 @@ class Fp8Codes {
     requires Tables::kHasTable
   KP_INLINE auto scaled() {
     Tables& own = tables;
-    return rows[0] == rows[kPanelColumns - 1] ? own.of_scale(values[0], from) : nullptr;
+    return shared ? own.of_scale(values[0], from) : nullptr;
   }
   KP_INLINE static void columns(const uint8_t* codes, int half, F32x16 (&of_k)[4]) {
     const auto [first, second] = two_numbers(codes, half);
@@ -83,11 +90,24 @@ class Fp8Codes {
   }
 
  private:
-  KP_NOINLINE void fill(int64_t k) {
+  // Outputs behind the last one, which nobody sees, take its scale.
+  static const float* row_of(const Fp8LinearArguments& call, int64_t p, int64_t n) {
+    const int64_t output = least(p * kPanelColumns + n, call.out.sizes[1] - 1);
+    return at<float>(call.scales, output / call.block_n);
+  }
+
+  KP_INLINE float scale(int64_t n, int64_t offset) const { return rows[n][offset]; }
+
+  // Moves to the column of blocks that holds k; returns where its scales stand in a row.
+  KP_INLINE int64_t enter(int64_t k) {
     const int64_t column = least(k / block_k, scales.sizes[1] - 1);
     from = column * block_k;
     until = column == scales.sizes[1] - 1 ? INT64_MAX : from + block_k;
-    for (int64_t n = 0; n < kPanelColumns; ++n) values[n] = rows[n][column * scales.strides[1]];
+    return column * scales.strides[1];
+  }
+
+  KP_NOINLINE void fill(int64_t offset) {
+    for (int64_t n = 0; n < kPanelColumns; ++n) values[n] = scale(n, offset);
   }
 };
 
