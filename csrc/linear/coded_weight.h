@@ -40,8 +40,7 @@ constexpr int64_t kCodedBytes = kBlockK * Codes::kPairBytes;  // of a block: two
 // The line of the stream that is wanted soon, once for each line.
 template <class Codes>
 KP_INLINE void prefetch_codes(const uint8_t* codes, int64_t pair) {
-  if (pair % (64 / Codes::kPairBytes) == 0)
-    __builtin_prefetch(reinterpret_cast<const char*>(codes) + kStreamAhead);
+  if (pair % (64 / Codes::kPairBytes) == 0) prefetch_stream(codes);
 }
 
 // `blocks` blocks of a panel as numbers, for a product whose sums take the scale.
@@ -73,7 +72,7 @@ template <class Table>
 KP_INLINE void look_up_half(const uint8_t* codes, const Table& table, Bf16* to) {
 #pragma GCC unroll 8
   for (int64_t i = 0; i < kBlockElements / 2; i += 2 * kPair) {
-    __builtin_prefetch(codes + i + kStreamAhead);
+    prefetch_stream(codes + i);
     const TwoPairs scaled = table.of(codes + i);
     store_dwords(to + i, scaled.first);
     store_dwords(to + i + kPair, scaled.second);

@@ -62,8 +62,7 @@ struct Int4Few : Int4Rows {
       I32x16 sums[kRows][2] = {};
       for (int64_t unit = group.first; unit < group.first + group.count; ++unit) {
         const uint8_t* from = unit_codes(panel, unit);
-        for (int64_t half = 0; half < 2; ++half)
-          __builtin_prefetch(from + half * kHalfBlockUnits * kUnitStride + kStreamAhead);
+        for (int64_t half = 0; half < 2; ++half) prefetch_stream(from + half * kHalfBlockUnits * kUnitStride);
         const CodeQuads low = load_code_quads(from);
         const CodeQuads high = load_code_quads(from + kHalfBlockUnits * kUnitStride);
 #pragma GCC unroll 12

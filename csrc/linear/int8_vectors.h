@@ -8,7 +8,6 @@
 // | kGroupRows   | 96            | rows that share one reading of a slice of the weights ...                |
 // | kDeepByteBlocks | 64 / 32    | ... of which 4096 k (2048 without VNNI: 384 KiB) stay in L2; sums wait   |
 // | kRunPanels   | 64            | ... for as many panels at a time: waiting sums of 768 KiB a thread       |
-// | kStreamAhead | 8 KiB         | one row block: how far the weight stream is prefetched                   |
 // | kChunkRows   | 1024          | bounds the copy of x at 1 KiB of memory for each k (2 without VNNI)      |
 #pragma once
 
@@ -111,7 +110,7 @@ struct VectorInt8 {
   void multiply_few(const RowChunk& chunk, int64_t begin, int64_t end) const {
     alignas(64) int32_t kept[kByteRows * kPanelColumns];
     for (int64_t p = begin; p < end; ++p) {
-      const Ahead stream{reinterpret_cast<const char*>(panel(p)) + kStreamAhead, kBlockBytes / kBlockQuads};
+      const Ahead stream{reinterpret_cast<const char*>(panel(p)), kBlockBytes / kBlockQuads};
       with_row_count<kByteRows>(chunk.rows, [&](auto count) {
         multiply_blocks<decltype(count)::value, 1, true>(chunk.quads, row_dwords, panel(p), {}, blocks,
                                                          stream, true, kept);

@@ -11,10 +11,10 @@
 // | kDecodedRows  | 256           | ... or what was decoded: 128 rows, of which x fits L2, took 1.03 of it    |
 // | kTilePanels   | 8             | panels that are read from memory once, 2 MiB at K = 4096, ...            |
 // | kNearRows     | 256           | ... for as many rows: x, of the same size, comes from L3 for each run    |
-// | kStreamAhead  | 8 KiB         | few rows: prefetch the stream, 1.5x when the weight lies in L3; where    |
-// |               |               | vectors multiply two lines at a time, 1.2x (16 rows, in L3) to 2x of 32; |
-// |               |               | 16 KiB took 1.02 to 1.1 times as long for 1 to 4 rows, in L3 and beyond  |
-// | kNearestRows  | 4             | ... into L1 for as many, else into L2: 8 rows took 1.1 times as long     |
+// | kStreamAhead  | 8 KiB         | few rows: prefetch the stream into L2, 1.5x when the weight lies in L3;  |
+// |               |               | where vectors multiply two lines at a time, 1.2x (16 rows, in L3) to 2x  |
+// |               |               | of 32                                                                    |
+// | kNearestRows  | 4             | ... for as many into L1 too (parts.h): 8 rows took 1.1 times as long     |
 // | kLinesAStep   | 8             | many rows: prefetch the next panel into L2 meanwhile                    |
 // | kChunkRows    | 1024          | bounds the copy of x at 2 KiB of memory for each k                      |
 // | kSpreadBytes  | 8 KiB         | rows are copied where their distance is a multiple of more: 64 of them   |
@@ -36,6 +36,7 @@ namespace {
 constexpr int64_t kTileBytes = 1024, kPairRows = 32;
 constexpr int64_t kPassRows = 128, kDotRows = 64, kDecodedRows = 256, kSliceSteps = 64, kWholeRows = 64;
 constexpr int64_t kNearRows = 256, kTilePanels = 8, kNearestRows = 4, kLinesAStep = 8, kSpreadBytes = 8 << 10;
+constexpr int64_t kStreamAhead = 8 << 10;
 constexpr int64_t kBlockFloats = 1024;  // a 2 x 2 block of sums
 constexpr int64_t kSpillPanels = 16;    // whose sums wait at a time in a run: 256 or 512 KiB a thread
 
@@ -46,9 +47,9 @@ KP_INLINE int64_t row_tile_bytes(int64_t rows) { return rows <= kTileRows ? 64 *
 // A line of the weights that `rows` rows wait for: into L1, or into L2 where vectors multiply more than kNearestRows.
 KP_INLINE void prefetch_few(const char* line, int64_t rows) {
   if (kBlockParts == 1 || rows <= kNearestRows)
-    __builtin_prefetch(line, 0, 3);
+    prefetch_stream(line);
   else
-    __builtin_prefetch(line, 0, 2);
+    __builtin_prefetch(line + kStreamAhead, 0, 2);
 }
 
 // Between the parts of a step of few rows: lines of the weights' stream.
@@ -131,7 +132,7 @@ struct PanelTiles {
     for (int64_t p = begin; p < end; ++p) {
       block_product<1, 2, Product>(shape, DenseTiles{x_tiles, 0, row_tile_bytes(rows)},
                                    panel_tiles(p, 0, steps), steps, nullptr, {sums},
-                                   StreamAhead{panel(p, 0) + kStreamAhead, rows});
+                                   StreamAhead{panel(p, 0), rows});
       kind().finish(sums, first, rows, p);
     }
   }

@@ -8,7 +8,6 @@
 // | kFloatGroupRows  | 264         | rows that share one reading and widening of the weights              |
 // | kDeepBlocks      | 12          | 384 k of a group of rows (396 KiB) stay in L2; sums wait ...         |
 // | kFloatRunPanels  | 24          | ... for as many panels at a time: waiting sums of 792 KiB a thread   |
-// | kStreamAhead     | 8 KiB       | one row block: how far the weight stream is prefetched               |
 // | kChunkRows       | 1024        | bounds the fp32 copy of x at 4 KiB of memory for each k              |
 //
 // A single row block needs no widened copy: it reads the packed weights once, from memory to registers.
@@ -152,8 +151,7 @@ struct PackedPanels {
 
   template <int kRows>
   void multiply_one(const float* x, const T* weights, int64_t, int64_t blocks, float* kept) const {
-    const Ahead stream{reinterpret_cast<const char*>(weights) + kStreamAhead,
-                       2 * kPanelColumns * (int64_t)sizeof(T)};
+    const Ahead stream{reinterpret_cast<const char*>(weights), 2 * kPanelColumns * (int64_t)sizeof(T)};
     multiply_blocks<kRows, true>(x, weights, blocks, stream, true, kept);
   }
 

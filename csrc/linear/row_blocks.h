@@ -1,6 +1,7 @@
 // Blocks of rows whose sums stay in registers while weights stream past, for products on vectors.
 #pragma once
 
+#include "linear/parts.h"
 #include "simd/row_counts.h"
 
 namespace kernelpair::KP_TIER {
@@ -15,12 +16,13 @@ struct Ahead {
   int64_t step;
 };
 
-// The stream of the weights themselves, into L1; or a share of the next slice, into L2.
+// Ahead of the weights themselves, which are a stream; or a share of the next slice, into L2.
 template <bool kStream>
 KP_INLINE void prefetch(Ahead& ahead) {
-  __builtin_prefetch(ahead.at, 0, kStream ? 3 : 2);
   if constexpr (kStream)
-    for (int64_t line = 64; line < ahead.step; line += 64) __builtin_prefetch(ahead.at + line, 0, 3);
+    for (int64_t line = 0; line < ahead.step; line += 64) prefetch_stream(ahead.at + line);
+  else
+    __builtin_prefetch(ahead.at, 0, 2);
   ahead.at += ahead.step;
 }
 
