@@ -16,11 +16,11 @@ constexpr int64_t kBlockElements = kPanelColumns * kBlockK;
 // Bytes that the stream of weights is prefetched ahead when few rows wait for it: from memory into L2, and nearer into
 // L1. In one step of 8 KiB into L1 one row took 1.06 to 1.19 times as long with weights in memory, and 0.97 to 1.0 of
 // the time with weights in L3.
-constexpr int64_t kStreamFar = 12 << 10, kStreamNear = 2 << 10;
+constexpr int64_t kFarAhead = 12 << 10, kNearAhead = 2 << 10;
 
 KP_INLINE void prefetch_stream(const void* line) {
-  __builtin_prefetch(static_cast<const char*>(line) + kStreamFar, 0, 2);
-  __builtin_prefetch(static_cast<const char*>(line) + kStreamNear, 0, 3);
+  __builtin_prefetch(static_cast<const char*>(line) + kFarAhead, 0, 2);
+  __builtin_prefetch(static_cast<const char*>(line) + kNearAhead, 0, 3);
 }
 
 // The rows of a tensor [..., K] in order, whatever the strides of its outer dimensions.
