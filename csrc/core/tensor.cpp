@@ -147,6 +147,7 @@ Tensor new_transposed(std::initializer_list<int64_t> sizes, Dtype dtype) {
   std::copy(sizes.begin(), sizes.end(), in_memory);
   std::swap(in_memory[dim - 2], in_memory[dim - 1]);
   Dense dense(in_memory, dim);
+  if (dense.overflows) return new_tensor(sizes, dtype);  // torch says so
   std::swap(dense.strides[dim - 2], dense.strides[dim - 1]);
   return new_strided(sizes.begin(), dense.strides, dim, dtype);
 }
