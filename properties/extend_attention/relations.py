@@ -98,7 +98,8 @@ def _decode(case: Any, session: Session) -> None:
 
 
 def _influence(case: Any, session: Session) -> None:
-    """Another key x: rows in front of it, and rows from x + W on, keep their bits; row x and row x + W - 1 do not."""
+    """Another key x: rows in front of it, and rows from x + W on, keep their bits; row x and row x + W - 1 do not, unless its raw
+    score is -inf."""
     given = session.inputs()
     plain = session.run(_plain(case), given, judged=False).outputs["out"]
     moved = given | {"k": given["k"].clone(), "v": given["v"].clone()}
@@ -110,7 +111,8 @@ def _influence(case: Any, session: Session) -> None:
             end = min(x + case.window, extend) if case.window > 0 else extend
             moved["v"][start + x] = BIG
             same[start + x : start + end] = False
-            edges += [start + x, start + end - 1]
+            if bool(torch.isfinite(given["k"][start + x]).all()):
+                edges += [start + x, start + end - 1]
     other = session.run(_plain(case), moved, judged=False).outputs["out"]
     session.expect_same("out", other[same], plain[same], "a key that these rows may not see is another one")
     if case.dtype == "float32" and case.spread <= 1 and case.values == "random" and case.size <= 1:
