@@ -9,6 +9,13 @@ import torch
 from properties.providers.installed import version_of
 from properties.providers.zentorch.linear import int4_linear, int8_linear, packed_linear
 from properties.providers.zentorch.norms import rms_norm
+from properties.providers.zentorch.recurrent import (
+    causal_conv1d,
+    chunk_gated_delta_rule,
+    gated_delta_rule_update,
+    gated_delta_rule_update_spec,
+    gdn_gating,
+)
 
 NAME = "zentorch"
 SCRIPT = """# pip install --no-deps zentorch==2.13.0.2
@@ -50,4 +57,7 @@ def prepare() -> None:
     load()
 
 
-__all__ = ["int4_linear", "int8_linear", "packed_linear", "rms_norm"]
+__all__ = [
+    "causal_conv1d", "chunk_gated_delta_rule", "gated_delta_rule_update", "gated_delta_rule_update_spec", "gdn_gating",
+    "int4_linear", "int8_linear", "packed_linear", "rms_norm",
+]
