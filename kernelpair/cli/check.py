@@ -164,6 +164,7 @@ class CheckRun:
                     carry_out(job, self.resolve, self.suite.preload, True, lambda tally: None, stopped, ended)
             finally:
                 ended.cut_short = stopped()
+                ended.tally.settle()
                 if ended.tally.cases or not stopped():
                     self._ended(ended)
         if stopped():

@@ -325,6 +325,7 @@ class Jobs:
             return True
         if isinstance(message, Ended):
             message.cut_short = True
+            message.tally.settle()
             on_end(message)
         return isinstance(message, Ended)
 

@@ -157,7 +157,8 @@ class Search:
         self.tally.judge_bounds(self.pair)
         self.progress(self.tally)
         for name, verdict in self.tally.failures.items() if self._explain else ():
-            self.tally.shared[name] = self._shared(verdict, seed)
+            if all(failure.kind != "hang" for failure in verdict.failures):  # each case more is another wait
+                self.tally.shared[name] = self._shared(verdict, seed)
         return self.tally
 
     def _shared(self, verdict: Verdict, seed: int) -> str:
@@ -265,8 +266,15 @@ class Search:
                 return verdict
             self._begin_shrinking()
             self._failing[self._line(case)] = verdict
+            self._note_unfinished(verdict)
             self._trails.setdefault(self._kind(verdict), Shrinking(verdict.line)).tried += 1
         return verdict
+
+    def _note_unfinished(self, verdict: Verdict) -> None:
+        """The smallest case of a failure that is being shrunk: all that an interrupt leaves of it."""
+        known, kind = self.tally.unfinished, self._kind(verdict)
+        if known is None or len(verdict.line) < len(known[1].line):
+            self.tally.unfinished = kind if self.groups is None else f"{kind}: interrupted before it was shrunk", verdict
 
     def _kind(self, verdict: Verdict) -> str:
         """What is being shrunk goes by this kind."""
@@ -329,7 +337,7 @@ class Search:
         for verdict in [*reported, *seen]:
             if self.groups is not None or verdict.failures[0].kind not in self.tally.failures:
                 self._take_up(self._reduced(verdict))
-        self._trails = {}
+        self._trails, self.tally.unfinished = {}, None
         faults = [leaf for leaf in leaves if not isinstance(leaf, (_Stop, Caught, hypothesis.errors.Flaky))]
         if faults:
             raise faults[0]

@@ -54,6 +54,8 @@ class Tally:
     shared: dict[str, str] = field(default_factory=dict)
     """What cases that fail like it share, by the same names."""
     first: First | None = None
+    unfinished: tuple[str, Verdict] | None = None
+    """A failure that is being shrunk, and its name: what is known of it if the run is interrupted meanwhile."""
     unsupported: Counter[str] = field(default_factory=Counter)
     """Documented limit -> cases drawn outside of it."""
     gaps: dict[str, tuple[int, float, str]] = field(default_factory=dict)
@@ -90,6 +92,13 @@ class Tally:
     @property
     def passed(self) -> bool:
         return not self.failures and not self.vacuous
+
+    def settle(self) -> None:
+        """Count a failure that was being shrunk as it is."""
+        if self.unfinished is not None:
+            name, verdict = self.unfinished
+            self.failures.setdefault(name, verdict)
+            self.unfinished = None
 
     def add(self, pair: Pair, verdict: Verdict) -> None:
         """Count a verdict."""

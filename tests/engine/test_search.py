@@ -356,3 +356,31 @@ def test_a_bound_that_is_no_number_counts_as_a_loose_one(loose: int, vacuous: bo
     tally = Tally(looseness={"out": [1e-6] * 12 + [math.nan] * loose + [1e-6] * 12})
     tally.judge_bounds(PAIR)
     assert bool(tally.vacuous) == vacuous
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_failure_that_an_interrupt_meets_while_it_is_made_small_is_told(
+    several: bool, arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Search, verdict: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "_reduced", interrupted)
+    subject = Subject(PAIR, kernel("off_from_three_rows"))
+    with InProcess(subject.candidate, arena=arena) as runner:
+        search = Search(subject, runner, several=several)
+        with pytest.raises(KeyboardInterrupt):
+            search.run(200, None, 1, None)
+    assert search.tally.passed
+    search.tally.settle()
+    (name, verdict), = search.tally.failures.items()
+    assert verdict.failures and ("interrupted" in name) is several and search.tally.unfinished is None
+
+
+def test_a_failure_that_was_made_small_is_told_once(arena: Arena) -> None:
+    subject = Subject(PAIR, kernel("off_from_three_rows"))
+    with InProcess(subject.candidate, arena=arena) as runner:
+        tally = Search(subject, runner).run(200, None, 1, None)
+    found = dict(tally.failures)
+    tally.settle()
+    assert found and tally.failures == found
