@@ -9,9 +9,9 @@
 namespace kernelpair {
 namespace {
 
-// On trial every loop is cut into as many ranges as there are threads, and these begin together: what ranges
-// do to each other then shows in small batches too, which otherwise one thread would have done before the
-// next one wakes.
+// On trial a loop that is too short for several threads is cut into single steps, and the ranges of all loops
+// begin together: what ranges do to each other then shows in small batches too, which otherwise one thread
+// would have done before the next one wakes.
 const bool on_trial = std::getenv("KERNELPAIR_SPLIT_LOOPS") != nullptr;
 constexpr int kPatience = 200;  // looks at the others, each of which lets another thread of this core go on
 
@@ -39,14 +39,14 @@ int thread_count() { return static_cast<int>(torch::stable::get_num_threads()); 
 
 void run_parallel(int64_t n, int64_t grain, LoopBody body, void* context) {
   if (n <= 0) return;
-  if (on_trial && n > 1 && thread_count() > 1) {
-    const int64_t threads = thread_count(), length = divide_up(n, threads);
-    Together loop{body, context, divide_up(n, length)};
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, n, 1, begin_together, &loop));
-    return;
-  }
-  if (n <= grain) return body(0, n, context);
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, n, grain, body, context));
+  const int64_t threads = thread_count();
+  const bool together = on_trial && n > 1 && threads > 1;
+  if (n <= grain && !together) return body(0, n, context);
+  const int64_t least_range = n <= grain || grain < 1 ? 1 : grain;
+  const int64_t range = divide_up(n, least(threads, divide_up(n, least_range)));  // torch's
+  Together loop{body, context, divide_up(n, range)};
+  if (together) body = begin_together, context = &loop;
+  STABLE_TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, n, least_range, body, context));
 }
 
 }  // namespace kernelpair
