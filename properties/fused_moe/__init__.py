@@ -4,7 +4,7 @@ from functools import partial
 
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from properties.fused_moe.bench import BENCH
-from properties.fused_moe.bound import bound
+from properties.fused_moe.bound import ROUNDED_H, bound, rounded_bound
 from properties.fused_moe.cases import LAYOUTS, MoeCase, call_optimized, call_reference, inputs, small, strategy
 from properties.fused_moe.edges import EDGES, MEASURES
 from properties.fused_moe.models import models
@@ -26,7 +26,10 @@ PAIR = Pair(
         small=small,
     ),
     signature=Signature(layouts=LAYOUTS, indices=("topk_ids",)),
-    truth=Within(bound, sharp=lambda case: case.values != "uniform" or case.dtype == "float32"),
+    truth=Within(
+        bound, sharp=lambda case: case.values != "uniform" or case.dtype == "float32",
+        roundings={ROUNDED_H: Within(rounded_bound)},
+    ),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     fuzz=lambda case, inputs: inputs.keys() - {"form", "dtype", "layout", "D", "I"},

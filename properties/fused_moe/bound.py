@@ -10,10 +10,18 @@ from reference.quantize_rows_int8 import LEAST_RANGE, quantize_rows_int8
 
 SILU_ERROR = 2.0**-17  # of itself, as a silu may err
 SMALLEST = 2.0**-110  # what silu of a very negative gate may flush, times any up
+ROUNDED_H = "gates and ups rounded to x's dtype before silu"
+"""A rounding that is forbidden (`Within.roundings`)."""
 SATURATED = 2.0**-44  # 1 - sigmoid(32) is 2^-46: silu(32) = 32 in any kernel, but not in the truth
 
 
-def bound(case: MoeCase, given: Inputs, truth: Outputs) -> Bound:
+def rounded_bound(case: MoeCase, given: Inputs, truth: Outputs) -> Bound:
+    """The bound of a 16-bit call that rounds h, too: eta grows by u (|h| + eta). One-hot rows have two more roundings, of a
+    gate and of its up, and exact ones none: their gates and ups are whole numbers of 8 bits."""
+    return bound(case, given, truth, UNIT_ROUNDOFF[getattr(torch, case.dtype)] if case.dtype != "float32" else 0.0)
+
+
+def bound(case: MoeCase, given: Inputs, truth: Outputs, of_h: float = 0.0) -> Bound:
     """Errors of h, of a and of y, one after the other, and of the sum over a token's experts.
 
     With H = |w13| |x| + |b13| and u_a = u for 16-bit x, else 0, elementwise over I for each token and expert:
@@ -45,12 +53,13 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs) -> Bound:
     x, ids, weights = _rows(case, given)
     w13, w2 = unpacked(case, given)
     if case.values == "one_hot" and all(_one_hot(weight[ids[ids >= 0].unique()]) for weight in (w13, w2)):
-        return {"out": (u + SILU_ERROR + 2.0**-20) * truth["out"].abs() + flush_error(torch.zeros(()), dtype)}
+        relative = u + 2 * of_h * (1 + of_h) + SILU_ERROR + 2.0**-20
+        return {"out": relative * truth["out"].abs() + flush_error(torch.zeros(()), dtype)}
     error, size, terms = (torch.zeros_like(truth["out"]) for _ in range(3))
     for expert in ids[ids >= 0].unique().tolist():
         tokens, places = (ids == expert).nonzero(as_tuple=True)
         b13, b2 = (given[name][expert] if given.get(name) is not None else 0.0 for name in ("b13", "b2"))
-        y, dy, of_y = _of_expert(x[tokens], w13[expert], w2[expert], b13, b2, u_a, coded, case.int8)
+        y, dy, of_y = _of_expert(x[tokens], w13[expert], w2[expert], b13, b2, u_a, coded, of_h, case.int8)
         share = weights[tokens, places].abs()[:, None]
         error.index_add_(0, tokens, share * (dy + (u_a + coded) * (y + dy)))
         size.index_add_(0, tokens, share * y)
@@ -80,7 +89,8 @@ def _rows(case: MoeCase, given: Inputs) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _of_expert(
-    x: Tensor, w13: Tensor, w2: Tensor, b13: Tensor | float, b2: Tensor | float, u_a: float, coded: float, int8: bool
+    x: Tensor, w13: Tensor, w2: Tensor, b13: Tensor | float, b2: Tensor | float, u_a: float, coded: float, of_h: float,
+    int8: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """|y|, its error, and the sizes of its terms summed, for rows of one expert."""
     D, inner = x.shape[1], w2.shape[1]
@@ -91,6 +101,7 @@ def _of_expert(
     sizes = sizes + accumulation_error(2 if int8 else D + 4) * bias.abs()
     if coded:
         sizes = sizes + coded * ((products + bias).abs() + signed_sum(x.abs(), w13))
+    sizes = sizes + of_h * ((products + bias).abs() + sizes)
     eta_gate, eta_up = sizes.chunk(2, dim=-1)
     gate, up = (products + bias).chunk(2, dim=-1)
     s = torch.sigmoid(gate)

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 
 from properties.providers.installed import version_of
+from properties.providers.zentorch.attention import flash_attn_varlen
+from properties.providers.zentorch.experts import fused_moe
 from properties.providers.zentorch.linear import int4_linear, int8_linear, packed_linear
 from properties.providers.zentorch.norms import rms_norm
 from properties.providers.zentorch.recurrent import (
@@ -58,6 +60,6 @@ def prepare() -> None:
 
 
 __all__ = [
-    "causal_conv1d", "chunk_gated_delta_rule", "gated_delta_rule_update", "gated_delta_rule_update_spec", "gdn_gating",
-    "int4_linear", "int8_linear", "packed_linear", "rms_norm",
+    "causal_conv1d", "chunk_gated_delta_rule", "flash_attn_varlen", "fused_moe", "gated_delta_rule_update",
+    "gated_delta_rule_update_spec", "gdn_gating", "int4_linear", "int8_linear", "packed_linear", "rms_norm",
 ]
