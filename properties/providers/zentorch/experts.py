@@ -18,10 +18,6 @@ WORD = 4  # bytes that a product of the kernel takes at once
 TWO = "experts of float32: tokens go to more than one (checked)"
 WORDS = "D and I of bytes are multiples of 4 (checked)"
 
-KEPT: list[Tensor] = []
-"""Stacks and biases of float32 calls. The library keeps their slices by the address of the tensor object, and takes them
-for those of a later tensor that has this address. A model's parameters live as long as it does; so do these."""
-
 
 def _fit(case: MoeCase) -> MoeCase:
     step = WORD if case.int8 else 1
@@ -65,7 +61,8 @@ def _call(given: Given) -> Any:
     stacks = [_stack(given, "w13", 2 * inner, D).contiguous(), _stack(given, "w2", D, inner).contiguous()]
     biases, scales = ([given.get(name) for name in names] for names in (("b13", "b2"), ("w13_scale", "w2_scale")))
     if x.dtype == torch.float32:
-        KEPT.extend(tensor for tensor in (*stacks, *biases) if tensor is not None)
+        # It knows a bias by its address and holds its storage: not that of the trial, whose memory is used again.
+        biases = [bias if bias is None else bias.clone() for bias in biases]
     on_input = given["apply_router_weight_on_input"]
 
     def run() -> Tensor:
