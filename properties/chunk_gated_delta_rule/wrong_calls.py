@@ -5,8 +5,7 @@ import torch
 from kernelpair.contract.pair import Inputs, WrongCall
 from properties.chunk_gated_delta_rule.cases import ChunkCase
 from properties.shared.wrong_calls import (
-    INF,
-    NAN,
+    NO_SCALES,
     all_integers,
     beyond_32_bits,
     cast,
@@ -18,6 +17,7 @@ from properties.shared.wrong_calls import (
     other_dtype,
     other_half,
     replaced,
+    replaced_each,
     self_overlapping,
     slot,
     slot_twice,
@@ -84,10 +84,8 @@ WRONG_CALLS = {
     "state_layout": replaced("state_layout", "kk", ValueError),
     "state_layout_none": replaced("state_layout", None, TypeError),
     "accurate_text": replaced("accurate", "yes", TypeError),
-    "eps_zero": replaced("eps", 0.0, ValueError),
-    "eps_nan": replaced("eps", NAN, ValueError),
-    "scale_negative": replaced("scale", -1.0, ValueError),
-    "scale_infinite": replaced("scale", INF, ValueError),
+    **replaced_each("eps", NO_SCALES),
+    **replaced_each("scale", NO_SCALES),
     "offsets_negative": WrongCall(
         lambda case, given: given | {"cu_seqlens": given["cu_seqlens"] - case.before - 1}, ValueError, "cu_seqlens"
     ),

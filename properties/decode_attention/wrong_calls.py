@@ -10,8 +10,11 @@ from properties.decode_attention.cases import INDICES, behind_of, keys_of, live_
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    NO_CAPS,
+    NO_SCALES,
     aliased,
     all_integers,
+    any_column,
     any_of,
     beyond_32_bits,
     cast,
@@ -37,14 +40,14 @@ FLOATS = ("q", "k_cache", "v_cache", "out", "key", "value")
 
 
 def _seen_key(case: Any, given: Inputs) -> tuple[int, int] | None:
-    """Table entry of a visible key: the first or the last of a request."""
+    """Table entry of a visible key."""
     seen = []
     for b, tokens in enumerate(keys_of(case)):
         if tokens:
             cut = tokens - case.window if not case.cross and 0 < case.window < tokens else 0
             row, first = int(given["req_pool_indices"][b]), behind_of(case)[b]
-            seen += [(row, first + cut), (row, first + tokens - 1)]
-    return any_of(case, seen) if seen else None
+            seen.append((row, range(first + cut, first + tokens)))
+    return any_column(case, seen)
 
 
 def _used(value: int) -> Callable[[Any, Inputs], tuple[Any, int] | None]:
@@ -200,8 +203,8 @@ WRONG_CALLS = {
     "encoder_lens_too_large": entry(
         "encoder_lens", _too_long_encoder, IndexError, "encoder_lens", "seq_lens", "req_to_token"),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k_cache")),
-    **replaced_each("sm_scale", (0.0, -1.0, INF, NAN)),
-    **replaced_each("logit_cap", (-1.0, INF, NAN)),
+    **replaced_each("sm_scale", NO_SCALES),
+    **replaced_each("logit_cap", NO_CAPS),
     "sink_nan": with_sink(NAN),
     "sink_inf": with_sink(INF),
     "sinks_length": WrongCall(lambda case, given: given | {"sinks": torch.zeros(case.heads + 1)}, ValueError, "sinks"),

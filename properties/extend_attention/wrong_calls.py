@@ -12,8 +12,11 @@ from properties.shared.wrong_calls import (
     INF,
     NAN,
     NEXT_TO_0,
+    NO_CAPS,
+    NO_SCALES,
     aliased,
     all_integers,
+    any_column,
     any_of,
     beyond_32_bits,
     cast,
@@ -67,10 +70,8 @@ def _columns(case: Any, b: int) -> range:
 
 
 def _seen_key(case: Any, given: Inputs) -> tuple[int, int] | None:
-    """Table entry of a cached key that some row sees: the first or the last of a request."""
-    columns = [(int(given["req_pool_indices"][b]), _columns(case, b)) for b in _all(case, given)]
-    seen = [(row, column) for row, several in columns if several for column in (several[0], several[-1])]
-    return any_of(case, seen) if seen else None
+    """Table entry of a cached key that some row sees."""
+    return any_column(case, [(int(given["req_pool_indices"][b]), _columns(case, b)) for b in _all(case, given)])
 
 
 def _seen_by_the_later(case: Any, given: Inputs) -> Inputs | None:
@@ -188,8 +189,8 @@ WRONG_CALLS = {
     "encoder_lens_too_large": entry("encoder_lens", _too_long_encoder, IndexError, "encoder_lens", "seq_lens"),
     "rows_overlap": entry("extend_start_loc", _overlapping, ValueError),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k", "k_cache")),
-    **replaced_each("sm_scale", (0.0, -1.0, INF, NAN)),
-    **replaced_each("logit_cap", (-1.0, INF, NAN)),
+    **replaced_each("sm_scale", NO_SCALES),
+    **replaced_each("logit_cap", NO_CAPS),
     "logit_cap_next_to_0": made(setting(logit_cap=NEXT_TO_0, sm_scale=0.5), ValueError, "logit_cap"),
     "sink_nan": with_sink(NAN),
     "sink_inf": with_sink(INF),

@@ -7,6 +7,7 @@ import torch
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD
 from properties.shared.wrong_calls import (
+    NO_SCALES,
     all_integers,
     any_of,
     beyond_32_bits,
@@ -20,6 +21,7 @@ from properties.shared.wrong_calls import (
     one_rank_more,
     other_dtype,
     replaced,
+    replaced_each,
     self_overlapping,
     sparse,
 )
@@ -102,8 +104,8 @@ WRONG_CALLS = {
     "state_rows": grown("state", 2),
     "layout_tag": replaced("state_layout", "kk", ValueError),
     "layout_number": replaced("state_layout", 0, TypeError),
-    "scale_zero": replaced("scale", 0.0, ValueError),
-    "eps_zero": replaced("eps", 0.0, ValueError),
+    **replaced_each("scale", NO_SCALES),
+    **replaced_each("eps", NO_SCALES),
     "k_dtype": other_dtype("k", "q"),
     "all_integers": all_integers("q", "k", "v", "a", "b"),
     "state_float16": cast("state", torch.float16),

@@ -3,8 +3,8 @@
 import torch
 
 from properties.shared.wrong_calls import (
-    INF,
     NAN,
+    NO_SCALES,
     all_integers,
     cast,
     changed,
@@ -13,6 +13,7 @@ from properties.shared.wrong_calls import (
     other_dtype,
     other_half,
     replaced,
+    replaced_each,
 )
 
 WRONG_CALLS = {
@@ -29,10 +30,7 @@ WRONG_CALLS = {
     "A_log_dtype": cast("A_log", torch.float64),
     "dt_bias_integers": cast("dt_bias", torch.int32),
     "a_none": replaced("a", None, TypeError),
-    "beta_zero": replaced("softplus_beta", 0.0, ValueError),
-    "beta_negative": replaced("softplus_beta", -1.0, ValueError),
-    "beta_infinite": replaced("softplus_beta", INF, ValueError),
-    "beta_nan": replaced("softplus_beta", NAN, ValueError),
+    **replaced_each("softplus_beta", NO_SCALES),
     "threshold_nan": replaced("softplus_threshold", NAN, ValueError),
     "A_log_other_half": other_half("A_log"),
     "dt_bias_other_half": other_half("dt_bias"),

@@ -8,9 +8,9 @@ import torch
 from kernelpair.contract.pair import Alias, Inputs, WrongCall
 from optimized.mla_decode import mla_decode_workspace_size
 from properties.shared.wrong_calls import (
-    INF,
-    NAN,
+    NO_SCALES,
     all_integers,
+    any_column,
     any_of,
     beyond_32_bits,
     cast,
@@ -29,11 +29,11 @@ FLOATS = ("q_nope", "q_pe", "kv_cache")
 
 
 def _page(value: int) -> WrongCall:
-    """A used page: the first or the last of a request."""
+    """A used page."""
 
     def pick(case: Any, given: Inputs) -> tuple[tuple[int, int], int] | None:
-        used = [(b, page) for b, n in enumerate(case.lens) if n for page in (0, (n - 1) // case.page)]
-        return (any_of(case, used), value if value < 0 else len(given["kv_cache"]) + value) if used else None
+        where = any_column(case, [(b, range(-(-n // case.page))) for b, n in enumerate(case.lens)])
+        return None if where is None else (where, value if value < 0 else len(given["kv_cache"]) + value)
 
     return entry("page_table", pick, IndexError)
 
@@ -51,6 +51,18 @@ def _length(value: int, error: type[Exception]) -> WrongCall:
         return any_of(case, range(len(case.lens))), value if value < 0 else room + value
 
     return entry("seq_lens", pick, error, "seq_lens", "page_table")
+
+
+def _one_of_many_pages(case: Any, given: Inputs) -> Inputs | None:
+    """A request of more pages than are drawn, one of which is none."""
+    if not case.lens:
+        return None
+    requests, pages = len(case.lens), max(given["page_table"].shape[1], 65 + case.seed // 7 % 100)
+    lens, table, b = given["seq_lens"].clone(), torch.zeros(requests, pages, dtype=torch.int64), any_of(case, range(requests))
+    lens[b] = pages * case.page
+    table[b, case.seed // 5 % pages] = -1 if case.seed % 2 else len(given["kv_cache"])
+    needed = mla_decode_workspace_size(int(lens.max()), requests, case.heads, case.page, case.latent, case.splits)
+    return given | {"seq_lens": lens, "page_table": table, "workspace": given["workspace"].new_zeros(needed)}
 
 
 def _pages_of_eight(case: Any, given: Inputs) -> Inputs:
@@ -103,13 +115,14 @@ WRONG_CALLS = {
     "page_negative": _page(-1),
     "page_too_large": _page(0),
     "page_huge": _page(2**30),
+    "page_of_many": WrongCall(_one_of_many_pages, IndexError, "page_table"),
     "workspace_short": WrongCall(_short_workspace, ValueError, "workspace"),
     "workspace_dtype": cast("workspace", torch.float32),
     "workspace_rank": one_rank_more("workspace"),
     "workspace_strided": WrongCall(_strided_workspace, ValueError, "workspace"),
     "workspace_is_cache": WrongCall(_overlap, ValueError, ("workspace", "kv_cache")),
     "accurate_text": replaced("accurate", "yes", TypeError),
-    **replaced_each("sm_scale", (0.0, -1.0, INF, NAN)),
+    **replaced_each("sm_scale", NO_SCALES),
     **{f"splits_{value}": replaced("num_kv_splits", value, ValueError) for value in (0, -2)},
     "laid_over": laid_over(("workspace",), ("q_nope", "q_pe", "kv_cache", "seq_lens", "page_table")),
     "seq_lens_beyond_32_bits": beyond_32_bits("seq_lens", IndexError, "page_table"),

@@ -12,7 +12,10 @@ from properties.shared.wrong_calls import (
     INF,
     NAN,
     NEXT_TO_0,
+    NO_CAPS,
+    NO_SCALES,
     all_integers,
+    any_column,
     any_of,
     beyond_32_bits,
     cast,
@@ -25,6 +28,7 @@ from properties.shared.wrong_calls import (
     other_dtype,
     other_half,
     replaced,
+    replaced_each,
     setting,
     sparse,
     with_sink,
@@ -50,8 +54,8 @@ def _seen_page(case: Any) -> tuple[int, int] | None:
     for b, (sq, sk) in enumerate(zip(case.rows, case.lens)):
         low = max(0, sk - sq - case.left) if case.left >= 0 else 0
         if sq and low < sk:
-            seen += [(b, low // case.page), (b, (sk - 1) // case.page)]
-    return any_of(case, seen) if seen else None
+            seen.append((b, range(low // case.page, (sk - 1) // case.page + 1)))
+    return any_column(case, seen)
 
 
 def _used(value: int) -> Pick:
@@ -60,6 +64,19 @@ def _used(value: int) -> Pick:
         return None if where is None else (where, value if value < 0 else given["k_cache"].shape[0] + value)
 
     return pick
+
+
+def _one_of_many_pages(case: Any, given: Inputs) -> Inputs | None:
+    """A request of more pages than are drawn, of which one that some row sees is none."""
+    live = [b for b, rows in enumerate(case.rows) if rows]
+    if not live or not len(given["k_cache"]):
+        return None
+    b, pages = any_of(case, live), max(given["page_table"].shape[1], 65 + case.seed // 7 % 100)
+    lens, table = given["cache_seqlens"].clone(), torch.zeros(len(case.lens), pages, dtype=torch.int64)
+    lens[b] = pages * case.page
+    first = max(0, pages * case.page - case.rows[b] - case.left) // case.page if case.left >= 0 else 0
+    table[b, first + case.seed // 5 % (pages - first)] = -1 if case.seed % 2 else len(given["k_cache"])
+    return given | {"cache_seqlens": lens, "page_table": table}
 
 
 def _too_many_keys(case: Any, given: Inputs) -> tuple[Any, int]:
@@ -197,6 +214,7 @@ OF_ALL_FACTORS = {
     **{f"{name}_length": grown(name, 0, "page_table") for name in VECTORS},
     "page_negative": entry("page_table", _used(-1), IndexError),
     "page_too_large": entry("page_table", _used(0), IndexError),
+    "page_of_many": WrongCall(_one_of_many_pages, IndexError, "page_table"),
     "page_huge": entry("page_table", _used(2**30), IndexError),
     "cache_seqlens_negative": entry("cache_seqlens", _negative_length, ValueError),
     "cache_seqlens_too_large": entry("cache_seqlens", _too_many_keys, IndexError, "cache_seqlens", "page_table"),
@@ -207,8 +225,8 @@ OF_ALL_FACTORS = {
     "multiples_length": _other_multiples(lambda case, multiples: multiples[:-1], ValueError),
     "multiples_float": _other_multiples(lambda case, multiples: multiples.float(), TypeError),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k_cache")),
-    **{f"softmax_scale_{value}": replaced("softmax_scale", value, ValueError) for value in (0.0, -1.0, torch.inf, torch.nan)},
-    **{f"softcap_{value}": replaced("softcap", value, ValueError) for value in (-1.0, INF, NAN)},
+    **replaced_each("softmax_scale", NO_SCALES),
+    **replaced_each("softcap", NO_CAPS),
     "softcap_next_to_0": made(setting(softcap=NEXT_TO_0, softmax_scale=0.5), ValueError, "softcap"),
     "window_left": replaced("window_left", -2, ValueError),
     "window_right": replaced("window_right", -2, ValueError),

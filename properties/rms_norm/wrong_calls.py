@@ -6,8 +6,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Inputs
 from properties.rms_norm.cases import NormCase
 from properties.shared.wrong_calls import (
-    INF,
-    NAN,
+    NO_SCALES,
     aliased,
     all_integers,
     cast,
@@ -19,6 +18,7 @@ from properties.shared.wrong_calls import (
     other_dtype,
     other_half,
     replaced,
+    replaced_each,
     self_overlapping,
     setting,
     sparse,
@@ -76,10 +76,7 @@ WRONG_CALLS = {
     "group_size_negative": replaced("group_size", -1, ValueError),
     "group_size_between": made(_between, ValueError, "group_size", when=lambda case: case.columns > 0),
     "group_size_half": replaced("group_size", 1.5, TypeError),
-    "eps_zero": replaced("eps", 0.0, ValueError),
-    "eps_negative": replaced("eps", -1e-6, ValueError),
-    "eps_infinite": replaced("eps", INF, ValueError),
-    "eps_nan": replaced("eps", NAN, ValueError),
+    **replaced_each("eps", NO_SCALES),
     "laid_over": laid_over(("residual",), ("x", "weight")),
     "laid_over_x": laid_over(("x",), ("gate", "weight"), when=lambda case: case.in_place),
     "weight_other_half": other_half("weight"),

@@ -20,6 +20,8 @@ Change = Callable[[Tensor], Tensor | None]
 Pick = Callable[[Any, Inputs], tuple[Any, Any] | None]
 Rows = Callable[[Any, Inputs], list[int]]
 NAN, INF = float("nan"), float("inf")
+NO_CAPS = (-1.0, -1e-6, INF, NAN, 2.0**-150, 2.0**128 - 2.0**103)  # the last: float32 rounds them to 0 and to infinity
+NO_SCALES = (0.0, *NO_CAPS)  # of what is to be finite and above 0 in float32
 NEXT_TO_0 = 2.0**-149  # the least number of float32, by which nothing can be divided
 ALIGNED = 8  # bytes: a buffer of whole ones begins where elements of any dtype may
 WRAPPED_FROM = 2**30  # an index from here on is wrong by itself, not by lying just behind its pool
@@ -247,6 +249,16 @@ def any_of(case: Any, places: Sequence[Any]) -> Any:
     return places[(0, -1, case.seed // 3 % len(places))[case.seed % 3]]
 
 
+def any_column(case: Any, runs: Sequence[tuple[int, range]]) -> tuple[int, int] | None:
+    """An entry of a table, of those that are looked at, a run of columns for each row: an end of some run or any entry of it."""
+    runs = [(row, columns) for row, columns in runs if columns]
+    if runs and case.seed // 5 % 3:
+        row, columns = any_of(case, runs)
+        return row, columns[case.seed // 7 % len(columns)]
+    ends = [(row, end) for row, columns in runs for end in (columns[0], columns[-1])]
+    return any_of(case, ends) if ends else None
+
+
 def slot(name: str, live: Rows, value: int, size: Callable[[Inputs], int] | None = None) -> WrongCall:
     """A slot outside of its pool in one of the `live` rows: `value`, behind the pool's `size` if that is given."""
 
@@ -258,11 +270,14 @@ def slot(name: str, live: Rows, value: int, size: Callable[[Inputs], int] | None
 
 
 def slot_twice(name: str, live: Rows) -> WrongCall:
-    """The last live row takes the first one's slot."""
+    """A live row takes another one's slot: the last one the first one's, or any of them."""
 
     def pick(case: Any, given: Inputs) -> tuple[int, Tensor] | None:
         rows = live(case, given)
-        return (rows[-1], given[name][rows[0]]) if len(rows) > 1 else None
+        if len(rows) < 2:
+            return None
+        at, of = (-1, 0) if case.seed % 3 == 0 else (case.seed // 3 % len(rows), case.seed // 5 % len(rows))
+        return rows[at], given[name][rows[of if at != of else of - 1]]
 
     return entry(name, pick, ValueError)
 
