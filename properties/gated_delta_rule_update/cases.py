@@ -17,7 +17,7 @@ from properties.shared.softplus import NEVER, given_threshold, settled
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
 from reference.checks import are_pads
 
-REQUESTS = (1, 2, 0, 4, 17)
+REQUESTS = (1, 2, 0, 4, 17, 33, 70)
 BUFFER = 512  # of the kernel, for q and k
 KEY_SIZES = (1, 16, 32, 40, 64, 128, BUFFER, 600, 2 * BUFFER, 1030)  # the last ones: one buffer, more, two, more
 VALUE_SIZES = (1, 7, *around(16, 32), 21, 28, 40, 64, 96, 128, 272)
@@ -80,11 +80,16 @@ class DeltaCase(Case):
     spare: int = 0
 
 
+def narrowed(K: int, V: int) -> int:
+    """V, or of keys that fill the buffer one for which states stay small."""
+    return V if K < BUFFER else min(V, 40 if K < 2 * BUFFER else 16)
+
+
 @st.composite
 def _sizes(draw: st.DrawFn) -> dict[str, Any]:
     """Sizes within the budget, largest first to be cut: requests, heads."""
     K, V = draw(any_of(*KEY_SIZES), label="K"), draw(any_of(*VALUE_SIZES), label="V")
-    V = V if K < BUFFER else min(V, 40 if K < 2 * BUFFER else 16)
+    V = narrowed(K, V)
     group, key_heads = draw(any_of(*GROUPS), label="group"), draw(any_of(1, 2), label="key_heads")
     room = max(MOST_ELEMENTS // (K * V * group * key_heads), 1)
     requests = draw(any_of(*REQUESTS), label="requests")
@@ -270,6 +275,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "little is written": _says(weak=True),
     "exact sums": _says(exact=True),
     "17 requests": _says(requests=17),
+    "70 requests": _says(requests=70),
     **{
         f"{layout} state in {dtype}": _says(state_layout=layout, state_dtype=dtype)
         for layout in ("kv", "vk")

@@ -21,7 +21,9 @@ from properties.shared.strategies import any_of, between, common, either, float_
 
 NOBODY = -(2**20)  # an entry that nobody may interpret
 TOKENS = (1, 2, 3, 0, 5, 1, 2, 9)  # of a request
-KEY_SIZES = (1, 16, 32, 40, 64, 128, step.BUFFER)
+MANY = (17, 33, 70)  # requests
+MANY_SIZES = (1, 5, 16, 17)  # of keys and values of so many
+DRAWN = 7  # requests whose lengths are drawn; those of more repeat them
 VALUE_SIZES = (1, 15, 16, 17, 32, 40, 128, 272)
 MODELS = ((2, 4, 4, 2, 128), (9, 2, 1, 3, 64), (1, 4, 16, 2, 128))  # requests, tokens, key heads, value heads of each, width
 MOST_ELEMENTS = 100_000  # of the states of all tokens
@@ -73,13 +75,23 @@ FIELDS = together({
 @st.composite
 def strategy(draw: st.DrawFn) -> DeltaSpecCase:
     """Any call that the contract allows."""
-    K, V = draw(any_of(*KEY_SIZES), label="K"), draw(any_of(*VALUE_SIZES), label="V")
+    many = draw(between(0, 15), label="many") == 15
+    keys, values = (MANY_SIZES, MANY_SIZES) if many else (step.KEY_SIZES, VALUE_SIZES)
+    K, V = draw(any_of(*keys), label="K"), draw(any_of(*values), label="V")
+    V = step.narrowed(K, V)
     group, key_heads = draw(any_of(1, 2, 3), label="group"), draw(any_of(1, 2), label="key_heads")
-    lengths = tuple(draw(any_of(*TOKENS)) for _ in range(draw(any_of(1, 2, 0, 3, 2, 3), label="requests")))
+    requests = draw(any_of(*MANY) if many else any_of(1, 2, 0, 3, 2, 3), label="requests")
+    tokens = any_of(1, 2, 1, 0) if many else any_of(*TOKENS)
+    lengths = _repeated(tuple(draw(tokens) for _ in range(min(requests, DRAWN))), requests)
     room = max(MOST_ELEMENTS // (K * V * group * key_heads), 2)
     while sum(lengths) > room:
         lengths = lengths[:-1] if len(lengths) > 1 else (room,)
     return _completed(draw, lengths, {"key_size": K, "value_size": V, "group": group, "key_heads": key_heads})
+
+
+def _repeated(entries: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """So many of them, in turn."""
+    return tuple(entries[r % len(entries)] for r in range(count))
 
 
 def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any]) -> DeltaSpecCase:
@@ -88,9 +100,10 @@ def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any])
     together = draw(between(0, 7)) == 7
     # More tokens or longer keys would leave the whole numbers that float32 holds.
     exact = max(lengths, default=0) <= 2 and sizes["key_size"] <= 16 and draw(between(0, 2)) == 2
+    accepted = tuple(n + 1 if together else draw(any_of(1, 2, 3)) if draw(either) else max(n, 1) for n in lengths[:DRAWN])
     return DeltaSpecCase(
         **fields, **sizes, lengths=lengths, requests=fields["before"] + sum(lengths) + fields["after"], pads=pads,
-        accepted=tuple(n + 1 if together else draw(any_of(1, 2, 3)) if draw(either) else max(n, 1) for n in lengths),
+        accepted=_repeated(accepted, len(lengths)),
         read_together=together,
         pad_in_range=bool(pads) and fields["spare"] > 0 and draw(either),
         l2norm=not exact and draw(either), scale=1.0 if exact else draw(any_of(None, 0.3)),
@@ -202,6 +215,10 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "pad is slot 0 of several": lambda case: case.pad_in_range and pad_slot(case) == 0 and _slots(case) > 1,
     "a request starts from the pad's slot": lambda case: case.pad_in_range
     and any(case.accepted[r] > 1 for r in case.live) and case.seed // 2 % 4 > 0,
+    "many requests": lambda case: len(case.lengths) > 16,
+    "a carried state of very long keys": lambda case: case.key_size > 600
+    and case.state_dtype == "bfloat16"
+    and any(case.lengths[r] > 1 for r in case.live),
     "uncovered tokens": lambda case: case.before > 0 and case.after > 0,
     "a carried state in bfloat16": lambda case: case.state_dtype == "bfloat16" and max(case.lengths, default=0) > 1,
     "value-major states": lambda case: case.state_layout == "vk",
