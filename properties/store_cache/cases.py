@@ -14,12 +14,14 @@ from kernelpair.contract.pair import Inputs
 from properties.shared.every_value import DTYPES as DTYPES_OF_16_BITS
 from properties.shared.every_value import SweepCase, every_value, halves
 from properties.shared.pads import drawn_pad, entry_of, free_slots, named
-from properties.shared.strategies import any_of, around, between, common, either, together
+from properties.shared.strategies import any_of, around, between, common, either, near, together
 from reference.checks import are_pads
 
 DTYPES = ("bfloat16", "float16", "float32", "uint8", "float8_e4m3fn", "float8_e5m2")
 ROWS = (0, 1, 2, 3, 5, 17, 70, 133)  # 133: more rows than any thread's share of a small call
-ROW_SIZES = ((1, 1), *((1, size) for size in around(16, 32, 64, 128)), (2, 32), (3, 43), (2, 64))  # (H, D)
+ROW_SIZES = ((1, 1), *((1, n) for n in around(16, 32, 64, 128)), (2, 32), (3, 43), (2, 64), (5, 16), (7, 9), (8, 32))  # (H, D)
+MANY_SLOTS = 4099  # of small rows: most are nobody's, and those that are written lie anywhere
+MANY_ROWS = (64, 128, 256, 1024)  # of so many slots
 # With elements of 2 bytes more than a cache keeps: in long runs, and in runs shorter than a cache line.
 LARGE = (
     {"rows": 133, "heads": 2, "width_k": 4003, "width_v": 4003},
@@ -75,6 +77,9 @@ def strategy(draw: st.DrawFn) -> StoreCacheCase:
     """Any rows, sizes, dtype, pads and layouts that the contract allows."""
     fields = draw(FIELDS)
     sizes = {"rows": draw(any_of(*ROWS[1:], *ROWS[:1]), label="rows"), **draw(SIZES)}
+    if draw(between(0, 15), label="many") == 15:
+        rows, heads, width = draw(any_of(*MANY_ROWS)), draw(any_of(1, 1, 5)), draw(any_of(1, 4))
+        return completed(draw, near(fields), {"rows": rows, "heads": heads, "width_k": width, "width_v": 1}, MANY_SLOTS - rows)
     large = draw(between(0, 63), label="large") - 61  # which of LARGE, from 0 on
     if large == 1:
         fields["layout"] = {"k": "sliced", **fields["layout"]}  # its heads are no single run
@@ -87,11 +92,11 @@ def _large(which: int, dtype: str) -> dict[str, Any]:
     return {name: 2 * size + 1 if more and "width" in name else size for name, size in LARGE[which].items()}
 
 
-def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any]) -> StoreCacheCase:
-    """The case of these sizes, with pads."""
+def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any], more: int = 0) -> StoreCacheCase:
+    """The case of these sizes, with pads, and so many more slots."""
     rows, pads = sizes["rows"], draw(any_of("none", "none", "some", "all"), label="pads")
     chosen = named(pads, fields["seed"], rows)
-    spare = draw(between(0, 3), label="spare")
+    spare = draw(between(0, 3), label="spare") + more
     in_range = pads != "none" and spare > 0 and draw(either)
     return StoreCacheCase(
         **fields, **sizes, spare=spare, pads=chosen, pad_in_range=in_range, ascending=draw(either, label="ascending")
@@ -169,6 +174,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "some rows are pads": lambda case: 0 < len(case.pads) < case.rows,
     "pad is a slot in range": lambda case: case.pad_in_range,
     "pad is slot 0 of several": lambda case: case.pad_in_range and _pad_slot(case) == 0 and _slots(case) > 1,
+    "slots far between": lambda case: case.spare > 1000 and not case.ascending,
+    "an odd number of heads": lambda case: case.heads in (5, 7),
     "ascending slots": lambda case: case.ascending and case.rows > 64 and not case.pads,
     "Dk = 0": lambda case: case.width_k == 0,
     "Dv = 0": lambda case: case.width_v == 0,

@@ -1,5 +1,7 @@
 """store_cache: calls that both sides refuse."""
 
+from kernelpair.call.layout import FAR
+from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs
 from properties.shared.wrong_calls import (
     aliased,
@@ -7,6 +9,7 @@ from properties.shared.wrong_calls import (
     changed,
     grown,
     laid_over,
+    made,
     no_index,
     one_rank_more,
     other_dtype,
@@ -18,6 +21,7 @@ from properties.shared.wrong_calls import (
 )
 from properties.store_cache.cases import LAYOUTS, StoreCacheCase
 
+POOL_SLOTS = 65_537
 ROWS_AND_CACHES = tuple(LAYOUTS)[:4]
 
 
@@ -29,11 +33,28 @@ def _size(given: Inputs) -> int:
     return len(given["k_cache"])
 
 
+def _twice_among_many(case: StoreCacheCase, given: Inputs) -> Inputs:
+    """Rows of one element in a large pool. Slots that lie anywhere meet in a table of those that were seen; half of the counts
+    fill such a table as far as it gets."""
+    rows = (64, 128, 256, 1024)[case.seed % 4] - case.seed // 4 % 2
+    indices = permutation(case.seed, "many", POOL_SLOTS)[:rows]
+    indices[-1] = indices[case.seed // 8 % (rows - 1)]
+    values, cache = given["k"].new_zeros(rows, 1, 1), given["k"].new_zeros(POOL_SLOTS, 1, 1)
+    caches = {"k_cache": cache, "v_cache": cache.clone()}
+    return given | {"k": values, "v": values.clone(), **caches, "indices": indices, "pad_slot": None}
+
+
+def _near(case: StoreCacheCase) -> bool:
+    """Slots that lie apart would take a page of memory each."""
+    return FAR not in case.layout.values()
+
+
 WRONG_CALLS = {
     "index_negative": slot("indices", _live, -2),
     "index_too_large": slot("indices", _live, 0, _size),
     "index_huge": slot("indices", _live, 2**31, _size),
     "index_duplicate": slot_twice("indices", _live),
+    "index_duplicate_of_many": made(_twice_among_many, ValueError, "indices", when=_near),
     "index_float": no_index("indices"),
     "index_length": grown("indices", 0, "k"),
     "index_rank": one_rank_more("indices"),
