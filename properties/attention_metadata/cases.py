@@ -24,6 +24,7 @@ STATIC_MODES = (*ONE_QUERY_MODES, "target_verify")
 EXTEND_MODES = ("extend", "mixed", "draft_extend")
 MODES_OF_A_REPLAY = (*((mode,) for mode in STATIC_MODES), STATIC_MODES)  # one mode over and over, or all in turn
 PAGES = (1, 2, 3, 16, 49)  # a product with the reciprocal of 49 is too small
+VAST = (2**30, 2**31, 2**32, 2**33)  # pages whose slots or numbers of tokens are beyond int32; a request has one at most
 MOST_PAGES = 4  # of one request, give or take a token
 MOST_REQUESTS = 4
 MOST_REPLAYED = 3  # requests of a step; a sequence of steps matters more than their size
@@ -149,6 +150,10 @@ FIELDS = together(
 def strategy(draw: st.DrawFn) -> MetadataCase:
     """Eager batches in every mode; sequences of replays in the static modes, or in the steps of a draft."""
     fields = draw(FIELDS)
+    vast = draw(between(0, 23), label="vast") - 20  # which of VAST, from 0 on
+    if vast >= 0:
+        fields |= {"page_size": VAST[vast], "high": True, "int32": tuple(n for n in fields["int32"] if n != "req_to_token")}
+        return MetadataCase(**fields, batches=draw(_eager_batch(PAGES[-1], fields["rows"], False), label="batch"))
     static = draw(either, label="static")
     page_size, rows, encoder = fields["page_size"], fields["rows"], draw(either, label="encoder")
     if not static:
@@ -197,8 +202,8 @@ def _table(case: MetadataCase) -> Tensor:
     columns = pages_of(C, page)
     ids = permutation(case.seed, "pages", case.rows * columns).reshape(case.rows, columns)
     if case.high:
-        ids = (2**31 // page if "req_to_token" in case.int32 else 2**31) - 1 - ids
-    slots = (ids[:, :, None] * page + torch.arange(page)).flatten(1)[:, :C]
+        ids = min(2**31, (2**31 if "req_to_token" in case.int32 else 2**63) // page) - 1 - ids
+    slots = (ids[:, :, None] * page + torch.arange(min(page, C))).flatten(1)[:, :C]
     used = torch.zeros(case.rows, C, dtype=torch.bool)
     for batch in case.batches:
         for request in batch.requests:
@@ -316,6 +321,7 @@ EDGES = {
     "several draft steps": lambda case: case.draft_steps > 1,
     "local metadata": lambda case: case.chunk_pages > 0 and not case.static,
     "static local metadata": lambda case: case.chunk_pages > 0 and case.static,
+    "vast pages": lambda case: case.page_size in VAST and any(r.total for r in case.requests),
     "highest page ids": lambda case: case.high and bool(case.requests),
     **{f"page {page}": lambda case, page=page: case.page_size == page for page in PAGES},  # type: ignore[misc]
     **{

@@ -10,6 +10,7 @@ from properties.attention_metadata.cases import (
     EXTEND_MODES,
     INDICES,
     STATIC_MODES,
+    VAST,
     MetadataCase,
     base_of,
     keys_of,
@@ -62,7 +63,7 @@ def _slot(slot: Callable[[int, int], int], least: int) -> Callable[[MetadataCase
         request, wrong = case.requests[b], given["req_to_token"].clone()
         at = base_of(case, request) + (keys[b] - 1) // page * page
         value = slot(int(wrong[request.row, at]), page)
-        if value >= 2**31 and "req_to_token" in case.int32:
+        if value >= (2**31 if "req_to_token" in case.int32 else 2**63):
             return None
         wrong[request.row, at] = value
         return given | {"req_to_token": wrong}
@@ -91,7 +92,7 @@ def _too_many(case: MetadataCase, given: Inputs) -> Inputs:
 def _no_place_behind(case: MetadataCase, given: Inputs) -> Inputs | None:
     """An encoder's tokens fill a row that ends inside a page. The request has none of its own, but they would begin beyond."""
     columns = case.page_size + 1
-    return None if case.page_size == 1 else given | {
+    return None if case.page_size == 1 or case.page_size in VAST else given | {
         "steps": (("decode", 1, 1, True),),
         "seq_lens": torch.tensor([0]),
         "req_pool_indices": torch.tensor([0]),

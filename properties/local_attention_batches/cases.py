@@ -31,6 +31,7 @@ BEYOND = LONGEST | {  # chunks that int32 does not hold, of which only the ends 
 HUGE = {  # pages so large that all of a table's hold more tokens than int64 counts
     "page_size": 2**62, "chunk_pages": 1, "requests": ((2, 5), (1, 1)), "spare": 3, "high": True,
 }  # fmt: skip
+LAST = HUGE | {"requests": ((2, 2**62 + 5), (1, 1))}  # a chunk whose end, were it full, would be beyond int64
 
 INDICES = ("query_start_loc", "seq_lens", "block_table")
 LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES) | {"block_table": TABLE}
@@ -97,6 +98,8 @@ def strategy(draw: st.DrawFn) -> LocalCase:
         return LocalCase(**fields | BEYOND | {"int32": tuple(name for name in fields["int32"] if name != "seq_lens")})
     if longest == 61:
         return LocalCase(**fields | HUGE)
+    if longest == 60:  # offsets of wrong calls need 64 bits too
+        return LocalCase(**fields | LAST | {"int32": tuple(name for name in fields["int32"] if name == "block_table")})
     requests = draw(_requests(fields["page_size"] * fields["chunk_pages"]), label="requests")
     return LocalCase(**fields, requests=requests)
 
@@ -170,6 +173,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "the longest chunk": lambda case: case.page_size == MOST_PAGE_ID,
     "a chunk beyond int32": lambda case: case.chunk > MOST_PAGE_ID,
     "a table of more tokens than int64": lambda case: case.page_size == 2**62,
+    "a chunk that would end beyond int64": lambda case: case.chunk == 2**62 < max((k for _, k in case.requests), default=0),
     "highest page ids": lambda case: case.high and sum(_rows(case)) > 0,
     **{f"page {page}": lambda case, page=page: case.page_size == page for page in PAGES},  # type: ignore[misc]
     **{f"C of {n} pages": lambda case, n=n: case.chunk_pages == n for n in CHUNK_PAGES},  # type: ignore[misc]
