@@ -12,6 +12,7 @@ from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
 from properties.causal_conv1d.batch import as_varlen, pick, requests, varlen
 from properties.shared.packed_weights import SAME_WEIGHT, kept
+from reference.causal_conv1d import causal_conv1d_pack_weight
 
 NAN = float("nan")
 
@@ -241,6 +242,25 @@ def _poisoned_channel(case: Any, session: Session) -> None:
     session.expect_close("out", got.index_select(axis, index), first.index_select(axis, index), tolerance, "beside a NaN channel")
 
 
+def _overflow(case: Any, session: Session) -> None:
+    """A result beyond the range of the dtype is infinite, and no other one notices. The newest tap is 2, the others are 0."""
+    given = session.inputs()
+    request = [request for request in requests(given) if request.live][-1]
+    tokens = request.of(given["x"])  # [dim, n], or of an update [dim]
+    channel, token = case.seed % case.dim, case.seed // 3 % (request.end - request.start)
+    weight = torch.zeros(case.dim, case.width, dtype=tokens.dtype)
+    weight[:, -1] = 2
+    given["packed_weight"] = causal_conv1d_pack_weight(weight)
+    first = session.run(_plain(case), given, judged=False).outputs["out"]
+    sign, large = 1 if case.silu or case.seed % 2 else -1, torch.finfo(tokens.dtype).max
+    tokens.view(case.dim, -1)[channel, token] = sign * large
+    got = session.run(_plain(case), given, judged=False).outputs["out"]
+    reached = torch.zeros_like(got, dtype=torch.bool)
+    request.of(reached).view(case.dim, -1)[channel, token] = True
+    session.expect(bool((got[reached] == sign * torch.inf).all()), "out", f"twice {sign * large} is {got[reached]}")
+    session.expect_same("out", got[~reached], first[~reached], "beside a result beyond the range")
+
+
 def _impulse(case: Any, session: Session) -> None:
     """A single 1 reads back the weight, newest tap first."""
     given = session.inputs()
@@ -256,6 +276,10 @@ def _impulse(case: Any, session: Session) -> None:
 
 def _has_requests(case: Any) -> bool:
     return case.form != "pack" and bool(case.lengths)
+
+
+def _has_tokens(case: Any) -> bool:
+    return _has_requests(case) and any(n and b not in case.pads for b, n in enumerate(case.lengths))
 
 
 def _is_forward(case: Any) -> bool:
@@ -284,6 +308,10 @@ RELATIONS = {
     ),
     "isolation": Relation(_poisoned_neighbour, "NaN of one request stays there", _has_requests),
     "channels": Relation(_poisoned_channel, "NaN of one channel stays there", lambda c: _has_requests(c) and c.dim > 1),
+    "overflow": Relation(
+        _overflow, "a result beyond the dtype's range is infinite",
+        lambda c: _has_tokens(c) and c.layout.get("x") != EXPANDED,
+    ),
     "tensors": kept(_kept, _has_requests),
     "impulse": Relation(_impulse, "an impulse reads back the flipped weight, bit for bit", _is_forward),
 }
