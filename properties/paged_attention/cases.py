@@ -21,7 +21,7 @@ from properties.shared.strategies import alike, any_of, around, between, common,
 HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4), (40, 2))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
 LATENT_WIDTHS = ((8, 32), (32, 64), (64, 512), (7, 24))  # rope, latent
-PAGES = (1, 2, 3, 16, 64, 128, 300)
+PAGES = (1, 2, 3, 16, 48, 64, 128, 300)
 STEP_LENGTHS = (100, 150, 200, 300)  # of single rows: enough for several splits, whatever the page
 LONG_STEPS = (320, 450, 600)  # of many heads: several blocks of keys in one split
 PAGE_COUNTS = (0, 1, 2, 3, 8)  # sk in whole pages, and one key more or less
