@@ -21,7 +21,7 @@ HEADS = (1, 2, 3, 8, 16)
 WIDTHS = (1, 5, 11, *around(16, 32), 22, 28, 64, 96, 128, 0)
 MODELS = ((300, 32, 128), (33, 128, 512), (2048, 8, 64), (256, 28, 128), (16, 71, 64), (1030, 16, 80))  # T, H, Dv
 GAPS = (1.0, 0.0, 8.0, 40.0, 200.0, 6e4)  # largest |lse_a - lse_b| / 2: beyond 104 the smaller part has no weight in float32
-BASES = (0.0, 5.0, -60.0, 3000.0, 6e4, -6e4, -1e30)  # around which both lie
+BASES = (0.0, 5.0, -60.0, 3000.0, 6e4, -6e4, -1e30, -2e38, 3e38)  # around which both lie; float32 ends at 3.4e38
 LAYOUTS = {
     "v_a": READ_ROWS,
     "v_b": READ_ROWS,
@@ -119,6 +119,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a part without weight": lambda case: case.gap == 200 and case.empty == "none" and case.rows * case.heads > 4,
     "sums of thousands": lambda case: case.base == 3000,
     "parts of next to no weight": lambda case: case.base == -1e30 and case.empty == "none" and case.rows > 0,
+    "sums near the end of float32": lambda case: case.base == -2e38 and case.empty == "none" and case.rows > 0,
     "strided lse": lambda case: case.layout.get("lse_b") in ("strided", "transposed"),
     **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
 }
