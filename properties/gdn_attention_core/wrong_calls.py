@@ -8,6 +8,7 @@ from kernelpair.contract.pair import Inputs, WrongCall
 from properties.causal_conv1d.wrong_calls import fewest_channels
 from properties.gdn_attention_core.cases import GdnCase, inputs
 from properties.shared.wrong_calls import (
+    NO_SCALES,
     cast,
     changed,
     entry,
@@ -162,6 +163,6 @@ WRONG_CALLS = {
     "silu_text": replaced("silu_activation", "yes", TypeError, when=_busy),
     "l2norm_text": replaced("use_qk_l2norm", "yes", TypeError, when=_busy),
     "eps_text": replaced("eps", "1e-6", TypeError, when=_busy),
-    "eps_zero": replaced("eps", 0.0, ValueError, when=_busy),
+    **{f"eps_{value}": replaced("eps", value, ValueError, when=_busy) for value in NO_SCALES},
     "eps_zero_in_float32": replaced("eps", 1e-60, ValueError, when=_busy),
 }

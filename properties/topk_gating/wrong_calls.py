@@ -69,6 +69,7 @@ WRONG_CALLS = {
     "scoring_unknown": replaced("scoring", "sqrtsoftplus", ValueError),
     "scoring_none": replaced("scoring", None, TypeError),
     "scaling_infinite": replaced("scaling_factor", INF, ValueError),
+    "scaling_infinite_in_float32": replaced("scaling_factor", 2.0**103 - 2.0**128, ValueError),
     "scaling_nan": replaced("scaling_factor", NAN, ValueError),
     "scaling_too_large": replaced("scaling_factor", -1e39, ValueError),
     "valid_negative": replaced("num_valid", -1, ValueError),
