@@ -38,6 +38,7 @@ from kernelpair.call.surroundings import (
 )
 from kernelpair.call.system import inherit_orphans, printable, stand
 from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.mistakes import raised_at
 
 LOG_BYTES = 1 << 20  # the end of what a worker wrote, where its last words are looked for
 CLOSED_CHANNEL = 193  # a worker's exit status after a call that closed the connection to the judge; kernels end with smaller ones
@@ -99,7 +100,8 @@ class Outcome:
     error: str = ""
     message: str = ""
     bases: tuple[str, ...] = ()
-    """Names of the exception's classes, so that a subclass counts."""
+    at: str = ""
+    """Of an exception: the names of its classes, and where in the candidate's own Python it was raised."""
     results: dict[str, Any] = field(default_factory=dict)
     """Name -> Returned, or a plain value."""
     moved: tuple[str, ...] = ()
@@ -212,14 +214,12 @@ class Caller:
         self.state = self.unspoiled
         self.most = {name: self.state[NAMES.index(name)] for name in GROWING}
         self.kept: list[tuple[str, Tensor, bytes]] = []
-        self.called = False
-        self.threads = 0
+        self.called, self.threads = False, 0
         self.guards: list[int] = []
 
     def call(self, request: CallRequest, *, guarded: bool) -> Outcome:
         """Build the views, call, and collect. An exception of the candidate is an outcome; a signal is the judge's to see."""
-        if request.fresh:
-            self.kept = []
+        self.kept = [] if request.fresh else self.kept
         if request.threads != self.threads:
             torch.set_num_threads(request.threads)
             self.threads = request.threads
@@ -340,8 +340,8 @@ class Caller:
                 except Exception as unfit:  # noqa: BLE001 - what was returned does not fit the contract
                     error = unfit
             if error is not None:
-                bases = tuple(base.__name__ for base in type(error).__mro__)
-                outcomes.append(Outcome("exception", type(error).__name__, printable(str(error)), bases))
+                name, *bases = (base.__name__ for base in type(error).__mro__)
+                outcomes.append(Outcome("exception", name, printable(str(error)), (name, *bases), raised_at(error)))
         return outcomes
 
     def _view(self, value: Any) -> Any:

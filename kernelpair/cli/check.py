@@ -256,8 +256,10 @@ class CheckRun:
             reached = {(result.pair, result.candidate) for result in self.results}
             rest = [job.key for job in self.jobs if job.key not in reached]
             self.results += [PairResult(*key, "skip", "interrupted before it began") for key in rest]
-        steps = words.next_steps(self.results, self.options.html, interrupted, bool(self.errors))
-        self._print_end(steps, interrupted)
+        options = self.options
+        thin = "" if options.examples or options.seconds or options.total or options.trial else words.thin(self.results)
+        steps = words.next_steps(self.results, options.html, interrupted, bool(self.errors), bool(thin))
+        self._print_end(steps, interrupted, thin)
         counts = {verdict: sum(result.verdict == verdict for result in self.results) for verdict in COLOURS}
         cases = sum(result.cases for result in self.results)
         tally = f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped"
@@ -297,7 +299,7 @@ class CheckRun:
                 self.console.print(str(error), style="red", soft_wrap=True, markup=False)
         return unwritten
 
-    def _print_end(self, steps: list[str], interrupted: bool) -> None:
+    def _print_end(self, steps: list[str], interrupted: bool, thin: str) -> None:
         """What was proven in one sentence, the failures with the shortest case first, and what to do next."""
         order = {id(result): place for place, result in enumerate(words.shortest_first(self.results))}
         self.console.print()
@@ -305,8 +307,6 @@ class CheckRun:
         missing = words.not_tried(self.results)
         if missing:
             self.console.print(missing, style="dim", soft_wrap=True, markup=False)
-        options = self.options
-        thin = "" if options.examples or options.seconds or options.total or options.trial else words.thin(self.results)
         if thin:
             self.console.print(thin, style="yellow", soft_wrap=True, markup=False)
         for result in sorted(self.results, key=lambda result: order.get(id(result), len(order))):

@@ -22,6 +22,9 @@ from kernelpair.report.files import WriteError, write_whole
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING, EXIT_HARNESS, EXIT_INTERRUPTED = 0, 1, 2, 3, 70, 130
 
 
+NOT_LOADED = ("KERNELPAIR_TIER: ", "the compiled library ")  # a suite's library cannot be loaded, for a reason that it says
+
+
 class UsageError(Exception):
     """Something about the arguments is wrong; the message says what to write instead."""
 
@@ -94,7 +97,7 @@ def _told(options: argparse.Namespace, carry_out: Callable[[argparse.Namespace],
     except KeyboardInterrupt:
         return _interrupted(options)
     except Exception as error:  # noqa: BLE001 - told apart from a candidate's failure by the exit status
-        if isinstance(error, ValueError) and str(error).startswith("KERNELPAIR_TIER: "):  # the library refuses to load
+        if isinstance(error, (ValueError, ImportError)) and str(error).startswith(NOT_LOADED):
             print(f"kernelpair {options.command}: {error}", file=sys.stderr)
             return EXIT_USAGE
         traceback.print_exc()

@@ -97,6 +97,13 @@ def told(error: BaseException) -> str:
     return f"{file}:{line}: {says}" if file else says
 
 
+def raised_at(error: BaseException) -> str:
+    """File, line and function of the innermost frame of a call that is neither the engine's nor a library's; empty if none is."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if _is_theirs(frame.filename) and "site-packages" not in Path(frame.filename).parts]
+    return f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno}, in {theirs[-1].name}" if theirs else ""
+
+
 def _is_theirs(file: str) -> bool:
     return not file.startswith("<") and ENGINE not in Path(file).parents and file not in MACHINERY
 

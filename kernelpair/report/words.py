@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from kernelpair.report.lines import PairResult
 
 FEW = 4  # names that a sentence lists; of more it says how many
+LEAST_CASES = 20  # of a pair, from which it can be said that nothing needs doing
 LINE_OF_PAIRS = 8  # names that a command on one line may have
 
 
@@ -64,10 +65,10 @@ def shortest_first(results: Sequence[PairResult]) -> list[PairResult]:
 
 
 def next_steps(
-    results: Sequence[PairResult], page: str | None = None, interrupted: bool = False, faults: bool = False
+    results: Sequence[PairResult], page: str | None = None, interrupted: bool = False, faults: bool = False, few: bool = False
 ) -> list[str]:
     """What to do now: about the first failure, or, where there is none, that nothing needs doing. `faults`: something ended
-    without a verdict, and was told above."""
+    without a verdict, and was told above; `few`: so was that some pairs had few cases."""
     failed = shortest_first(results)
     if not failed:
         if faults:
@@ -76,6 +77,10 @@ def next_steps(
             return ["the same check again, which was interrupted"]
         if not any(result.verdict == "pass" for result in results):
             return ["see what this machine can run: kernelpair doctor"]
+        if few:
+            return ["more cases of what is thin (above)"]
+        if min(result.cases for result in results if result.verdict == "pass") < LEAST_CASES:
+            return ["more cases, for so few prove little: kernelpair check --seconds 60"]
         return ["nothing needs doing. More cases make it surer: kernelpair check --seconds 600"]
     first = next((failure for result in failed for failure in result.failures if failure.kind != "vacuous"), None)
     if first is not None and first.kind == "unfinished":

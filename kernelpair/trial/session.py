@@ -14,7 +14,7 @@ from kernelpair.call.runner import HarnessError, Runner
 from kernelpair.call.series import Repeats
 from kernelpair.call.worker import CallRequest, Outcome, Returned
 from kernelpair.contract.case import Case
-from kernelpair.contract.pair import Bound, Inputs, Outputs, Stepwise, Within
+from kernelpair.contract.pair import Bound, Inputs, Outputs, Stepwise, Truth, Within
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.trial import judge
@@ -105,10 +105,7 @@ class Session:
                 self.verdict.table = replace(judged_run.table, line=self.verdict.line)
         elif way is not None and not (known and self._passed is not None and judge.same(outputs, self._passed)):
             self._judge_values(placement, masks, outputs, truth, bound, note)
-            if isinstance(way, Within) and way.aggregate is not None:
-                with unchanged(self.pair.name, "aggregate", {"inputs": expected.inputs, "truth": truth, "outputs": outputs}):
-                    wrong = way.aggregate(case, expected.inputs, truth, outputs)
-                self.record([Failure("value", name, says, ratio=ratio) for name, says, ratio in wrong], note)
+            self.record(self._of_whole(way, case, expected.inputs, truth, outputs), note)
             if self.subject.rounding and self.verdict.passed:
                 self._note_gaps(case, expected, masks, outputs)
             if known and self.verdict.passed:
@@ -280,7 +277,7 @@ class Session:
                 self.verdict.calls -= 1
                 raise Abandoned
             detail = outcome.message if kind != "exception" else f"{outcome.error}: {outcome.message}"
-            self.record([Failure(kind, "", detail)], note)
+            self.record([Failure(kind, "", f"{detail} ({outcome.at})" if outcome.at else detail)], note)
             raise Abandoned
         self.record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.signature.scratch)), note)
         self.record(judge.left(outcome), note)
@@ -368,6 +365,14 @@ class Session:
                 if tightness is not None and not failures:
                     self.verdict.tightness[name] = tightness
 
+    def _of_whole(self, way: Truth, case: Case, inputs: Inputs, truth: Outputs, outputs: Outputs) -> list[Failure]:
+        """What is wrong with whole outputs, where all are what they should be."""
+        if not isinstance(way, Within) or way.aggregate is None or any(f.kind == "layout" for f in self.verdict.failures):
+            return []
+        with unchanged(self.pair.name, "aggregate", {"inputs": inputs, "truth": truth, "outputs": outputs}):
+            wrong = way.aggregate(case, inputs, truth, outputs)
+        return [Failure("value", name, says, ratio=ratio) for name, says, ratio in wrong]
+
     def _note_gaps(self, case: Case, expected: Expected, masks: Masks, outputs: Outputs) -> None:
         """How far outputs are beyond the contract's own bound."""
         way = self.pair.truth
@@ -375,10 +380,7 @@ class Session:
         bound = bound_of(self.pair, way, case, expected.inputs, expected.truth) if way.settle is None else {}
         own, masks = settled_by(self.pair, way, case, replace(expected, bound=bound), outputs, masks)
         truth = own.truth
-        failures = [] if way.aggregate is None else [
-            Failure("value", name, says, ratio=ratio)
-            for name, says, ratio in way.aggregate(case, expected.inputs, truth, outputs)
-        ]
+        failures = self._of_whole(way, case, expected.inputs, truth, outputs)
         for name in own.bound if way.settle is None else truth:
             mask = mask_of(masks, name, truth[name])
             failures += judge.judged(judge.Compared(name, outputs[name], truth[name], own.bound.get(name), mask))

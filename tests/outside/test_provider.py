@@ -298,3 +298,31 @@ def test_to_load_one_loads_no_compiler() -> None:
     says = "; print([name for name in sys.modules if name.startswith('torch._inductor')])"
     ended = subprocess.run([sys.executable, "-c", loads + says], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("line", ['{"pair":"rms_norm","v":1,"dtype":"bfloat16","form":"residual"}', '{"pair":"rms_norm","v":1}'])
+@pytest.mark.parametrize(("result", "says"), [
+    ("None", "layout: out: the call returned no such result"), ("3.0", "layout: out: "), ("x.flatten()[:0]", "layout: out: "),
+])
+def test_a_kernel_that_returns_something_else_is_told_what_it_owes(capsys: Capture, line: str, result: str, says: str) -> None:
+    mine = written(HEAD + '''
+@adapts("rms_norm")
+def norm(x, weight=None, eps=1e-6, residual=None, gate=None, group_size=None, gemma=False, in_place=False):
+    return {result}
+'''.replace("{result}", result))
+    assert kernelpair("replay", line, "--provider", mine) == 1
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", [(), ("--in-process",)])
+def test_an_exception_of_a_kernel_says_where_it_was_raised(capsys: Capture, how: tuple[str, ...]) -> None:
+    mine = written(HEAD + '''
+def helper(k):
+    return k[10**6]
+
+@adapts("store_cache")
+def store_cache(k, v, k_cache, v_cache, indices, pad_slot=None):
+    helper(k)
+''')
+    assert kernelpair("replay", '{"pair":"store_cache","v":1}', "--provider", mine, *how) == 1
+    assert re.search(r"exception: IndexError: .* \(mine\.py:\d+, in helper\)", capsys.readouterr().out)

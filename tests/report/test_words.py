@@ -37,6 +37,12 @@ def test_a_pass_says_kindly_that_nothing_needs_doing() -> None:
     assert next_steps([PASSED])[0].startswith("nothing needs doing")
 
 
+def test_a_pass_of_few_cases_asks_for_more() -> None:
+    one = PairResult("conv", "avx2", "pass", cases=1, seconds=3)
+    assert next_steps([PASSED, one]) == ["more cases, for so few prove little: kernelpair check --seconds 60"]
+    assert next_steps([PASSED], few=True) == ["more cases of what is thin (above)"]
+
+
 def test_a_pair_of_which_edges_were_drawn_on_no_tier_is_thin() -> None:
     """What one tier drew counts for all: the strategy is theirs together."""
     rare = [
