@@ -2,7 +2,7 @@
 
 from kernelpair.call.layout import FAR
 from kernelpair.call.values import permutation
-from kernelpair.contract.pair import Inputs
+from kernelpair.contract.pair import Inputs, WrongCall
 from properties.shared.wrong_calls import (
     aliased,
     all_integers,
@@ -19,7 +19,7 @@ from properties.shared.wrong_calls import (
     slot_twice,
     sparse,
 )
-from properties.store_cache.cases import LAYOUTS, StoreCacheCase
+from properties.store_cache.cases import LAYOUTS, MANY_ROWS, StoreCacheCase
 
 POOL_SLOTS = 65_537
 ROWS_AND_CACHES = tuple(LAYOUTS)[:4]
@@ -33,15 +33,17 @@ def _size(given: Inputs) -> int:
     return len(given["k_cache"])
 
 
-def _twice_among_many(case: StoreCacheCase, given: Inputs) -> Inputs:
-    """Rows of one element in a large pool. Slots that lie anywhere meet in a table of those that were seen; half of the counts
-    fill such a table as far as it gets."""
-    rows = (64, 128, 256, 1024)[case.seed % 4] - case.seed // 4 % 2
-    indices = permutation(case.seed, "many", POOL_SLOTS)[:rows]
-    indices[-1] = indices[case.seed // 8 % (rows - 1)]
-    values, cache = given["k"].new_zeros(rows, 1, 1), given["k"].new_zeros(POOL_SLOTS, 1, 1)
-    caches = {"k_cache": cache, "v_cache": cache.clone()}
-    return given | {"k": values, "v": values.clone(), **caches, "indices": indices, "pad_slot": None}
+def _twice_among(rows: int) -> WrongCall:
+    """Rows of one element in a large pool. Slots that lie anywhere meet in a table of those that were seen."""
+
+    def make(case: StoreCacheCase, given: Inputs) -> Inputs:
+        indices = permutation(case.seed, "many", POOL_SLOTS)[:rows]
+        indices[-1] = indices[case.seed % (rows - 1)]
+        values, cache = given["k"].new_zeros(rows, 1, 1), given["k"].new_zeros(POOL_SLOTS, 1, 1)
+        caches = {"k_cache": cache, "v_cache": cache.clone()}
+        return given | {"k": values, "v": values.clone(), **caches, "indices": indices, "pad_slot": None}
+
+    return made(make, ValueError, "indices", when=_near)
 
 
 def _near(case: StoreCacheCase) -> bool:
@@ -54,7 +56,7 @@ WRONG_CALLS = {
     "index_too_large": slot("indices", _live, 0, _size),
     "index_huge": slot("indices", _live, 2**31, _size),
     "index_duplicate": slot_twice("indices", _live),
-    "index_duplicate_of_many": made(_twice_among_many, ValueError, "indices", when=_near),
+    **{f"index_duplicate_of_{rows}": _twice_among(rows) for rows in MANY_ROWS},
     "index_float": no_index("indices"),
     "index_length": grown("indices", 0, "k"),
     "index_rank": one_rank_more("indices"),
