@@ -28,6 +28,7 @@ RARE: dict[int, tuple[tuple[int, int, int, int, int], dict[str, Any]]] = {  # to
     61: ((1199, 160, 8, 3, 2), {}),  # two chunks, of more pairs than of fewer experts
     60: ((9, 20, 17, 33, 17), {}),  # experts of a token that no vector of sixteen holds
     59: ((8300, 2, 1, 2, 2), {"form": "moe", "on_input": True, "route": "pads"}),  # three chunks, with weights on the input
+    57: ((1025, 1, 1, 8, 8), {"form": "moe", "route": "constant"}),  # a chunk of one expert and one row more
     58: ((8300, 1, 1, 2, 2), {"form": "shared", "routed": True}),  # three through one expert beside what was routed elsewhere
 }
 MOST_PRODUCTS = 6_000_000  # of a case: 20 ms for the float64 truth and its bound
@@ -38,7 +39,7 @@ MAGNITUDES = (1.0, 1e-2, 8.0)  # of x
 GATE = 32.0  # from here on silu(g) = g
 ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
 INT8_LAYOUT, FP8_LAYOUT = "vnni4-n32k64", "e4m3-vnni2-n32k32"
-BLOCKS = ("128x128", "tensor", "channel", "32x64", "96x96", "5x48", "3x5", f"{WIDE + 3}x{WIDE + 5}")
+BLOCKS = ("128x128", "tensor", "channel", "32x64", "96x96", "5x48", "3x5", "40x35", f"{WIDE + 3}x{WIDE + 5}")
 FACTORS = (1.0, 2.5, -2055 / 4096, 0.0)  # the third one lies about halfway between two numbers of 16 bits
 ROWS_APART = tuple(kind for kind in READ_ROWS if kind not in REPEATED)  # every expert has a bias of its own
 LAYOUTS = {

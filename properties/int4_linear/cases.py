@@ -24,7 +24,7 @@ from serving import PackedInt4Weight
 ROWS = (*range(1, 18), *around(32), 65, 97, 0)  # M
 OUTPUTS = (1, 8, *around(16), *around(32), 64, 96, 416)  # N
 DEPTHS = (1, 31, *around(32), *around(64), *around(128), 256, 512, 520, 4096)  # K
-GROUPS = (128, 32, 64, 96, 2, 48, 1, 5, -1, WIDE + 48)
+GROUPS = (128, 32, 64, 96, 2, 48, 1, 5, 35, 36, -1, WIDE + 48)
 DTYPES = ("float32", "bfloat16", "float16")
 ACTIVATIONS: tuple[Literal["x", "int8"], ...] = ("x", "int8")
 VALUES = ("uniform", "integers", "one_sign")

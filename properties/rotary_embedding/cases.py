@@ -16,7 +16,9 @@ from kernelpair.contract.pair import Inputs
 from properties.shared.strategies import any_of, common, float_dtypes, shrinking, together
 
 TOKENS = (1, 3, 0, 7, 17, 65)
-HEADS = ((1, 1), (3, 1), (4, 2), (32, 8), (2, None), (2, 2), (2, 3), (0, 1), (1, 0))  # of query and key; None: no key
+HEADS = (  # of query and key; None: no key
+    (1, 1), (3, 1), (4, 2), (32, 8), (2, None), (2, 2), (2, 3), (0, 1), (1, 0), (0, None), (0, 0),
+)  # fmt: skip
 SIZES = (  # width of a head, part of it that is rotated
     (2, 2), (16, 16), (16, 6), (64, 64), (64, 32), (64, 20), (80, 32), (80, 80), (96, 24), (96, 96), (128, 128), (128, 40),
     (128, 64), (256, 64), (256, 256), (7, 2), (33, 16), (320, 288), (320, 300), (640, 640),
@@ -85,7 +87,7 @@ def completed(
     draw: st.DrawFn, fields: dict[str, Any], tokens: int, heads: tuple[int, int | None], width: int, rotary: int
 ) -> RotaryCase:
     """The case of these sizes, with or without sections."""
-    sections = [_sections(rotary // 2, *sixths) for sixths in ((2, 2), (4, 1), (3, 1), (1, 3), (6, 0))]
+    sections = [_sections(rotary // 2, *sixths) for sixths in ((2, 2), (4, 1), (3, 1), (1, 3), (6, 0), (0, 6), (0, 0))]
     small = rotary == 2 and fields["layout"].get("cos_sin_cache") != FAR
     return RotaryCase(
         **fields,

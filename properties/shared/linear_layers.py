@@ -26,6 +26,10 @@ DEEPER = 8320  # of more steps of 32 than 8 bits count
 DEEP_ROWS = ((65, DEEP), (65, DEEPER), (270, DEEP)), ((20, DEEP), (5, DEEPER), (16, DEEP))  # M, K of two cases in 32
 MOST_EMULATED = 1_000_000  # M * N * K, each rounded up to tiles: 20 ms of tiles in software
 LONG = 1090  # rows of one: more than a kernel copies at a time, by more than it multiplies at a time
+ONE_MORE = (1025, 265)  # by one, and one more than share a reading of the weights
+MANY_PANELS = (  # the shape of x without K, N, K
+    ((65,), 97, DEEP), ((161,), 97, DEEP), ((13,), 1664, 416), ((1,), VOCABULARY, 8), ((20,), 800, 8), ((20,), 1568, 8),
+)  # fmt: skip
 Sizes = tuple[int, int, int]
 """M, N, K."""
 
@@ -65,9 +69,10 @@ def drawn_layer(
         M, K = draw(any_of(*DEEP_ROWS[rare - 30]), label="M, K")
         return (M,), min(N, 7), K
     if rare == 29:  # with a tail of K, of whole steps, or deep too
-        M, (N, K) = LONG, draw(any_of((min(N, 7), min(K, 31)), (min(N, 7), 32), (1, DEEP)), label="N, K")
+        M = draw(any_of(LONG, *ONE_MORE), label="M")
+        N, K = draw(any_of((min(N, 7), min(K, 31)), (min(N, 7), 32), (1, DEEP)), label="N, K")
     if rare == 28:  # of several panels a thread, of more than sums wait, or of a vocabulary: no fewer would do
-        return draw(any_of(((65,), 97, DEEP), ((161,), 97, DEEP), ((13,), 1664, 416), ((1,), VOCABULARY, 8)), label="sizes")
+        return draw(any_of(*MANY_PANELS), label="sizes")
     return drawn_outer(draw, (M, N, K)), N, K
 
 
@@ -77,7 +82,7 @@ def small(case: Any, block: int = 32, deep: int = DEEP) -> bool:
     return (
         max(rows, 16) * max(case.N, 32) * max(case.K, block) <= MOST_EMULATED
         or (deep == case.K and case.N <= 7 and rows <= 130)
-        or (case.K <= 32 and case.N <= 7 and rows == LONG)
+        or (case.K <= 32 and case.N <= 7 and rows in (LONG, *ONE_MORE))
     )
 
 

@@ -22,6 +22,7 @@ EXPERTS = (1, 2, 7, 8, *around(16), 32, 60, 64, 72, 128, 160, 256, 384, 512, 104
 TOPK = (1, 2, 8, 6, 10, 33, 0)  # 0: all that there are
 GROUPED = (  # groups of so many
     (2, 1), (8, 32), (8, 20), (4, 18), (2, 33), (4, 2), (2, 7), (3, 130), (8, 1), (4, 16), (5, 3), (20, 2), (17, 3), (4, 130),
+    (40, 3), (70, 2),
 )  # fmt: skip
 MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers of models
     (128, 8, 1, 1, "softmax", False), (128, 4, 1, 1, "softmax", True), (512, 10, 1, 1, "softmax", False),
@@ -106,7 +107,7 @@ def strategy(draw: st.DrawFn) -> TopkCase:
         experts = groups * size
     if draw(between(0, 95), label="rare") == 95:
         fields, tokens, experts, groups = near(fields), LONG, draw(any_of(2, 3), label="few"), 1
-    topk, kept = draw(any_of(*TOPK), label="topk"), draw(any_of(1, 2, 4, 3, 8, 15, 17), label="groups that stay")
+    topk, kept = draw(any_of(*TOPK), label="topk"), draw(any_of(1, 2, 4, 3, 8, 15, 17, 33), label="groups that stay")
     more = {"scoring": draw(any_of("softmax", "sigmoid")), "bias": draw(any_of("none", "none", "call", "float32"))}
     return completed(fields, tokens, experts, topk, groups, kept, **more)
 
