@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import properties
+from kernelpair.call.form import bits_of
 from kernelpair.providers.provider import Provider, Unsupported, provider, ready
 from kernelpair.timing.cases import row_of
 from kernelpair.timing.peers import arguments_of
@@ -16,7 +17,10 @@ from reference.quantize_rows_int8 import quantize_rows_int8
 from tests.command_line import kernelpair
 
 PEERS = ("onednn", "onnxruntime", "zentorch")
-FAILING = {("zentorch", "int8_linear"), ("zentorch", "int4_linear"), ("zentorch", "rms_norm")}  # see docs/findings
+FAILING = {("zentorch", pair) for pair in (  # see docs/findings
+    "int8_linear", "int4_linear", "rms_norm", "causal_conv1d", "gated_delta_rule_update", "chunk_gated_delta_rule",
+    "flash_attn_varlen", "fused_moe",
+)}
 ADAPTED = [(name, pair) for name in PEERS for pair in sorted(provider(name).adapters)]
 
 
@@ -55,7 +59,7 @@ def test_what_is_timed_is_what_is_tried(name: str, pair: str) -> None:
 def same(one: Any, other: Any) -> bool:
     """Whether two results, or all arguments of two calls, have the same bits."""
     if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
+        return one.dtype == other.dtype and one.shape == other.shape and bits_of(one) == bits_of(other)
     if isinstance(one, dict):
         return all(same(value, other[name]) for name, value in one.items())
     if isinstance(one, (tuple, list)):

@@ -73,8 +73,8 @@ def _conv_call(given: Given) -> Any:
 
 
 def _timed_conv(given: Given) -> Calls:
-    given = {"silu_activation": True, **given, "conv_states": given["conv_states"].clone()}
-    return {"gdn_causal_conv1d_" + ("update" if given["form"] == "update" else "fn"): _conv_call(given)}
+    name = "gdn_causal_conv1d_" + ("update" if given["form"] == "update" else "fn")
+    return {name: _conv_call({"silu_activation": True, **given})}
 
 
 @adapts(
@@ -114,7 +114,12 @@ def _fit_gating(case: GatingCase) -> GatingCase:
 def _gating_call(given: Given) -> Callable[[], tuple[Tensor, Tensor]]:
     A_log, a, b, dt_bias = (given[name] for name in ("A_log", "a", "b", "dt_bias"))
     mixed = torch.zeros(len(a), 2 + a.shape[1], dtype=a.dtype)
-    return lambda: OPS.gdn_fused_post_conv_prep(mixed, a, b, A_log, dt_bias, 1, 1, 1, False, False)[3:]
+
+    def run() -> tuple[Tensor, Tensor]:
+        g, beta = OPS.gdn_fused_post_conv_prep(mixed, a, b, A_log, dt_bias, 1, 1, 1, False, False)[3:]
+        return g, beta.to(b.dtype)
+
+    return run
 
 
 def _timed_gating(given: Given) -> Calls:
@@ -139,8 +144,7 @@ def gdn_gating(
     A_log: Tensor, a: Tensor, b: Tensor, dt_bias: Tensor, softplus_beta: float = 1.0, softplus_threshold: float = 20.0
 ) -> tuple[Tensor, Tensor]:
     """gdn_fused_post_conv_prep beside q, k and v of one column"""
-    g, beta = _gating_call({"A_log": A_log, "a": a, "b": b, "dt_bias": dt_bias})()
-    return g, beta.to(b.dtype)
+    return _gating_call({"A_log": A_log, "a": a, "b": b, "dt_bias": dt_bias})()
 
 
 # --- gated delta rule ---
@@ -154,25 +158,36 @@ def _fit_delta(case: DeltaCase) -> DeltaCase:
     return wanted
 
 
-def _delta_call(given: Given, state: Tensor, slots: Tensor) -> tuple[Any, Tensor]:
-    """The call, ready to be made again and again, and its result."""
+def _delta_call(given: Given, state: Tensor, slots: Tensor) -> Callable[[], Tensor]:
+    """The call, ready to be made again and again."""
     q, k, v, scale = given["q"], given["k"], given["v"], given.get("scale")
     mixed = torch.cat([part.flatten(1) for part in (q, k, v)], dim=1)
     out, scale = torch.empty_like(v)[:, None], q.shape[-1] ** -0.5 if scale is None else scale
     a, b, A_log, dt_bias = (given[name] for name in ("a", "b", "A_log", "dt_bias"))
-    return lambda: OPS.gdn_fused_recurrent_gated_delta_rule_packed_decode(
-        mixed, a, b, A_log, dt_bias, scale, state, out, slots, given["use_qk_l2norm"]), out
+
+    def run() -> Tensor:
+        OPS.gdn_fused_recurrent_gated_delta_rule_packed_decode(
+            mixed, a, b, A_log, dt_bias, scale, state, out, slots, given["use_qk_l2norm"])
+        return out[:, 0]
+
+    return run
 
 
 def _in_vk(given: Given) -> Tensor:
     """The states of a timed row as the operators take them."""
     state: Tensor = given["state"]
-    return state if given.get("state_layout") == "vk" else state.transpose(-1, -2).contiguous()
+    return state if given.get("state_layout") == "vk" else state.transpose(-1, -2)
+
+
+def _moved_behind_slot_0(given: Given) -> Tensor:
+    """A pool in vk with one more slot, to which the states of a timed row move."""
+    pool = _behind_slot_0(_in_vk(given).contiguous())
+    given["state"].set_(_in_vk({**given, "state": pool[1:]}))
+    return pool
 
 
 def _timed_delta(given: Given) -> Calls:
-    given = {"use_qk_l2norm": True, **given}
-    call, _ = _delta_call(given, _behind_slot_0(_in_vk(given)), _one_higher(given["state_indices"], None))
+    call = _delta_call({"use_qk_l2norm": True, **given}, _moved_behind_slot_0(given), _one_higher(given["state_indices"], None))
     return {"gdn_fused_recurrent_gated_delta_rule_packed_decode": call}
 
 
@@ -201,10 +216,9 @@ def gated_delta_rule_update(
     if use_qk_l2norm and eps != EPS:
         raise Unsupported(NO_EPS)
     pool = _behind_slot_0(state)
-    call, out = _delta_call(locals(), pool, _one_higher(state_indices, pad_slot))
-    call()
+    out = _delta_call(locals(), pool, _one_higher(state_indices, pad_slot))()
     state.copy_(pool[1:])
-    return out[:, 0]
+    return out
 
 
 DELTA_INDICES = ("state_indices", "num_accepted_tokens", "query_start_loc")
@@ -232,8 +246,8 @@ def _drafts_call(given: Given, state: Tensor, slots: Tensor) -> Any:
 
 
 def _timed_drafts(given: Given) -> Calls:
-    given = {"use_qk_l2norm": True, **given}
-    call = _drafts_call(given, _behind_slot_0(_in_vk(given)), _one_higher(given["state_indices"], None))
+    slots = _one_higher(given["state_indices"], None)
+    call = _drafts_call({"use_qk_l2norm": True, **given}, _moved_behind_slot_0(given), slots)
     return {"gdn_fused_sigmoid_gating_delta_rule_update": call}
 
 
@@ -308,8 +322,9 @@ def _initial(given: Given) -> tuple[Tensor, Tensor]:
 
 
 def _timed_chunk(given: Given) -> Calls:
-    initial, _ = _initial({**given, "state": _in_vk(given)})
-    return {"gdn_chunk_gated_delta_rule_fwd": _chunk_call({"eps": EPS, "use_qk_l2norm": True, **given}, initial)}
+    if "state_indices" in given:
+        given = {"eps": EPS, "use_qk_l2norm": True, **given, "state": _in_vk(given), "state_layout": "vk"}
+    return {"gdn_chunk_gated_delta_rule_fwd": lambda: chunk_gated_delta_rule(**given)}
 
 
 @adapts(
