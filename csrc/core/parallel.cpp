@@ -39,9 +39,9 @@ int thread_count() { return static_cast<int>(torch::stable::get_num_threads()); 
 
 void run_parallel(int64_t n, int64_t grain, LoopBody body, void* context) {
   if (n <= 0) return;
-  const int64_t threads = thread_count();
-  const bool together = on_trial && n > 1 && threads > 1;
+  const bool together = on_trial && n > 1 && thread_count() > 1;
   if (n <= grain && !together) return body(0, n, context);
+  const int64_t threads = thread_count();
   const int64_t least_range = n <= grain || grain < 1 ? 1 : grain;
   const int64_t range = divide_up(n, least(threads, divide_up(n, least_range)));  // torch's
   Together loop{body, context, divide_up(n, range)};

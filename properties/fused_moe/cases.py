@@ -28,8 +28,8 @@ RARE: dict[int, tuple[tuple[int, int, int, int, int], dict[str, Any]]] = {  # to
     61: ((1199, 160, 8, 3, 2), {}),  # two chunks, of more pairs than of fewer experts
     60: ((9, 20, 17, 33, 17), {}),  # experts of a token that no vector of sixteen holds
     59: ((8300, 2, 1, 2, 2), {"form": "moe", "on_input": True, "route": "pads"}),  # three chunks, with weights on the input
-    57: ((1025, 1, 1, 8, 8), {"form": "moe", "route": "constant"}),  # a chunk of one expert and one row more
     58: ((8300, 1, 1, 2, 2), {"form": "shared", "routed": True}),  # three through one expert beside what was routed elsewhere
+    57: ((1025, 1, 1, 8, 8), {"form": "moe", "route": "constant"}),  # a chunk of one expert and one row more
 }
 MOST_PRODUCTS = 6_000_000  # of a case: 20 ms for the float64 truth and its bound
 MOST_EMULATED = 1_500_000

@@ -23,10 +23,6 @@ NO_EPS = "eps 1e-6 (not an argument of it)"
 VK = "state layout vk (checked)"
 
 
-def _activation(silu: bool) -> str:
-    return "silu" if silu else ""
-
-
 def _behind_slot_0(state: Tensor) -> Tensor:
     """A pool with one more slot, ahead of the others."""
     return torch.cat([torch.zeros_like(state[:1]), state])
@@ -60,7 +56,7 @@ def _conv_call(given: Given) -> Any:
     weight = causal_conv1d_unpack_weight(given["packed_weight"], given["dim"], given["width"])
     x, bias, states = given["x"], given["bias"], given["conv_states"]
     slots, pad = given["cache_indices"], given.get("pad_slot")
-    activation, pad = _activation(given["silu_activation"]), -1 if pad is None or slots is None else pad
+    activation, pad = "silu" if given["silu_activation"] else "", -1 if pad is None or slots is None else pad
     if given["form"] == "update":
         slots = torch.arange(len(x)) if slots is None else slots
         return lambda: OPS.gdn_causal_conv1d_update(x, states, weight, bias, activation, slots, pad, pad)
@@ -173,6 +169,18 @@ def _delta_call(given: Given, state: Tensor, slots: Tensor) -> Callable[[], Tens
     return run
 
 
+def _on_a_pool(call: Callable[[Given, Tensor, Tensor], Callable[[], Tensor]], given: Given) -> Tensor:
+    """The result of a call on a pool with one more slot; the states come back from there."""
+    if given["state_layout"] != "vk":
+        raise Unsupported(VK)
+    if given["use_qk_l2norm"] and given["eps"] != EPS:
+        raise Unsupported(NO_EPS)
+    pool = _behind_slot_0(given["state"])
+    out = call(given, pool, _one_higher(given["state_indices"], given["pad_slot"]))()
+    given["state"].copy_(pool[1:])
+    return out
+
+
 def _in_vk(given: Given) -> Tensor:
     """The states of a timed row as the operators take them."""
     state: Tensor = given["state"]
@@ -211,14 +219,7 @@ def gated_delta_rule_update(
     softplus_beta: float = 1.0, softplus_threshold: float = 20.0, pad_slot: int | None = None,
 ) -> Tensor:
     """gdn_fused_recurrent_gated_delta_rule_packed_decode"""
-    if state_layout != "vk":
-        raise Unsupported(VK)
-    if use_qk_l2norm and eps != EPS:
-        raise Unsupported(NO_EPS)
-    pool = _behind_slot_0(state)
-    out = _delta_call(locals(), pool, _one_higher(state_indices, pad_slot))()
-    state.copy_(pool[1:])
-    return out
+    return _on_a_pool(_delta_call, locals())
 
 
 DELTA_INDICES = ("state_indices", "num_accepted_tokens", "query_start_loc")
@@ -233,7 +234,7 @@ def _fit_drafts(case: DeltaSpecCase) -> DeltaSpecCase:
     return wanted
 
 
-def _drafts_call(given: Given, state: Tensor, slots: Tensor) -> Any:
+def _drafts_call(given: Given, state: Tensor, slots: Tensor) -> Callable[[], Tensor]:
     q, scale = given["q"], given.get("scale")
     tokens = [given[name][None] for name in ("a", "b")]
     heads = [given[name][None] for name in ("q", "k", "v")]
@@ -270,14 +271,7 @@ def gated_delta_rule_update_spec(
     scale: float | None = None, softplus_beta: float = 1.0, softplus_threshold: float = 20.0, pad_slot: int | None = None,
 ) -> Tensor:
     """gdn_fused_sigmoid_gating_delta_rule_update with accepted tokens"""
-    if state_layout != "vk":
-        raise Unsupported(VK)
-    if use_qk_l2norm and eps != EPS:
-        raise Unsupported(NO_EPS)
-    pool = _behind_slot_0(state)
-    out: Tensor = _drafts_call(locals(), pool, _one_higher(state_indices, pad_slot))()
-    state.copy_(pool[1:])
-    return out
+    return _on_a_pool(_drafts_call, locals())
 
 
 def _fit_chunk(case: ChunkCase) -> ChunkCase:
