@@ -1,5 +1,6 @@
 """What the command says of the machine, of the suite and of itself: doctor, list, help."""
 
+import argparse
 import json
 import re
 import subprocess
@@ -9,7 +10,9 @@ import pytest
 
 import properties
 from kernelpair import __version__
+from kernelpair.cli.main import _told
 from kernelpair.cli.streams import SPELL_OUT
+from kernelpair.names import unknown
 from optimized import tiers
 from tests.command_line import COMMAND, ENVIRONMENT, kernelpair
 
@@ -101,3 +104,25 @@ def test_an_impossible_tier_in_the_environment_is_2_for_every_command() -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith("kernelpair doctor: KERNELPAIR_TIER: there is no tier 'neon'; the tiers are ")
+
+
+@pytest.mark.parametrize(("error", "status"), [
+    (ImportError("the compiled library build/_kernels.so is missing: run `make build`"), 2),
+    (ValueError("KERNELPAIR_TIER: no tier is called fast"), 2),
+    (ImportError("cannot import name 'x'"), 70),
+])
+def test_a_library_that_cannot_be_loaded_is_told_on_one_line(
+    capsys: Capture, error: Exception, status: int
+) -> None:
+    def fails(options: argparse.Namespace) -> int:
+        raise error
+
+    assert _told(argparse.Namespace(command="list"), fails) == status
+    says = capsys.readouterr().err
+    assert str(error) in says and ("Traceback" in says) is (status == 70)
+
+
+def test_of_many_names_those_that_come_near_are_listed() -> None:
+    says = unknown("mutant", "store/tai", [*(f"other/{n}" for n in range(2000)), "store/tail"])
+    assert "did you mean store/tail?" in says and says.endswith(" others") and len(says) < 400
+    assert unknown("tier", "fast", ["avx2", "amx"]) == "unknown tier 'fast'; known are avx2, amx"
