@@ -28,12 +28,12 @@ from kernelpair.environment import cpu_model
 from kernelpair.names import unknown
 from kernelpair.report.lines import FailureReport, failures_of, shown
 from kernelpair.search.hypothesis_internals import described
-from kernelpair.search.jobs import EXAMPLES, STATE
+from kernelpair.search.jobs import EXAMPLES, STATE, saved_case
 from kernelpair.search.search import Search
 from kernelpair.search.tally import Tally
 from kernelpair.sources import BuildError
 from kernelpair.suite import REFERENCE, Suite, SuiteError, find, loaded, obstacle, run_as, saved_lines
-from kernelpair.trial.check import Journal, read_case
+from kernelpair.trial.check import Journal
 from kernelpair.trial.purity import SWITCH
 
 BROKEN = "broken"  # the one test of a pair that cannot be imported
@@ -163,7 +163,7 @@ def kernelpair_trial(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     _skip_unless_wanted(request.config, suite, name)
 
     def trial() -> Tally:
-        saved = [read_case(suite.pairs(), line)[1] for line in saved_lines(suite, pair_name)]
+        saved = [saved_case(pair, each) for each in saved_lines(suite, pair_name)]
         tally = hold_trial(request.node, Subject(pair, candidate), suite.preload, saved)
         assert tally.cases > 0, "nothing was tested"
         return tally

@@ -28,7 +28,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kernelpair.contract.candidate import Candidate, moved
 from kernelpair.contract.mistakes import told
@@ -317,14 +317,24 @@ def usual_candidate(suite: Suite, pair: "Pair") -> Candidate:
     return next((candidate for candidate in candidates if candidate.name == suite.machine.usual(pair)), candidates[0])
 
 
-def saved_lines(suite: Suite, pair: str) -> tuple[str, ...]:
+class SavedLine(NamedTuple):
+    """A case as it was saved, and where it stands (`file:line`), if it does in a file."""
+
+    line: str
+    place: str = ""
+
+
+def saved_lines(suite: Suite, pair: str) -> tuple[SavedLine, ...]:
     """The saved cases of a pair."""
     return lines_in(suite.saved(pair))
 
 
-def lines_in(path: Path) -> tuple[str, ...]:
+def lines_in(path: Path) -> tuple[SavedLine, ...]:
     """The lines of a file of cases; none where there is no file."""
-    return tuple(line for line in path.read_text().splitlines() if line.strip()) if path.is_file() else ()
+    if not path.is_file():
+        return ()
+    lines = path.read_text(errors="replace").splitlines()
+    return tuple(SavedLine(line, f"{os.path.relpath(path)}:{number}") for number, line in enumerate(lines, 1) if line.strip())
 
 
 Resolve = Callable[[str, str], "Subject"]

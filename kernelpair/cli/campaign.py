@@ -24,7 +24,7 @@ from kernelpair.report.lines import result_of, shown
 from kernelpair.report.live import Progress
 from kernelpair.report.merge import block_file, results_on_disk
 from kernelpair.search.jobs import Job, carry_out
-from kernelpair.suite import Place, Suite, saved_lines
+from kernelpair.suite import Place, SavedLine, Suite, saved_lines
 
 LABEL = "kernelpair/"  # and a candidate: the label of a node that can run it
 BLOCK = 2000  # cases: some seconds to some minutes, so that a lost one is no loss
@@ -84,7 +84,7 @@ def labels_here(suite: Suite) -> list[str]:
 
 
 def run_block(
-    place: Place, block: SeedBlock, seed: int, corpus: tuple[str, ...], shared: str, spec: str | None
+    place: Place, block: SeedBlock, seed: int, corpus: tuple[SavedLine, ...], shared: str, spec: str | None
 ) -> dict[str, Any]:
     """What a task does, on whichever node: the ordinary job in a folder of the node's own. Returns the result as JSON, with
     commands for the suite that `--suite` named."""

@@ -39,6 +39,7 @@ from kernelpair.report.lines import (
     FailureReport,
     PairResult,
     command_for_pytest,
+    replay_command,
     result_of,
     shown,
     write_json,
@@ -53,7 +54,7 @@ EXAMPLES = 200  # for each pair and tier where nothing else is asked for,
 SECONDS = 45.0  # and at most this long in all: a check without options ends within a minute
 PILOT = 30  # cases that measure the cost of each pair and tier before --total is spread
 ALIKE = 3  # skips for one reason that get a line each; more of them share one
-PROVIDER_FAULT = "ProviderError: "  # what a declaration of a provider did
+INPUT_FAULTS = {"ProviderError: ": "provider fault", "CaseError: ": "bad saved case"}
 UNFINISHED = "NotImplementedError: fill in "  # what the files of new-pair say until somebody has
 
 
@@ -93,6 +94,12 @@ def _seen(result: PairResult, group: str) -> str:
     cases, worst = result.groups.get(group, (0, None))
     far = f", up to {worst:.3g} times the bound" if worst else ""
     return f" ({cases} cases{far})" if cases else ""
+
+
+def _input_fault(error: str) -> str:
+    """What is wrong with what somebody wrote, where a job ended by that and not by a fault of ours; else empty."""
+    found = ((says, error.partition(name)[2]) for name, says in INPUT_FAULTS.items())
+    return next((f"{says}: {rest}" for says, rest in found if rest), "")
 
 
 class CheckRun:
@@ -216,15 +223,17 @@ class CheckRun:
             self._print(self.results[-1])
             return
         if ended.error:
+            fault, told_before = _input_fault(ended.error), {_input_fault(other.error) for other in self.errors}
             self.errors.append(ended)
             if self.progress is not None:
                 self.progress.ended((ended.job.pair, shown(ended.job.candidate)), ended.tally.cases)
             who = f"{ended.job.pair} {shown(ended.job.candidate)}".rstrip()
-            says, of_provider, by_whom = ended.error.partition(PROVIDER_FAULT)
-            reason = f"provider fault: {by_whom}" if of_provider else f"harness fault: {says}"
+            reason = fault or f"harness fault: {ended.error}"
             self.results.append(PairResult(*ended.job.key, "skip", reason, ended.tally.cases))
-            told = reason if of_provider else f"harness fault: {who}: {says}"
-            self.console.print(told, style="red", soft_wrap=True, markup=False)
+            if not fault or fault not in told_before:  # one mistake may stop every tier
+                told = fault or f"harness fault: {who}: {ended.error}"
+                self.console.print(told, style="red", soft_wrap=True, markup=False)
+            self._print_during(ended)
             return
         result = result_of(ended, self.pairs[ended.job.pair], self.options.suite)
         self.results.append(result)
@@ -232,6 +241,13 @@ class CheckRun:
             failures = [f"{result.pair}[{result.shown}] {f.kind}: {f.detail}" for f in result.failures]
             self.progress.ended((result.pair, shown(result.candidate)), result.cases, failures)
         self._print(result)
+        if result.verdict != "fail":
+            self._print_during(ended)
+
+    def _print_during(self, ended: Ended) -> None:
+        if ended.during:
+            again = replay_command(ended.during, ended.job.candidate, self.options.suite)
+            self.console.print(f"  interrupted in the middle of a call: {again}", soft_wrap=True, markup=False)
 
     def _print_skipped(self) -> None:
         """A line for each skip; of many for one reason one line."""
@@ -270,7 +286,7 @@ class CheckRun:
             return EXIT_INTERRUPTED
         if counts["fail"]:
             return EXIT_FAILED
-        if unwritten or any(PROVIDER_FAULT not in ended.error for ended in self.errors):
+        if unwritten or not all(_input_fault(ended.error) for ended in self.errors):
             return EXIT_HARNESS
         if self.errors:
             return EXIT_USAGE

@@ -42,7 +42,7 @@ from kernelpair.report.history import History
 from kernelpair.report.lines import result_of as trial_result
 from kernelpair.report.steps import Steps
 from kernelpair.search.jobs import STATE, Ended, Job, Jobs
-from kernelpair.suite import Place, Suite
+from kernelpair.suite import Place, SavedLine, Suite
 
 SHRINK_SECONDS = 2.0  # a mutant's case is to be read, not to be kept
 LEAST_CASES = 100  # of an unmutated kernel, where its mutants were noticed sooner
@@ -162,7 +162,7 @@ class MutateRun:
                     noticed[key].append(result.case)
         seed = self.options.seed
         return [
-            Job(*key[:2], examples=count, seed=seed, trial=key[2], corpus=tuple(noticed[key]), remember=False)
+            Job(*key[:2], examples=count, seed=seed, trial=key[2], corpus=tuple(map(SavedLine, noticed[key])), remember=False)
             for key, count in cases.items()
         ]
 

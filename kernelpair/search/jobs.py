@@ -23,7 +23,7 @@ from kernelpair.contract.pair import Pair
 from kernelpair.interruption import raise_until_caught, until_interrupted
 from kernelpair.search.search import SHRINK_SECONDS, Search
 from kernelpair.search.tally import Tally
-from kernelpair.suite import Resolve
+from kernelpair.suite import Resolve, SavedLine
 from kernelpair.trial.check import Journal, read_case
 
 PROGRESS_SECONDS = 0.2
@@ -47,8 +47,8 @@ class Job:
     seed: int = 0
     trial: str | None = None
     """Only this one."""
-    corpus: tuple[str, ...] = ()
-    """Lines of saved cases, tried first."""
+    corpus: tuple[SavedLine, ...] = ()
+    """Saved cases, tried first."""
     several: bool = False
     """After a failure the search goes on to other defects of the same kernel."""
     known: tuple[tuple[str, str, float | None], ...] = ()
@@ -78,7 +78,9 @@ class Ended:
     rounding: str = ""
     """A rounding that the candidate is known to do and that the contract forbids."""
     cut_short: bool = False
-    """The run was interrupted before this job had ended."""
+    """The run was interrupted before this job had ended,"""
+    during: str = ""
+    """in the middle of this case, which had gone on for a while."""
 
 
 def carry_out(
@@ -99,7 +101,7 @@ def carry_out(
         subject = resolve(job.pair, job.candidate)
         pair, candidate = subject.pair, subject.candidate
         ended.candidate, ended.rounding = candidate, subject.rounding
-        saved = [_saved(pair, line) for line in job.corpus]
+        saved = [saved_case(pair, each) for each in job.corpus]
         runner: Runner = InProcess(candidate) if in_process else Isolated(candidate, preload=preload)
         with runner:
             search = Search(
@@ -108,7 +110,7 @@ def carry_out(
             )
             ended.tally = search.tally
             if job.known:
-                search.recall({label: (_saved(pair, line), most) for label, line, most in job.known})
+                search.recall({label: (saved_case(pair, SavedLine(line)), most) for label, line, most in job.known})
             search.replay(saved)
             search.run(job.examples, job.seconds, job.seed, EXAMPLES if job.remember else None, job.shared)
     except HarnessError as error:
@@ -120,12 +122,12 @@ def carry_out(
     return ended
 
 
-def _saved(pair: Pair, line: str) -> Case:
-    """The case of a saved line. HarnessError, with the line, where it is none."""
+def saved_case(pair: Pair, saved: SavedLine) -> Case:
+    """The case of a saved line. CaseError, with its place, where it is none."""
     try:
-        return read_case({pair.name: pair}, line)[1]
+        return read_case({pair.name: pair}, saved.line)[1]
     except CaseError as error:
-        raise HarnessError(f"the saved case {line} is refused: {error}") from None
+        raise CaseError(f"{saved.place or saved.line}: {error}") from None
 
 
 def judge(descriptor: int, channel: int) -> None:
@@ -181,6 +183,16 @@ class _Seat:
     cases: int = 0
     """That the job has tried, as far as it told."""
     began: float = 0.0
+    during: str = ""
+    """The case that it was interrupted in."""
+
+    @property
+    def line(self) -> str:
+        """The case that it tries, if that is known."""
+        try:
+            return self.running.read_text().strip()
+        except OSError:
+            return ""
 
 
 class Jobs:
@@ -284,10 +296,7 @@ class Jobs:
 
     def _death(self, seat: _Seat) -> str:
         """What ended a judging process, and what it was about: perhaps the kernel on trial killed it."""
-        case = ""
-        with suppress(OSError):
-            case = seat.running.read_text().strip()
-        during = f"; the case was {case}" if case else ""
+        during = f"; the case was {seat.line}" if seat.line else ""
         try:
             code = seat.process.wait(GONE_SECONDS)
         except ServerGone:
@@ -307,6 +316,7 @@ class Jobs:
             if passed > INTERRUPT_SECONDS * (interrupted + 1):
                 interrupted += 1
                 for seat in busy:
+                    seat.during = seat.during or seat.line
                     seat.process.send(signal.SIGINT)
             for connection in wait([seat.connection for seat in busy], timeout=LOOK_SECONDS):
                 seat = next(seat for seat in busy if seat.connection is connection)
@@ -315,7 +325,7 @@ class Jobs:
         for seat in busy:
             assert seat.job is not None
             unknown = f"interrupted in a long call; what its {seat.cases} cases showed is not known"
-            on_end(Ended(seat.job, error=unknown, cut_short=True))
+            on_end(Ended(seat.job, error=unknown, cut_short=True, during=seat.during))
 
     def _hands_in(self, seat: _Seat, on_end: Callable[[Ended], None]) -> bool:
         """Take one message; whether it was the last."""
@@ -324,7 +334,7 @@ class Jobs:
         except (EOFError, ConnectionResetError):
             return True
         if isinstance(message, Ended):
-            message.cut_short = True
+            message.cut_short, message.during = True, seat.during
             message.tally.settle()
             on_end(message)
         return isinstance(message, Ended)

@@ -160,13 +160,13 @@ def test_a_fault_of_the_pair_is_70(monkeypatch: pytest.MonkeyPatch, capsys: Capt
     assert result["verdict"] == "skip" and "a mistake in the reference" in result["reason"]
 
 
-def test_a_saved_line_that_is_no_case_is_told_with_the_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_saved_line_that_is_no_case_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(properties, "ROOT", Path.cwd())
     put_in_place(monkeypatch, "good")
     Path("corpus").mkdir()
-    Path("corpus/toy.jsonl").write_text('{"pair":"toy","v":0}\n')
-    assert kernelpair("check", *IN_PROCESS, "20") == 70
-    says = 'the saved case {"pair":"toy","v":0} is refused: the case of toy has schema version 0'
+    Path("corpus/toy.jsonl").write_text('\n{"pair":"toy","v":0}\n')
+    assert kernelpair("check", *IN_PROCESS, "20") == 2
+    says = "bad saved case: corpus/toy.jsonl:2: the case of toy has schema version 0"
     assert says in capsys.readouterr().out
 
 

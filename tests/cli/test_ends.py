@@ -64,6 +64,14 @@ def test_nothing_is_left_after_a_signal_at_a_random_moment(tmp_path: Path, momen
         assert (running.folder / "r.json").is_file()
 
 
+SLEEPS = """
+import pathlib, time
+from kernelpair.providers.provider import adapts
+@adapts("store_cache")
+def store_cache(k, v, k_cache, v_cache, indices, pad_slot=None):
+    pathlib.Path("called").touch()
+    time.sleep(3600)
+"""
 STRUCK_WHILE_IMPORTING = """
 import os, signal, sys
 class Striking:
@@ -93,6 +101,19 @@ def test_a_run_that_is_interrupted_tells_its_results_and_its_seed(tmp_path: Path
     (result,) = told["results"]
     assert result["cases"] > 0 and told["environment"]["interrupted"] is True
     assert f"seed {told['environment']['seed']}" in out
+
+
+def test_the_case_of_a_call_that_does_not_return_is_told_before_the_limit_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "sleeps.py").write_text(SLEEPS)
+    with run(folder, "check", "store_cache", "--provider", "sleeps.py", *SUITE) as running:
+        assert wait_for((folder / "called").is_file, ENDED_WITHIN)
+        os.kill(running.pid, signal.SIGINT)
+        out, _ = running.end()
+    assert running.process.returncode == 130
+    (line,) = (line for line in out.splitlines() if "interrupted in the middle of a call: kernelpair replay " in line)
+    assert "--provider sleeps.py" in line and '"pair":"store_cache"' in line
 
 
 def test_pairs_that_an_interrupted_run_did_not_reach_are_named(tmp_path: Path) -> None:

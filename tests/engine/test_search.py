@@ -20,6 +20,7 @@ from kernelpair.search import search as searching
 from kernelpair.search.jobs import Job, carry_out, next_job
 from kernelpair.search.search import BRIEF_SECONDS, SHRINK_SECONDS, Search
 from kernelpair.search.tally import Tally
+from kernelpair.suite import SavedLine
 from kernelpair.trial.check import Journal, read_case
 from tests.kernels import kernel
 from tests.selftest.toy import PAIR, ToyCase
@@ -186,16 +187,16 @@ def test_a_saved_case_that_fails_is_reported_as_it_is(arena: Arena) -> None:
 
 def test_a_job_tries_its_corpus_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    job = Job("toy", "toy", examples=3, seed=1, corpus=(line_of(ToyCase(rows=20, width=20)),))
+    job = Job("toy", "toy", examples=3, seed=1, corpus=(SavedLine(line_of(ToyCase(rows=20, width=20))),))
     ended = carry_out(job, lambda pair, name: Subject(PAIR, kernel("good")), (), True, lambda tally: None)
     assert not ended.error and ended.tally.passed and ended.tally.cases == 4
 
 
 def test_a_job_with_a_corpus_of_another_version_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    job = Job("toy", "toy", examples=3, corpus=('{"pair":"toy","v":0}',))
+    job = Job("toy", "toy", examples=3, corpus=(SavedLine('{"pair":"toy","v":0}', "corpus/toy.jsonl:3"),))
     ended = carry_out(job, lambda pair, name: Subject(PAIR, kernel("good")), (), True, lambda tally: None)
-    assert "schema version 0" in ended.error
+    assert ended.error.startswith("CaseError: corpus/toy.jsonl:3: the case of toy has schema version 0")
 
 
 # --- the example database ---
