@@ -8,7 +8,7 @@ STRIDED = "strided"
 EXPANDED = "expanded"
 SHARED = "shared"
 FAR = "far"
-ODD_STRIDE = 13  # of a dimension of size 1, where any stride is legal
+ODD_STRIDE = 13  # of a dimension of size 1 or 0, where any stride is legal
 PAD = 5  # elements between the rows of a padded tensor
 MARGIN = 1  # rows and heads before and after a slice of a larger tensor
 FAR_SPAN = 2**31  # elements: an offset of 32 bits, in elements or bytes, overflows on the way
@@ -40,7 +40,7 @@ def _contiguous(shape: Sequence[int]) -> list[int]:
 
 
 def _odd_ones(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    return tuple(ODD_STRIDE if size == 1 else stride for size, stride in zip(shape, strides))
+    return tuple(ODD_STRIDE if size <= 1 else stride for size, stride in zip(shape, strides))
 
 
 def _dense(shape: Sequence[int]) -> Layout:

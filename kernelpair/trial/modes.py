@@ -26,11 +26,12 @@ CALLERS = 3  # Python threads of a `concurrent` trial
 EQUAL_CALLS, WARMING_CALLS = 9, 5  # of an `aftermath` trial; the first may fill caches, and come round to a buffer of a ring
 CONFIRMING_CALLS = 12  # more, where each has kept memory: an allocator that settles takes a few calls, a leak goes on
 SERIES_CALLS, SERIES_SECONDS = 1200, 0.1  # of a `series` trial at most; small calls of 10 us take a fifth of that time
+BRIEF_CALLS, BRIEF_SECONDS = 400, 0.03  # at the end of an `aftermath`: enough to see that each keeps a few bytes
 HEAP = "heap"
 OF_TENSORS = ("overwritten", "result_form", "argument_form")
 SIDE_EFFECTS = (*NAMES, HEAP, *OF_TENSORS)  # the names that failures give them, of the last ones their kinds
 BUILT_IN = {
-    "repeat": "the same call twice gives the same bits; fake implementations and defaults say what the contract says",
+    "repeat": "the same call twice gives the same bits; defaults and fake implementations say what the contract says",
     "threads": "with other numbers of threads, more than there are cores too, the result stays within the bound",
     "concurrent": "calls with data of their own from several Python threads at once give the bits of each alone",
     "fuzz": "calls made wrong at random raise TypeError, ValueError or IndexError where the reference does, and only there; "
@@ -73,7 +74,7 @@ def hold_trial(session: Session) -> None:
 
 
 def _repeat(session: Session) -> None:
-    _same_again(session, session.case, "the same call twice gives the same bits", fakes=True)
+    _same_again(session, session.case, "the same call twice gives the same bits")
 
 
 def _poison(session: Session) -> None:
@@ -85,8 +86,8 @@ def _poison(session: Session) -> None:
     _same_again(session, other, BUILT_IN["poison"])
 
 
-def _same_again(session: Session, case: Case, says: str, fakes: bool = False) -> None:
-    _expect_first(session, case, session.run(case, judged=False, fakes=fakes).outputs, says)
+def _same_again(session: Session, case: Case, says: str) -> None:
+    _expect_first(session, case, session.run(case, judged=False, fakes=True).outputs, says)
 
 
 def _expect_first(session: Session, case: Case, outputs: Outputs, says: str) -> None:
@@ -127,6 +128,9 @@ def _aftermath(session: Session) -> None:
         grown = kept_by_each(held)
         if grown >= LEAST_LEAK:
             _note_leak(session, len(held) - 1, grown)
+            return
+    if session.subject.asked_for("series"):
+        _make_series(session, BRIEF_CALLS, BRIEF_SECONDS)
 
 
 def _weighed(session: Session, placement: Placement, deep: bool = False, collect: bool = False) -> tuple[int, int]:
@@ -151,7 +155,12 @@ def _note_leak(session: Session, calls: int, grown: int) -> None:
 
 
 def _series(session: Session) -> None:
-    """The call again and again without anything between: what is wrong at the thousandth call, or once in a thousand."""
+    """What is wrong at the thousandth call, or once in a thousand."""
+    _make_series(session, SERIES_CALLS, SERIES_SECONDS)
+
+
+def _make_series(session: Session, calls: int, seconds: float) -> None:
+    """The call again and again without anything between, so many times or as often as the seconds allow."""
     if not session.verdict.passed or session.effects:
         return
     placement, scratch = session.place(), set(session.pair.signature.scratch)
@@ -160,7 +169,7 @@ def _series(session: Session) -> None:
         for buffer in placement.buffers
         for first, last in buffer.pieces
     ]
-    outcome = session.call(placement, again=Repeats(SERIES_CALLS, SERIES_SECONDS, stretches, scratch))
+    outcome = session.call(placement, again=Repeats(calls, seconds, stretches, scratch))
     if outcome.series is not None:
         session.verdict.calls += outcome.series.calls - 1
         if outcome.series.says:
@@ -176,7 +185,7 @@ def _series(session: Session) -> None:
 
 def _threads(session: Session) -> None:
     for threads in thread_counts(os.cpu_count() or 1, session.case.seed):
-        session.run(threads=threads, note=f"{threads} threads")
+        session.run(threads=threads, note=f"{threads} threads", fakes=True)
 
 
 def _concurrent(session: Session) -> None:
