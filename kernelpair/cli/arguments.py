@@ -24,8 +24,19 @@ Commands = Any
 """What argparse gives for adding commands; its class is private."""
 
 
+class _Help(argparse.HelpFormatter):
+    """Fills a paragraph, and keeps the lines of a text that has several, such as examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = text.splitlines(keepends=True)
+        return "".join(indent + line for line in lines) if len(lines) > 1 else super()._fill_text(text, width, indent)
+
+
 class _Parser(argparse.ArgumentParser):
     """One that names the command or the option which was probably meant, in the words of the command."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=_Help, **settings)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         found, rest = super().parse_known_args(args, namespace)
@@ -141,9 +152,10 @@ def _add_check(commands: Commands) -> None:
     check.add_argument("--seconds", type=_above_0, metavar="S", help="time in all, instead of a number of cases")
     _seed(check)
     check.add_argument(
-        "--trial", metavar="NAME",
-        help="only this trial: value, repeat, threads, concurrent, poison, aftermath, series, fuzz, a relation, "
-        "or wrong_call:NAME",
+        "--trial",
+        metavar="NAME",
+        help="only this trial: value, repeat, threads, concurrent, poison, neighbours, aftermath, series, fuzz, "
+        "a relation, or wrong_call:NAME (kernelpair list PAIR)",
     )
     check.add_argument("--relation", dest="trial", metavar="NAME", help=argparse.SUPPRESS)  # its name before
     check.add_argument("--in-process", action="store_true", help="run kernels in this process, for a debugger; a crash ends it")
@@ -164,7 +176,7 @@ def _add_replay(commands: Commands) -> None:
     replay.add_argument(
         "cases", nargs="+", metavar="CASE", help="a case as printed by check, a file of cases, or the id of a finding (VC-01)"
     )
-    says = "write the (first) case as a script that needs only torch and the kernel's library"
+    says = "write the (first) case as a script that needs only torch and the kernel: its library, or its Python module"
     replay.add_argument("--script", metavar="F", help=says)
     says = (
         "add the case to the pair's corpus.jsonl, or with --provider to corpus/PAIR.jsonl beside its file, which every check "
@@ -237,7 +249,6 @@ def _add_bench(commands: Commands) -> None:
         "(products from registers, reading from memory) they reach, and the speed that the row is to reach on the amx tier.",
         epilog="example: kernelpair bench --against vllm_cpu,torch --one-thread --series --errors --json speed.json\n"
         "         kernelpair speed speed.json docs/speed",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _pairs(bench)
     _tiers(bench)
@@ -321,7 +332,7 @@ def _add_completion(commands: Commands) -> None:
         "completion",
         help="print a shell's completion script for this command",
         description="Prints a script for the shell (needs pip install 'kernelpair[completion]').",
-        epilog='bash: eval "$(kernelpair completion bash)"   zsh: kernelpair completion zsh > "${fpath[1]}/_kernelpair"',
+        epilog='bash: eval "$(kernelpair completion bash)"\nzsh:  kernelpair completion zsh > "${fpath[1]}/_kernelpair"',
     )
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
@@ -341,9 +352,7 @@ def _add_history(commands: Commands) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = _Parser(
-        prog="kernelpair", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    top = _Parser(prog="kernelpair", description=DESCRIPTION, epilog=EPILOG)
     top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     _suite(top, None)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)

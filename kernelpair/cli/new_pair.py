@@ -18,7 +18,7 @@ def new_pair(options: argparse.Namespace) -> int:
     name = options.name
     if not name.isidentifier() or name != name.lower() or name.startswith("_") or keyword.iskeyword(name):
         raise UsageError(f"NAME must be a Python name in lower case, such as row_scale, got {name!r}")
-    place, written = _place(options)
+    place, written, hidden = _place(options)
     suite = _suite_of(place, written)
     if name in suite.pairs():
         raise UsageError(f"NAME: the suite {place.module} has a pair {name!r} already")
@@ -35,12 +35,14 @@ def new_pair(options: argparse.Namespace) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     _say(name, suite.root, suite.places, list(written))
+    if hidden:
+        print(f"from here on, commands in this folder know its own pairs alone; those that are installed: --suite {hidden}")
     return EXIT_OK
 
 
-def _place(options: argparse.Namespace) -> tuple[Place, dict[Path, str]]:
-    """The suite that is meant, and the file of a new one where there is none in a folder: nothing is written to what is
-    installed."""
+def _place(options: argparse.Namespace) -> tuple[Place, dict[Path, str], str]:
+    """The suite that is meant, the file of a new one where there is none in a folder, and the installed suite that the new one
+    hides: nothing is written to what is installed."""
     try:
         place = find(options.suite)
     except SuiteError as error:
@@ -48,9 +50,9 @@ def _place(options: argparse.Namespace) -> tuple[Place, dict[Path, str]]:
             raise UsageError(str(error)) from None
         place = Place("")
     if place.folder or options.suite:
-        return place, {}
+        return place, {}, ""
     here = Path.cwd()
-    return Place(Path(FILE).stem, folder=str(here)), {here / FILE: (SKELETON / f"{FILE}.txt").read_text()}
+    return Place(Path(FILE).stem, folder=str(here)), {here / FILE: (SKELETON / f"{FILE}.txt").read_text()}, place.module
 
 
 def _suite_of(place: Place, written: dict[Path, str]) -> Suite:

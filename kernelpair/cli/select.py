@@ -119,7 +119,9 @@ def provider_named(suite: Suite, spec: str) -> "Provider":
         raise UsageError(str(error)) from None
     for pair in found.adapters:
         if pair not in suite.pairs():
-            raise UsageError(f"provider {spec} adapts {pair!r}, which is no pair; known are {', '.join(suite.pairs())}")
+            raise UsageError(
+                f"provider {spec} is for a pair that the suite in {suite.root} has not: {unknown('pair', pair, suite.pairs())}"
+            )
     return found
 
 

@@ -76,7 +76,7 @@ def next_steps(
         if interrupted:
             return ["the same check again, which was interrupted"]
         if not any(result.verdict == "pass" for result in results):
-            return ["see what this machine can run: kernelpair doctor"]
+            return ["see above why nothing was tried, and what this machine can run: kernelpair doctor"]
         if few:
             return ["more cases of what is thin (above)"]
         if min(result.cases for result in results if result.verdict == "pass") < LEAST_CASES:

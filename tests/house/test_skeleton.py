@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelpair.cli import main
+from kernelpair.suite import Place
 from properties.suite import SUITE
 
 COMMAND = (sys.executable, "-P", "-c", "import sys; from kernelpair.cli import main; sys.exit(main())")
@@ -64,6 +65,14 @@ def test_what_is_no_name_is_2(capsys: pytest.CaptureFixture[str], name: str) -> 
     assert main(["new-pair", name]) == 2
     assert f"NAME must be a Python name in lower case, such as row_scale, got {name!r}" in capsys.readouterr().err
     assert not list(Path.cwd().iterdir())
+
+
+def test_the_installed_suite_that_a_new_one_hides_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kernelpair.cli.new_pair.find", lambda spec: Place("pairs_of_others"))
+    assert main(["new-pair", "row_scale"]) == 0
+    assert "its own pairs alone; those that are installed: --suite pairs_of_others" in capsys.readouterr().out
 
 
 def test_nothing_is_overwritten() -> None:

@@ -128,7 +128,7 @@ def test_wrong_usage_is_2(capsys: Capture) -> None:
     for arguments, says in (
         (("--provider", "nobody"), "unknown provider 'nobody'; known are onednn, onnxruntime, sgl_kernel, vllm_cpu, "),
         (("--provider", "nobody.py"), "there is no provider file nobody.py"),
-        (("--provider", odd), "adapts 'stoer_cache', which is no pair"),
+        (("--provider", odd), "has not: unknown pair 'stoer_cache' (did you mean store_cache?)"),
         (("--provider", absent), "cannot be used here: this CPU lacks magic"),
         (("--provider", mine, "--tier", "scalar"), "give one of them"),
         (("--provider", mine, "--known", "no.toml"), "--known: no.toml: "),

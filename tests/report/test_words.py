@@ -23,7 +23,7 @@ def test_a_failure_says_where_and_what_else_was_tried() -> None:
 
 def test_nothing_tested_is_no_pass() -> None:
     assert proven(SKIPPED) == "Nothing was tested."
-    assert next_steps(SKIPPED) == ["see what this machine can run: kernelpair doctor"]
+    assert next_steps(SKIPPED) == ["see above why nothing was tried, and what this machine can run: kernelpair doctor"]
 
 
 def test_the_shortest_failure_comes_first_and_is_the_next_step() -> None:
