@@ -1,5 +1,6 @@
 """What the failing cases of a kernel share and the passing ones do not: other cases are drawn, tried and compared."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -18,6 +19,8 @@ SAMPLE = 80  # cases that are drawn
 SECONDS = 2.0  # that they and the variants of the smallest case may take, for each failure of a run
 LEAST = 4  # failing cases from which something is said
 MOST = 3  # conditions in a sentence
+LUCK = 0.1  # a further one is said if no more than so many would tell as much of failing cases chosen by lot
+NEARLY_ALL, TELLING = 0.85, 0.6  # failing cases that have a condition which not all have, and how many more than of the others
 STEPS = (*range(5), 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 127, 128, 129)  # of a size in a variant
 BLOCKS = (2, 4, 8, 16, 32, 64, 128)  # whose multiples may pass or fail
 
@@ -28,6 +31,8 @@ class Condition:
 
     says: str
     holds: Callable[[Case], bool]
+    is_range: bool = False
+    """From the least to the largest number: that much holds for any cases."""
 
 
 def survey(
@@ -68,17 +73,54 @@ def shared(pair: Pair, failing: Sequence[Case], passing: Sequence[Case]) -> str:
         ended = sum(not best.holds(case) for case in left)
         if ended < 2 and ended < len(left):  # one case apart is chance
             break
+        if chosen and len(known) * _by_lot(len(failing), len(left), ended) > LUCK:
+            break
         chosen.append(best)
         left = [case for case in left if best.holds(case)]
     if not chosen:
+        if mostly := _mostly(pair, failing, passing):
+            return mostly
         return f"fails in {len(failing)} of {len(failing) + len(passing)} cases tried, which nothing tells from the others"
     where = ", ".join(condition.says for condition in chosen)
+    loose = 4 * len(left) > len(passing) and all(condition.is_range for condition in chosen)
+    if loose and (mostly := _mostly(pair, failing, passing)):
+        return mostly
     if not left:
         return f"fails for {where} ({len(failing)} cases tried), passes for all others ({len(passing)})"
     return (
         f"fails only for {where}, in {len(failing)} of {len(failing) + len(left)} such cases; "
         f"passes for all others ({len(passing) - len(left)})"
     )
+
+
+def _mostly(pair: Pair, failing: Sequence[Case], passing: Sequence[Case]) -> str:
+    """The same of a condition that nearly all failing cases have and few passing ones, as where one of two causes is enough."""
+    best, most = "", 0.0
+    for condition in _frequent(pair, failing):
+        inside, passed = sum(map(condition.holds, failing)), sum(map(condition.holds, passing))
+        tells = inside / len(failing) - passed / len(passing)
+        if inside >= NEARLY_ALL * len(failing) and tells > max(most, TELLING):
+            others = len(failing) + len(passing) - inside - passed
+            best, most = (
+                f"fails mostly for {condition.says}: in {inside} of {inside + passed} such cases, and in "
+                f"{len(failing) - inside} of {others} others"
+            ), tells
+    return best
+
+
+def _frequent(pair: Pair, failing: Sequence[Case]) -> Iterator[Condition]:
+    """What some failing cases have."""
+    for word in sorted(set.union(*(_words(pair, case) for case in failing))):
+        yield Condition(word, lambda case, word=word: word in _words(pair, case))  # type: ignore[misc]
+    for name in dict(_numbers(pair, failing[0])):
+        for block in BLOCKS:
+            yield _no_multiple(pair, name, block)
+            yield _multiple(pair, name, block)
+
+
+def _by_lot(failing: int, passing: int, without: int) -> float:
+    """The probability that of all these cases those `without` a condition all are passing ones."""
+    return math.comb(passing, without) / math.comb(failing + passing, without)
 
 
 def _conditions(pair: Pair, failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[Condition]:
@@ -104,18 +146,26 @@ def _ranges(pair: Pair, name: str, values: set[int], seen: set[int]) -> Iterator
         yield Condition(f"{name} {low}", lambda case: _numbers(pair, case).get(name) == low)
         return
     if low > min(seen):
-        yield Condition(f"{name} of at least {low}", lambda case: _numbers(pair, case).get(name, low - 1) >= low)
+        yield Condition(f"{name} of at least {low}", lambda case: _numbers(pair, case).get(name, low - 1) >= low, True)
     if high < max(seen):
-        yield Condition(f"{name} of at most {high}", lambda case: _numbers(pair, case).get(name, high + 1) <= high)
-    yield Condition(f"{name} of {low} to {high}", lambda case: low <= _numbers(pair, case).get(name, low - 1) <= high)
+        yield Condition(f"{name} of at most {high}", lambda case: _numbers(pair, case).get(name, high + 1) <= high, True)
+    yield Condition(f"{name} of {low} to {high}", lambda case: low <= _numbers(pair, case).get(name, low - 1) <= high, True)
 
 
 def _multiples(pair: Pair, name: str, values: set[int]) -> Iterator[Condition]:
     for block in BLOCKS:
         if all(value % block for value in values):
-            yield Condition(f"{name} no multiple of {block}", lambda case, n=block: bool(_numbers(pair, case).get(name, 0) % n))  # type: ignore[misc]
+            yield _no_multiple(pair, name, block)
         if not any(value % block for value in values):
-            yield Condition(f"{name} a multiple of {block}", lambda case, n=block: not _numbers(pair, case).get(name, 1) % n)  # type: ignore[misc]
+            yield _multiple(pair, name, block)
+
+
+def _no_multiple(pair: Pair, name: str, block: int) -> Condition:
+    return Condition(f"{name} no multiple of {block}", lambda case: bool(_numbers(pair, case).get(name, 0) % block))
+
+
+def _multiple(pair: Pair, name: str, block: int) -> Condition:
+    return Condition(f"{name} a multiple of {block}", lambda case: not _numbers(pair, case).get(name, 1) % block)
 
 
 def _words(pair: Pair, case: Case) -> set[str]:

@@ -100,3 +100,11 @@ def _rows(*rows: int) -> list[Case]:
 )
 def test_what_it_says(failing: list[Case], passing: list[Case], says: str) -> None:
     assert shared(TOY, failing, passing) == says
+
+
+@pytest.mark.parametrize(("apart", "says"), [(2, "fails only for rows no multiple of 2, in 12 of 14 such cases"), (9, "width")])
+def test_a_second_condition_needs_more_cases_than_chance_sets_apart(apart: int, says: str) -> None:
+    failing: list[Case] = [ToyCase(rows=2 * (i % 4) + 1, width=i + 1) for i in range(12)]
+    passing: list[Case] = [ToyCase(rows=2 * (i % 4), width=i + 1) for i in range(24)]
+    passing += [ToyCase(rows=2 * (i % 4) + 1, width=13 + i) for i in range(apart)]
+    assert says in shared(TOY, failing, passing)
