@@ -6,7 +6,6 @@ lower id is chosen, and comes first.
 """
 
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -152,19 +151,28 @@ def right(found: Scores, ids: Tensor) -> Tensor:
 
 
 def _some_groups_right(found: Scores, ids: Tensor, used: Tensor, row: int) -> bool:
-    left = (~used[row]).nonzero()[:, 0].tolist()
-    sets = list(combinations(left, found.kept - int(used[row].sum())))
-    if len(sets) == 1:
-        return False
-    kept = used[row].repeat(len(sets), 1)
-    for i, others in enumerate(sets):
-        kept[i, list(others)] = True
-    some = torch.full((len(sets),), row)
+    """Whether the row's ids are right with any groups kept beside `used`.
+
+    A group can be kept if no expert of it had to be chosen, and only together with those that it needs: all that beat it, and
+    equal ones with a lower number. None needs itself in the end, so of those that can be kept with all that they need any number
+    can be, from what `used` needs to all of them.
+    """
+    G = used.shape[1]
+    each = torch.full((G,), row)
     again = Scores(
-        found.logits[some], found.bias, found.scores[some], found.distance[some], found.choice[some], found.error[some],
-        found.groups[some], found.group_error[some], found.kept, found.biased, found.ties,
+        found.logits[each], found.bias, found.scores[each], found.distance[each], found.choice[each], found.error[each],
+        found.groups[each], found.group_error[each], found.kept, found.biased, found.ties,
     )
-    return bool((_groups_right(again, kept) & _experts_right(again, ids[some], kept)).any())
+    fits = _experts_right(again, ids[each], used[row] | torch.eye(G, dtype=torch.bool))
+    low, high = found.groups[row] - found.group_error[row], found.groups[row] + found.group_error[row]
+    needs = low > high[:, None]  # [kept, needed]
+    if found.ties:
+        needs |= _twins(again)[0] & (torch.arange(G) < torch.arange(G)[:, None])
+    for _ in range(G.bit_length()):
+        needs |= needs.float() @ needs.float() > 0
+    possible = fits & ~(needs & ~fits).any(-1)
+    least = used[row] | needs[used[row]].any(0)
+    return bool(possible[least].all()) and int(least.sum()) <= found.kept <= int(possible.sum())
 
 
 def weights_at(given: Inputs, found: Scores, ids: Tensor) -> Tensor:

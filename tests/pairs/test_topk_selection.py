@@ -1,6 +1,8 @@
 """Which selections of experts are right: ties, near ties, and groups that only show by the experts chosen from them."""
 
+import random
 from dataclasses import replace
+from itertools import combinations, permutations
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 import optimized
 from kernelpair.contract.pair import Inputs
-from properties.topk_gating.selection import right, scored, settle
+from properties.topk_gating.selection import _experts_right, _groups_right, right, scored, settle
 from reference.topk_gating import topk_gating
 
 SMALL = 1e-7  # what float64 tells apart and the errors of a choice do not
@@ -66,6 +68,31 @@ def test_groups_that_stayed_unseen_are_looked_for() -> None:
     assert is_right(routed(bias, 2, groups=3, kept=2), [2, 0])  # the second
     bias[4:] = [0.44, 0.44]
     assert not is_right(routed(bias, 2, groups=3, kept=2), [0, 1])
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", range(12))
+def test_groups_that_can_stay_are_those_of_which_some_choice_is_right(seed: int, kept: int) -> None:
+    rng = random.Random(seed)
+    bias = [rng.choice((0.1, 0.2)) + rng.randrange(-3, 4) * SMALL / 4 for _ in range(12)]
+    given = routed(bias, 2, groups=6, kept=kept)
+    found = replace(scored(given, torch.ones(1, dtype=torch.bool)), ties=bool(seed % 2))
+    answers = set()
+    for ids in permutations(range(12), 2):
+        chosen = torch.tensor([ids])
+        sets = [set(each) for each in combinations(range(6), kept) if {i // 2 for i in ids} <= set(each)]
+        stay = [torch.tensor([[group in each for group in range(6)]]) for each in sets]
+        expected = any(bool(_groups_right(found, each) & _experts_right(found, chosen, each)) for each in stay)
+        assert bool(right(found, chosen)) == expected, ids
+        answers.add(expected)
+    assert answers == {True, False}
+
+
+def test_of_many_groups_not_every_choice_is_tried() -> None:
+    bias = [(group * 37 % 70) / 100 for group in range(70) for _ in range(2)]
+    given = routed(bias, 8, groups=70, kept=17)
+    best = sorted(range(140), key=lambda expert: (-bias[expert], expert))[:8]
+    assert is_right(given, best) and not is_right(given, [*best[:7], bias.index(0.3)])
 
 
 def test_too_many_groups_are_wrong() -> None:
