@@ -127,7 +127,7 @@ def forget(arena: Arena) -> None:
 def noted(arena: Arena, log: str) -> Fault | None:
     """The fault that killed the worker of this arena, if its handler came to run; `log` is what the worker printed."""
     note = np.frombuffer(arena.read(arena.limit, arena.limit + NOTE.itemsize), NOTE)[0]
-    if not note["signal"]:
+    if note["signal"] not in SIGNALS:  # none, or a kernel has written here
         return None
     frames = [
         Frame(found["file"], found["symbol"] or "", int(found["offset"] or found["address"], 16), int(found["address"], 16))

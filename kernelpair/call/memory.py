@@ -1,6 +1,7 @@
 """Shared memory for the tensors of a call: buffers that touch a guard page, surrounded by bytes that must stay as they are."""
 
 import ctypes
+import fcntl
 import mmap
 import os
 import weakref
@@ -20,6 +21,7 @@ CAPACITY = 192 << 30
 KEEP = 64 << 20  # bytes that stay resident between cases
 CANARY = b"\xff"  # NaN in every float dtype, -1 in every integer
 PROT_NONE, PROT_READ_WRITE = 0, 3
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL  # a worker that made it smaller would end its judge
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -73,8 +75,9 @@ class Arena:
     @classmethod
     def create(cls, capacity: int = CAPACITY) -> "Arena":
         """A new arena; its descriptor is what a worker needs to map the same pages."""
-        descriptor = os.memfd_create("kernelpair")
+        descriptor = os.memfd_create("kernelpair", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, capacity)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
         arena = cls(descriptor, capacity)
         weakref.finalize(arena, os.close, descriptor).atexit = False
         return arena

@@ -1,6 +1,7 @@
 """Run a candidate: in a worker process that may die, or, when asked for, in this one."""
 
 import os
+import pickle
 import select
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from kernelpair.call.common import done_with, server_of
 from kernelpair.call.fault import forget, noted
 from kernelpair.call.fork_server import Forked, ForkServer, ServerGone
 from kernelpair.call.memory import Arena
-from kernelpair.call.system import here, signal_name, waited_for_processor
+from kernelpair.call.system import give_up_reading, here, signal_name, waited_for_processor
 from kernelpair.call.worker import CLOSED_CHANNEL, LOG_BYTES, Caller, CallRequest, Outcome, stderr_of, stderr_tail, work
 from kernelpair.contract.candidate import Candidate
 
@@ -23,9 +24,13 @@ HANG_SECONDS_AGAIN = 2.0  # once a candidate has hung, shrinking tries many more
 UNWATCHED = 0.1  # of these seconds; only then is it asked how long a worker waits for a processor, which few calls live to see
 AT_ONCE = 0.25  # seconds of one wait for an answer
 PATIENCE = 4.0  # times these seconds: so much longer may a call take that has waited for a processor as long
+MESSAGE_SECONDS = 10.0  # for the rest of an answer that has begun: the worker sends it in one go
+MESSAGE_BYTES = 1 << 28  # of an answer, which holds no tensors
 START_SECONDS = 120.0  # for being forked, and again for importing the candidate
 END_SECONDS = 5.0  # for a process whose connection has closed to be seen ended
+LOOK_SECONDS = 0.1  # for one that has not said what it should, which may still be there
 CLOSES = "closes file descriptors of its process, also the one by which the process answers"
+GARBLES = "writes to the file descriptor by which its process answers, which it has not opened"
 WORK = f"{work.__module__}:{work.__name__}"
 
 
@@ -106,15 +111,32 @@ class Isolated(Runner):
             self._connection.send(request)
             if not self._answers_in_time(self._hang_seconds):
                 return self._hung()
-            outcome: Outcome = self._connection.recv()
+            outcome = self._received()
         except (EOFError, ConnectionResetError, BrokenPipeError):
             return self._died()
+        if outcome is None:
+            return self._died(GARBLES, LOOK_SECONDS)
         if outcome.spoiled:
             self._stop()
         if os.fstat(self._log).st_size > LOG_BYTES:  # of a kernel that says something in each call
             os.ftruncate(self._log, 0)
             os.lseek(self._log, 0, os.SEEK_SET)  # the worker's place in it, too
         return outcome if outcome.status != "spoiled" else self._once_more(request, again)
+
+    def _received(self) -> Outcome | None:
+        """What the worker answers; None where that is no answer: the candidate has written to the connection. EOFError where
+        it is closed."""
+        try:
+            message = self._connection.recv_bytes(MESSAGE_BYTES)
+        except ConnectionResetError:
+            raise
+        except (OSError, MemoryError, OverflowError):  # less comes than was announced, or that is too much
+            return None
+        try:
+            answer = pickle.loads(message)  # noqa: S301 - from a process of our own
+        except Exception:  # noqa: BLE001 - bytes that are no message may raise anything
+            return None
+        return answer if isinstance(answer, Outcome) else None
 
     def _answers_in_time(self, seconds: float) -> bool:
         """Whether the worker answers within this time. Time that it waits for a processor does not count: a busy machine is no
@@ -149,6 +171,7 @@ class Isolated(Runner):
     def _start(self) -> None:
         forget(self.arena)
         self._connection, theirs = Pipe()
+        give_up_reading(self._connection.fileno(), MESSAGE_SECONDS)
         self._answers = select.poll()  # Connection.poll makes one for each call
         self._answers.register(self._connection, select.POLLIN)
         with theirs:
@@ -190,18 +213,19 @@ class Isolated(Runner):
         self._stop()
         return Outcome("hang", "Hang", f"no answer within {seconds:g} s")
 
-    def _died(self) -> Outcome:
+    def _died(self, otherwise: str = CLOSES, seconds: float = END_SECONDS) -> Outcome:
+        """How the worker ended within these seconds; if it is still there, what else it has done."""
         assert self._process is not None
         try:
-            code = self._process.wait(END_SECONDS)
+            code = self._process.wait(seconds)
         except ServerGone:
             self._stop()
             return Outcome("kills_parent", "Kill", "the call ended the process that started its own")
         self._stop()
         log = stderr_of(self._log)
         tail = stderr_tail(log)
-        if code in (None, CLOSED_CHANNEL):  # None: it is still there
-            name = CLOSES
+        if code in (None, CLOSED_CHANNEL):
+            name = CLOSES if code else otherwise
         else:
             name = signal_name(-code) if code < 0 else f"exit status {code}"
         return Outcome("crash", name, f"{name}{': ' + tail if tail else ''}", fault=noted(self.arena, log))

@@ -11,10 +11,14 @@ from torch import Tensor
 
 from kernelpair.call.heap import LEAST_OF_MANY, held_bytes, kept_by_each
 from kernelpair.call.memory import Arena
-from kernelpair.call.system import printable
+from kernelpair.call.system import words_of
 
 WEIGHED_CALLS = 50  # after so many calls what the process holds is read;
 WEIGHINGS = 4  # as often at least, before a growth is one: a cache that fills grows too
+
+
+class NoAnswer(Exception):
+    """A call raised; what it raised is in the words of this."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,10 @@ class Repetition:
             answer = call()
             try:
                 now = self._image(named(answer))
+            except NoAnswer as none:
+                return "", str(none)
             except Exception as error:  # noqa: BLE001 - what was returned does not fit the contract any more
-                return "", printable(f"{type(error).__name__}: {error}")
+                return "", f"{type(error).__name__}: {words_of(error)}"
             return _difference(results, now) or _difference(memory, self._memory())
 
         until, made = time.monotonic() + self._again.seconds, 1

@@ -2,13 +2,18 @@
 
 import ctypes
 import os
+import re
+import struct
 import sys
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL, Signals
+from socket import SO_RCVTIMEO, SOL_SOCKET, socket
 from typing import NamedTuple
 
+BEGINNING, END = 3000, 1000  # characters of a long message that are told
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # characters that move the cursor, or worse
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -53,6 +58,13 @@ def _control(option: int, value: int | ctypes.c_char_p) -> None:
     if _libc.prctl(option, value if isinstance(value, ctypes.c_char_p) else ctypes.c_ulong(value), 0, 0, 0):
         error = ctypes.get_errno()
         raise OSError(error, f"prctl({option}): {os.strerror(error)}")
+
+
+def give_up_reading(descriptor: int, seconds: float) -> None:
+    """A read from this socket raises BlockingIOError where nothing comes for so long."""
+    whole, part = divmod(seconds, 1)
+    with socket(fileno=os.dup(descriptor)) as same:
+        same.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", int(whole), int(part * 1e6)))
 
 
 def told(path: str) -> bytes:
@@ -100,5 +112,20 @@ def signal_name(number: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what no file in UTF-8 can hold, such as a part of a file's name that is no text."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Without what no file in UTF-8 can hold, such as a part of a file's name that is no text, and what a terminal obeys."""
+    shown = CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return shown.encode("utf-8", "backslashreplace").decode()
+
+
+def shortened(text: str) -> str:
+    """Beginning and end of a message that nobody would read to its end."""
+    begin, end = text[:BEGINNING], text[-END:]
+    return text if len(text) <= BEGINNING + END else f"{begin} … ({len(text):,} characters) … {end}"
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception says, in words that can be printed; also where it cannot say anything."""
+    try:
+        return printable(shortened(str.__str__(str(error))))
+    except Exception as other:  # noqa: BLE001 - it has its words from code of its own
+        return f"(its message cannot be read, which raises {type(other).__name__})"

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from kernelpair.call import fault
-from kernelpair.call.blocks import written_around
 from kernelpair.call.defaults import defaults_of
 from kernelpair.call.fakes import Fakes
 from kernelpair.call.fault import Fault
-from kernelpair.call.form import aliased, bits_of, form_of, shape_of
+from kernelpair.call.form import bits_of, shape_of
 from kernelpair.call.heap import held_bytes
 from kernelpair.call.memory import Arena, Placed
-from kernelpair.call.series import Repeated, Repeats, Repetition
+from kernelpair.call.results import Returned, collected, named_results
+from kernelpair.call.series import NoAnswer, Repeated, Repeats, Repetition
 from kernelpair.call.surroundings import (
     GROWING,
     NAMES,
@@ -36,7 +36,7 @@ from kernelpair.call.surroundings import (
     lasting,
     on_loading,
 )
-from kernelpair.call.system import inherit_orphans, printable, stand
+from kernelpair.call.system import inherit_orphans, printable, shortened, stand, words_of
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.mistakes import raised_at
 
@@ -44,7 +44,6 @@ LOG_BYTES = 1 << 20  # the end of what a worker wrote, where its last words are 
 CLOSED_CHANNEL = 193  # a worker's exit status after a call that closed the connection to the judge; kernels end with smaller ones
 THREADS = NAMES.index("torch_threads")
 LEFT = "left_behind"  # not seen in a process that does other things too: threads, files and memory may be its own
-PLAIN = (bool, int, float, str, tuple, list, type(None))  # what a call may return beside tensors
 
 
 @dataclass(frozen=True)
@@ -72,20 +71,6 @@ class CallRequest:
     """Compare the results of the operators that it calls with what their fake implementations say."""
     fresh: bool = False
     """The first call of a case: what a result of an earlier case has become is not its fault."""
-
-
-@dataclass
-class Returned:
-    """A result tensor: a contiguous copy in the arena, and how the original lay in memory."""
-
-    copy: Placed
-    strides: tuple[int, ...]
-    aliases: str = ""
-    """The argument whose memory it shares, which no contract allows."""
-    form: str = ""
-    """What it has that a plain tensor of its size does not have."""
-    around: str = ""
-    """Which bytes around its memory the call wrote, as far as the C library shows it."""
 
 
 @dataclass
@@ -167,7 +152,7 @@ def work(descriptor: int, arena: int, log: int) -> None:
         caller = Caller(candidate, shared, note_faults=True)
         connection.send(None)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the judge reports it
-        says = printable(f"the candidate does not load: {type(error).__name__}: {error}")
+        says = f"the candidate does not load: {type(error).__name__}: {words_of(error)}"
         connection.send(Outcome("harness", type(error).__name__, says))
         return
     while True:
@@ -195,7 +180,7 @@ class Caller:
     """Makes calls of one candidate in this process."""
 
     def __init__(self, candidate: Candidate, arena: Arena, note_faults: bool = False) -> None:
-        self.arena = arena
+        self.arena, self.is_worker, self.process = arena, note_faults, os.getpid()
         if note_faults and candidate.run_as:  # who carries out instructions takes the signals, and hands on what is not his
             fault.install(arena)
         candidate.begin()  # first: what torch has asked of the CPU it does not ask again
@@ -295,11 +280,16 @@ class Caller:
         self.guards = []
 
     def _answer(self, call: Mapping[str, Any]) -> Any:
-        """What the candidate returns or raises."""
+        """What the candidate returns or raises. A process that it has forked, and from which it comes back too, ends here."""
         try:
             return self.function(**call)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is judged by its class
+        except BaseException as error:  # it is judged by its class
+            if isinstance(error, KeyboardInterrupt) and not self.is_worker:  # it may be the user's
+                raise
             return _Raised(error)
+        finally:
+            if os.getpid() != self.process:
+                os._exit(0)
 
     def _series(
         self, repetition: Repetition, request: CallRequest, call: Mapping[str, Any], first: Any
@@ -308,7 +298,7 @@ class Caller:
 
         def named(answer: Any) -> dict[str, Any]:
             if isinstance(answer, _Raised):
-                raise answer.error
+                raise NoAnswer(f"{type(answer.error).__name__}: {words_of(answer.error)}")
             return named_results(answer, request.results)
 
         try:
@@ -331,60 +321,26 @@ class Caller:
 
     def _outcomes(self, request: CallRequest, answers: list[Any], calls: list[dict[str, Any]]) -> list[Outcome]:
         outcomes, at = [], request.results_at
+        self.kept = [] if request.keep else self.kept
         for answer, call in zip(answers, calls):
             error = answer.error if isinstance(answer, _Raised) else None
             if error is None:
                 try:
-                    results, at = self._collect(request, answer, call, at)
+                    named = named_results(answer, request.results)
+                    results, tensors, at = collected(named, call, self.arena, at)
                     outcomes.append(Outcome("ok", results=results))
+                    if request.keep:
+                        own = (name for name in tensors if not results[name].aliases)
+                        self.kept += [(name, tensors[name], bits_of(tensors[name])) for name in own]
                 except Exception as unfit:  # noqa: BLE001 - what was returned does not fit the contract
                     error = unfit
             if error is not None:
-                name, *bases = (base.__name__ for base in type(error).__mro__)
-                outcomes.append(Outcome("exception", name, printable(str(error)), (name, *bases), raised_at(error)))
+                name, *bases = (printable(base.__name__) for base in type(error).__mro__)
+                outcomes.append(Outcome("exception", name, words_of(error), (name, *bases), raised_at(error)))
         return outcomes
 
     def _view(self, value: Any) -> Any:
         return self.arena.view(value) if isinstance(value, Placed) else value
-
-    def _collect(self, request: CallRequest, result: Any, arguments: Mapping[str, Any], at: int) -> tuple[dict[str, Any], int]:
-        """The results, tensors copied into the arena from `at` on, and where the next one may go."""
-        collected: dict[str, Any] = {}
-        if request.keep:
-            self.kept = []
-        for name, value in named_results(result, request.results).items():
-            if not isinstance(value, Tensor):
-                if not isinstance(value, PLAIN):
-                    raise TypeError(f"result {name} is a {type(value).__name__}, not a tensor or a plain value")
-                collected[name] = value
-                continue
-            strides = tuple(value.stride())
-            at = -(-at // 64) * 64
-            if at + value.numel() * value.element_size() > self.arena.limit:
-                raise MemoryError(f"result {name} of shape {list(value.shape)} does not fit into the arena")
-            sizes = tuple(value.shape)
-            copy = Placed(value.dtype, at, sizes, tuple(torch.empty(sizes, device="meta").stride()))
-            self.arena.view(copy).copy_(value.detach())  # else all views of the arena require a gradient like it
-            collected[name] = Returned(copy, strides, aliased(value, arguments), form_of(value), written_around(value))
-            if request.keep and not collected[name].aliases:
-                self.kept.append((name, value, bits_of(value)))
-            at += value.numel() * value.element_size()
-        return collected, at
-
-
-def named_results(result: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The results of a call by name: of None, one value, a tuple, or a mapping. None in a tuple is no result."""
-    if result is None:
-        return {}
-    if isinstance(result, Mapping):
-        return dict(result)
-    if isinstance(result, tuple) and len(names) == 1:
-        count = f"{len(result)} value{'' if len(result) == 1 else 's'}"
-        raise TypeError(f"the call returned a tuple of {count}, the contract names one value: {names[0]}")
-    values = result if isinstance(result, tuple) else (result,)
-    if len(values) != len(names):
-        raise TypeError(f"the call returned {len(values)} values, the contract names {len(names)}: {', '.join(names)}")
-    return {name: value for name, value in zip(names, values) if value is not None}
 
 
 def stderr_of(log: int) -> str:
@@ -396,4 +352,4 @@ def stderr_tail(log: str, lines: int = 3) -> str:
     """The last lines of it; of a sanitizer's report, which ends in many frames, the line that says what."""
     written = [line.strip() for line in fault.without_frames(log).splitlines() if line.strip()]
     says = [line for line in written if "runtime error: " in line or "ERROR: AddressSanitizer: " in line]
-    return " | ".join(says[:1] or written[-lines:])
+    return printable(shortened(" | ".join(says[:1] or written[-lines:])))

@@ -29,8 +29,8 @@ from kernelpair.call.fault import Extent
 from kernelpair.call.layout import reach
 from kernelpair.call.memory import Placed
 from kernelpair.call.place import Placement, place, settle
+from kernelpair.call.results import named_results
 from kernelpair.call.runner import InProcess
-from kernelpair.call.worker import named_results
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import WRONG_CALL, Case
 from kernelpair.contract.pair import Inputs, Pair

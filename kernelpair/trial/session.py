@@ -10,9 +10,10 @@ from torch import Tensor
 from kernelpair.call.fault import told
 from kernelpair.call.memory import Placed
 from kernelpair.call.place import Placement, place, resolve, settle
+from kernelpair.call.results import Returned
 from kernelpair.call.runner import HarnessError, Runner
 from kernelpair.call.series import Repeats
-from kernelpair.call.worker import CallRequest, Outcome, Returned
+from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Bound, Inputs, Outputs, Stepwise, Truth, Within
 from kernelpair.contract.subject import Subject
@@ -283,8 +284,7 @@ class Session:
         self.record(judge.left(outcome), note)
         self.record(judge.declared(self.pair.reference, outcome), note)
         self._judge_path(case, outcome, note)
-        idle = outcome.ran == "" and self.pair.cases.idle(case)
-        name = self.subject.candidate.name
+        idle, name = outcome.ran == "" and self.pair.cases.idle(case), self.subject.candidate.name
         by_tier = self.pair.tiers == "each" and not self.subject.foreign
         if by_tier and outcome.ran is not None and outcome.ran != name and not idle:
             self.record([Failure("wrong_tier", "", f"{outcome.ran or 'no kernel'} ran instead of {name}")], note)

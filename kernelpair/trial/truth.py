@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kernelpair.call.place import resolve
+from kernelpair.call.results import named_results
 from kernelpair.call.runner import HarnessError
-from kernelpair.call.worker import named_results
 from kernelpair.contract.case import Case
 from kernelpair.contract.mistakes import place_of
 from kernelpair.contract.pair import Bound, Inputs, Outputs, Pair, RoundedOnce, Truth, Within

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelpair.call import blocks, worker
+from kernelpair.call import blocks, results
 from kernelpair.call.blocks import written_around
 from kernelpair.call.runner import InProcess, Isolated
 from kernelpair.contract.candidate import Candidate
@@ -81,7 +81,7 @@ def test_what_lies_in_its_own_storage_is_no_failure(name: str) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 def test_what_does_not_come_again_is_no_failure(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     said = ["something lay there"] * times
-    monkeypatch.setattr(worker, "written_around", lambda value: said.pop() if said else "")
+    monkeypatch.setattr(results, "written_around", lambda value: said.pop() if said else "")
     candidate = Candidate("toy", f"{__file__}:reference")
     with InProcess(candidate) as runner:
         found = check(Subject(PAIR, candidate), CASE, runner).failures
