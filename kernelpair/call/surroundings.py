@@ -1,15 +1,18 @@
 """What a call must leave in its process as it was: floating-point state, settings, and nothing left behind."""
 
 import ctypes
+import gc
 import locale
 import os
 import platform
 import random
+import resource
 import signal
 import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ import numpy as np
 import torch
 
 from kernelpair.call.system import children, told
+from kernelpair.interruption import SIGNALS as ENDING
 
 IDLE_SECONDS = 0.0003  # of waiting, in which threads whose calls have ended need no processor,
 NOTHING_SECONDS = 1e-5  # or no more of its time than this;
@@ -30,6 +34,9 @@ MXCSR_CONTROL, X87_CONTROL = 0xFFC0, 0x1F3F  # without the flags that every oper
 X87_AT = 0  # of the words of <fenv.h>: on x86-64 the x87 control word stands at its begin,
 MXCSR_AT = 7 if platform.machine() == "x86_64" else 0  # and MXCSR behind the rest; elsewhere the one control word
 SIGNALS = range(1, signal.NSIG)
+LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
+TIMERS = {"real": signal.ITIMER_REAL, "virtual": signal.ITIMER_VIRTUAL, "profiling": signal.ITIMER_PROF}
+WALL = 0x40000000  # of waitid(): children too whose end sends no signal
 
 _libc = ctypes.CDLL(None)
 _libm = ctypes.PyDLL("libm.so.6")  # whose functions come back at once: to let other threads run meanwhile takes longer
@@ -80,10 +87,20 @@ DEEP = {
     "fp_of_pool": "fp_state",
     "matmul_precision": "settings",
     "default_device": "settings",
+    "onednn": "settings",
+    "torch_modes": "settings",
+    "numpy_errors": "settings",
+    "warning_filters": "settings",
+    "garbage_collector": "settings",
+    "processors": "settings",
+    "priority": "settings",
+    "resource_limits": "settings",
+    "timers": "settings",
+    "standard_streams": "settings",
 }
 BY_IMPORT = {
     "locale", "environment", "c_environment", "numpy_random", "torch_random", "python_random", "signal_handlers", "threads",
-    "descriptors",
+    "descriptors", "warning_filters",
 }
 """What loading a module in the midst of a call may change."""
 NOT_ON_LOADING = BY_IMPORT | {"torch_threads", "recursion_limit", "alternative_stack", "processes", "temporary_files"}
@@ -91,7 +108,10 @@ GROWING = ("threads", "descriptors")
 """What a first call may make for all later ones: a side effect only if the same call does it again."""
 NAMES = (*STATE, *DEEP)
 _CHANGES = {"threads": "{1} threads where there were {0}", "descriptors": "the lowest free file descriptor is {1}, was {0}"}
-_UNPRINTED = {"environment", "numpy_random", "torch_random", "python_random", "c_environment", "signal_handlers"}
+_UNPRINTED = {
+    "environment", "numpy_random", "torch_random", "python_random", "c_environment", "signal_handlers", "warning_filters",
+    "resource_limits", "standard_streams",
+}
 
 
 class _ControlWords:
@@ -163,16 +183,14 @@ class Surroundings:
     def _deep(self, pool: bool) -> tuple[Any, ...]:
         umask = os.umask(0o077)
         os.umask(umask)
-        free = os.dup(2)
-        os.close(free)
         _libc.sigaltstack(None, self._stack)
         return (
             ctypes.string_at(self._numpy, RNG_BYTES),
             torch.default_generator.get_state().numpy().tobytes(),
             random.getstate(),
             os.stat("/proc/self/task").st_nlink - 2,
-            free,
-            os.getcwd(),
+            _lowest_free_descriptor(),
+            _working_directory(),
             umask,
             signal.pthread_sigmask(signal.SIG_BLOCK, ()),
             self._stack.raw,
@@ -184,6 +202,16 @@ class Surroundings:
             control_words_of_pool() if pool else "",
             torch.get_float32_matmul_precision(),
             str(torch.get_default_device()),
+            torch._C._get_mkldnn_enabled(),
+            torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack(),
+            np.geterr(),
+            tuple(warnings.filters),
+            (gc.isenabled(), *gc.get_threshold()),
+            sorted(os.sched_getaffinity(0)),
+            os.getpriority(os.PRIO_PROCESS, 0),
+            tuple(map(resource.getrlimit, LIMITS)),
+            " and ".join(name for name, number in TIMERS.items() if any(signal.getitimer(number))) or "none",
+            tuple(map(_leads_to, range(3))),
         )
 
     def _signal_handlers(self) -> tuple[bytes, ...]:
@@ -221,9 +249,33 @@ def _shown(name: str, value: Any) -> str:
     return hex(value) if name in ("mxcsr", "x87") else oct(value) if name == "umask" else str(value)
 
 
+def _lowest_free_descriptor() -> int:
+    try:
+        free = os.open("/", os.O_RDONLY)
+    except OSError:  # a call has set a limit that lets no more be opened
+        return -1
+    os.close(free)
+    return free
+
+
+def _leads_to(descriptor: int) -> tuple[int, int] | None:
+    """Device and inode; None where it is closed."""
+    with suppress(OSError):
+        found = os.fstat(descriptor)
+        return found.st_dev, found.st_ino
+    return None
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "a folder that is no longer there"
+
+
 def _processes() -> int:
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
     except ChildProcessError:  # the quick answer: there is none
         return 0
     return len(children())
@@ -288,12 +340,20 @@ def _others_are_runnable() -> bool:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """After the block this process computes as it did before, whatever the block loads."""
+    """After the block this process computes as it did before, works in the same folder and handles the signals that are to end
+    it, whatever the block loads."""
     surroundings = Surroundings()
     before = surroundings.read()
+    ending = {number: handler for number in ENDING if (handler := signal.getsignal(number)) is not None}
+    folder = os.open(".", os.O_RDONLY)
     try:
         yield
     finally:
+        os.fchdir(folder)
+        os.close(folder)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in ending.items():
+                signal.signal(number, handler)
         surroundings.set_control_words(before)
         by_name = dict(zip(STATE, before))
         torch.set_num_threads(by_name["torch_threads"])
@@ -301,3 +361,4 @@ def undisturbed() -> Iterator[None]:
         if torch.are_deterministic_algorithms_enabled() != by_name["deterministic"]:  # to set it loads torch's compiler
             torch.use_deterministic_algorithms(by_name["deterministic"])
         torch.set_grad_enabled(by_name["grad_mode"])
+        sys.setrecursionlimit(by_name["recursion_limit"])

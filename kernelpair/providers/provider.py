@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from kernelpair.call.surroundings import undisturbed
-from kernelpair.call.system import die_with, signal_name
+from kernelpair.call.system import die_with, signal_name, words_of
 from kernelpair.contract.candidate import Candidate, module_of_file
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import BenchRow, Pair, Within
@@ -210,9 +210,9 @@ class Provider:
         candidate = Candidate(PREFIX + self.spec, entry, f"{__name__}:enter" if prepare else "", claims=adapter.claims)
         skipped = (*SKIPPED_TRIALS, *adapter.silent)
         who = f"{self.name}: {pair.name}"
-        limits = {says: _told(outside, f"{who}: the limit {says!r}") for says, outside in adapter.limits.items()}
+        limits = {says: _asked(outside, f"{who}: the limit {says!r}") for says, outside in adapter.limits.items()}
         fit = _told(adapter.fit, f"{who}: fit", pair.cases.type)
-        claimed, effects = _told(adapter.claimed, f"{who}: claimed"), adapter.side_effects
+        claimed, effects = _asked(adapter.claimed, f"{who}: claimed"), adapter.side_effects
         return Subject(pair, candidate, limits, fit, skipped, adapter.rounding, claimed, effects, foreign=True)
 
     def saved(self, pair: str) -> Path:
@@ -262,8 +262,10 @@ def provider(spec: str) -> Provider:
             adapters[value.pair] = attribute
     if not adapters:
         raise ProviderError(f"provider {spec} adapts nothing: mark functions with kernelpair.providers.provider.adapts(<pair>)")
-    about = (module.__doc__ or "").strip().split("\n")[0]
+    about = str(module.__doc__ or "").strip().split("\n")[0]
     name = getattr(module, "NAME", place.rpartition(".")[2] if not place.endswith(".py") else Path(place).stem)
+    if not isinstance(name, str):
+        raise ProviderError(f"provider {spec}: NAME must be a text, got a {type(name).__name__}")
     return Provider(spec, place, name, about, adapters, module)
 
 
@@ -277,7 +279,7 @@ def _said(error: BaseException) -> str:
     """The exception, and the line of somebody else's file that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     at = next((f" ({frame.filename}:{frame.lineno})" for frame in reversed(frames) if frame.filename != __file__), "")
-    return f"{type(error).__name__}: {error}{at}"
+    return f"{type(error).__name__}: {words_of(error)}{at}"
 
 
 def _told(function: Callable[..., Any], what: str, kind: type = object) -> Callable[..., Any]:
@@ -293,6 +295,11 @@ def _told(function: Callable[..., Any], what: str, kind: type = object) -> Calla
         return result
 
     return call
+
+
+def _asked(function: Callable[..., Any], what: str) -> Callable[..., bool]:
+    """The function, of whose result only the truth is asked."""
+    return _told(lambda case: bool(function(case)), what)
 
 
 def _refuses(call: Callable[..., Any], reference: Callable[..., Any]) -> str:

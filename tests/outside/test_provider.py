@@ -1,7 +1,9 @@
 """Providers: somebody else's kernels, found by file or name, judged within documented limits, one defect after another."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +76,8 @@ def written(text: str, name: str = "mine.py") -> str:
         ("import nowhere_to_be_found", "does not import: ModuleNotFoundError"),
         (GOOD + "\nagain = store_cache", "adapts store_cache twice"),
         (GOOD + "\nraise SystemExit(0)", r"does not import: SystemExit: 0 \(.*\.py:"),
+        (HEAD + "class Odd(Exception):\n    __str__ = None\nraise Odd", r"does not import: Odd: \(its message cannot be read"),
+        (GOOD + "\nNAME = 5", "NAME must be a text, got a int"),
         (GOOD + "\nos._exit(0)", r"it ends the process that imports it \(status 0\)"),
         (GOOD + "\nos.kill(os.getpid(), 11)", r"it ends the process that imports it \(SIGSEGV\)"),
         (GOOD.replace('{"no pads": lambda case: bool(case.pads)}', '["no pads"]'), "limits must be a mapping, got a list"),
@@ -96,6 +100,7 @@ def test_a_file_that_hangs_when_it_is_imported_is_given_up(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
+        ("bool(case.pads)", "torch.zeros(2)", "mine: store_cache: the limit 'no pads' raised RuntimeError: Boolean value"),
         ("bool(case.pads)", "case.padding", r"mine: store_cache: the limit 'no pads' raised AttributeError: .* \(.*mine\.py:"),
         ("replace(case, pads=(), pad_in_range=False)", "None", "mine: store_cache: fit gave a NoneType, not a StoreCacheCase"),
         ("def store_cache(k, v,", "def store_cache(keys, v,", "does not take what the reference takes: missing a"),
@@ -290,6 +295,21 @@ def test_a_module_that_changes_how_numbers_are_computed_is_told_and_changes_noth
     assert "settings: default_dtype: when it was loaded: torch.float64 instead of torch.float32" in out
     assert torch.get_default_dtype() is torch.float32
     assert torch.tensor(1e-40).mul(1.0).item() > 0, "denormals are flushed to zero in the judging process"
+
+
+ELSEWHERE = GOOD + """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.chdir("/")
+sys.setrecursionlimit(5000)
+"""
+
+
+def test_a_module_that_goes_elsewhere_takes_nobody_with_it(capsys: Capture) -> None:
+    before = os.getcwd(), signal.getsignal(signal.SIGINT), sys.getrecursionlimit()
+    assert kernelpair("check", "--provider", written(ELSEWHERE), "--examples", "10", "--json", "r.json") == 1
+    assert "settings: working_directory: when it was loaded: / instead of " in capsys.readouterr().out
+    assert Path("r.json").is_file() and before == (os.getcwd(), signal.getsignal(signal.SIGINT), sys.getrecursionlimit())
 
 
 def test_to_load_one_loads_no_compiler() -> None:

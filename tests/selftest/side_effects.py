@@ -1,17 +1,21 @@
 """Kernels that compute what they should and leave their process, an argument or a result other than they may."""
 
 import ctypes
+import gc
 import locale
 import mmap
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from itertools import count
 from typing import Any
@@ -70,6 +74,7 @@ _buffer = torch.zeros(4096)
 ROUND_DOWN, DENORMALS_ARE_ZERO, FLUSH_TO_ZERO, NO_INVALID_MASK, NO_MASKS = 1 << 13, 1 << 6, 1 << 15, 1 << 7, 0x3F << 7
 USUAL = 0x1F80
 DOUBLE_X87, UNMASKED_X87, USUAL_X87 = 0x027F, 0x0340, 0x037F
+CLONE = 56  # the number of the system call on x86-64
 LC_NUMERIC_MASK = 1 << locale.LC_NUMERIC
 
 
@@ -163,6 +168,40 @@ def _ignore(number: int) -> None:
     handle(number, ctypes.c_void_p(1))
 
 
+def _set_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+
+
+def _enter_mode() -> None:
+    _kept.append(torch.overrides.BaseTorchFunctionMode())
+    _kept[-1].__enter__()
+
+
+def _filter_warnings() -> None:
+    warnings.filterwarnings("ignore", message=f"number {next(_calls)}")
+
+
+def _silence_numpy() -> None:
+    np.seterr(over="warn" if np.geterr()["over"] == "ignore" else "ignore")
+
+
+def _close_stderr() -> None:
+    with suppress(OSError):
+        os.close(2)
+
+
+def _leave_folder() -> None:
+    os.chdir(tempfile.mkdtemp())
+    os.rmdir(os.getcwd())
+
+
+def _child_that_sends_no_signal() -> None:
+    if not ctypes.CDLL(None).syscall(CLONE, 0, 0, 0, 0, 0):
+        time.sleep(100)
+        os._exit(0)
+
+
 rounds_down = _sets("set_mxcsr", USUAL | ROUND_DOWN)
 flushes_to_zero = _sets("set_mxcsr", USUAL | FLUSH_TO_ZERO)
 takes_denormals_for_zero = _sets("set_mxcsr", USUAL | DENORMALS_ARE_ZERO)
@@ -196,6 +235,18 @@ changes_thread_locale = _leaving(lambda x, y: _set_thread_locale())
 changes_signal_handler = _leaving(lambda x, y: _ignore(signal.SIGUSR1))
 changes_signal_mask = _leaving(lambda x, y: (signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2]), None)[1])
 changes_alternative_stack = _leaving(lambda x, y: library().set_alternative_stack())
+switches_onednn_off = _leaving(lambda x, y: torch._C._set_mkldnn_enabled(not torch._C._get_mkldnn_enabled()))
+enters_mode = _leaving(lambda x, y: _enter_mode())
+silences_numpy = _leaving(lambda x, y: _silence_numpy())
+filters_warnings = _leaving(lambda x, y: _filter_warnings())
+stops_garbage_collector = _leaving(lambda x, y: gc.disable())
+takes_one_processor = _leaving(lambda x, y: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
+lowers_priority = _leaving(lambda x, y: (os.nice(1), None)[1])
+sets_limit = _leaving(lambda x, y: _set_limit())
+leaves_timer = _leaving(lambda x, y: (signal.setitimer(signal.ITIMER_REAL, 1000.0), None)[1])
+closes_stderr = _leaving(lambda x, y: _close_stderr())
+leaves_folder_that_is_gone = _leaving(lambda x, y: _leave_folder())
+leaves_child_without_signal = _leaving(lambda x, y: _child_that_sends_no_signal())
 leaves_thread = _leaving(lambda x, y: _thread(lambda: time.sleep(100)))
 leaves_spinning_thread = _leaving(lambda x, y: _spin_once())
 leaves_process = _leaving(lambda x, y: _child())
@@ -255,6 +306,17 @@ FAULTS = {
     "changes_signal_handler": "settings",
     "changes_signal_mask": "settings",
     "changes_alternative_stack": "settings",
+    "switches_onednn_off": "settings",
+    "enters_mode": "settings",
+    "silences_numpy": "settings",
+    "filters_warnings": "settings",
+    "stops_garbage_collector": "settings",
+    "lowers_priority": "settings",
+    "sets_limit": "settings",
+    "leaves_timer": "settings",
+    "closes_stderr": "settings",
+    "leaves_folder_that_is_gone": "settings",
+    "leaves_child_without_signal": "left_behind",
     "leaves_thread": "left_behind",
     "leaves_spinning_thread": "left_behind",
     "leaves_process": "left_behind",
@@ -278,6 +340,8 @@ FAULTS = {
     "kills_its_group": "kills_parent",
 }
 """Kernel -> the kind of failure that it must be reported as."""
+if len(os.sched_getaffinity(0)) > 1:
+    FAULTS["takes_one_processor"] = "settings"
 
 
 def flush_to_zero(name: str) -> None:
