@@ -1,6 +1,7 @@
 """Several trials at a time: one judging process a core, each with its own worker, led from this process."""
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -130,6 +131,15 @@ def saved_case(pair: Pair, saved: SavedLine) -> Case:
         raise CaseError(f"{saved.place or saved.line}: {error}") from None
 
 
+def limit_memory() -> None:
+    """Let this process hold half of the machine's memory at most: what makes a judge take more is then an error that names its
+    case, and the machine lives."""
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([most, *known]), hard))
+
+
 def judge(descriptor: int, channel: int) -> None:
     """The judging process: jobs come in, progress and results go out. By SIGINT the leader says that a job takes too long."""
     running = False
@@ -140,6 +150,7 @@ def judge(descriptor: int, channel: int) -> None:
 
     signal.signal(signal.SIGINT, interrupt)
     adopt(channel)
+    limit_memory()
     connection: Connection = Connection(descriptor)
     stand(connection.recv())  # first: what comes next may be of modules that only the asking process finds
     resolve, preload, journal = connection.recv()

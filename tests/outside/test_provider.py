@@ -114,6 +114,14 @@ def test_a_mistake_in_a_declaration_is_the_providers(capsys: Capture, old: str, 
     assert re.search(f"provider fault: .*{says}", out) and "Next: mend what is at fault" in out
 
 
+def test_what_would_take_the_judge_all_memory_is_an_error_instead(capsys: Capture) -> None:
+    """Never touched, so that it takes no memory where nothing forbids it."""
+    much = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+    mine = written(GOOD.replace("bool(case.pads)", f"torch.empty({much}, dtype=torch.uint8).dim() > 1"))
+    assert kernelpair("check", "store_cache", "--provider", mine, "--examples", "5") == 2
+    assert re.search("the limit 'no pads' raised RuntimeError: .*allocate", capsys.readouterr().out)
+
+
 def test_a_result_that_requires_a_gradient_is_blamed_alone(capsys: Capture) -> None:
     text = HEAD + """
 @adapts("act_and_mul")
