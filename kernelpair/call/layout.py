@@ -8,10 +8,12 @@ STRIDED = "strided"
 EXPANDED = "expanded"
 SHARED = "shared"
 FAR = "far"
+FAR_COLUMNS = "far_columns"
 ODD_STRIDE = 13  # of a dimension of size 1 or 0, where any stride is legal
 PAD = 5  # elements between the rows of a padded tensor
 MARGIN = 1  # rows and heads before and after a slice of a larger tensor
 FAR_SPAN = 2**31  # elements: an offset of 32 bits, in elements or bytes, overflows on the way
+MOST_FAR_COLUMNS = 300  # each takes a page of memory
 OFFSET = 3  # elements in front of a tensor whose storage starts misaligned
 
 
@@ -120,6 +122,15 @@ def _far(shape: Sequence[int]) -> Layout:
     return Layout(_odd_ones(shape, strides), 0, reach(shape, strides))
 
 
+def _far_columns(shape: Sequence[int]) -> Layout:
+    """The entries of the last dimension so far apart that an offset of 32 bits does not reach the last of them."""
+    if not shape or not 2 <= shape[-1] <= MOST_FAR_COLUMNS or 0 in shape:
+        return _dense(shape)
+    *outer, columns = shape
+    strides = (*_contiguous(outer), prod(outer) + FAR_SPAN // (columns - 1) + ODD_STRIDE)
+    return Layout(_odd_ones(shape, strides), 0, reach(shape, strides))
+
+
 def _expanded(shape: Sequence[int]) -> Layout:
     """Stride 0 along the first dimension: all its entries are one."""
     if not shape:
@@ -148,6 +159,7 @@ LAYOUTS: dict[str, Callable[[Sequence[int]], Layout]] = {
     EXPANDED: _expanded,
     SHARED: _shared,
     FAR: _far,
+    FAR_COLUMNS: _far_columns,
     "turned": _exchanged(_dense),
     "turned_padded": _exchanged(_padded),
     "turned_sliced": _exchanged(_sliced),
@@ -168,7 +180,7 @@ READ_ROWS = (*READ_ONLY, SHARED, FAR)
 """For rows that are only read: offsets of 32 bits do not reach the last one."""
 POOL = (*DENSE_LAST, FAR)
 """For those that are written, pools of slots and pages foremost."""
-TABLE = (*ANY_STRIDES, FAR)
+TABLE = (*ANY_STRIDES, FAR, FAR_COLUMNS)
 """For tables of indices."""
 FUSED = "fused"
 """Of a tensor whose next argument shares its buffer row by row, as k and v halves of one projection (`Signature.fused`)."""

@@ -182,7 +182,10 @@ def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout
     value = placement.logical[name]
     rows = None
     if layout.total > GAPS:
-        rows = GappedRows(value.shape[0], layout.strides[0], reach(value.shape[1:], layout.strides[1:]))
+        far = max(range(value.dim()), key=lambda d: layout.strides[d])  # what lies there is one row
+        others = [d for d in range(value.dim()) if d != far]
+        row = reach([value.shape[d] for d in others], [layout.strides[d] for d in others])
+        rows = GappedRows(value.shape[far], layout.strides[far], row)
     block = _fill(case, arena, placement, value.dtype, layout.total + behind, [name], rows)
     _write(arena, placement, name, block.start, layout.strides, layout.offset)
     if behind:
@@ -272,9 +275,10 @@ def element_mask(buffer: Buffer, placed: Placed, mask: Tensor | bool) -> npt.NDA
     if not buffer.has_gaps:
         allowed.as_strided(sizes, steps, placed.start - buffer.block.first).copy_(wanted)
         return allowed.numpy()
-    done = 0
-    for row, (begin, end) in zip(range(placed.sizes[0]), buffer.pieces):  # together they would be as large as the gaps
-        first = done + placed.start + row * steps[0] - begin
-        allowed.as_strided(sizes[1:], steps[1:], first).copy_(wanted[row])
+    far, done = max(range(len(placed.sizes)), key=lambda d: steps[d]), 0
+    rows, row_sizes, row_steps = wanted.unbind(far), (*sizes[:far], *sizes[far + 1 :]), (*steps[:far], *steps[far + 1 :])
+    for row, (begin, end) in enumerate(buffer.pieces):  # together they would be as large as the gaps
+        first = done + placed.start + row * steps[far] - begin
+        allowed.as_strided(row_sizes, row_steps, first).copy_(rows[row])
         done += end - begin
     return allowed.numpy()

@@ -25,7 +25,7 @@ ROWS = (1, 2, 3, 33, 0)
 WIDTHS = (1, 2, 7, *around(16, 32), 13, 22, 96, 256, 300, 0)
 TALL = 70_000  # rows of one case in 32: more than 16 bits count
 MODELS = ((256, 7168), (18_432, 24), (3, 65_536))
-LAYOUTS = {"w": (*READ_ROWS, "strided", "transposed")}
+LAYOUTS = {"w": (*READ_ROWS, "strided", "transposed", "far_columns")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ def strategy(draw: st.DrawFn) -> Fp8Case:
     rows, width = draw(any_of(*ROWS), label="rows"), draw(any_of(*WIDTHS), label="width")
     if draw(between(0, 31), label="rare") == 31:
         return Fp8Case(**near(draw(FIELDS)), outer=(TALL,), width=min(width, 3))
-    shapes = [(rows,), (2, rows), (rows, 1, 3), (2, 3, 2, 2)] + ([()] if rows == 1 else [])
+    shapes = [(rows,), (2, rows), (rows, 1, 3), (2, 3, 2, 2), (2, 3, 1, 2, 2), (2, 1, 2, 3, 1, 2)] + ([()] if rows == 1 else [])
     return Fp8Case(**draw(FIELDS), outer=draw(any_of(*shapes), label="outer"), width=width)
 
 

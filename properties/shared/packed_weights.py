@@ -16,7 +16,7 @@ from kernelpair.trial.session import Session
 from properties.shared.strategies import any_of, around, between, near, shrinking
 from properties.shared.wrong_calls import changed, replaced
 
-WEIGHT_LAYOUTS = (*READ_ROWS, "strided", "transposed")
+WEIGHT_LAYOUTS = (*READ_ROWS, "strided", "transposed", "far_columns")
 OUTPUTS = (1, 7, *around(16, 32, 64), 96, 416)  # N of a weight of codes or bytes
 LONG = 70_000  # N or K that 16 bits do not count
 WIDE = 2**32  # added to the size of a block: more than 32 bits hold, and what they leave would cut

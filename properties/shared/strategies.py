@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelpair.call.layout import EXPANDED, FAR
+from kernelpair.call.layout import EXPANDED, FAR, FAR_COLUMNS
 from kernelpair.search.strategies import (
     any_of,
     around,
@@ -53,7 +53,7 @@ def alike(fields: dict[str, Any], name: str, entries: tuple[int, ...]) -> tuple[
 
 def near(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of a case of very many rows: far apart each would take a page of memory."""
-    return fields | {"layout": {name: kind for name, kind in fields["layout"].items() if kind != FAR}}
+    return fields | {"layout": {name: kind for name, kind in fields["layout"].items() if kind not in (FAR, FAR_COLUMNS)}}
 
 
 def kernel_paths(*prefixes: str, but: Sequence[str] = ()) -> Callable[[str], list[str]]:

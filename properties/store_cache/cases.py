@@ -28,6 +28,7 @@ LARGE = (
     {"rows": 1300, "heads": 64, "width_k": 13, "width_v": 13},
     {"rows": 1300, "heads": 6, "width_k": 192, "width_v": 128},
 )
+RUNS = (1, 2, 3, 5, 7, 9, 31)  # elements of one run, of as many bytes in all
 WIDTHS = ((0, 0), (64, 64), (192, 128), (33, 1), (0, 5), (7, 0))  # Dk, Dv that differ; a cache of zero width
 SWEEP: dict[str, Any] = {"rows": 128, "heads": 2, "width_k": 256, "width_v": 256}  # 65,536 elements
 PADS = (-7, -1)  # entries to be skipped; a slot inside the cache is tried too
@@ -81,9 +82,12 @@ def strategy(draw: st.DrawFn) -> StoreCacheCase:
         rows, heads, width = draw(any_of(*MANY_ROWS)), draw(any_of(1, 1, 5)), draw(any_of(1, 4))
         return completed(draw, near(fields), {"rows": rows, "heads": heads, "width_k": width, "width_v": 1}, MANY_SLOTS - rows)
     large = draw(between(0, 63), label="large") - 61  # which of LARGE, from 0 on
+    sizes = _large(large, fields["dtype"]) if large >= 0 else sizes
     if large == 1:
         fields["layout"] = {"k": "sliced", **fields["layout"]}  # its heads are no single run
-    return completed(draw, fields, _large(large, fields["dtype"]) if large >= 0 else sizes)
+        width = draw(any_of(sizes["width_k"], *RUNS), label="run")
+        sizes |= {"rows": sizes["rows"] * sizes["width_k"] // width, "width_k": width, "width_v": width}
+    return completed(draw, fields, sizes)
 
 
 def _large(which: int, dtype: str) -> dict[str, Any]:

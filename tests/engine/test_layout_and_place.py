@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import DENSE_LAST, EXPANDED, FAR, FUSED, LAYOUTS, SHARED, Layout
+from kernelpair.call.layout import DENSE_LAST, EXPANDED, FAR, FAR_COLUMNS, FUSED, LAYOUTS, SHARED, Layout
 from kernelpair.call.memory import CANARY, PAGE, Arena, OutOfMemory, Placed
 from kernelpair.call.place import Placement, at_the_end, element_mask, over, place, resolve, settle
 from kernelpair.call.values import poison
@@ -23,7 +23,7 @@ SHAPES = [shape for rank in range(1, 5) for shape in product(SIZES, repeat=rank)
 DTYPES = (torch.uint8, torch.bfloat16, torch.float32, torch.int64)
 PAIR = replace(TOY, reference=lambda **any: None, signature=replace(TOY.signature, fused=(("a", "b"),), indices=("i",)))
 CAPACITY = 1 << 22
-NEAR = [name for name in LAYOUTS if name != FAR]  # the others take as much memory as they reach
+NEAR = [name for name in LAYOUTS if name not in (FAR, FAR_COLUMNS)]  # the others take as much memory as they reach
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +114,8 @@ def test_values_survive_among_poison_and_canaries(arena: Arena, name: str, guard
         assert block.tobytes() == buffer.before
 
 
-def far_apart(arena: Arena, shape: tuple[int, ...] = (3, 2, 5)) -> Placement:
-    return placed(arena, {"x": numbered(shape, torch.bfloat16), "y": torch.ones(1)}, layout={"x": FAR})
+def far_apart(arena: Arena, shape: tuple[int, ...] = (3, 2, 5), layout: str = FAR) -> Placement:
+    return placed(arena, {"x": numbered(shape, torch.bfloat16), "y": torch.ones(1)}, layout={"x": layout})
 
 
 def test_rows_of_a_pool_may_lie_gigabytes_apart() -> None:
@@ -140,8 +140,28 @@ def test_rows_of_a_pool_may_lie_gigabytes_apart() -> None:
     assert failure.kind == "input_changed" and "between the rows of x" in failure.detail
 
 
+@pytest.mark.parametrize("shape", [(3, 2, 5), (3, 300), (2,)])
+def test_columns_may_lie_gigabytes_apart(shape: tuple[int, ...]) -> None:
+    arena = Arena.create()
+    placement = far_apart(arena, shape, FAR_COLUMNS)
+    argument, buffer = placement.arguments["x"], placement.buffers[0]
+    assert argument.strides[-1] * (shape[-1] - 1) > 2**31 and buffer.has_gaps
+    assert torch.equal(view(arena, argument), numbered(shape, torch.bfloat16))
+    assert sum(last - first for first, last in buffer.pieces) <= 2 * shape[-1] * PAGE
+    assert not judge.memory(placement, arena, {}, ())
+    mask = torch.ones(shape, dtype=torch.bool)
+    mask[..., 1] = False
+    view(arena, argument)[..., 1] = 7
+    (failure,) = judge.memory(placement, arena, {"x": mask}, ())
+    assert failure.kind == "untouched" and "around the rows of x" in failure.detail
+    placement.restore(arena)
+    assert not judge.memory(placement, arena, {"x": mask}, ())
+
+
 def test_one_row_is_not_far_from_itself(arena: Arena) -> None:
     assert not far_apart(arena, (1, 2, 5)).buffers[0].has_gaps
+    for columns in (1, 301, 0):
+        assert not far_apart(arena, (3, columns), FAR_COLUMNS).buffers[0].has_gaps
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

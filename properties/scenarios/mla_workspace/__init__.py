@@ -32,8 +32,8 @@ CASES = st.builds(
     max_seq_len=st.sampled_from(LENGTHS[1:] + LENGTHS[:1]),
     num_batches=st.sampled_from(BATCHES[1:] + BATCHES[:1]),
     num_heads=st.sampled_from((1, 5, 16, 128, 0)),
-    page_size=st.sampled_from((16, 64, 128)),
-    latent_dim=st.sampled_from((32, 512, 1)),
+    page_size=st.sampled_from((16, 64, 128, 32)),
+    latent_dim=st.sampled_from((32, 512, 1, 1024, 7)),
     num_kv_splits=st.sampled_from((-1, -1, -1, 1, 2, 7, 200)),
 )
 EXTENTS = ("max_seq_len", "num_batches", "num_heads", "page_size", "latent_dim", "num_kv_splits")
