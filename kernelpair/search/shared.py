@@ -20,7 +20,7 @@ SECONDS = 2.0  # that they and the variants of the smallest case may take, for e
 LEAST = 4  # failing cases from which something is said
 MOST = 3  # conditions in a sentence
 LUCK = 0.1  # a further one is said if no more than so many would tell as much of failing cases chosen by lot
-NEARLY_ALL, TELLING = 0.85, 0.6  # failing cases that have a condition which not all have, and how many more than of the others
+NEARLY_ALL, TELLING = 0.8, 0.6  # failing cases that have a condition which not all have, and how many more than of the others
 STEPS = (*range(5), 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 127, 128, 129)  # of a size in a variant
 BLOCKS = (2, 4, 8, 16, 32, 64, 128)  # whose multiples may pass or fail
 
