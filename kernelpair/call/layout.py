@@ -7,6 +7,7 @@ from math import prod
 STRIDED = "strided"
 EXPANDED = "expanded"
 SHARED = "shared"
+FLAT = "flat"
 FAR = "far"
 FAR_COLUMNS = "far_columns"
 ODD_STRIDE = 13  # of a dimension of size 1 or 0, where any stride is legal
@@ -147,6 +148,13 @@ def _shared(shape: Sequence[int]) -> Layout:
     return Layout((*outer[:-1], 0, 1), 0, prod(shape[:-2]) * shape[-1] if shape[-2] else 0)
 
 
+def _flat(shape: Sequence[int]) -> Layout:
+    """Stride 0 along the last dimension, of at least two: all entries of a row are one."""
+    if len(shape) < 2:
+        return _dense(shape)
+    return Layout((*_contiguous(shape[:-1]), 0), 0, prod(shape[:-1]) if shape[-1] else 0)
+
+
 LAYOUTS: dict[str, Callable[[Sequence[int]], Layout]] = {
     "dense": _dense,
     "offset": _offset,
@@ -158,14 +166,15 @@ LAYOUTS: dict[str, Callable[[Sequence[int]], Layout]] = {
     "transposed": _transposed,
     EXPANDED: _expanded,
     SHARED: _shared,
+    FLAT: _flat,
     FAR: _far,
     FAR_COLUMNS: _far_columns,
     "turned": _exchanged(_dense),
     "turned_padded": _exchanged(_padded),
     "turned_sliced": _exchanged(_sliced),
 }
-REPEATED = (EXPANDED, SHARED)
-"""Layouts in which several rows are one."""
+REPEATED = (EXPANDED, SHARED, FLAT)
+"""Layouts in which several rows, or all entries of a row, are one."""
 DENSE_LAST = ("offset", "padded", "apart", "sliced", "swapped")
 """Layouts that keep the last dimension dense: for float tensors that a kernel writes or reads."""
 READ_ONLY = (*DENSE_LAST, EXPANDED)

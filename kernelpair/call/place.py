@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.call.fault import Extent
-from kernelpair.call.layout import EXPANDED, FUSED, LAYOUTS, SHARED, Layout, reach
+from kernelpair.call.layout import EXPANDED, FLAT, FUSED, LAYOUTS, SHARED, Layout, reach
 from kernelpair.call.memory import CANARY, PAGE, Arena, Block, Placed
 from kernelpair.call.values import poison_word
 from kernelpair.contract.case import Case
@@ -104,11 +104,13 @@ def settle(pair: Pair, case: Case, inputs: Inputs, keep_strides: bool = False) -
 
 
 def repeated(value: Tensor, layout: str | None) -> Tensor:
-    """The first row for all rows, or for all heads, where the layout gives these stride 0."""
+    """The first row for all rows, or for all heads, or the first entry for its row, where the layout gives these stride 0."""
     if layout == EXPANDED and value.dim() and value.shape[0] > 1:
         return value[:1].expand(value.shape)
     if layout == SHARED and value.dim() > 2 and value.shape[-2] > 1:
         return value[..., :1, :].expand(value.shape)
+    if layout == FLAT and value.dim() > 1 and value.shape[-1] > 1:
+        return value[..., :1].expand(value.shape)
     return value
 
 

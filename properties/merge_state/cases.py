@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import EXPANDED, PARAMETERS, READ_ROWS, REPEATED
+from kernelpair.call.layout import EXPANDED, FLAT, PARAMETERS, READ_ROWS, REPEATED
 from kernelpair.call.values import generator, poison_value, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -21,12 +21,12 @@ HEADS = (1, 2, 3, 8, 16)
 WIDTHS = (1, 5, 11, *around(16, 32), 22, 28, 64, 96, 128, 0)
 MODELS = ((300, 32, 128), (33, 128, 512), (2048, 8, 64), (256, 28, 128), (16, 71, 64), (1030, 16, 80))  # T, H, Dv
 GAPS = (1.0, 0.0, 8.0, 40.0, 200.0, 6e4)  # largest |lse_a - lse_b| / 2: beyond 104 the smaller part has no weight in float32
-BASES = (0.0, 5.0, -60.0, 3000.0, 6e4, -6e4, -1e30, -2e38, 3e38)  # around which both lie; float32 ends at 3.4e38
+BASES = (0.0, 5.0, -60.0, 3000.0, 6e4, -6e4, -2e9, -1e30, -2e38, 3e38)  # around which a part lies; float32 ends at 3.4e38
 LAYOUTS = {
     "v_a": READ_ROWS,
     "v_b": READ_ROWS,
-    "lse_a": PARAMETERS,
-    "lse_b": PARAMETERS,
+    "lse_a": (*PARAMETERS, FLAT),
+    "lse_b": (*PARAMETERS, FLAT),
 }
 
 
@@ -39,6 +39,8 @@ class MergeCase(Case):
     width: int = 1
     gap: float = 1.0
     base: float = 0.0
+    base_b: float | None = None
+    """Of the second part; None: that of the first."""
     empty: Literal["none", "some", "a", "b", "both"] = "none"
     """Parts without keys: their values are poison."""
     size: float = 1.0
@@ -52,6 +54,7 @@ FIELDS = together({
     **common(LAYOUTS, []),
     "gap": any_of(*GAPS),
     "base": any_of(*BASES),
+    "base_b": any_of(*(None,) * 3 * len(BASES), *BASES),
     "empty": any_of("none", "none", "some", "some", "a", "b", "both"),
     "size": any_of(1.0, 1e-3, 1e2),
     "silent": any_of(False, False, False, False, True),
@@ -80,13 +83,16 @@ def _models(draw: st.DrawFn) -> MergeCase:
 
 
 def _empty(case: MergeCase, name: str) -> Tensor:
-    """[T, H]: where this part has no keys; the same in all rows where the part's lse has one row alone."""
+    """[T, H]: where this part has no keys; the same in all rows, or all heads, where the part's lse has one alone."""
     shape = (case.rows, case.heads)
     if case.empty in ("a", "b", "both"):
         return torch.full(shape, case.empty in (name, "both"))
     drawn = torch.from_numpy(generator(case.seed, f"empty_{name}").integers(0, 3, size=shape)) == 0
     drawn &= case.empty == "some"
-    return drawn[:1].expand(shape) if case.layout.get(f"lse_{name}") == EXPANDED else drawn
+    layout = case.layout.get(f"lse_{name}")
+    if layout == FLAT:
+        return drawn[:, :1].expand(shape)
+    return drawn[:1].expand(shape) if layout == EXPANDED else drawn
 
 
 def inputs(case: MergeCase) -> Inputs:
@@ -95,7 +101,8 @@ def inputs(case: MergeCase) -> Inputs:
     given: Inputs = {}
     for name in ("a", "b"):
         values = uniform(case.seed, f"v_{name}", (case.rows, case.heads, case.width), dtype, case.size)
-        lse = uniform(case.seed, f"lse_{name}", (case.rows, case.heads), scale=case.gap) + case.base
+        base = case.base if name == "a" or case.base_b is None else case.base_b
+        lse = uniform(case.seed, f"lse_{name}", (case.rows, case.heads), scale=case.gap) + base
         empty = _empty(case, name)
         lse[empty] = -torch.inf
         if case.layout.get(f"v_{name}") not in REPEATED:
@@ -119,6 +126,12 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a part without weight": lambda case: case.gap == 200 and case.empty == "none" and case.rows * case.heads > 4,
     "sums of thousands": lambda case: case.base == 3000,
     "parts of next to no weight": lambda case: case.base == -1e30 and case.empty == "none" and case.rows > 0,
+    "parts further apart than int32 counts": lambda case: case.base_b is not None
+    and abs(case.base - case.base_b) > 2**31 and case.empty == "none" and case.rows > 0,
+    "parts further apart than float32 holds": lambda case: case.base_b is not None
+    and abs(case.base - case.base_b) > 3.5e38 and case.empty == "none" and case.rows > 0,
+    "one lse for all heads": lambda case: FLAT in (case.layout.get("lse_a"), case.layout.get("lse_b"))
+    and case.heads > 1 and case.rows > 0,
     "sums near the end of float32": lambda case: case.base == -2e38 and case.empty == "none" and case.rows > 0,
     "strided lse": lambda case: case.layout.get("lse_b") in ("strided", "transposed"),
     **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import DENSE_LAST, EXPANDED, FAR, FAR_COLUMNS, FUSED, LAYOUTS, SHARED, Layout
+from kernelpair.call.layout import DENSE_LAST, EXPANDED, FAR, FAR_COLUMNS, FLAT, FUSED, LAYOUTS, SHARED, Layout
 from kernelpair.call.memory import CANARY, PAGE, Arena, OutOfMemory, Placed
 from kernelpair.call.place import Placement, at_the_end, element_mask, over, place, resolve, settle
 from kernelpair.call.values import poison
@@ -54,6 +54,8 @@ def one_row_along(name: str, shape: tuple[int, ...]) -> int | None:
     """The dimension along which the layout has one row for all."""
     if name == SHARED and len(shape) > 2:
         return len(shape) - 2
+    if name == FLAT and len(shape) > 1:
+        return len(shape) - 1
     return 0 if name == EXPANDED else None
 
 
