@@ -29,6 +29,10 @@ MOST_PAGES = 4  # of one request, give or take a token
 MOST_REQUESTS = 4
 MOST_REPLAYED = 3  # requests of a step; a sequence of steps matters more than their size
 MOST_STEPS = 5
+# Scalar counts: mostly a few, for those matter together with all else; rarely more than any table of cases has places for.
+DRAFTS = (0, 1, 2, 5, 0, 1, 2, 5, 0, 1, 2, 5, 16, 64)
+STEP_IDS = (0, 1, 2, 0, 1, 2, 0, 1, 2, 5, 20)
+DRAFT_STEPS = (0, 0, 0, 0, 1, 1, 3, 3, 7)
 MOST_ROWS = 9  # of the request table: more than any batch has requests
 
 INDICES = ("seq_lens", "req_pool_indices", "req_to_token", "extend_seq_lens", "encoder_lens")
@@ -136,8 +140,8 @@ FIELDS = together(
     {
         **common(LAYOUTS, INDICES),
         "page_size": st.sampled_from(PAGES),
-        "num_draft_tokens": st.sampled_from((0, 1, 2, 5)),
-        "speculative_step_id": st.integers(0, 2),
+        "num_draft_tokens": st.sampled_from(DRAFTS),
+        "speculative_step_id": st.sampled_from(STEP_IDS),
         "chunk_pages": st.sampled_from((0, 0, 1, 2, 4)),
         "rows": st.integers(1, MOST_ROWS),
         "spare": st.sampled_from((0, 0, 1, 5)),
@@ -158,7 +162,7 @@ def strategy(draw: st.DrawFn) -> MetadataCase:
     page_size, rows, encoder = fields["page_size"], fields["rows"], draw(either, label="encoder")
     if not static:
         return MetadataCase(**fields, batches=draw(_eager_batch(page_size, rows, encoder), label="batch"))
-    draft_steps = draw(any_of(0, 0, 1, 3), label="draft steps")
+    draft_steps = draw(any_of(*DRAFT_STEPS), label="draft steps")
     modes = ("draft_decode",) if draft_steps else draw(any_of(*MODES_OF_A_REPLAY), label="modes")
     return MetadataCase(
         **fields,
@@ -319,6 +323,11 @@ EDGES = {
     ),
     "replay with and without encoder": lambda case: len({b.encoder for b in _replayed(case)}) > 1,
     "several draft steps": lambda case: case.draft_steps > 1,
+    "many draft steps": lambda case: case.draft_steps > 4 and bool(case.requests),
+    "a late draft step": lambda case: case.speculative_step_id > 4
+    and any(b.mode == "draft_decode" and b.requests for b in case.batches),
+    "many draft tokens": lambda case: case.num_draft_tokens > 8
+    and any(b.mode == "target_verify" and b.requests for b in case.batches),
     "local metadata": lambda case: case.chunk_pages > 0 and not case.static,
     "static local metadata": lambda case: case.chunk_pages > 0 and case.static,
     "vast pages": lambda case: case.page_size in VAST and any(r.total for r in case.requests),

@@ -75,18 +75,23 @@ def _no_extend(case: MetadataCase, given: Inputs) -> Inputs | None:
     return None if case.static or case.batches[0].mode not in EXTEND_MODES else given | {"extend_seq_lens": None}
 
 
-def _too_many(case: MetadataCase, given: Inputs) -> Inputs:
-    """Two requests of 2^30 tokens each, in a table of one entry and stride 0."""
-    dtype = torch.int32 if "req_to_token" in case.int32 else torch.int64
-    return given | {
-        "steps": (("decode", 2, 2, False),),
-        "seq_lens": torch.tensor([2**30, 2**30]),
-        "req_pool_indices": torch.tensor([0, 0]),
-        "req_to_token": torch.zeros(1, 1, dtype=dtype).expand(1, 2**30),
-        "extend_seq_lens": None,
-        "encoder_lens": None,
-        "static": None,
-    }
+def _too_many(name: str) -> Callable[[MetadataCase, Inputs], Inputs]:
+    """Two requests of 2^30 tokens each, their own or the encoder's, in a table of one entry and stride 0."""
+
+    def make(case: MetadataCase, given: Inputs) -> Inputs:
+        dtype = torch.int32 if "req_to_token" in case.int32 else torch.int64
+        lengths = {"seq_lens": torch.tensor([0, 0]), "encoder_lens": None, name: torch.tensor([2**30, 2**30])}
+        return given | lengths | {
+            "steps": (("decode", 2, 2, name == "encoder_lens"),),
+            "req_pool_indices": torch.tensor([0, 0]),
+            "req_to_token": torch.zeros(1, 1, dtype=dtype).expand(1, 2**30),
+            "extend_seq_lens": None,
+            "page_size": 2**30,
+            "attn_chunk_size": None,
+            "static": None,
+        }
+
+    return make
 
 
 def _no_place_behind(case: MetadataCase, given: Inputs) -> Inputs | None:
@@ -181,7 +186,8 @@ WRONG_CALLS = {
     "page_start": WrongCall(_slot(lambda slot, page: slot + 1 if slot + 1 < 2**31 else slot - 1, 2), ValueError, "req_to_token"),
     "slot_negative": WrongCall(_slot(lambda slot, page: -page, 1), IndexError, "req_to_token"),
     "slot_beyond_int32": WrongCall(_slot(lambda slot, page: 2**31 * page, 1), IndexError, "req_to_token"),
-    "totals": WrongCall(_too_many, ValueError, "seq_lens"),
+    "totals": WrongCall(_too_many("seq_lens"), ValueError, "seq_lens"),
+    "encoder_totals": WrongCall(_too_many("encoder_lens"), ValueError, "encoder_lens"),
     "table_rank": changed("req_to_token", lambda t: t[None], ValueError, when=_eager),
     "lengths_rank": changed("seq_lens", lambda t: t[None], ValueError, when=_eager),
     "lengths_none": WrongCall(lambda case, given: None if case.static else given | {"seq_lens": None}, TypeError, "seq_lens"),
