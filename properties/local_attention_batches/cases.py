@@ -12,13 +12,15 @@ from kernelpair.call.layout import ANY_STRIDES, TABLE
 from kernelpair.call.values import permutation, poison_value
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.strategies import around, between, common, together
+from properties.shared.strategies import any_of, around, between, common, together
 
 PAGES = (1, 2, 3, 16)
 CHUNK_PAGES = (1, 2, 4, 8)
 MOST_REQUESTS = 5
 MOST_CHUNKS = 3  # of one request: a first, an inner and a last one
 MANY_CHUNKS = 12  # where chunks are short
+NUMEROUS = around(1, 256, 300)  # chunks of one token: more than a byte counts
+MOST_NUMEROUS = 2  # requests of so many
 MOST_PAGE_ID = 2**31 - 1
 MOST_ENTRIES = 2**20  # of a table: none that is drawn has more, but the longest request in smaller pages would
 MOST_SPARE = 2  # table columns beyond the longest request
@@ -31,6 +33,8 @@ BEYOND = LONGEST | {  # chunks that int32 does not hold, of which only the ends 
 HUGE = {  # pages so large that all of a table's hold more tokens than int64 counts
     "page_size": 2**62, "chunk_pages": 1, "requests": ((2, 5), (1, 1)), "spare": 3, "high": True,
 }  # fmt: skip
+ENDLESS = ((2**62, 4), (16, 2**60))  # pages and their number in a chunk, which int64 does not hold
+PAST_A_CHUNK = ((2, 5), (1, 1), (2, 3), (3, 4))  # new and all tokens in a last chunk, which begins with a new one or one before
 LAST = HUGE | {"requests": ((2, 2**62 + 5), (1, 1))}  # a chunk whose end, were it full, would be beyond int64
 
 INDICES = ("query_start_loc", "seq_lens", "block_table")
@@ -66,6 +70,13 @@ def _requests(chunk: int) -> st.SearchStrategy[tuple[tuple[int, int], ...]]:
     return st.lists(st.builds(_request, kinds, lengths, lengths), max_size=MOST_REQUESTS).map(tuple)
 
 
+@cache
+def _numerous() -> st.SearchStrategy[tuple[tuple[int, int], ...]]:
+    lengths = st.sampled_from(NUMEROUS)
+    request = st.builds(_request, st.sampled_from(("new tokens", "new tokens", "cached tokens")), lengths, lengths)
+    return st.lists(request, min_size=1, max_size=MOST_NUMEROUS).map(tuple)
+
+
 def _request(kind: str, total: int, part: int) -> tuple[int, int]:
     if kind == "no keys":
         return part, 0
@@ -99,7 +110,14 @@ def strategy(draw: st.DrawFn) -> LocalCase:
     if longest == 61:
         return LocalCase(**fields | HUGE)
     if longest == 60:  # offsets of wrong calls need 64 bits too
-        return LocalCase(**fields | LAST | {"int32": tuple(name for name in fields["int32"] if name == "block_table")})
+        new, total = draw(any_of(*PAST_A_CHUNK), label="past a chunk")
+        last = {"requests": ((new, 2**62 + total), (1, 1))}
+        return LocalCase(**fields | LAST | last | {"int32": tuple(name for name in fields["int32"] if name == "block_table")})
+    if longest == 59:
+        page, pages = draw(any_of(*ENDLESS), label="endless")
+        return LocalCase(**fields | HUGE | {"page_size": page, "chunk_pages": pages})
+    if longest in (57, 58):
+        return LocalCase(**fields | {"page_size": 1, "chunk_pages": 1, "requests": draw(_numerous(), label="numerous")})
     requests = draw(_requests(fields["page_size"] * fields["chunk_pages"]), label="requests")
     return LocalCase(**fields, requests=requests)
 
@@ -173,6 +191,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "the longest chunk": lambda case: case.page_size == MOST_PAGE_ID,
     "a chunk beyond int32": lambda case: case.chunk > MOST_PAGE_ID,
     "a table of more tokens than int64": lambda case: case.page_size == 2**62,
+    "a chunk beyond int64": lambda case: case.chunk > 2**63,
+    "more chunks than a byte counts": lambda case: max(_rows(case), default=0) > 255,
     "a chunk that would end beyond int64": lambda case: case.chunk == 2**62 < max((k for _, k in case.requests), default=0),
     "highest page ids": lambda case: case.high and sum(_rows(case)) > 0,
     **{f"page {page}": lambda case, page=page: case.page_size == page for page in PAGES},  # type: ignore[misc]

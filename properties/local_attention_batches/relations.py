@@ -8,7 +8,16 @@ from torch import Tensor
 from kernelpair.call.values import permutation, uniform
 from kernelpair.contract.pair import Relation
 from kernelpair.trial.session import JudgedCall, Session
-from properties.local_attention_batches.cases import INDICES, MOST_PAGE_ID, RESULTS, LocalCase, _rows, start_of, used_pages
+from properties.local_attention_batches.cases import (
+    INDICES,
+    MOST_PAGE_ID,
+    RESULTS,
+    LocalCase,
+    _rows,
+    pages_of,
+    start_of,
+    used_pages,
+)
 from reference.paged_attention import paged_attention
 
 # --- relations ---
@@ -145,6 +154,41 @@ def _anchor(case: LocalCase, session: Session) -> None:
     _same(session, result, expected, "the worked example of the contract")
 
 
+FAR_CHUNK = 2**30
+
+
+def _far_chunks(case: LocalCase, session: Session) -> None:
+    """Chunks so far along that a float64 holds neither their first tokens nor their quotients by the chunk: cached tokens one
+    below, at and above a multiple of the chunk. The table has one entry, of stride 0, for no memory holds as many."""
+    page, new = FAR_CHUNK >> case.seed % 3, 1 + case.seed // 3 % 3
+    before = (2**28 >> case.seed // 9 % 2) - 1 - case.seed % 7  # chunks; float64 holds no 2^57 - 1
+    dtype = torch.int32 if case.seed // 18 % 2 else torch.int64
+    totals = [before * FAR_CHUNK + step + new for step in (-1, 0, 1)]
+    given = {
+        "attn_chunk_size": FAR_CHUNK,
+        "query_start_loc": torch.arange(len(totals) + 1) * new,
+        "seq_lens": torch.tensor(totals),
+        "block_table": torch.full((1, 1), case.seed, dtype=dtype).expand(len(totals), FAR_CHUNK),
+        "page_size": page,
+    }
+    own = replace(case, layout={}, int32=("block_table",) if dtype == torch.int32 else ())
+    result = session.run(own, given, judged=False, keep_strides=True)  # the reference would be given all of the table
+    parts = [_cut(total - new, total) for total in totals]
+    keys = [k for part in parts for _, k in part]
+    pages = [[case.seed] * pages_of(k, page) + [0] * (FAR_CHUNK // page - pages_of(k, page)) for k in keys]
+    wanted = {"seqlens_q_local": [q for part in parts for q, _ in part], "seqlens_k_local": keys, "block_table_local": pages}
+    for name, value in wanted.items():
+        expected = torch.tensor(value, dtype=torch.int32)
+        session.expect_same(name, result.outputs[name], expected, "chunks beyond float64")
+
+
+def _cut(cached: int, total: int) -> list[tuple[int, int]]:
+    """New tokens and keys of each far chunk that holds one of the new tokens, which are fewer than a chunk."""
+    first = cached // FAR_CHUNK * FAR_CHUNK
+    end = min(first + FAR_CHUNK, total)
+    return [(end - cached, end - first), *([(total - end, total - end)] if end < total else [])]
+
+
 def _has_requests(case: LocalCase) -> bool:
     return bool(case.requests)
 
@@ -157,5 +201,6 @@ RELATIONS = {
     "page": Relation(_page_free, "the page size does not matter", lambda case: case.page_size > 1 and not case.high),
     "sum": Relation(_all_new_tokens, "every new token is in one virtual request"),
     "dense_mask": Relation(_dense_mask, "causal over virtual requests is the chunk mask", lambda case: not case.high),
+    "far": Relation(_far_chunks, "chunks are cut at the same multiples however far along"),
     "anchor": Relation(_anchor, "the worked example comes out as written"),
 }
