@@ -28,6 +28,7 @@ class GdnBackend:
         self._new = self._offsets = self._indices = torch.zeros(0, dtype=torch.int64)
         self._initial = torch.zeros(0, dtype=torch.bool)
         self._static: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._prepared = False
 
     def prepare(self, batch: ForwardBatch) -> None:
         """Offsets, slots and flags of a batch, before its first layer runs. ValueError, TypeError, IndexError."""
@@ -40,6 +41,7 @@ class GdnBackend:
         if len(set(slots)) < len(slots):
             raise ValueError(f"state_indices holds a slot more than once: {slots}")
         total, new = lengths(batch)
+        self._prepared = True
         if batch.padded_size is not None and batch.mode in DECODE_MODES:
             self._replay(batch.padded_size, batch.state_indices)
             return
@@ -63,6 +65,8 @@ class GdnBackend:
         self, mixed_qkv: Tensor, a: Tensor, b: Tensor, layer: GdnLayer, batch: ForwardBatch, save_kv_cache: bool = True
     ) -> Tensor:
         """Outputs [tokens, num_v_heads, head_v_dim]; without save_kv_cache the states stay as they were."""
+        if not self._prepared:
+            raise ValueError("batch: prepare it first")
         decodes = batch.rows if batch.mode in DECODE_MODES else batch.num_decodes
         _, rows = row_counts(batch)
         for name, value in (("mixed_qkv", mixed_qkv), ("a", a), ("b", b)):

@@ -59,6 +59,8 @@ class SlotBackend:
         save_kv_cache: bool = True,
     ) -> Tensor:  # fmt: skip
         """Attention [tokens, heads, v_head_dim] of all new tokens; the new keys are read from k and v, not from the pool."""
+        if not self._given:
+            raise ValueError("batch: prepare it first")
         pool, meta = self.pools[layer.layer_id], self._given
         new = check_call(q, k, v, layer, pool, batch, save_kv_cache)
         if layer.is_cross:
@@ -81,6 +83,8 @@ class SlotBackend:
         save_kv_cache: bool = True,
     ) -> Tensor:  # fmt: skip
         """Attention [rows, heads, v_head_dim] of one token a request, whose key is in the pool before it is read."""
+        if not self._given:
+            raise ValueError("batch: prepare it first")
         pool, meta = self.pools[layer.layer_id], self._given
         new = check_call(q, k, v, layer, pool, batch, save_kv_cache)
         fused = new is not None and not layer.is_cross  # the kernel writes one key a row

@@ -42,6 +42,9 @@ def location(layer: AttentionLayer, batch: ForwardBatch) -> tuple[str, Tensor | 
 def check_lengths(batch: ForwardBatch, req_to_token: Tensor, slots: int, page_size: int) -> None:
     """All of a batch's lengths, rows and slots, before anything is written. ValueError, IndexError."""
     check_batch(batch)
+    for name, loc in (("out_cache_loc", batch.out_cache_loc), ("encoder_out_cache_loc", batch.encoder_out_cache_loc)):
+        if loc is not None:
+            _check_location(name, loc, slots)
     new, total = new_lengths(batch), total_lengths(batch)
     checks.in_range("req_pool_indices", batch.req_pool_indices, len(req_to_token))
     for b, row in enumerate(batch.req_pool_indices.tolist()):
@@ -56,16 +59,37 @@ def check_lengths(batch: ForwardBatch, req_to_token: Tensor, slots: int, page_si
             raise IndexError(f"req_to_token: row {row} of request {b} names a slot outside [0, {slots})")
 
 
+def _check_location(name: str, loc: Tensor, slots: int) -> None:
+    if len(loc) and not (int(loc.min()) >= 0 and int(loc.max()) < slots):
+        raise IndexError(f"{name} holds a slot outside [0, {slots})")
+    if len(loc.unique()) < len(loc):
+        raise ValueError(f"{name} holds a slot more than once")
+
+
+def check_static_lengths(batch: ForwardBatch, num_draft_tokens: int, max_context_len: int, max_encoder_len: int) -> None:
+    """ValueError, IndexError for a replayed batch whose lengths static buffers of these sizes do not hold."""
+    if batch.padded_size is None:
+        return
+    longest = int(total_lengths(batch).max()) if batch.size else 0
+    if batch.mode == "draft_decode":  # all steps of a draft are replayed together
+        longest += max(num_draft_tokens - 2, 0) - batch.speculative_step_id if batch.size else 0
+    if longest > max_context_len:
+        raise IndexError(f"seq_lens: {longest} tokens are more than max_context_len {max_context_len}")
+    if batch.encoder_lens is None:
+        return
+    if max_encoder_len == 0:
+        raise ValueError("encoder_lens given, but the buffers were made with max_encoder_len 0")
+    if batch.size and int(batch.encoder_lens.max()) > max_encoder_len:
+        raise IndexError(f"encoder_lens: {int(batch.encoder_lens.max())} is more than max_encoder_len {max_encoder_len}")
+
+
 def store(pool: KVPool, layer: AttentionLayer, k: Tensor, v: Tensor, loc: Tensor | None, name: str) -> None:
     """Write the rows of live requests, converted where the cache is float8. ValueError, IndexError before anything is written."""
     if loc is None:
         raise ValueError(f"{name} must be given to store the keys of layer {layer.layer_id}")
     check_stored(layer, pool, k, v)
     slots = loc.long()
-    if len(slots) and not (int(slots.min()) >= 0 and int(slots.max()) < len(pool.k)):
-        raise IndexError(f"{name} holds a slot outside [0, {len(pool.k)})")
-    if len(slots.unique()) < len(slots):
-        raise ValueError(f"{name} holds a slot more than once")
+    _check_location(name, slots, len(pool.k))
     for cache, rows, scale in ((pool.k, k, layer.k_scale), (pool.v, v, layer.v_scale)):
         if layer.latent and cache is pool.v:
             continue  # it is part of k

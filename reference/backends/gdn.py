@@ -21,6 +21,7 @@ class GdnBackend:
             if layer.layer_id not in pools:
                 raise ValueError(f"pools: there is none for layer {layer.layer_id}")
         self.pools = pools
+        self._prepared = False
 
     def prepare(self, batch: ForwardBatch) -> None:
         """Check a batch before its first layer runs. ValueError, TypeError, IndexError."""
@@ -33,11 +34,14 @@ class GdnBackend:
             raise IndexError(f"state_indices holds a slot outside [0, {slots})")
         if len(used.unique()) < len(used):
             raise ValueError("state_indices holds a slot more than once")
+        self._prepared = True
 
     def forward_extend(
         self, mixed_qkv: Tensor, a: Tensor, b: Tensor, layer: GdnLayer, batch: ForwardBatch, save_kv_cache: bool = True
     ) -> Tensor:
         """Outputs [tokens, num_v_heads, head_v_dim]; without save_kv_cache the states stay as they were."""
+        if not self._prepared:
+            raise ValueError("batch: prepare it first")
         decodes = batch.size if batch.mode in DECODE_MODES else batch.num_decodes
         rows = tokens_with_pads(batch)
         for name, value in (("mixed_qkv", mixed_qkv), ("a", a), ("b", b)):

@@ -10,6 +10,7 @@ from reference.attention_metadata import build_attention_metadata
 from reference.backends.common import (
     FLOAT8_LIMIT,
     check_lengths,
+    check_static_lengths,
     location,
     new_lengths,
     padded,
@@ -42,6 +43,7 @@ class PagedBackend:
         check_chunked(layers, attn_chunk_size)
         self.pools, self.req_to_token, self.page_size = pools, req_to_token, page_size
         self.attn_chunk_size, self.max_bs, self.num_draft_tokens = attn_chunk_size, max_bs, num_draft_tokens
+        self.max_context_len, self.max_encoder_len = max_context_len, max_encoder_len
         self.meta: AttentionMetadata | None = None
 
     def prepare(self, batch: ForwardBatch) -> None:
@@ -51,6 +53,7 @@ class PagedBackend:
         if batch.padded_size is not None and batch.padded_size > self.max_bs:
             raise ValueError(f"padded_size {batch.padded_size} is more than max_bs {self.max_bs}")
         check_static_drafts(batch, self.num_draft_tokens)
+        check_static_lengths(batch, self.num_draft_tokens, self.max_context_len, self.max_encoder_len)
         self.meta = build_attention_metadata(
             batch.mode, batch.seq_lens, batch.req_pool_indices, self.req_to_token, page_size=self.page_size,
             extend_seq_lens=batch.extend_seq_lens, encoder_lens=batch.encoder_lens, num_draft_tokens=batch.num_draft_tokens,

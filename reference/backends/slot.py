@@ -20,13 +20,14 @@ from serving import AttentionLayer, ForwardBatch, KVPool, check_keys, check_laye
 
 
 class SlotBackend:
-    """Self, cross and latent attention over slots; nothing is kept between batches."""
+    """Self, cross and latent attention over slots; of a batch nothing is kept but that there was one."""
 
     def __init__(
         self, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], req_to_token: Tensor, *, max_bs: int = 0
     ) -> None:
         check_layers("slot", layers, pools)
         self.pools, self.req_to_token, self.max_bs = pools, req_to_token, max_bs
+        self._prepared = False
 
     def prepare(self, batch: ForwardBatch) -> None:
         """Check a batch before its first layer runs. ValueError, TypeError, IndexError."""
@@ -34,6 +35,7 @@ class SlotBackend:
         check_lengths(batch, self.req_to_token, slots, 1)
         if batch.padded_size is not None and batch.padded_size > self.max_bs:
             raise ValueError(f"padded_size {batch.padded_size} is more than max_bs {self.max_bs}")
+        self._prepared = True
 
     def forward_extend(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch,
@@ -77,6 +79,8 @@ class SlotBackend:
     def _check(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch, save_kv_cache: bool
     ) -> None:
+        if not self._prepared:
+            raise ValueError("batch: prepare it first")
         tokens = tokens_with_pads(batch)
         check_queries(q, layer, self.pools[layer.layer_id], tokens)
         name, loc = location(layer, batch)

@@ -106,6 +106,31 @@ def test_a_wrong_call_is_refused_and_changes_nothing(side: str, kind: str, wrong
     assert decoded(backend).isfinite().all()  # the run goes on
 
 
+@pytest.mark.parametrize(("side", "kind"), [*product(SIDES, ("slot", "paged"))])
+def test_what_is_wrong_with_a_batch_is_refused_before_a_layer_runs(side: str, kind: str) -> None:
+    backend, encoder = made(side, kind), {"encoder_lens": torch.tensor([2])}
+    wrong = [({"out_cache_loc": torch.tensor([place])}, IndexError, "out_cache_loc") for place in (-1, 64)]
+    wrong += [(encoder | {"encoder_out_cache_loc": torch.tensor([3, place])}, IndexError, "encoder_out") for place in (-1, 64)]
+    wrong += [(encoder | {"encoder_out_cache_loc": torch.tensor([3, 3])}, ValueError, "encoder_out_cache_loc")]
+    for changes, error, says in wrong:
+        with pytest.raises(error, match=says):
+            backend.prepare(replace(BATCH, **changes))
+    if kind == "paged":
+        with pytest.raises(IndexError, match="seq_lens: 5"):
+            made(side, kind, max_bs=2, max_context_len=4).prepare(replace(BATCH, seq_lens=torch.tensor([5]), padded_size=2))
+
+
+@pytest.mark.parametrize(("side", "kind"), [*product(SIDES, ("slot", "paged"))])
+@pytest.mark.parametrize("batch", [BATCH, EXTEND], ids=["decode", "extend"])
+def test_a_forward_without_a_batch_is_refused(side: str, kind: str, batch: ForwardBatch) -> None:
+    backend = made(side, kind)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="batch: prepare it first"):
+            (backend.forward_decode if batch.mode == "decode" else backend.forward_extend)(*activations(), LAYER, batch)
+        with pytest.raises(IndexError):  # what was refused is no batch either
+            backend.prepare(replace(batch, out_cache_loc=torch.tensor([64])))
+
+
 @pytest.mark.parametrize("side", SIDES)
 def test_the_mla_backend_decodes_only(side: str) -> None:
     latent = AttentionLayer(0, 2, 1, 12, 8, 0.5, latent=True)
