@@ -22,7 +22,7 @@ from kernelpair.mutation.mutant import Mutant, MutantError, Patch, mutants
 from kernelpair.mutation.report import result_of, score
 from kernelpair.search.jobs import Ended, Job
 from kernelpair.search.tally import First, Tally
-from kernelpair.suite import Place
+from kernelpair.suite import Place, SavedLine
 from kernelpair.trial.check import known_trials
 from optimized import Tier, tiers
 from optimized.library import BUILT
@@ -166,7 +166,7 @@ def test_the_unmutated_kernel_is_tried_on_the_cases_of_its_mutants() -> None:
     run = MutateRun(options, Place("properties.suite"), [ALL["serving/pad-is-slot-0"]], Path("built"))
     run._ended(ended(3))
     (job,) = run._unmutated()
-    assert (job.pair, job.corpus) == ("serving", (run.results["serving/pad-is-slot-0"].case,)) and job.corpus[0]
+    assert (job.pair, job.corpus) == ("serving", (SavedLine(run.results["serving/pad-is-slot-0"].case),)) and job.corpus[0].line
 
 
 def test_of_a_pair_whose_mutant_is_named_no_others_are_tried() -> None:
