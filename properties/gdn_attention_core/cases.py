@@ -37,6 +37,7 @@ LAYOUTS = {
     "has_initial_state": ANY_STRIDES,
 }
 INDICES = ("state_indices", "query_start_loc")
+BEYOND = 70  # slots behind the last one: where an entry leads that nobody uses
 LONGER = 2  # slots that one cache has more than the other
 MOST_COLUMNS = 80  # of convolution states with as many columns as channels
 MOST_EMULATED = 24  # chunks x heads x 32-blocks of K and V: 10 ms of software tiles
@@ -121,7 +122,7 @@ class GdnCase(Case):
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "dtype": ("float32", "bfloat16", "float16"),
     "decodes": (0, 1, 3),
-    "prefills": (1, 0, 3),
+    "prefills": (1, 0, 3, 1, 3, 10),
     "length": (1, 2, 3, 0, 4, 5, 63, 64, 65),
     "other": (1, 2, 0, 3, 5),
     "extra": (0, 0, 3),
@@ -161,7 +162,7 @@ def strategy(draw: st.DrawFn) -> GdnCase:
     """Any batch, layouts and dtypes that the contract allows, small enough for the reference."""
     drawn = draw(BATCHES, label="batch")
     count, length, other = drawn.pop("prefills"), drawn.pop("length"), drawn.pop("other")
-    return completed(drawn, (length, other, 1)[:count], draw(FIELDS))
+    return completed(drawn, (length, other, *(1,) * 8)[:count], draw(FIELDS))
 
 
 def completed(drawn: dict[str, Any], prefills: tuple[int, ...], fields: dict[str, Any]) -> GdnCase:
@@ -237,6 +238,8 @@ def batch(case: GdnCase) -> Inputs:
     lengths = case.lengths
     indices = free_slots(case, case.slots)[: case.requests]
     indices[list(case.pads)] = entry_of(case.pad_slot, PAD)
+    for request in (r for r, length in enumerate(case.lengths) if not length and r not in case.pads):
+        indices[request] = (case.slots + BEYOND, indices[0])[case.seed % 2]  # of no request with tokens: never looked at
     flags = [True] * case.decodes + [n not in case.cold for n in range(len(case.prefills))]
     if case.decodes:
         flags[0] = False  # ignored for decodes
