@@ -102,6 +102,11 @@ def test_what_it_says(failing: list[Case], passing: list[Case], says: str) -> No
     assert shared(TOY, failing, passing) == says
 
 
+def test_what_nearly_all_failing_cases_have_is_said_where_no_condition_of_all_tells_much() -> None:
+    says = shared(TOY, _rows(*range(1, 40, 2), 16), _rows(*range(0, 15, 2), *range(18, 40, 8)))
+    assert says == "fails mostly for rows no multiple of 2: in 20 of 20 such cases, and in 1 of 12 others"
+
+
 @pytest.mark.parametrize(("apart", "says"), [(2, "fails only for rows no multiple of 2, in 12 of 14 such cases"), (9, "width")])
 def test_a_second_condition_needs_more_cases_than_chance_sets_apart(apart: int, says: str) -> None:
     failing: list[Case] = [ToyCase(rows=2 * (i % 4) + 1, width=i + 1) for i in range(12)]
