@@ -154,7 +154,7 @@ class CheckRun:
         try:
             with Progress(self.console, len(self.jobs), self._seconds()) as self.progress:
                 jobs = self._spread(leader, stopped) if self.options.total else self._counted()
-                leader.run(jobs, self._progress, self._ended, self._seconds(), stopped)
+                leader.run(jobs, self._progress, self.progress.alone(self._ended), self._seconds(), stopped)
         finally:
             self.progress = None
             leader.close()

@@ -3,13 +3,15 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from rich.console import Console
 from rich.live import Live
 
 CI_SECONDS = 30.0  # between two lines of progress in a log
+Argument = TypeVar("Argument")
 
 
 def in_ci() -> bool:
@@ -42,6 +44,16 @@ class LastLine:
         if self.shown is not None:
             self.shown.__exit__(kind, value, trace)
             self.shown = None
+
+    def alone(self, act: Callable[[Argument], None]) -> Callable[[Argument], None]:
+        """The function with nothing drawn meanwhile. What it prints is put above what stands there, whose height rich asks first;
+        drawn just then by rich's own thread, and lower, it would have the line above wiped out."""
+
+        def call(argument: Argument) -> None:
+            with self.shown._lock if self.shown is not None else nullcontext():
+                act(argument)
+
+        return call
 
     def log(self, says: Callable[[], str]) -> None:
         """In CI a line, unless there was one a moment ago."""

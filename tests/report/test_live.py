@@ -1,6 +1,7 @@
 """Progress on a terminal of 80 columns, in a log of CI, and in a pipe."""
 
 import io
+from threading import Thread
 
 from rich.console import Console
 
@@ -36,6 +37,22 @@ def drawn(width: int) -> list[str]:
     with console.capture() as captured:
         console.print(progress.drawn())
     return captured.get().splitlines()
+
+
+def test_nothing_is_drawn_while_a_result_is_printed() -> None:
+    console, seen = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None), []
+    with Progress(console, 3, ci=False) as progress:
+        assert progress.shown is not None
+        thread = Thread(target=progress.shown.refresh)
+
+        def prints(line: str) -> None:
+            thread.start()
+            thread.join(0.2)
+            seen.append((line, thread.is_alive()))
+
+        progress.alone(prints)("a result")
+        thread.join(10)
+        assert seen == [("a result", True)] and not thread.is_alive()
 
 
 def test_eighty_columns_suffice() -> None:
