@@ -1,12 +1,13 @@
 """Decoding of absorbed MLA over pages of latents: mla_decode. It cannot prefill."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from reference.attention_metadata import build_attention_metadata
-from reference.backends.common import check_lengths, padded, store, tokens_with_pads
+from reference.backends.common import check_lengths, check_static_lengths, padded, store, tokens_with_pads
 from reference.mla_decode import PAGE_SIZES, mla_decode, mla_decode_workspace_size
 from serving import AttentionLayer, AttentionMetadata, DecodesOnly, ForwardBatch, KVPool, check_keys, check_layers, check_queries
 
@@ -22,6 +23,7 @@ class MlaBackend(DecodesOnly):
             raise ValueError(f"page_size {page_size} is none of {', '.join(map(str, PAGE_SIZES))}")
         check_layers("mla", layers, pools, page_size)
         self.pools, self.req_to_token, self.page_size, self.max_bs = pools, req_to_token, page_size, max_bs
+        self.max_context_len = max_context_len
         self.meta: AttentionMetadata | None = None
 
     def prepare(self, batch: ForwardBatch) -> None:
@@ -32,6 +34,7 @@ class MlaBackend(DecodesOnly):
         check_lengths(batch, self.req_to_token, slots, self.page_size)
         if batch.padded_size is not None and batch.padded_size > self.max_bs:
             raise ValueError(f"padded_size {batch.padded_size} is more than max_bs {self.max_bs}")
+        check_static_lengths(replace(batch, encoder_lens=None), 0, self.max_context_len, 0)
         table = self.req_to_token
         self.meta = build_attention_metadata(
             batch.mode, batch.seq_lens, batch.req_pool_indices, table, page_size=self.page_size

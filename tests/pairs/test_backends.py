@@ -115,9 +115,14 @@ def test_what_is_wrong_with_a_batch_is_refused_before_a_layer_runs(side: str, ki
     for changes, error, says in wrong:
         with pytest.raises(error, match=says):
             backend.prepare(replace(BATCH, **changes))
-    if kind == "paged":
-        with pytest.raises(IndexError, match="seq_lens: 5"):
-            made(side, kind, max_bs=2, max_context_len=4).prepare(replace(BATCH, seq_lens=torch.tensor([5]), padded_size=2))
+
+
+@pytest.mark.parametrize(("side", "kind"), [*product(SIDES, ("paged", "mla"))])
+def test_a_replay_beyond_its_buffers_is_refused(side: str, kind: str) -> None:
+    backend = made(side, kind, LATENT if kind == "mla" else LAYER, page_size=16, max_bs=2, max_context_len=4)
+    backend.prepare(replace(BATCH, seq_lens=torch.tensor([5])))  # no replay
+    with pytest.raises(IndexError, match="seq_lens: 5"):
+        backend.prepare(replace(BATCH, seq_lens=torch.tensor([5]), padded_size=2))
 
 
 @pytest.mark.parametrize(("side", "kind"), [*product(SIDES, ("slot", "paged"))])
