@@ -13,6 +13,7 @@ from serving.batch import (
     check_keys,
     check_queries,
     check_static_drafts,
+    prepared,
 )
 from serving.config import ModelConfig, ServerConfig, ServerPlan, check_config
 from serving.layers import AttentionLayer, GdnLayer, KVPool, StatePool, check_chunked, check_layers, check_stored, store_route
@@ -74,5 +75,6 @@ __all__ = [
     "check_static_drafts",
     "check_stored",
     "mla_form",
+    "prepared",
     "store_route",
 ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from serving.checks import check_dense_last
 from serving.layers import FLOAT8, AttentionLayer, KVPool
 
+Kept = TypeVar("Kept")
 DECODE_MODES = ("idle", "decode", "draft_decode")
 EXTEND_MODES = ("extend", "mixed", "draft_extend")
 MODES = (*DECODE_MODES, "target_verify", *EXTEND_MODES)
@@ -80,6 +82,13 @@ def check_batch(batch: ForwardBatch) -> None:
         raise ValueError(f"padded_size {batch.padded_size} is less than the {batch.size} live requests")
     if batch.speculative_step_id < 0:
         raise ValueError(f"speculative_step_id must be at least 0, got {batch.speculative_step_id}")
+
+
+def prepared(kept: Kept | None) -> Kept:
+    """What a backend keeps of the batch that it has prepared. ValueError where there is none."""
+    if not kept:
+        raise ValueError("batch: prepare it first")
+    return kept
 
 
 def check_static_drafts(batch: ForwardBatch, num_draft_tokens: int) -> None:

@@ -180,11 +180,16 @@ def _layout_name(case: Case, name: str) -> str:
     return "dense" if name == FUSED else name
 
 
+def _farthest(strides: tuple[int, ...]) -> int:
+    """The dimension whose entries lie the furthest apart: each of them is a row of a layout with gaps."""
+    return max(range(len(strides)), key=lambda d: strides[d])
+
+
 def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout: Layout, behind: int = 0) -> None:
     value = placement.logical[name]
     rows = None
     if layout.total > GAPS:
-        far = max(range(value.dim()), key=lambda d: layout.strides[d])  # what lies there is one row
+        far = _farthest(layout.strides)
         others = [d for d in range(value.dim()) if d != far]
         row = reach([value.shape[d] for d in others], [layout.strides[d] for d in others])
         rows = GappedRows(value.shape[far], layout.strides[far], row)
@@ -277,7 +282,7 @@ def element_mask(buffer: Buffer, placed: Placed, mask: Tensor | bool) -> npt.NDA
     if not buffer.has_gaps:
         allowed.as_strided(sizes, steps, placed.start - buffer.block.first).copy_(wanted)
         return allowed.numpy()
-    far, done = max(range(len(placed.sizes)), key=lambda d: steps[d]), 0
+    far, done = _farthest(placed.strides), 0
     rows, row_sizes, row_steps = wanted.unbind(far), (*sizes[:far], *sizes[far + 1 :]), (*steps[:far], *steps[far + 1 :])
     for row, (begin, end) in enumerate(buffer.pieces):  # together they would be as large as the gaps
         first = done + placed.start + row * steps[far] - begin

@@ -152,8 +152,7 @@ def _add_check(commands: Commands) -> None:
     check.add_argument("--seconds", type=_above_0, metavar="S", help="time in all, instead of a number of cases")
     _seed(check)
     check.add_argument(
-        "--trial",
-        metavar="NAME",
+        "--trial", metavar="NAME",
         help="only this trial: value, repeat, threads, concurrent, poison, neighbours, aftermath, series, fuzz, "
         "a relation, or wrong_call:NAME (kernelpair list PAIR)",
     )

@@ -54,7 +54,7 @@ EXAMPLES = 200  # for each pair and tier where nothing else is asked for,
 SECONDS = 45.0  # and at most this long in all: a check without options ends within a minute
 PILOT = 30  # cases that measure the cost of each pair and tier before --total is spread
 ALIKE = 3  # skips for one reason that get a line each; more of them share one
-INPUT_FAULTS = {"ProviderError: ": "provider fault", "CaseError: ": "bad saved case"}
+INPUT_FAULTS = {"ProviderError: ": "provider fault", "CaseError: ": "bad saved case"}  # by the class of a job's error
 UNFINISHED = "NotImplementedError: fill in "  # what the files of new-pair say until somebody has
 
 

@@ -77,14 +77,12 @@ def shared(pair: Pair, failing: Sequence[Case], passing: Sequence[Case]) -> str:
             break
         chosen.append(best)
         left = [case for case in left if best.holds(case)]
-    if not chosen:
-        if mostly := _mostly(pair, failing, passing):
-            return mostly
-        return f"fails in {len(failing)} of {len(failing) + len(passing)} cases tried, which nothing tells from the others"
-    where = ", ".join(condition.says for condition in chosen)
     loose = 4 * len(left) > len(passing) and all(condition.is_range for condition in chosen)
     if loose and (mostly := _mostly(pair, failing, passing)):
         return mostly
+    if not chosen:
+        return f"fails in {len(failing)} of {len(failing) + len(passing)} cases tried, which nothing tells from the others"
+    where = ", ".join(condition.says for condition in chosen)
     if not left:
         return f"fails for {where} ({len(failing)} cases tried), passes for all others ({len(passing)})"
     return (

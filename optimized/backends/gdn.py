@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optimized.backends.common import lengths, row_counts
 from optimized.gdn_attention_core import gdn_attention_core
-from serving import DECODE_MODES, ForwardBatch, GdnLayer, GdnMetadata, StatePool, check_batch
+from serving import DECODE_MODES, ForwardBatch, GdnLayer, GdnMetadata, StatePool, check_batch, prepared
 
 PAD_SLOT = -1
 
@@ -65,8 +65,7 @@ class GdnBackend:
         self, mixed_qkv: Tensor, a: Tensor, b: Tensor, layer: GdnLayer, batch: ForwardBatch, save_kv_cache: bool = True
     ) -> Tensor:
         """Outputs [tokens, num_v_heads, head_v_dim]; without save_kv_cache the states stay as they were."""
-        if not self._prepared:
-            raise ValueError("batch: prepare it first")
+        prepared(self._prepared)
         decodes = batch.rows if batch.mode in DECODE_MODES else batch.num_decodes
         _, rows = row_counts(batch)
         for name, value in (("mixed_qkv", mixed_qkv), ("a", a), ("b", b)):

@@ -8,7 +8,7 @@ from optimized.attention_metadata import MetadataBuffers, build_attention_metada
 from optimized.backends.common import StaticLocations, check_all, check_call, store
 from optimized.mla_decode import mla_decode, mla_decode_workspace_size
 from optimized.workspace import Workspace
-from serving import AttentionLayer, AttentionMetadata, DecodesOnly, ForwardBatch, KVPool, check_layers
+from serving import AttentionLayer, AttentionMetadata, DecodesOnly, ForwardBatch, KVPool, check_layers, prepared
 from serving.config import MLA_PAGES
 
 
@@ -57,8 +57,7 @@ class MlaBackend(DecodesOnly):
         save_kv_cache: bool = True,
     ) -> Tensor:  # fmt: skip
         """Attention [rows, heads, latent] of one token a request."""
-        if self.meta is None:
-            raise ValueError("batch: prepare it first")
+        meta = prepared(self.meta)
         pool = self.pools[layer.layer_id]
         new = check_call(q, k, v, layer, pool, batch, save_kv_cache)
         if new is not None:
@@ -68,5 +67,5 @@ class MlaBackend(DecodesOnly):
         size = mla_decode_workspace_size(self._longest, len(q), layer.heads, self.page_size, layer.v_head_dim)
         pages = pool.k[:, 0].unflatten(0, (-1, self.page_size))
         return mla_decode(
-            latent, rope, pages, self.meta.cache_seqlens, self.meta.page_table, self.workspace.get(size), layer.sm_scale
+            latent, rope, pages, meta.cache_seqlens, meta.page_table, self.workspace.get(size), layer.sm_scale
         )

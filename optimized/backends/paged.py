@@ -20,6 +20,7 @@ from serving import (
     check_chunked,
     check_layers,
     check_static_drafts,
+    prepared,
 )
 
 
@@ -99,14 +100,13 @@ class PagedBackend:
         save_kv_cache: bool = True,
     ) -> Tensor:  # fmt: skip
         """Attention [tokens, heads, v_head_dim] of all new tokens, whose keys are in the pool before they are read."""
-        if self.meta is None:
-            raise ValueError("batch: prepare it first")
+        meta = prepared(self.meta)
         pool = self.pools[layer.layer_id]
         new = check_call(q, k, v, layer, pool, batch, save_kv_cache)
         if new is not None:
             k, v, loc = new
             store(pool, layer, k, v, loc if self._loc is None or layer.is_cross else self._loc)
-        table, keys, offsets = self._keys(layer, self.meta)
+        table, keys, offsets = self._keys(layer, meta)
         k_descale, v_descale = _descales(layer, pool, len(keys))
         qv, k_cache = None, pool.k
         if layer.latent and layer.v_head_dim < layer.head_dim:  # rope parts are the kernel's q and keys, latents qv and values

@@ -8,7 +8,7 @@ from torch import Tensor
 from optimized.backends.common import PAD_SLOT, check_all, check_call, lengths, store
 from optimized.operators import operator
 from optimized.workspace import Workspace
-from serving import DECODE_MODES, AttentionLayer, ForwardBatch, KVPool, check_layers, check_stored
+from serving import DECODE_MODES, AttentionLayer, ForwardBatch, KVPool, check_layers, check_stored, prepared
 
 SPLIT_KEYS = 256  # keys of a split: fewer would cost more in merging than they gain in balance
 MOST_SPLITS = 16
@@ -59,9 +59,7 @@ class SlotBackend:
         save_kv_cache: bool = True,
     ) -> Tensor:  # fmt: skip
         """Attention [tokens, heads, v_head_dim] of all new tokens; the new keys are read from k and v, not from the pool."""
-        if not self._given:
-            raise ValueError("batch: prepare it first")
-        pool, meta = self.pools[layer.layer_id], self._given
+        pool, meta = self.pools[layer.layer_id], prepared(self._given)
         new = check_call(q, k, v, layer, pool, batch, save_kv_cache)
         if layer.is_cross:
             if new is not None:
@@ -83,9 +81,7 @@ class SlotBackend:
         save_kv_cache: bool = True,
     ) -> Tensor:  # fmt: skip
         """Attention [rows, heads, v_head_dim] of one token a request, whose key is in the pool before it is read."""
-        if not self._given:
-            raise ValueError("batch: prepare it first")
-        pool, meta = self.pools[layer.layer_id], self._given
+        pool, meta = self.pools[layer.layer_id], prepared(self._given)
         new = check_call(q, k, v, layer, pool, batch, save_kv_cache)
         fused = new is not None and not layer.is_cross  # the kernel writes one key a row
         if new is not None and fused:

@@ -9,7 +9,17 @@ from torch import Tensor
 from reference.attention_metadata import build_attention_metadata
 from reference.backends.common import check_lengths, check_static_lengths, padded, store, tokens_with_pads
 from reference.mla_decode import PAGE_SIZES, mla_decode, mla_decode_workspace_size
-from serving import AttentionLayer, AttentionMetadata, DecodesOnly, ForwardBatch, KVPool, check_keys, check_layers, check_queries
+from serving import (
+    AttentionLayer,
+    AttentionMetadata,
+    DecodesOnly,
+    ForwardBatch,
+    KVPool,
+    check_keys,
+    check_layers,
+    check_queries,
+    prepared,
+)
 
 
 class MlaBackend(DecodesOnly):
@@ -45,19 +55,18 @@ class MlaBackend(DecodesOnly):
         save_kv_cache: bool = True,
     ) -> Tensor:  # fmt: skip
         """Attention [rows, heads, latent] of one token a request."""
-        if self.meta is None:
-            raise ValueError("batch: prepare it first")
+        meta = prepared(self.meta)
         pool = self.pools[layer.layer_id]
         check_queries(q, layer, pool, tokens_with_pads(batch))
         given = check_keys(k, v, layer, batch.rows, batch.out_cache_loc, batch.size, "out_cache_loc")
         if given and save_kv_cache:
             assert k is not None and v is not None
             store(pool, layer, k, v, batch.out_cache_loc, "out_cache_loc")
-        longest = self.meta.max_seq_len_k
+        longest = meta.max_seq_len_k
         size = mla_decode_workspace_size(longest, batch.size, layer.heads, self.page_size, layer.v_head_dim)
         latent, rope = q[: batch.size].split([layer.v_head_dim, layer.head_dim - layer.v_head_dim], dim=-1)
         pages = pool.k[:, 0].unflatten(0, (-1, self.page_size))
         scratch = torch.zeros(size, dtype=torch.uint8)
         return padded(
-            mla_decode(latent, rope, pages, self.meta.cache_seqlens, self.meta.page_table, scratch, layer.sm_scale), len(q)
+            mla_decode(latent, rope, pages, meta.cache_seqlens, meta.page_table, scratch, layer.sm_scale), len(q)
         )

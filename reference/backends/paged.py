@@ -28,6 +28,7 @@ from serving import (
     check_layers,
     check_queries,
     check_static_drafts,
+    prepared,
 )
 
 
@@ -65,9 +66,7 @@ class PagedBackend:
         save_kv_cache: bool = True,
     ) -> Tensor:  # fmt: skip
         """Attention [tokens, heads, v_head_dim] of all new tokens, whose keys are in the pool before they are read."""
-        meta = self.meta
-        if meta is None:
-            raise ValueError("batch: prepare it first")
+        meta = prepared(self.meta)
         tokens, live = tokens_with_pads(batch), int(new_lengths(batch).sum())
         pool = self.pools[layer.layer_id]
         check_queries(q, layer, pool, tokens, checks.FLOAT_DTYPES)

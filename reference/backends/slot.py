@@ -16,7 +16,7 @@ from reference.backends.common import (
 )
 from reference.decode_attention import decode_attention
 from reference.extend_attention import extend_attention
-from serving import AttentionLayer, ForwardBatch, KVPool, check_keys, check_layers, check_queries
+from serving import AttentionLayer, ForwardBatch, KVPool, check_keys, check_layers, check_queries, prepared
 
 
 class SlotBackend:
@@ -79,8 +79,7 @@ class SlotBackend:
     def _check(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: AttentionLayer, batch: ForwardBatch, save_kv_cache: bool
     ) -> None:
-        if not self._prepared:
-            raise ValueError("batch: prepare it first")
+        prepared(self._prepared)
         tokens = tokens_with_pads(batch)
         check_queries(q, layer, self.pools[layer.layer_id], tokens)
         name, loc = location(layer, batch)
