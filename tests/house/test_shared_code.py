@@ -48,6 +48,7 @@ PLANTED = {  # id -> file, text, what stands there instead
     "mode-unchecked": ("batch.py", "if batch.mode not in MODES:", "if not batch.mode:"),
     "values-unchecked": ("batch.py", "if (k is None) != (v is None):", "if k is None and v is not None:"),
     "any-step-of-a-draft": ("batch.py", "batch.speculative_step_id >= steps:", "batch.speculative_step_id > steps:"),
+    "no-batch-needed": ("batch.py", "    if not kept:", "    if kept == ():"),
     "heads-unchecked": ("layers.py", "if layer.heads % layer.kv_heads:", "if layer.heads < layer.kv_heads:"),
     "prefills-nothing": ("backend.py", 'raise ValueError("forward_extend: the mla backend decodes only")', "return q"),
 }
