@@ -13,7 +13,8 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 constexpr int64_t kGrain = 32 << 10;  // elements, about 5 us
-constexpr int kSums = 4;              // apart, so that the additions of a row do not wait for each other
+constexpr int kSums =
+    kPieces == 1 ? 4 : 2;  // apart, so that the additions of a row do not wait for each other
 
 KP_PATH(norm_plain);
 KP_PATH(norm_residual);
@@ -33,7 +34,9 @@ KP_INLINE float sum_of_squares(int64_t n, const Load& load_at) {
     const F32x16 s = load_at(at, lanes...);
     sums[0] = fma(s, s, sums[0]);
   });
-  return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  for (int half = kSums / 2; half > 0; half /= 2)
+    for (int k = 0; k < half; ++k) sums[k] = sums[k] + sums[k + half];
+  return reduce_add(sums[0]);
 }
 
 // What normalised values are multiplied by, at column d of their row: of dtype Element, if any.

@@ -82,16 +82,39 @@ KP_INLINE F32x32 store_and_load(Bf16* to, F32x32 a, Wide) {
 KP_NOINLINE void store_nan(Bf16* to, F32x32 a) {
   store_dwords(to, shift_right<16>(bf16_upper(a.first)) | as_int(high_half(bf16_upper(a.second))));
 }
+// Pairs of neighbours, where no lane is NaN.
+KP_INLINE I32x16 rounded_pairs(F32x32 a) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  // Both vectors at once, as 16-bit halves: one is added to what is kept where what is cut off is more than a
+  // half, or a half beside an odd one.
+  const __m256i one = _mm256_set1_epi16(1), more_than_half = _mm256_set1_epi16(INT16_MIN + 1);
+  I32x16 r;
+  KP_EACH_PIECE({
+    const __m256i first = (__m256i)a.first.p[i], second = (__m256i)a.second.p[i];
+    const __m256i kept = _mm256_blend_epi16(_mm256_srli_epi32(first, 16), second, 0xaa);
+    const __m256i cut_off = _mm256_blend_epi16(first, _mm256_slli_epi32(second, 16), 0xaa);
+    const __m256i least = _mm256_sub_epi16(more_than_half, _mm256_and_si256(kept, one));
+    const __m256i up = _mm256_cmpeq_epi16(_mm256_max_epu16(cut_off, least), cut_off);
+    r.p[i] = (IntPiece)_mm256_sub_epi16(kept, up);
+  });
+  return r;
+#else
+  return shift_right<16>(bf16_upper_of_number(a.first)) | as_int(high_half(bf16_upper_of_number(a.second)));
+#endif
+}
 // NaN takes a way of its own: it is rare, and to leave it as it is costs as much as to round the others.
 KP_INLINE void store(Bf16* to, F32x32 a, Wide) {
   if (__builtin_expect(any(unordered(a.first, a.second)), false)) return store_nan(to, a);
-  store_dwords(
-      to, shift_right<16>(bf16_upper_of_number(a.first)) | as_int(high_half(bf16_upper_of_number(a.second))));
+  store_dwords(to, rounded_pairs(a));
 }
 KP_INLINE F32x32 store_and_load(Bf16* to, F32x32 a, Wide) {
-  const F32x32 r = {high_half(bf16_upper(a.first)), high_half(bf16_upper(a.second))};
-  store_dwords(to, shift_right<16>(as_int(r.first)) | as_int(r.second));
-  return r;
+  if (__builtin_expect(any(unordered(a.first, a.second)), false)) {
+    store_nan(to, a);
+    return load(to, Wide{});
+  }
+  const I32x16 pairs = rounded_pairs(a);
+  store_dwords(to, pairs);
+  return {low_half(pairs), high_half(pairs)};
 }
 
 #endif
