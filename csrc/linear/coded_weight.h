@@ -16,7 +16,7 @@
 //   path<way>()               // the record of a way through the product
 #pragma once
 
-#include "linear/parts.h"
+#include "linear/row_blocks.h"
 #include "simd/pair_stores.h"
 
 namespace kernelpair::KP_TIER {
@@ -112,6 +112,7 @@ template <class Codes>
 struct CodedPanels {
   using Element = uint8_t;
   static constexpr int64_t kBlockUnits = kCodedBytes<Codes>;
+  static constexpr int kStraightRows = kBothHalvesRows;
 
   const typename Codes::Arguments& call;
 

@@ -14,7 +14,7 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int kCodeRows = kVectorBytes == 64 ? 8 : kRowBlock;
+constexpr int kCodeRows = kVectorBytes == 64 ? 8 : kBothHalvesRows;
 
 KP_PATH(int4_bytes_few);
 

@@ -100,7 +100,7 @@ struct Int4Many : Int4Rows {
   KP_NOINLINE void decode(const UnitSlice& slice, int64_t p, int8_t* to, int32_t* begins) const {
     const uint8_t* panel = at<uint8_t>(call.data, p);
     const uint8_t* zeros = at<uint8_t>(call.zeros, p);
-    uint32_t shift[kQuadDwords];
+    uint32_t shift[kQuadDwords];  // a quad of zeros
     constexpr int8_t nothing[4] = {};
     spread_quad(nothing, shift);
     for (int i = 0; i < slice.count; ++i, begins += kPanelColumns) {
@@ -116,7 +116,7 @@ struct Int4Many : Int4Rows {
             const I32x16 bytes = subtract_points(odd ? codes.odd : codes.even, points[half]);
             int8_t* quad = to + (2 * odd + half) * 64;
             store_dwords(quad, bytes);
-            if constexpr (kQuadShift != 0) too_much[half] = add_products(too_much[half], shift, Quads{bytes});
+            if (kQuadShift != 0) too_much[half] = add_products(too_much[half], shift[0], bytes);
           }
         }
       for (int half = 0; half < 2; ++half)
@@ -133,28 +133,27 @@ struct Int4Many : Int4Rows {
     float* const totals = memory.totals + row * kPanelColumns;
     int32_t* const kept = memory.sums + row * kPanelColumns;
     const int64_t x_row = row_dwords;
-    const auto place = [](int r, int half) KP_LAMBDA_INLINE {
-      return half / 2 * kGroupSums + r * kPanelColumns + half % 2 * kLanes;
-    };
-    for (int i = 0; i < slice.count; ++i) {
-      const UnitRun run = slice.runs[i];
-      I32x16 sums[kRows][2 * kPanels];
+    constexpr int kHalves = kTogether<kRows, 2 * kPanels>;
+    const auto multiply_halves = [&](const UnitRun& run, int i, int first) KP_LAMBDA_INLINE {
+      const auto place = [&](int r, int half) KP_LAMBDA_INLINE {
+        return half / 2 * kGroupSums + r * kPanelColumns + (first + half % 2) * kLanes;
+      };
+      I32x16 sums[kRows][kHalves];
 #pragma GCC unroll 4
-      for (int half = 0; half < 2 * kPanels; ++half) {
+      for (int half = 0; half < kHalves; ++half) {
         const int32_t* begins = memory.begins + (half / 2 * kSliceUnits + i) * kPanelColumns;
 #pragma GCC unroll 12
         for (int r = 0; r < kRows; ++r) {
-          sums[r][half] = load_dwords(begins + half % 2 * kLanes);
+          sums[r][half] = load_dwords(begins + (first + half % 2) * kLanes);
           if (!run.begins) sums[r][half] = sums[r][half] + load_dwords(kept + place(r, half));
         }
       }
-      add_quads<kRows, kPanels, false>(sums, x, x_row, bytes, {128, 64, kSliceStride}, kUnitQuads * run.count,
-                                       ahead_panel, ahead);
-      bytes += run.count * kBytesStride;
+      add_quads<false>(sums, x, x_row, bytes + first * 64, {128, 64, kSliceStride}, kUnitQuads * run.count,
+                       ahead_panel, ahead);
 #pragma GCC unroll 4
-      for (int half = 0; half < 2 * kPanels; ++half) {
-        const F32x16 scale =
-            load(at<float>(call.scales, p + half / 2) + run.group * kPanelColumns + half % 2 * kLanes);
+      for (int half = 0; half < kHalves; ++half) {
+        const F32x16 scale = load(at<float>(call.scales, p + half / 2) + run.group * kPanelColumns +
+                                  (first + half % 2) * kLanes);
 #pragma GCC unroll 12
         for (int r = 0; r < kRows; ++r) {
           float* total = totals + place(r, half);
@@ -164,6 +163,12 @@ struct Int4Many : Int4Rows {
             store_dwords(kept + place(r, half), sums[r][half]);
         }
       }
+    };
+    for (int i = 0; i < slice.count; ++i) {
+      const UnitRun run = slice.runs[i];
+      for (int first = 0; first < 2 * kPanels; first += kHalves) multiply_halves(run, i, first);
+      x += kUnitQuads * run.count * kQuadDwords;
+      bytes += run.count * kBytesStride;
     }
   }
 

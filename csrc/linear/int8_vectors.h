@@ -32,26 +32,36 @@ struct NextPanel {
   int64_t weights, sums;
 };
 
-// sums += rows x weights over `blocks` blocks; the quads of row r begin at r * row_dwords of x. The sums of row r
-// lie at 32 r of their panel's.
-template <int kRows, int kPanels, bool kStream>
-KP_NOINLINE void multiply_blocks(const uint32_t* x, int64_t row_dwords, const int8_t* weights, NextPanel next,
-                                 int64_t blocks, Ahead ahead, bool fresh, int32_t* kept) {
-  I32x16 sums[kRows][2 * kPanels] = {};
+// multiply_blocks() of as many half panels as a block of rows meets at a time.
+template <int kRows, int kHalves, bool kStream>
+KP_INLINE void multiply_halves(const uint32_t* x, int64_t row_dwords, const int8_t* weights, NextPanel next,
+                               int64_t blocks, Ahead ahead, bool fresh, int32_t* kept) {
+  I32x16 sums[kRows][kHalves] = {};
   const auto kept_at = [&](int r, int half) KP_LAMBDA_INLINE {
     return kept + half / 2 * next.sums + r * kPanelColumns + half % 2 * kLanes;
   };
 #pragma GCC unroll 12
   for (int r = 0; !fresh && r < kRows; ++r)
 #pragma GCC unroll 4
-    for (int half = 0; half < 2 * kPanels; ++half) sums[r][half] = load_dwords(kept_at(r, half));
-  for (int64_t b = 0; b < blocks; ++b, weights += kBlockBytes)
-    add_quads<kRows, kPanels, kStream>(sums, x, row_dwords, weights, {64, kHalfBlockBytes, next.weights},
-                                       kBlockQuads, next.weights, ahead);
+    for (int half = 0; half < kHalves; ++half) sums[r][half] = load_dwords(kept_at(r, half));
+  for (int64_t b = 0; b < blocks; ++b, weights += kBlockBytes, x += kBlockQuads * kQuadDwords)
+    add_quads<kStream>(sums, x, row_dwords, weights, {64, kHalfBlockBytes, next.weights}, kBlockQuads,
+                       next.weights, ahead);
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-    for (int half = 0; half < 2 * kPanels; ++half) store_dwords(kept_at(r, half), sums[r][half]);
+    for (int half = 0; half < kHalves; ++half) store_dwords(kept_at(r, half), sums[r][half]);
+}
+
+// sums += rows x weights over `blocks` blocks; the quads of row r begin at r * row_dwords of x. The sums of row r
+// lie at 32 r of their panel's.
+template <int kRows, int kPanels, bool kStream>
+KP_NOINLINE void multiply_blocks(const uint32_t* x, int64_t row_dwords, const int8_t* weights, NextPanel next,
+                                 int64_t blocks, Ahead ahead, bool fresh, int32_t* kept) {
+  constexpr int kHalves = kTogether<kRows, 2 * kPanels>;
+  for (int half = 0; half < 2 * kPanels; half += kHalves, ahead.step = 0)
+    multiply_halves<kRows, kHalves, kStream>(x, row_dwords, weights + half * kHalfBlockBytes, next, blocks,
+                                             ahead, fresh, kept + half * kLanes);
 }
 
 // The rows `first` to `first + rows` of a call, one after the other as quads.
@@ -109,12 +119,17 @@ struct VectorInt8 {
   // One row block: the weights pass once, from memory to registers.
   void multiply_few(const RowChunk& chunk, int64_t begin, int64_t end) const {
     alignas(64) int32_t kept[kByteRows * kPanelColumns];
+    const int64_t slice = chunk.rows > kBothHalvesRows && kRowBlock > kBothHalvesRows ? kSliceBlocks : blocks;
     for (int64_t p = begin; p < end; ++p) {
-      const Ahead stream{reinterpret_cast<const char*>(panel(p)), kBlockBytes / kBlockQuads};
-      with_row_count<kByteRows>(chunk.rows, [&](auto count) {
-        multiply_blocks<decltype(count)::value, 1, true>(chunk.quads, row_dwords, panel(p), {}, blocks,
-                                                         stream, true, kept);
-      });
+      for (int64_t from = 0; from < blocks; from += slice) {
+        const int8_t* weights = panel(p) + from * kBlockBytes;
+        const uint32_t* x = chunk.quads + from * kBlockQuads * kQuadDwords;
+        const Ahead stream{reinterpret_cast<const char*>(weights), kBlockBytes / kBlockQuads};
+        with_row_count<kByteRows>(chunk.rows, [&](auto count) {
+          multiply_blocks<decltype(count)::value, 1, true>(
+              x, row_dwords, weights, {}, least(blocks - from, slice), stream, from == 0, kept);
+        });
+      }
       finish(chunk, 0, chunk.rows, p, kept);
     }
   }

@@ -2,7 +2,10 @@
 //
 // | number           | value       | why                                                                  |
 // |------------------|-------------|----------------------------------------------------------------------|
-// | kRowBlock        | 12 / 3 / 1  | sums of two half panels fill registers: 24 of 32, 12 of 16, 8 of 16  |
+// | kRowBlock        | 12 / 6 / 1  | AVX512 / AVX2 / scalar: sums in 24 of 32 registers, 12 of 16 (one    |
+// |                  |             | half of a panel at a time: 12 products need two weights and six      |
+// |                  |             | numbers of x, where 3 rows and both halves are a register short),    |
+// |                  |             | 8 of 16                                                              |
 // | kWidenedBlocks   | 12 / 6      | AVX512: 384 k of a panel in fp32 (48 KiB) stay in L2, from where 14  |
 // |                  |             | loads for 24 products keep up; otherwise 192 k (24 KiB) in L1        |
 // | kFloatGroupRows  | 264         | rows that share one reading and widening of the weights              |
@@ -42,36 +45,44 @@ KP_INLINE void load_outputs(const T* tile, int pair, F32x16& even, F32x16& odd) 
     load_pair(tile + kPair * pair, even, odd);
 }
 
-// sums += x w over `blocks` blocks of 32 k; x holds kRows values for each k. The sums of row r lie at 32 r of `kept`.
-template <int kRows, bool kStream, class T>
-KP_NOINLINE void multiply_blocks(const float* x, const T* weights, int64_t blocks, Ahead ahead, bool fresh,
-                                 float* kept) {
-  F32x16 sums[kRows][2] = {};
+// multiply_blocks() of one half of a panel, or of both.
+template <int kRows, int kHalves, bool kStream, class T>
+KP_INLINE void multiply_halves(const float* x, const T* weights, int64_t blocks, Ahead ahead, bool fresh,
+                               float* kept) {
+  F32x16 sums[kRows][kHalves] = {};
 #pragma GCC unroll 12
-  for (int r = 0; !fresh && r < kRows; ++r) {
-    sums[r][0] = load(kept + r * kPanelColumns);
-    sums[r][1] = load(kept + r * kPanelColumns + kLanes);
-  }
+  for (int r = 0; !fresh && r < kRows; ++r)
+    for (int half = 0; half < kHalves; ++half) sums[r][half] = load(kept + r * kPanelColumns + half * kLanes);
   for (int64_t b = 0; b < blocks; ++b, weights += kBlockElements)
     for (int pair = 0; pair < kBlockK / 2; ++pair, x += 2 * kRows) {
       prefetch<kStream>(ahead);
-      F32x16 columns[2][2];  // of each k, by halves
-      load_outputs(weights, pair, columns[0][0], columns[1][0]);
-      load_outputs(weights + kBlockElements / 2, pair, columns[0][1], columns[1][1]);
+      F32x16 columns[2][kHalves];  // of each k
+#pragma GCC unroll 2
+      for (int half = 0; half < kHalves; ++half)
+        load_outputs(weights + half * kBlockElements / 2, pair, columns[0][half], columns[1][half]);
 #pragma GCC unroll 2
       for (int k = 0; k < 2; ++k)
 #pragma GCC unroll 12
         for (int r = 0; r < kRows; ++r) {
           const F32x16 number = splat(x[k * kRows + r]);
-          sums[r][0] = fma(number, columns[k][0], sums[r][0]);
-          sums[r][1] = fma(number, columns[k][1], sums[r][1]);
+#pragma GCC unroll 2
+          for (int half = 0; half < kHalves; ++half)
+            sums[r][half] = fma(number, columns[k][half], sums[r][half]);
         }
     }
 #pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
-    store(kept + r * kPanelColumns, sums[r][0]);
-    store(kept + r * kPanelColumns + kLanes, sums[r][1]);
-  }
+  for (int r = 0; r < kRows; ++r)
+    for (int half = 0; half < kHalves; ++half) store(kept + r * kPanelColumns + half * kLanes, sums[r][half]);
+}
+
+// sums += x w over `blocks` blocks of 32 k; x holds kRows values for each k. The sums of row r lie at 32 r of `kept`.
+template <int kRows, bool kStream, class T>
+KP_NOINLINE void multiply_blocks(const float* x, const T* weights, int64_t blocks, Ahead ahead, bool fresh,
+                                 float* kept) {
+  constexpr int kHalves = kTogether<kRows, 2>;
+  for (int half = 0; half < 2; half += kHalves, ahead.step = 0)
+    multiply_halves<kRows, kHalves, kStream>(x, weights + half * kBlockElements / 2, blocks, ahead, fresh,
+                                             kept + half * kLanes);
 }
 
 // One row in fp32: elements k .. k + lanes of it.
@@ -134,12 +145,13 @@ const float* widen(const Narrow* weights, int64_t count, float* to) {
   return to;
 }
 
-// A panel of x's own dtype, of kBlockUnits elements a block. One row block reads it as it lies, as it does all kinds
-// of panels that are straight; others are widened for any.
+// A panel of x's own dtype, of kBlockUnits elements a block. One row block, of at most kStraightRows, reads it as it
+// lies, as it does all kinds of panels that are straight; others are widened for any.
 template <class T>
 struct PackedPanels {
   using Element = T;
   static constexpr int64_t kBlockUnits = kBlockElements;
+  static constexpr int kStraightRows = kRowBlock;
 
   bool is_straight() const { return true; }
 
@@ -149,10 +161,15 @@ struct PackedPanels {
                   : paths::linear_vectors_many);
   }
 
+  // Halves that come one after the other do so in every slice, of which the second one is near by then.
   template <int kRows>
   void multiply_one(const float* x, const T* weights, int64_t, int64_t blocks, float* kept) const {
-    const Ahead stream{reinterpret_cast<const char*>(weights), 2 * kPanelColumns * (int64_t)sizeof(T)};
-    multiply_blocks<kRows, true>(x, weights, blocks, stream, true, kept);
+    const int64_t slice = kTogether<kRows, 2> == 2 ? blocks : kWidenedBlocks;
+    for (int64_t from = 0; from < blocks; from += slice, weights += slice * kBlockElements) {
+      const Ahead stream{reinterpret_cast<const char*>(weights), 2 * kPanelColumns * (int64_t)sizeof(T)};
+      multiply_blocks<kRows, true>(x + from * kBlockK * kRows, weights, least(blocks - from, slice), stream,
+                                   from == 0, kept);
+    }
   }
 
   // `count` blocks of panel p from `block` on, which begin at `weights`; in fp32.
@@ -183,7 +200,7 @@ struct VectorProduct {
   // One row block: the weights pass once, from memory to registers.
   void multiply_one(const float* x_block, int64_t first, int64_t live, int64_t p) const {
     alignas(64) float kept[kRowBlock * kPanelColumns];
-    with_row_count<kRowBlock>(live, [&](auto count) {
+    with_row_count<Panels::kStraightRows>(live, [&](auto count) {
       kind.template multiply_one<decltype(count)::value>(x_block, panel(p), p, blocks, kept);
     });
     finish(kept, first, live, p);
@@ -239,7 +256,7 @@ struct VectorProduct {
 
   void multiply_panels(const float* x_blocks, int64_t first, int64_t rows, int64_t begin, int64_t end) const {
     const bool few = rows <= kRowBlock;
-    if (few && kind.is_straight()) {
+    if (rows <= Panels::kStraightRows && kind.is_straight()) {
       for (int64_t p = begin; p < end; ++p) multiply_one(x_blocks, first, rows, p);
       return;
     }

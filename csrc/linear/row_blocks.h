@@ -7,8 +7,14 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr int kRowBlock = kVectorBytes == 64 ? 12 : kVectorBytes == 32 ? 3 : 1;
+// Rows of a block, and those that meet both halves of a panel at once; more of them meet one half at a time.
+constexpr int kRowBlock = kVectorBytes == 64 ? 12 : kVectorBytes == 32 ? 6 : 1;
+constexpr int kBothHalvesRows = kVectorBytes == 32 ? 3 : kRowBlock;
 constexpr int64_t kGroupRows = 96, kRunPanels = 64, kChunkRows = 1024;
+
+// Of `kHalves` half panels, how many a block of rows meets at a time.
+template <int kRows, int kHalves>
+constexpr int kTogether = kRows > kBothHalvesRows ? 1 : kHalves;
 
 // What to prefetch beside a product: `step` bytes further on for each of its steps.
 struct Ahead {

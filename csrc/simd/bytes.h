@@ -2,9 +2,10 @@
 // bytes.
 //
 // Weights are quads: sixteen outputs side by side, four neighbouring k of each in a dword. A quad of a row is
-// kQuadDwords dwords, made once by spread_quad. With VNNI that is q + 128, for one factor of VPDPBUSD is
-// unsigned: the sums come out larger by kQuadShift times the sum of the weights. Other tiers widen both factors
-// to 16 bits, where two products of bytes and their sum have room: nothing saturates anywhere.
+// kQuadDwords dwords, made once by spread_quad, and meets as many parts of the weights, one after the other. With
+// VNNI that is q + 128, for one factor of VPDPBUSD is unsigned: the sums come out larger by kQuadShift times the sum
+// of the weights. Other tiers widen both factors to 16 bits, where two products of bytes and their sum have room:
+// nothing saturates anywhere.
 #pragma once
 
 #include "simd/vec_memory.h"
@@ -24,11 +25,10 @@ KP_INLINE I32x16 times(I32x16 a, int32_t factor) {
 constexpr int kQuadDwords = 1;
 constexpr int32_t kQuadShift = 128;
 
-struct Quads {
-  I32x16 bytes;
-};
-
-KP_INLINE Quads load_quads(const int8_t* from) { return {load_dwords(from)}; }
+template <int kPart>
+KP_INLINE I32x16 load_quads(const int8_t* from) {
+  return load_dwords(from);
+}
 
 KP_INLINE void spread_quad(const int8_t* q, uint32_t* to) {
   __builtin_memcpy(to, q, 4);
@@ -40,9 +40,9 @@ KP_INLINE void spread_quads(const int8_t* q, uint32_t* to) {
   store_dwords(to, load_dwords(q) ^ splat_int(static_cast<int32_t>(0x80808080u)));
 }
 
-KP_INLINE I32x16 add_products(I32x16 sums, const uint32_t* quad, const Quads& weights) {
-  const __m512i row = _mm512_set1_epi32(static_cast<int>(*quad));
-  return {{(IntPiece)_mm512_dpbusd_epi32((__m512i)sums.p[0], row, (__m512i)weights.bytes.p[0])}};
+KP_INLINE I32x16 add_products(I32x16 sums, uint32_t quad, I32x16 weights) {
+  const __m512i row = _mm512_set1_epi32(static_cast<int>(quad));
+  return {{(IntPiece)_mm512_dpbusd_epi32((__m512i)sums.p[0], row, (__m512i)weights.p[0])}};
 }
 
 #else
@@ -50,19 +50,17 @@ KP_INLINE I32x16 add_products(I32x16 sums, const uint32_t* quad, const Quads& we
 constexpr int kQuadDwords = 2;
 constexpr int32_t kQuadShift = 0;
 
-struct Quads {  // k and k + 2, k + 1 and k + 3 of each output, in 16 bits
-  I32x16 even, odd;
-};
-
-KP_INLINE Quads load_quads(const int8_t* from) {
+// Part 0: k and k + 2 of each output, in 16 bits; part 1: k + 1 and k + 3.
+template <int kPart>
+KP_INLINE I32x16 load_quads(const int8_t* from) {
   using Words = int16_t __attribute__((vector_size(kVectorBytes)));
-  const I32x16 bytes = load_dwords(from);
-  Quads quads;
+  using UnsignedWords = uint16_t __attribute__((vector_size(kVectorBytes)));
+  I32x16 bytes = load_dwords(from);
   KP_EACH_PIECE({
-    quads.even.p[i] = (IntPiece)((Words)((UintPiece)bytes.p[i] << 8 & 0xff00ff00u) >> 8);
-    quads.odd.p[i] = (IntPiece)((Words)bytes.p[i] >> 8);
+    const UnsignedWords words = kPart ? (UnsignedWords)bytes.p[i] : (UnsignedWords)bytes.p[i] << 8;
+    bytes.p[i] = (IntPiece)((Words)words >> 8);
   });
-  return quads;
+  return bytes;
 }
 
 KP_INLINE void spread_quad(const int8_t* q, uint32_t* to) {
@@ -88,14 +86,15 @@ KP_INLINE IntPiece pair_products(IntPiece a, IntPiece b) {
 #endif
 }
 
-KP_INLINE I32x16 add_products(I32x16 sums, const uint32_t* quad, const Quads& weights) {
-  const I32x16 even = splat_int(static_cast<int32_t>(quad[0])),
-               odd = splat_int(static_cast<int32_t>(quad[1]));
-  I32x16 products;
-  KP_EACH_PIECE(products.p[i] = pair_products(weights.even.p[i], even.p[i]));
-  sums = sums + products;
-  KP_EACH_PIECE(products.p[i] = pair_products(weights.odd.p[i], odd.p[i]));
-  return sums + products;
+KP_INLINE I32x16 add_products(I32x16 sums, uint32_t quad, I32x16 weights) {
+  const I32x16 row = splat_int(static_cast<int32_t>(quad));
+  KP_EACH_PIECE(weights.p[i] = pair_products(weights.p[i], row.p[i]));
+  sums = sums + weights;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  // Else gcc adds up the products of both parts first, and has no registers for them.
+  KP_EACH_PIECE(asm("" : "+x"(sums.p[i])));
+#endif
+  return sums;
 }
 
 #endif

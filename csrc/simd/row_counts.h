@@ -17,6 +17,8 @@ KP_INLINE void with_row_count(int64_t rows, const Body& body) {
   if (rows <= 1) return body(Count<1>{});
   if constexpr (kMost > 2)
     if (rows <= 2) return body(Count<2>{});
+  if constexpr (kMost == 6)  // half of it
+    if (rows <= 3) return body(Count<3>{});
   if constexpr (kMost > 4)
     if (rows <= 4) return body(Count<4>{});
   if constexpr (kMost > 8)

@@ -96,13 +96,18 @@ int64_t peak_products(const void* operands, int64_t rounds) {
 
 int64_t peak_byte_products(const void* operands, int64_t rounds) {
   const int8_t* data = static_cast<const int8_t*>(operands);
-  const Quads weights = load_quads(data);
+  I32x16 weights[kQuadDwords];
+  weights[0] = load_quads<0>(data);
+  if (kQuadDwords > 1) weights[kQuadDwords - 1] = load_quads<1>(data);
   uint32_t quads[kPeakSums * kQuadDwords];
   for (int i = 0; i < kPeakSums; ++i) spread_quad(data + kVectorBytes + 4 * i, quads + i * kQuadDwords);
   I32x16 sums[kPeakSums] = {};
   for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kPeakSums; ++i) sums[i] = add_products(sums[i], quads + i * kQuadDwords, weights);
+    for (int i = 0; i < kPeakSums; ++i)
+#pragma GCC unroll 2
+      for (int part = 0; part < kQuadDwords; ++part)
+        sums[i] = add_products(sums[i], quads[i * kQuadDwords + part], weights[part]);
     asm volatile("" : "+m"(quads));  // products of the round before do not do
   }
   I32x16 total = sums[0];  // not the sums themselves: they would have to lie in memory all the while
