@@ -57,6 +57,27 @@ def until_interrupted(patience: float | None = None) -> Iterator[Callable[[], bo
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError in a block of Python that takes longer, again every second if it goes on in spite of that. Only the
+    main thread can be interrupted, and only by one timer: elsewhere, and where an interrupt is under way, nothing happens."""
+    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+
+    def late(number: int, frame: FrameType | None) -> NoReturn:
+        raise TimeoutError(f"it did not return within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGALRM) is late:  # else an interrupt came in between, whose timer it is
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
 def ignore_signals() -> None:
     """Let SIGNALS change nothing for the rest of this process, of which only the end is left."""
     for number in SIGNALS:

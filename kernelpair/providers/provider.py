@@ -22,12 +22,13 @@ import select
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kernelpair import interruption
 from kernelpair.call.surroundings import undisturbed
 from kernelpair.call.system import die_with, signal_name, words_of
 from kernelpair.contract.candidate import Candidate, module_of_file
@@ -42,6 +43,7 @@ NO_KERNEL = "has no such kernel"
 ON = " on "  # in a candidate's name: what follows is what `--cpu` was given
 SKIPPED_TRIALS = ("concurrent", "fuzz", "neighbours", WRONG_CALLS)
 IMPORT_SECONDS = 60  # of a file; what it loads for long belongs into its prepare()
+ANSWER_SECONDS = 10.0  # of a limit, of fit, claimed and missing(), which the judge asks itself
 Limits = Mapping[str, Callable[[Any], bool]]
 Calls = Mapping[str, Callable[[], object]]
 
@@ -241,7 +243,7 @@ def spec_and_cpu(name: str) -> tuple[str, str]:
 def enter(name: str) -> None:
     """Load the provider's library in the process that runs it."""
     module = _module(place_of(spec_and_cpu(name)[0]))
-    _told(module.prepare, f"{spec_and_cpu(name)[0]}: prepare()")()
+    _told(module.prepare, f"{spec_and_cpu(name)[0]}: prepare()", waits=False)()
 
 
 def provider(spec: str) -> Provider:
@@ -278,18 +280,27 @@ def ready(found: Provider) -> str:
 def _said(error: BaseException) -> str:
     """The exception, and the line of somebody else's file that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
-    at = next((f" ({frame.filename}:{frame.lineno})" for frame in reversed(frames) if frame.filename != __file__), "")
+    ours = (__file__, interruption.__file__)
+    at = next((f" ({frame.filename}:{frame.lineno})" for frame in reversed(frames) if frame.filename not in ours), "")
     return f"{type(error).__name__}: {words_of(error)}{at}"
 
 
-def _told(function: Callable[..., Any], what: str, kind: type = object) -> Callable[..., Any]:
-    """The function; what it raises becomes a ProviderError that says whose it is, and so does a result of another kind."""
+def _told(function: Callable[..., Any], what: str, kind: type = object, waits: bool = True) -> Callable[..., Any]:
+    """The function; what it raises becomes a ProviderError that says whose it is, and so does a result of another kind, or none
+    in ANSWER_SECONDS if somebody waits for it, who does so once."""
+    given_up = ""
 
     def call(*arguments: Any) -> Any:
+        nonlocal given_up
+        if given_up:
+            raise ProviderError(given_up)
         try:
-            result = function(*arguments)
+            with interruption.at_most(ANSWER_SECONDS) if waits else nullcontext():
+                result = function(*arguments)
         except (Exception, SystemExit) as error:  # whatever it raises is theirs to see
-            raise ProviderError(f"{what} raised {_said(error)}") from error
+            says = f"{what} raised {_said(error)}"
+            given_up = says if isinstance(error, TimeoutError) else ""
+            raise ProviderError(says) from error
         if not isinstance(result, kind):
             raise ProviderError(f"{what} gave a {type(result).__name__}, not a {kind.__name__}")
         return result

@@ -114,6 +114,13 @@ def test_a_mistake_in_a_declaration_is_the_providers(capsys: Capture, old: str, 
     assert re.search(f"provider fault: .*{says}", out) and "Next: mend what is at fault" in out
 
 
+def test_a_limit_that_hangs_is_given_up_once(capsys: Capture) -> None:
+    mine = written(GOOD.replace("bool(case.pads)", "all(iter(lambda: 1, 0))"))
+    assert kernelpair("check", "store_cache", "--provider", mine, "--examples", "5") == 2
+    says = r"provider fault: mine: .* the limit 'no pads' raised TimeoutError: it did not return within 10 s \(.*mine\.py:"
+    assert re.search(says, capsys.readouterr().out)
+
+
 def test_what_would_take_the_judge_all_memory_is_an_error_instead(capsys: Capture) -> None:
     """Never touched, so that it takes no memory where nothing forbids it."""
     much = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
