@@ -53,13 +53,18 @@ class RecordedDecode:
         key = batch.mode, batch.padded_size, step, *has, given
         if key not in self.graphs:
             self._record(key, activations, batch)
+        self._check(key, activations)
         self._prepare(activations, batch)
+        for held, value in zip(self._inputs[key], _present(activations), strict=True):
+            held.copy_(value)
+        return dict(zip(activations, self.graphs[key](*self._inputs[key]), strict=True))
+
+    def _check(self, key: Key, activations: Mapping[int, Activations]) -> None:
+        """Before a backend is prepared: a draft would go on with the metadata of what is refused."""
         for held, value in zip(self._inputs[key], _present(activations), strict=True):
             if held.shape != value.shape or held.dtype != value.dtype:
                 recorded = f"{list(held.shape)} of {held.dtype}"
                 raise ValueError(f"activations: {list(value.shape)} of {value.dtype} for what was recorded as {recorded}")
-            held.copy_(value)
-        return dict(zip(activations, self.graphs[key](*self._inputs[key]), strict=True))
 
     def _prepare(self, activations: Mapping[int, Activations], batch: ForwardBatch) -> None:
         for backend in {id(self.backends[n]): self.backends[n] for n in activations}.values():

@@ -115,6 +115,25 @@ def test_a_draft_may_begin_with_any_step() -> None:
     drafted(lambda backend, batch: None, first=1)
 
 
+def test_a_draft_goes_on_after_a_replay_was_refused() -> None:
+    """The refusal comes before a backend is prepared: the next step would attend what the refused draft has."""
+    replayed, eager = (made("paged", num_draft_tokens=4) for _ in range(2))
+    recorded = RecordedDecode(dict.fromkeys(LAYERS, replayed), LAYERS)
+    rows, lengths = torch.tensor([1, 0]), torch.tensor([9, 4])
+    sizes = {"num_draft_tokens": 4, "padded_size": SIZE}
+    for step in range(2):
+        loc, given = table()[rows, lengths + step].long(), activations(step)
+        batch = ForwardBatch("draft_decode", rows, lengths, loc, speculative_step_id=step, **sizes)
+        outs = recorded.decode(given, batch)
+        alone = replace(batch, padded_size=None)
+        eager.prepare(alone)
+        expected = {n: eager.forward_decode(*(value[:2] for value in given[n]), LAYERS[n], alone) for n in LAYERS}
+        assert all(torch.equal(outs[n][:2], expected[n]) for n in LAYERS)
+        wrong = {n: tuple(value.double() for value in values) for n, values in given.items()}
+        with pytest.raises(ValueError, match="activations: "):
+            recorded.decode(wrong, replace(batch, seq_lens=lengths.flip(0) // 4, speculative_step_id=0))
+
+
 @pytest.mark.parametrize("kind", ["slot", "paged"])
 def test_one_graph_serves_batches_that_change(kind: str) -> None:
     recorded = replayed_like_eager(kind, None)
