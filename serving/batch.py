@@ -14,6 +14,8 @@ Kept = TypeVar("Kept")
 DECODE_MODES = ("idle", "decode", "draft_decode")
 EXTEND_MODES = ("extend", "mixed", "draft_extend")
 MODES = (*DECODE_MODES, "target_verify", *EXTEND_MODES)
+PER_REQUEST = ("req_pool_indices", "seq_lens", "extend_seq_lens", "encoder_lens", "state_indices")
+LOCATIONS = ("out_cache_loc", "encoder_out_cache_loc")
 QUERIES = (torch.bfloat16, torch.float16, torch.float32)  # of the kernels, over float8
 
 
@@ -62,13 +64,13 @@ def check_batch(batch: ForwardBatch) -> None:
     """ValueError for a mode, sizes or lengths that do not fit together, TypeError for what is no index tensor."""
     if batch.mode not in MODES:
         raise ValueError(f"mode {batch.mode!r} is none of {', '.join(MODES)}")
-    for name in ("req_pool_indices", "seq_lens", "extend_seq_lens", "encoder_lens", "state_indices"):
+    for name in (*PER_REQUEST, *LOCATIONS):
         value = getattr(batch, name)
         if value is None and name not in ("req_pool_indices", "seq_lens"):
             continue
         if not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{name} must be a tensor of int32 or int64")
-        if list(value.shape) != [batch.size]:
+        if name in PER_REQUEST and list(value.shape) != [batch.size]:
             raise ValueError(f"{name} must have shape {[batch.size]}, got {list(value.shape)}")
     for name in ("seq_lens", "extend_seq_lens", "encoder_lens"):
         value = getattr(batch, name)

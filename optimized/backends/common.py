@@ -79,7 +79,7 @@ def check_all(batch: ForwardBatch, req_to_token: Tensor, slots: int, page_size: 
 
 
 def _check_location(name: str, loc: Tensor | None, slots: int) -> None:
-    taken = [] if loc is None else loc.tolist()
+    taken = [] if loc is None else loc.flatten().tolist()
     outside = [slot for slot in taken if not 0 <= slot < slots]
     if outside:
         raise IndexError(f"{name} holds {outside[0]}, outside [0, {slots})")

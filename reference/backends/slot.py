@@ -84,6 +84,8 @@ class SlotBackend:
         check_queries(q, layer, self.pools[layer.layer_id], tokens)
         name, loc = location(layer, batch)
         live = int(new_lengths(batch).sum())
+        if layer.is_cross and batch.encoder_lens is None:
+            raise ValueError("encoder_lens is None, but cross attention needs the encoder's lengths")
         if layer.is_cross:
             live = tokens = 0 if loc is None else len(loc)
         if check_keys(k, v, layer, tokens, loc, live, name) and save_kv_cache and loc is None:

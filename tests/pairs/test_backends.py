@@ -65,6 +65,11 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "two locations": (lambda b: decoded(b, replace(BATCH, out_cache_loc=torch.tensor([3, 4]))), ValueError, "out_cache_loc"),
     "a location outside": (lambda b: decoded(b, replace(BATCH, out_cache_loc=torch.tensor([64]))), IndexError, "out_cache_loc"),
     "a negative location": (lambda b: decoded(b, replace(BATCH, out_cache_loc=torch.tensor([-1]))), IndexError, "out_cache_loc"),
+    "locations of floats": (lambda b: decoded(b, replace(BATCH, out_cache_loc=torch.tensor([3.5]))), TypeError, "out_cache_loc"),
+    "a location in a row": (lambda b: decoded(b, replace(BATCH, out_cache_loc=torch.tensor([[3]]))), ValueError, "out_cache_loc"),
+    "encoder locations of floats": (
+        lambda b: decoded(b, replace(BATCH, encoder_out_cache_loc=torch.tensor([3.5]))), TypeError, "encoder_out_cache_loc"
+    ),
     "a row outside": (lambda b: decoded(b, replace(BATCH, req_pool_indices=torch.tensor([2]))), IndexError, "req_pool_indices"),
     "too many tokens": (lambda b: decoded(b, replace(BATCH, seq_lens=torch.tensor([33]))), IndexError, "seq_lens"),
     "a negative length": (lambda b: decoded(b, replace(BATCH, seq_lens=torch.tensor([-1]))), ValueError, "seq_lens"),
@@ -240,6 +245,17 @@ def test_keys_of_another_dtype_are_refused_before_anything_is_stored(
     with pytest.raises(TypeError, match=rf"\b{which}\b"):
         decoded(backend, batch, layer, q=q, **wrong)
     assert bool((backend.pools[0].k == 1).all()) and bool((backend.pools[0].v == 1).all())
+
+
+@pytest.mark.parametrize("batch", [BATCH, EXTEND], ids=["decode", "extend"])
+@pytest.mark.parametrize(("side", "kind"), [*product(SIDES, ("slot", "paged"))])
+def test_cross_attention_without_lengths_of_encoders_stores_nothing(side: str, kind: str, batch: ForwardBatch) -> None:
+    layer = replace(LAYER, is_cross=True)
+    backend = made(side, kind, layer)
+    before = backend.pools[0].k.clone()
+    with pytest.raises(ValueError, match="encoder_lens"):
+        decoded(backend, replace(batch, encoder_out_cache_loc=torch.tensor([40])), layer)
+    assert torch.equal(before, backend.pools[0].k)
 
 
 LATENT = AttentionLayer(0, 2, 1, 12, 8, 0.5, latent=True)
