@@ -9,8 +9,10 @@ import torch
 from kernelpair.contract.pair import Stepwise
 from properties.scenarios.serving import PAIR
 from properties.scenarios.serving.cases import ServingCase, Step
-from properties.scenarios.serving.plan import WRONG, plan
+from properties.scenarios.serving.plan import plan
 from properties.scenarios.serving.sides import inputs, serve_optimized, serve_reference
+from properties.scenarios.serving.wrong import WRONG, refused
+from properties.scenarios.serving.wrong_calls import CALLS
 
 SERVE = {"reference": serve_reference, "optimized": serve_optimized}
 TWO: tuple[Step, ...] = (("arrive", 24, 0, 0), ("extend", 24, 0, 0), ("arrive", 24, 0, 0), ("extend", 24, 0, 0))
@@ -37,10 +39,11 @@ FAULTS: dict[str, tuple[tuple[Step, ...], Step, str, str]] = {
     "locations beyond the request": (TWO, ("bad", 12, 0, 0), "ValueError", "start"),
     "a request shrunk below nothing": (TWO, ("bad", 13, 0, 0), "ValueError", "length"),
 }
+STACKS = ("mixed", "hybrid", "encoder", "latent")  # that offer, together, whatever a wrong call needs
 
 
-def life(steps: tuple[Step, ...], paged: bool) -> ServingCase:
-    return ServingCase(stack="mixed", paged=paged, page=4, steps=steps)
+def life(steps: tuple[Step, ...], paged: bool, stack: str = "mixed") -> ServingCase:
+    return ServingCase(stack=stack, paged=paged, page=4, steps=steps)  # type: ignore[arg-type]
 
 
 def served(side: str, case: ServingCase) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -49,8 +52,24 @@ def served(side: str, case: ServingCase) -> tuple[dict[str, Any], dict[str, Any]
     return given, SERVE[side](**copies)
 
 
-def test_every_wrong_call_has_its_case() -> None:
-    assert {fault[1] for _, fault, _, _ in FAULTS.values() if fault[0] == "bad"} == set(range(len(WRONG)))
+def test_every_wrong_call_can_be_made() -> None:
+    lives = [life((*TWO, ("bad", 0, 0, len(WRONG))), paged, stack) for stack in STACKS for paged in (False, True)]
+    assert {number for case in lives for number in plan(case)[-1].wrong} == set(range(len(WRONG)))
+    assert len(CALLS) == len(WRONG)
+
+
+@pytest.mark.parametrize("paged", [False, True], ids=["slots", "pages"])
+@pytest.mark.parametrize("side", SERVE)
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_wrong_call_is_refused_by_both_sides(stack: str, side: str, paged: bool) -> None:
+    arrivals: tuple[Step, ...] = (("arrive", 24, 5, 0), ("extend", 24, 0, 0))
+    case = life((*arrivals, ("bad", 0, 0, len(WRONG)), *AFTER), paged, stack)
+    wrong = plan(case)[len(arrivals)].wrong
+    assert len(wrong) > 40
+    given, outputs = served(side, case)
+    classes, message, _, _, _, made = outputs["log"][len(arrivals)]
+    assert made == wrong[-1] and refused(made, classes, message), (made, classes, message)
+    assert isinstance(PAIR.truth, Stepwise) and not PAIR.truth.judge(case, given, outputs).failures
 
 
 @pytest.mark.parametrize("paged", [False, True], ids=["slots", "pages"])
@@ -62,7 +81,7 @@ def test_a_fault_is_refused_and_the_run_goes_on(fault: str, side: str, paged: bo
     given, outputs = served(side, case)
     at = len(before)
     assert plan(case)[at].refused == error
-    classes, message, _, same_table, unasked = outputs["log"][at]
+    classes, message, _, same_table, unasked, _ = outputs["log"][at]
     assert error in classes and says in message and same_table and not unasked, message
     pools = [name for name in outputs if name.startswith("after_")]
     assert pools and all(_same(outputs[name][at], outputs[name][at - 1]) for name in pools)

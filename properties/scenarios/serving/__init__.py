@@ -2,8 +2,9 @@
 place. See docs/contracts/backend.md."""
 
 from kernelpair.contract.pair import Cases, Coverage, NotFuzzed, Pair, Signature, Stepwise
-from properties.scenarios.serving.cases import FUSED, LAYOUTS, ServingCase, simpler, strategy
+from properties.scenarios.serving.cases import ServingCase
 from properties.scenarios.serving.judge import verdict
+from properties.scenarios.serving.lives import FUSED, LAYOUTS, simpler, strategy
 from properties.scenarios.serving.plan import plan
 from properties.scenarios.serving.sides import EDGES, EMULATED_STEPS, inputs, serve_optimized, serve_reference
 
@@ -17,7 +18,7 @@ PAIR = Pair(
         version=1,
         strategy=strategy(),
         inputs=inputs,
-        small=lambda case: len(case.steps) <= EMULATED_STEPS,
+        small=lambda case: len(case.steps) <= EMULATED_STEPS and case.stretch == 1,
         idle=lambda case: not any(planned.calls for planned in plan(case)),
         simpler=simpler,
         sizes={

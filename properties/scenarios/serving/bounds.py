@@ -14,13 +14,14 @@ from kernelpair.contract.verdict import Failure, Tightness
 from kernelpair.trial import judge
 from properties.gdn_attention_core.bound import bound as layer_bound
 from properties.gdn_attention_core.cases import GdnCase
-from properties.scenarios.serving.cases import CHUNK, GDN, GDN_WIDTH, ServingCase
+from properties.scenarios.serving.cases import CHUNK, GDN, GDN_WIDTH, LONGEST, ServingCase
 from properties.scenarios.serving.plan import Work
 from properties.shared.attention_bound import attention_bound
 from reference.causal_conv1d import causal_conv1d_pack_weight
 from serving import AttentionLayer, GdnLayer
 
-SPLITS = 8  # that a kernel may make of any row's keys
+SPLITS = 8  # that a kernel may make of any row's keys, and more of a long one's:
+LEAST_SPLIT = 64  # keys
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class LayerRows:
     """Of the step; whole requests come last."""
     says: str
     start: int
-    """Position of the first row."""
+    """Position of the first row; the next ones are `apart` from each other."""
     q: Tensor
     """[t, H, D]"""
     k: Tensor
@@ -40,6 +41,7 @@ class LayerRows:
     got: Tensor
     """[t, H, Dv]"""
     truth: Tensor
+    apart: int = 1
 
 
 def judge_rows(
@@ -47,7 +49,8 @@ def judge_rows(
 ) -> tuple[list[tuple[int, Failure]], list[Tightness]]:
     """Compare all rows of a layer with their truth: failures with the step that they belong to, and how tight the bound was."""
     failures, tightness = [], []
-    for some in ([one for one in rows if len(one.q) == 1], [one for one in rows if len(one.q) > 1]):
+    thinned = [_thinned(one) for one in rows]
+    for some in ([one for one in thinned if len(one.q) == 1], [one for one in thinned if len(one.q) > 1]):
         if not some:
             continue
         got, truth = (pad_sequence([getattr(one, name) for one in some], batch_first=True) for name in ("got", "truth"))
@@ -63,12 +66,23 @@ def judge_rows(
     return failures, tightness
 
 
+def _thinned(rows: LayerRows) -> LayerRows:
+    """Of a long prefill every so many rows, the last one among them. Its kernels are on trial by themselves; what is stretched is
+    there for the decodes behind it."""
+    tokens = len(rows.q)
+    apart = -(-tokens // LONGEST)
+    kept = torch.arange((tokens - 1) % apart, tokens, apart) if tokens else torch.arange(0)
+    of_kept = {name: getattr(rows, name)[kept] for name in ("q", "got", "truth")}
+    return rows if apart <= 1 else replace(rows, apart=apart, start=rows.start + int(kept[0]), **of_kept)
+
+
 def _bound(case: ServingCase, layer: AttentionLayer, rows: Sequence[LayerRows]) -> Tensor:
     """[jobs, t, H, Dv]: numerics (A), with the jobs side by side as heads that see different keys."""
     q, k, v = (pad_sequence([getattr(one, name) for one in rows], batch_first=True) for name in ("q", "k", "v"))
     jobs, t, H, _ = q.shape
     n, Hkv = k.shape[1:3]
-    p = torch.tensor([one.start for one in rows])[:, None, None] + torch.arange(t)[:, None]
+    start, apart = (torch.tensor([getattr(one, name) for one in rows])[:, None, None] for name in ("start", "apart"))
+    p = start + apart * torch.arange(t)[:, None]
     j = torch.arange(n)
     visible = (j < torch.tensor([len(one.k) for one in rows])[:, None, None]).expand(jobs, t, n)
     if not layer.is_cross:
@@ -80,8 +94,8 @@ def _bound(case: ServingCase, layer: AttentionLayer, rows: Sequence[LayerRows]) 
     q, k, v = (x.transpose(0, 1).flatten(1, 2) for x in (q, k, v))
     folded = attention_bound(
         q, k, v, visible.repeat_interleave(Hkv, 0), dtype=getattr(torch, case.dtype), sm_scale=layer.sm_scale,
-        logit_cap=layer.logit_cap, sinks=None if layer.sinks is None else layer.sinks.repeat(jobs), splits=SPLITS,
-        random_signs=not layer.latent,
+        logit_cap=layer.logit_cap, sinks=None if layer.sinks is None else layer.sinks.repeat(jobs),
+        splits=max(SPLITS, n // LEAST_SPLIT), random_signs=not layer.latent,
     )
     return folded.reshape(t, jobs, H, -1).transpose(0, 1)
 

@@ -1,41 +1,37 @@
 """Cases of the serving trial: a few layers, how they are served, and the steps of a server's life as data."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-from random import Random
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import DENSE_LAST
 from kernelpair.call.values import uniform
-from kernelpair.contract.case import Case
-from properties.shared.strategies import choices, common
+from kernelpair.contract.case import Case, at_least
 from reference.causal_conv1d import causal_conv1d_pack_weight
 from serving import AttentionLayer, GdnLayer, PackedConvWeight
 
 ROWS = 4  # of the request table: fewer than requests arrive, so that rows are used again
-COLUMNS = 64  # of the request table
+COLUMNS = 64  # of the request table, as SLOTS and LONGEST of a life that is not stretched
 LONGEST = 40  # decoder tokens of a request
 SLOTS = 64  # of a pool: two long requests do not fit, so that it runs out
 CHUNK = 8  # of chunked local attention
 STATES = ROWS  # slots of recurrent state
 TABLE = 251  # rows of activations that all requests draw from; a prime
+LONG_TABLE = 4093  # of a stretched life; a prime, too
 Step = tuple[str, int, int, int]
 """What happens, and three numbers: which requests (by their order of arrival among those that it can happen to, as bits or modulo
 their number) and how much. A step that cannot happen is left out, so that any list of steps is a trial.
 
-    arrive  tokens, encoder tokens, whose prefix is shared (0: nobody's)
+    arrive  tokens, encoder tokens, whose prefix is shared (0: nobody's); a stretched life multiplies tokens, here and in chunks
     extend  chunk of the oldest unfinished prefill, chunk of the next one, bits of the requests that decode beside them
     decode  bits of the requests, padded requests, -
     verify  bits of the requests, code of how many tokens are accepted of each one's draft, padded requests and twice what comes
             between two steps of the draft
     finish  request, -, -
     capture size of the buffers that are captured anew, -, -
-    bad     which wrong call, request, -
+    bad     which wrong call, request, how many more of them, by their numbers
 """
 
 # Fields of AttentionLayer, or `gdn`; `sinks`: it has some; `draft`: it belongs to the draft model; `reads`: the layer whose keys
@@ -78,6 +74,9 @@ PAGED_ONLY = ("local", "float8")
 GDN = {"num_k_heads": 2, "head_k_dim": 16, "num_v_heads": 4, "head_v_dim": 8}
 GDN_DIM = 2 * 2 * 16 + 4 * 8
 GDN_WIDTH = 4
+INDICES = (  # tensors of a batch
+    "seq_lens", "req_pool_indices", "out_cache_loc", "extend_seq_lens", "encoder_lens", "encoder_out_cache_loc", "state_indices"
+)  # fmt: skip
 E5M2_RANGE = 128  # its largest number is so many times that of e4m3fn
 
 
@@ -110,7 +109,32 @@ class ServingCase(Case):
     """Standard deviation of the scores."""
     size: float = 1.0
     """Of queries and values."""
+    provoked: bool = False
+    """Between the preparation of a batch and its layers, and behind each replay of a recorded graph, backends are given what they
+    must refuse."""
+    narrow: int = 1
+    """Which of INDICES are int32, as bits; the others are int64."""
+    stretch: Annotated[int, at_least(1)] = 1
+    """How many times as many tokens prompts, chunks of a prefill, encoders, the table's rows and the pools have. Decodes split
+    their keys, and scratch has a size, where requests have some hundreds of them."""
     steps: tuple[Step, ...] = field(default=(("arrive", 1, 0, 0), ("extend", 1, 0, 0)))
+
+
+def longest(case: ServingCase) -> int:
+    """Decoder tokens that a request may have."""
+    return LONGEST * case.stretch
+
+
+def columns_of(case: ServingCase) -> int:
+    return COLUMNS * case.stretch
+
+
+def slots_of(case: ServingCase) -> int:
+    return SLOTS * case.stretch
+
+
+def index_dtype(case: ServingCase, name: str) -> torch.dtype:
+    return torch.int32 if case.narrow >> INDICES.index(name) & 1 else torch.int64
 
 
 def page_of(case: ServingCase) -> int:
@@ -194,162 +218,44 @@ def _gdn_layer(case: ServingCase, number: int, wide: bool) -> GdnLayer:
 
 
 @lru_cache(maxsize=4)
-def _activations(stack: str, seed: int, dtype_name: str, spread: float, size: float) -> list[tuple[Tensor, Tensor, Tensor]]:
+def _activations(
+    stack: str, seed: int, dtype_name: str, spread: float, size: float, rows: int
+) -> list[tuple[Tensor, Tensor, Tensor]]:
     dtype: torch.dtype = getattr(torch, dtype_name)
     found = []
     for number, spec in enumerate(SPECS[stack]):
         if is_gdn(spec):
-            mixed = uniform(seed, f"mixed{number}", (TABLE, GDN_DIM))
+            mixed = uniform(seed, f"mixed{number}", (rows, GDN_DIM))
             keys = 2 * GDN["num_k_heads"] * GDN["head_k_dim"]
             mixed[:, :keys] *= 0.7 * GDN["head_k_dim"] ** -0.5  # |k| stays below 1
             mixed[:, keys:] *= size
-            a, b = (uniform(seed, f"{name}{number}", (TABLE, GDN["num_v_heads"]), dtype, 3.0) for name in "ab")
+            a, b = (uniform(seed, f"{name}{number}", (rows, GDN["num_v_heads"]), dtype, 3.0) for name in "ab")
             found.append((mixed.to(dtype), a, b))
             continue
         H, Hkv, D, Dv = (spec[name] for name in ("heads", "kv_heads", "head_dim", "v_head_dim"))
-        q = uniform(seed, f"q{number}", (TABLE, H, D), dtype, size)
+        q = uniform(seed, f"q{number}", (rows, H, D), dtype, size)
         if "reads" in spec:
             found.append((q, *found[spec["reads"]][1:]))
             continue
-        k = uniform(seed, f"k{number}", (TABLE, Hkv, D), scale=3 * spread / size).to(dtype)
-        v = k[..., :Dv] if spec.get("latent") else uniform(seed, f"v{number}", (TABLE, Hkv, Dv), dtype, size)
+        k = uniform(seed, f"k{number}", (rows, Hkv, D), scale=3 * spread / size).to(dtype)
+        v = k[..., :Dv] if spec.get("latent") else uniform(seed, f"v{number}", (rows, Hkv, Dv), dtype, size)
         found.append((q, k, v))
     return found
 
 
 def activations(case: ServingCase) -> list[tuple[Tensor, Tensor, Tensor]]:
     """For each layer q, k, v (mixed_qkv, a, b of a recurrent one): rows that all tokens of all requests pick from."""
-    return _activations(case.stack, case.seed, case.dtype, case.spread, case.size)
+    return _activations(case.stack, case.seed, case.dtype, case.spread, case.size, _rows(case))
 
 
-def token_row(request: int, position: int, attempt: int = 0) -> int:
+def _rows(case: ServingCase) -> int:
+    return TABLE if case.stretch == 1 else LONG_TABLE
+
+
+def token_row(case: ServingCase, request: int, position: int, attempt: int = 0) -> int:
     """Which row is that token's; no two tokens of a request have the same, nor the attempts at one position."""
-    return (97 * request + position + 41 * attempt) % TABLE
+    return (97 * request + position + 41 * attempt) % _rows(case)
 
 
-def encoder_row(request: int, position: int) -> int:
-    return (97 * request + position + 131) % TABLE
-
-
-# --- what is drawn ---
-
-
-OPTIONS: dict[str, tuple[Any, ...]] = {
-    "dtype": ("float32", "bfloat16", "float16"),
-    "stack": ("one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft", "draft"),
-    "paged": (False, True),
-    "latent_pages": ("decodes", "all"),
-    "page": (1, 2, 4, 16),
-    "replayed": (False, True, True),
-    "recorded": (False, True, True),
-    "drafts": (2, 1, 3, 4, 3),
-    "tentative": (False, True),
-    "more": ("", "cap", "sinks", "window", "all", "all"),
-    "float8": ("float8_e4m3fn", "float8_e5m2"),
-    "state": ("float32", "float32", "bfloat16"),
-    "conv_layout": ("SD", "DS"),
-    "state_layout": ("vk", "kv"),
-    "spread": (1.0, 0.1, 4.0),
-    "size": (1.0, 0.1, 30.0),
-}
-KINDS = ("arrive", "extend", "decode", "extend", "decode", "arrive", "verify", "extend", "decode", "finish", "verify", "bad",
-         "decode", "extend", "arrive", "capture", "bad")  # fmt: skip
-NUMBERS: dict[str, tuple[tuple[int, ...], ...]] = {
-    "arrive": ((1, 2, 3, 5, 8, 9, 13, 16, 17, 24), (0, 1, 3, 5), (0, 0, 1, 2, 3)),
-    "extend": ((1, 2, 3, 7, 8, 16, 24), (0, 0, 1, 4, 9), (0, 15, 1, 2)),
-    "decode": ((15, 1, 2, 5, 3, 0), (0, 0, 1, 2), (0,)),
-    "verify": ((15, 1, 2, 3), tuple(range(0, 625, 39)), (0, 3, 5, 1)),
-    "finish": ((0, 1, 2, 3), (0,), (0,)),
-    "capture": ((1, 2, 4, 6), (0,), (0,)),
-    "bad": ((*range(14), 10, 11, 12, 10, 11), (0, 1), (0,)),
-}
-SHORT_REQUESTS, SHORT_STEPS, SHORT_LIVES = 3, 8, 600
-SHORT_KINDS = ("extend", "extend", "decode", "decode", "verify")
-LONG: dict[str, tuple[tuple[int, ...], ...]] = {
-    "arrive": ((13, 16, 17, 24), (0, 1, 3, 5), (0,)),
-    "extend": ((16, 24), (0, 9, 24), (0, 15)),
-    "decode": ((15,), (0, 1, 2), (0,)),
-}
-"""Numbers by which a short life needs as much room as a long one."""
-OPENINGS = ((), (), ("arrive", "arrive", "arrive", "extend", "extend"), ("extend", "verify", "verify", "verify"))
-"""How a life may begin behind its first request: as it comes, with more tokens than the pools hold, with drafts at once."""
-ROUNDS = (1, 2, 3, 5)  # lists of steps, of up to twelve each
-LAYOUTS = {f"{name}{number}": DENSE_LAST for number in range(3) for name in ("k", "v")}
-LAYOUTS |= {"conv1": DENSE_LAST, "ssm1": DENSE_LAST}
-FUSED = tuple((f"k{number}", f"v{number}") for number in range(3))
-FIELDS = st.fixed_dictionaries(common(LAYOUTS, (), FUSED))
-
-
-def _step(kind: str, code: int, of: Mapping[str, tuple[tuple[int, ...], ...]] = NUMBERS) -> Step:
-    numbers = []
-    for options in of[kind]:
-        code, digit = divmod(code, len(options))
-        numbers.append(options[digit])
-    return kind, numbers[0], numbers[1], numbers[2]
-
-
-CODE = st.integers(0, 279)
-STEP = st.tuples(st.sampled_from(KINDS), CODE).map(lambda drawn: _step(*drawn))
-ARRIVAL = st.integers(0, 199).map(lambda code: _step("arrive", code))
-STEPS = st.lists(STEP, max_size=12)
-
-
-@st.composite
-def strategy(draw: st.DrawFn) -> ServingCase:
-    """Any stack that its backend can serve, and up to sixty steps."""
-    options = draw(choices(OPTIONS))
-    fields = draw(FIELDS)
-    several = options["stack"] == "draft" and options["drafts"] > 2 and fields["seed"] % 4  # steps over one metadata
-    if options["stack"] in PAGED_ONLY or several:
-        options["paged"] = True
-    options["replayed"] |= bool(several)
-    first = draw(ARRIVAL, label="first")
-    kinds = OPENINGS[-1] if options["stack"] == "draft" else draw(st.sampled_from(OPENINGS), label="opening")
-    opening = [_step(kind, draw(CODE, label=kind), NUMBERS | LONG) for kind in kinds]
-    rounds = draw(st.sampled_from(ROUNDS), label="rounds")
-    steps = [step for _ in range(rounds) for step in draw(STEPS, label="steps")]
-    options["page"] = _page(options)
-    options["recorded"] &= options["replayed"]
-    return ServingCase(steps=(first, *opening, *steps)[:60], **options, **fields)
-
-
-def _page(options: dict[str, Any]) -> int:
-    """A page that chunks of local attention are whole numbers of."""
-    return min(options["page"], CHUNK) if options["stack"] in PAGED_ONLY else options["page"]
-
-
-def simpler(case: ServingCase) -> Iterator[ServingCase]:
-    """The case without some of its steps, half of them first; with a field at its default; with a number of a step made plain.
-    Where it stays long, short ones that are drawn anew."""
-    steps, length = case.steps, len(case.steps)
-    size = length // 2
-    while size:
-        for start in range(0, length, size):
-            yield replace(case, steps=steps[:start] + steps[start + size :])
-        size //= 2
-    plain = ServingCase(stack=case.stack, paged=case.stack in PAGED_ONLY, steps=steps)
-    for spec in fields(case):
-        if getattr(case, spec.name) != getattr(plain, spec.name):
-            yield replace(case, **{spec.name: getattr(plain, spec.name)})
-    for i, (kind, *numbers) in enumerate(steps):
-        for j, (number, options) in enumerate(zip(numbers, NUMBERS[kind])):
-            for other in options[: options.index(number)] if number in options else ():
-                changed = [*numbers[:j], other, *numbers[j + 1 :]]
-                yield replace(case, steps=(*steps[:i], (kind, changed[0], changed[1], changed[2]), *steps[i + 1 :]))
-    if sum(step[0] == "arrive" for step in steps) > SHORT_REQUESTS or length > SHORT_STEPS:
-        yield from (replace(case, steps=life) for life in _short_lives(case.seed))
-
-
-def _short_lives(seed: int) -> Iterator[tuple[Step, ...]]:
-    """What took many requests a few steps at a time, a few long ones may show at once; no smaller form of it leads there."""
-    draw = Random(seed)
-
-    def step(kind: str) -> Step:
-        first, second, third = (draw.choice(options) for options in (NUMBERS | LONG)[kind])
-        return kind, first, second, third
-
-    for _ in range(SHORT_LIVES):
-        *arrivals, last = (step("arrive") for _ in range(SHORT_REQUESTS))
-        others = [step(draw.choice(SHORT_KINDS)) for _ in range(SHORT_STEPS - SHORT_REQUESTS)]
-        late = draw.randrange(len(others) + 1)
-        yield (*arrivals, *others[:late], last, *others[late:])
+def encoder_row(case: ServingCase, request: int, position: int) -> int:
+    return (97 * request + position + 131) % _rows(case)

@@ -12,9 +12,10 @@ from kernelpair.contract.verdict import Failure, Judged, Tightness
 from kernelpair.trial import judge
 from kernelpair.trial.truth import widen
 from properties.scenarios.serving.bounds import LayerRows, gdn_bounds, judge_rows
-from properties.scenarios.serving.cases import COLUMNS, ServingCase, page_of, source
-from properties.scenarios.serving.plan import WRONG, LayerPass, Planned, ServedRequest, Work, plan
+from properties.scenarios.serving.cases import ServingCase, columns_of, page_of, slots_of, source
+from properties.scenarios.serving.plan import LayerPass, Planned, ServedRequest, Work, plan
 from properties.scenarios.serving.server import Backends, Side, batch_of
+from properties.scenarios.serving.wrong import WRONG, names
 from reference.backends.gdn import GdnBackend
 from reference.backends.latent import LatentAttention
 from reference.backends.mla import MlaBackend
@@ -70,6 +71,7 @@ class Judge:
             for planned in steps:
                 self._step(planned)
             self._whole_requests(len(steps))
+            self._left(len(steps))
         except RunAbandoned:
             pass
         for layer in self.reference.layers:
@@ -87,8 +89,8 @@ class Judge:
         log = self.outputs["log"]
         if planned.index >= len(log):
             self._fail("layout", "log", "the server stopped before it")
-        classes, message, rows, same_table, unasked = log[planned.index]
-        self._answer(planned, classes, message)
+        classes, message, rows, same_table, unasked, made = log[planned.index]
+        self._answer(planned, classes, message, made)
         if planned.refused and not same_table:
             self._fail("untouched", "req_to_token", "it was refused, and the request table has changed")
         for name in unasked:
@@ -103,18 +105,18 @@ class Judge:
             self._call(call, slots)
         self._pools(planned, slots)
 
-    def _answer(self, planned: Planned, classes: Sequence[str], message: str) -> None:
-        """An error exactly where the plan expects one, and of that class, naming what is wrong."""
-        if classes and not planned.refused:
+    def _answer(self, planned: Planned, classes: Sequence[str], message: str, made: int | None) -> None:
+        """An error exactly where the plan expects one, and of that class, naming what is wrong: of wrong calls the last that was
+        made, which is the last of all unless it was not refused as it must be."""
+        expected, says = (planned.refused, "") if made is None else (WRONG[made].error, f"wrong call {made}: ")
+        if classes and not expected:
             self._fail("exception", "", f"{classes[0]}: {message}")
-        if planned.refused and not classes:
-            self._fail("missing_error", "", f"a result instead of {planned.refused}")
-        if planned.refused and planned.refused not in classes:
-            self._fail("exception", "", f"{classes[0]}: {message}, instead of {planned.refused}")
-        if planned.wrong is not None:
-            argument = WRONG[planned.wrong][1]
-            if argument not in message.replace(",", " ").replace(":", " ").replace("[", " ").split():
-                self._fail("exception", argument, f"{message!r} does not name {argument}")
+        if expected and not classes:
+            self._fail("missing_error", "", f"{says}a result instead of {expected}")
+        if expected and expected not in classes:
+            self._fail("exception", "", f"{says}{classes[0]}: {message}, instead of {expected}")
+        if made is not None and not names(made, message):
+            self._fail("exception", WRONG[made].names, f"{says}{message!r} does not name {WRONG[made].names}")
 
     def _ownership(self, planned: Planned, slots: ServerTable) -> None:
         """Every living request has a row of its own, and each page of the plan one place that no other page has."""
@@ -128,12 +130,13 @@ class Judge:
             self._fail("value", "req_to_token", f"one page is given out twice: {sorted(self.places.values())}")
 
     def _places(self, request: ServedRequest, pages: Sequence[int], slots: Tensor) -> None:
-        first, inside = slots // self.page, torch.arange(len(slots)) % self.page
-        for j, page in enumerate(pages):
-            part = slice(j * self.page, (j + 1) * self.page)
-            place = int(first[part][0])
-            if not torch.equal(slots[part], place * self.page + inside[part]):
-                self._fail("value", "req_to_token", f"request {request.number}: page {j} is {slots[part].tolist()}")
+        first, inside = slots[:: self.page] // self.page, torch.arange(len(slots)) % self.page
+        wrong = (slots != first.repeat_interleave(self.page)[: len(slots)] * self.page + inside).nonzero().flatten()
+        if len(wrong):
+            j = int(wrong[0]) // self.page
+            part = slots[j * self.page : (j + 1) * self.page]
+            self._fail("value", "req_to_token", f"request {request.number}: page {j} is {part.tolist()}")
+        for j, (page, place) in enumerate(zip(pages, first.tolist(), strict=True)):
             if self.places.setdefault(page, place) != place:
                 self._fail("value", "req_to_token", f"request {request.number}: page {j} has moved to {place}")
 
@@ -242,7 +245,7 @@ class Judge:
         for request in requests:
             self.note = f"request {request.number} as a whole"
             memory = {name: self._fresh(name, pool) for name, pool in self.wide.items()}
-            table = torch.arange(COLUMNS)[None]
+            table = torch.arange(columns_of(self.case))[None]
             alone = Backends(self.case, REFERENCE, memory, table, wide=True)
             slots = ServerTable(table, {request.number: 0}, self.page)
             seen = max(request.shared + sum(map(len, self.history[key])) for key in self.history if key[0] is request)
@@ -267,8 +270,15 @@ class Judge:
                     bound, _ = gdn_bounds(self.case, layer, [work], 0, given, pools, [0], (truth, memory[f"ssm{n}"]))
                     self._compare(f"out{n}", got, truth, bound, "delta rule")
 
+    def _left(self, index: int) -> None:
+        """When everybody has gone, nothing is held any more: whatever was refused in between has kept nothing."""
+        self.index, self.note = index, "all gone"
+        pages, rows = self.outputs["left"]
+        if (pages, rows) != (slots_of(self.case) // self.page, len(self.table)):
+            self._fail("value", "req_to_token", f"{pages} pages are free, and {rows} rows")
+
     def _fresh(self, name: str, pool: Tensor) -> Tensor:
-        return pool.new_zeros(COLUMNS if name[0] in "kv" else 1, *pool.shape[1:])
+        return pool.new_zeros(columns_of(self.case) if name[0] in "kv" else 1, *pool.shape[1:])
 
     # --- failures ---
 

@@ -10,37 +10,22 @@ from itertools import count
 from typing import Any
 
 from properties.scenarios.serving.cases import (
-    LONGEST,
     ROWS,
-    SLOTS,
     ServingCase,
     Step,
     encoder_row,
+    has_mla_backend,
     is_gdn,
+    longest,
     page_of,
     prefills_slots,
+    slots_of,
     specs,
     token_row,
 )
+from properties.scenarios.serving.wrong import WRONG
 from serving import ModelConfig, ServerConfig, check_config
 
-WRONG = (  # of a step `bad`: the class of the error, and the argument that it names
-    ("ValueError", "v"),
-    ("ValueError", "q"),
-    ("ValueError", "out_cache_loc"),
-    ("IndexError", "out_cache_loc"),
-    ("ValueError", "row"),
-    ("ValueError", "length"),
-    ("IndexError", "seq_lens"),
-    ("ValueError", "mode"),
-    ("ValueError", "padded_size"),
-    ("IndexError", "req_to_token"),
-    ("ValueError", "shared_tokens"),
-    ("ValueError", "shared_tokens"),
-    ("ValueError", "start"),
-    ("ValueError", "length"),
-)
-ARRIVALS = (10, 11)  # of these: a row must be free for them
 INTERRUPTIONS = ("", "capture", "another")
 
 
@@ -51,7 +36,10 @@ class ServedRequest:
     number: int
     prompt: int
     encoder: int
+    longest: int
+    """Tokens that it may have in the end."""
     rows: list[int] = field(default_factory=list)
+    encoder_rows: list[int] = field(default_factory=list)
     seen: int = 0
     encoded: bool = False
     shared: int = 0
@@ -61,10 +49,7 @@ class ServedRequest:
     @property
     def decodes(self) -> bool:
         """Whether its prompt is done and there is room for another token."""
-        return self.seen >= self.prompt and self.seen < LONGEST
-
-    def encoder_rows(self) -> list[int]:
-        return [encoder_row(self.number, p) for p in range(self.encoder)]
+        return self.seen >= self.prompt and self.seen < self.longest
 
 
 @dataclass
@@ -114,11 +99,12 @@ class Planned:
     shrinks: list[tuple[ServedRequest, int]] = field(default_factory=list)
     frees: list[ServedRequest] = field(default_factory=list)
     capture: int | None = None
-    wrong: int | None = None
+    wrong: list[int] = field(default_factory=list)
+    """Wrong calls, each of which must be refused."""
     subject: Work | None = None
-    """The token that a wrong call is about."""
+    """The token that they are about."""
     refused: str = ""
-    """The class of the error that the server must answer with; nothing changes then."""
+    """The class of the error that the server must answer with, the first wrong call at least; nothing changes then."""
     freed: list[int] = field(default_factory=list)
     """Pages that nobody owns after the step."""
     held: dict[ServedRequest, tuple[list[int], list[int], int]] = field(default_factory=dict)
@@ -137,7 +123,7 @@ class Planner:
         self.has_encoder = any(spec.get("is_cross") for spec in kinds)
         self.alive: list[ServedRequest] = []
         self.numbers, self.page_numbers = count(), count()
-        self.free = SLOTS // self.page
+        self.free = slots_of(case) // self.page
         self.owners: dict[int, int] = {}
 
     def steps(self) -> list[Planned]:
@@ -160,13 +146,15 @@ class Planner:
     # --- the steps ---
 
     def _arrive(self, planned: Planned, tokens: int, encoder: int, share: int) -> None:
-        request = ServedRequest(next(self.numbers), tokens, encoder if self.has_encoder else 0)
+        tokens, encoder = tokens * self.case.stretch, encoder * self.case.stretch
+        request = ServedRequest(next(self.numbers), tokens, encoder if self.has_encoder else 0, longest(self.case))
         planned.arrives = request
         other = self.alive[(share - 1) % len(self.alive)] if share and self.alive and self._can_share() else None
         if other is not None:
             request.shared = min(other.seen, tokens - 1) // self.page * self.page
             planned.shared_with = other if request.shared else None
-        request.rows = [token_row(request.number, p) for p in range(LONGEST)]
+        request.rows = [token_row(self.case, request.number, p) for p in range(request.longest)]
+        request.encoder_rows = [encoder_row(self.case, request.number, p) for p in range(request.encoder)]
         needed = self._pages(request.encoder)
         if len(self.alive) == ROWS or needed > self.free:
             planned.refused = "PoolExhausted"
@@ -191,7 +179,7 @@ class Planner:
         work = [self._next(request, 1) for request in decoding]
         for request, chunk in zip(unfinished, (first, second)):
             if chunk:
-                work.append(self._next(request, min(chunk, request.prompt - request.seen)))
+                work.append(self._next(request, min(chunk * self.case.stretch, request.prompt - request.seen)))
         if len(work) == len(decoding) or not self._grow(planned, work):
             return
         encoding = [one.request for one in work if one.request.encoder and not one.request.encoded]
@@ -212,12 +200,12 @@ class Planner:
 
     def _verify(self, planned: Planned, mask: int, accepts: int, between: int) -> None:
         drafts = self.case.drafts
-        able = [request for request in self.alive if request.decodes and request.seen + drafts <= LONGEST]
+        able = [request for request in self.alive if request.decodes and request.seen + drafts <= request.longest]
         chosen = self._chosen(able, mask)
         attempt = planned.index + 1
         work = []
         for request in chosen:
-            rows = [token_row(request.number, p, attempt) for p in range(request.seen, request.seen + drafts)]
+            rows = [token_row(self.case, request.number, p, attempt) for p in range(request.seen, request.seen + drafts)]
             work.append(Work(request, request.seen, rows))
         if not work or not self._grow(planned, work):
             return
@@ -266,13 +254,35 @@ class Planner:
     def _capture(self, planned: Planned, size: int, *_: int) -> None:
         planned.capture = size
 
-    def _bad(self, planned: Planned, which: int, who: int, _: int) -> None:
+    def _bad(self, planned: Planned, which: int, who: int, more: int) -> None:
         able = [request for request in self.alive if request.seen and (request.encoded or not request.encoder)]
-        if able and not (which in ARRIVALS and len(self.alive) == ROWS):
-            request = able[who % len(able)]
-            planned.subject = Work(request, request.seen - 1, request.rows[request.seen - 1 : request.seen])
-            planned.wrong = which
-            planned.refused = WRONG[which][0]
+        if not able:
+            return
+        request = able[who % len(able)]
+        offered = self._offers(request)
+        wrong = [number for number in range(len(WRONG))[which : which + more + 1] if offered.issuperset(WRONG[number].needs)]
+        if wrong:
+            last = request.seen - 1  # other keys than its own: if they are stored, that shows
+            planned.subject = Work(request, last, [token_row(self.case, request.number, last, planned.index + 1)])
+            planned.wrong = wrong
+            planned.refused = WRONG[wrong[0]].error
+
+    def _offers(self, request: ServedRequest) -> set[str]:
+        """What wrong calls about this request may need: a free row, a whole page of tokens, tokens for a draft, and kinds of
+        layers and backends."""
+        slots = prefills_slots(self.case)
+        has = {
+            "row": len(self.alive) < ROWS,
+            "page": request.seen >= self.page,
+            "drafts": request.seen > self.case.drafts,
+            "recurrent": bool(self.recurrent),
+            "cross": self.has_encoder,
+            "slots": slots,
+            "paged": not slots,
+            "static": self.case.paged,
+            "mla": has_mla_backend(self.case),
+        }
+        return {name for name, there in has.items() if there}
 
     # --- what they share ---
 

@@ -1,7 +1,9 @@
 """A server in miniature: it carries out the steps of a case with the backends of one side, and says what each step left."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -9,22 +11,27 @@ from torch import Tensor
 
 from kernelpair.call.form import bits_of
 from kernelpair.call.values import fill_poison, poison
+from properties.scenarios.serving import provoked
 from properties.scenarios.serving.cases import (
     CHUNK,
-    COLUMNS,
-    LONGEST,
+    INDICES,
     ROWS,
-    SLOTS,
     ServingCase,
     activations,
+    columns_of,
+    index_dtype,
     is_gdn,
     layers_of,
+    longest,
     page_of,
     prefills_slots,
+    slots_of,
     source,
     specs,
 )
 from properties.scenarios.serving.plan import LayerPass, Planned, ServedRequest, Work, plan
+from properties.scenarios.serving.wrong import WRONG, refused
+from properties.scenarios.serving.wrong_calls import WrongCalls
 from serving import (
     DECODE_MODES,
     EXTEND_MODES,
@@ -32,6 +39,7 @@ from serving import (
     ForwardBatch,
     GdnLayer,
     KVPool,
+    PoolExhausted,
     RequestPool,
     ServerConfig,
     StatePool,
@@ -40,7 +48,6 @@ from serving import (
 from serving.config import CONV_STATE_LAYOUT
 
 MAX_BS = ROWS + 2
-STATIC = {"max_bs": MAX_BS, "max_context_len": LONGEST}
 
 
 class Slots(Protocol):
@@ -73,7 +80,8 @@ class Backends:
     def __init__(
         self, case: ServingCase, side: Side, memory: Mapping[str, Tensor], req_to_token: Tensor, wide: bool = False
     ) -> None:
-        self.case = case
+        self.case, self.table, self.unprepared = case, req_to_token, partial(Backends, case, side, memory, req_to_token)
+        self.provoked = case.provoked and not wide
         self.layers = layers_of(case, wide)
         self.activations = activations(case)
         if wide:
@@ -97,13 +105,19 @@ class Backends:
         if self.recorded is not None and call.padded is not None and decodes:
             given = {n: self.inputs(call, self.layers[n], batch) for n in call.layers}
             found: dict[int, Tensor] = self.recorded.decode(given, batch)
+            if self.provoked:
+                provoked.behind(self.recorded, given, batch)
             return found
         attention = self.decode if decodes else self.prefill
         kinds = [self.layers[n] for n in call.layers]
         if any(isinstance(layer, AttentionLayer) for layer in kinds):
+            if self.provoked:
+                provoked.at_limits(self.case, attention, "decode" if decodes else "extend", self.table, MAX_BS)
             attention.prepare(batch)
         if any(isinstance(layer, GdnLayer) for layer in kinds):
             self.recurrent.prepare(batch)
+        if self.provoked:
+            self._provoke(kinds, attention, batch)
         outs = {}
         for layer in kinds:
             backend = attention if isinstance(layer, AttentionLayer) else self.recurrent
@@ -113,6 +127,13 @@ class Backends:
             outs[layer.layer_id] = forward(q, k, v, layer, batch, save_kv_cache=save)
         return outs
 
+    def _provoke(self, layers: Sequence[AttentionLayer | GdnLayer], attention: Any, batch: ForwardBatch) -> None:
+        if any(isinstance(layer, AttentionLayer) for layer in layers):
+            pages = self.case.paged and attention is self.decode
+            provoked.between(self.case, attention, batch, self.table, MAX_BS, pages)
+        if any(isinstance(layer, GdnLayer) for layer in layers):
+            provoked.between_recurrent(self.recurrent, batch)
+
     def inputs(self, call: LayerPass, layer: AttentionLayer | GdnLayer, batch: ForwardBatch) -> list[Tensor | None]:
         """A layer's q, k and v, or mixed_qkv, a and b; rows of padded requests hold poison."""
         q, k, v = self.activations[layer.layer_id]
@@ -121,7 +142,7 @@ class Backends:
         if isinstance(layer, AttentionLayer) and layer.is_cross:
             if not call.encoding:
                 return [self._padded(q[rows], pads), None, None]
-            encoder = torch.tensor([row for request in call.encoding for row in request.encoder_rows()], dtype=torch.int64)
+            encoder = torch.tensor([row for request in call.encoding for row in request.encoder_rows], dtype=torch.int64)
             return [self._padded(q[rows], pads), k[encoder], v[encoder]]
         reads = source(self.case, layer.layer_id) != layer.layer_id
         if reads and (self.case.paged or call.mode in DECODE_MODES):  # else the kernel reads new keys from k and v
@@ -143,14 +164,15 @@ def _attention(
     case: ServingCase, side: Side, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], table: Tensor
 ) -> tuple[Any, Any]:
     """The backends of prefills and of decodes."""
+    static = {"max_bs": MAX_BS, "max_context_len": longest(case)}
     if prefills_slots(case):
         slot = side.slot(layers, pools, table, max_bs=MAX_BS)
-        return slot, side.mla(layers, pools, table, page_size=page_of(case), **STATIC) if case.paged else slot
+        return slot, side.mla(layers, pools, table, page_size=page_of(case), **static) if case.paged else slot
     chunk = CHUNK if any(layer.local for layer in layers) else None
-    encoder = COLUMNS - LONGEST if any(layer.is_cross for layer in layers) else 0
+    encoder = columns_of(case) - longest(case) if any(layer.is_cross for layer in layers) else 0
     paged = side.paged(
         layers, pools, table, page_size=page_of(case), attn_chunk_size=chunk, max_encoder_len=encoder,
-        num_draft_tokens=case.drafts, **STATIC,
+        num_draft_tokens=case.drafts, **static,
     )
     return paged, paged
 
@@ -162,7 +184,7 @@ def batch_of(case: ServingCase, call: LayerPass, slots: Slots) -> ForwardBatch:
     rows = torch.tensor([slots.row(one.request) for one in call.work], dtype=torch.int64)
     encoders = [one.request.encoder for one in call.work]
     has_encoder = any(spec.get("is_cross") for spec in specs(case))
-    return ForwardBatch(
+    batch = ForwardBatch(
         mode=call.mode,
         req_pool_indices=rows,
         seq_lens=torch.tensor(lens, dtype=torch.int32),
@@ -176,6 +198,13 @@ def batch_of(case: ServingCase, call: LayerPass, slots: Slots) -> ForwardBatch:
         speculative_step_id=call.step_id,
         padded_size=call.padded,
     )
+    given = {name: value for name in INDICES if (value := getattr(batch, name)) is not None}
+    return replace(batch, **{name: value.to(index_dtype(case, name)) for name, value in given.items()})
+
+
+def classes_of(error: Exception) -> list[str]:
+    """The names of an error's class and of what it inherits from."""
+    return [base.__name__ for base in type(error).__mro__]
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
@@ -188,12 +217,14 @@ class Server:
     def __init__(self, case: ServingCase, side: Side, table: Tensor, memory: Mapping[str, Tensor]) -> None:
         self.case, self.table, self.memory = case, table, memory
         self.backends = Backends(case, side, memory, table)
-        self.pool = RequestPool(table, SLOTS // page_of(case), page_of(case))
+        self.max_bs = MAX_BS
+        self.pool = RequestPool(table, slots_of(case) // page_of(case), page_of(case))
         self.rows: dict[ServedRequest, int] = {}
         self.outputs: dict[int, list[Tensor]] = {n: [] for n in range(len(self.backends.layers))}
         self._table_then = table
         self._rows_then: dict[ServedRequest, int] = {}
         self._unasked: set[str] = set()
+        self._made: int | None = None
 
     # where requests are (Slots)
 
@@ -206,13 +237,18 @@ class Server:
     def encoder(self, request: ServedRequest) -> Tensor:
         return self.pool.encoder_locations(self.rows[request])
 
+    def batch(self, call: LayerPass) -> ForwardBatch:
+        """The batch that a call means."""
+        return batch_of(self.case, call, self)
+
     def serve(self) -> dict[str, Any]:
         """Carry out every step until one goes otherwise than planned. The log says of each the error's classes, its message,
-        the rows of the living, whether the request table is still what it was, and which pools a call has changed that was asked
-        not to store. Tables and rows are those that a step's calls saw, pools those at its end."""
+        the rows of the living, whether the request table is still what it was, which pools a call has changed that was asked
+        not to store, and which wrong call was the last. Tables and rows are those that a step's calls saw, pools those at its
+        end."""
         log: list[Any] = []
         after: dict[str, list[Tensor]] = {name: [] for name in self.memory}
-        tables = []
+        tables, left = [], []  # type: list[Tensor], list[int]
         for planned in plan(self.case):
             error: Exception | None = None
             self._note()
@@ -220,25 +256,40 @@ class Server:
                 self._step(planned)
             except Exception as raised:  # noqa: BLE001 - it is judged by its class
                 error = raised
-            classes = [] if error is None else [base.__name__ for base in type(error).__mro__]
+            classes = [] if error is None else classes_of(error)
             rows = [[request.number, row] for request, row in self._rows_then.items()]
-            log.append([classes, str(error or ""), rows, torch.equal(self._table_then, self.table), sorted(self._unasked)])
+            same_table = torch.equal(self._table_then, self.table)
+            log.append([classes, str(error or ""), rows, same_table, sorted(self._unasked), self._made])
             tables.append(self._table_then)
             for name, pool in self.memory.items():
                 after[name].append(pool.clone(memory_format=torch.contiguous_format))
-            if bool(planned.refused) != bool(classes) or (planned.refused and planned.refused not in classes):
+            expected = planned.refused if self._made is None else WRONG[self._made].error
+            if bool(expected) != bool(classes) or (expected and expected not in classes):
                 break
-        found: dict[str, Any] = {"log": log, "tables": torch.stack(tables)}
+        else:
+            left = self._leave()
+        found: dict[str, Any] = {"log": log, "left": left, "tables": torch.stack(tables)}
         found |= {f"after_{name}": torch.stack(several) for name, several in after.items()}
         found |= {f"out{n}": torch.cat(several) for n, several in self.outputs.items() if several}
         return found
 
+    def _leave(self) -> list[int]:
+        """Let everybody go: how many pages are free then, and for how many requests there are rows."""
+        for row in self.rows.values():
+            self.pool.free(row)
+        rows = 0
+        with suppress(PoolExhausted):
+            while rows <= ROWS:
+                self.pool.arrive()
+                rows += 1
+        return [self.pool.free_pages, rows]
+
     def _note(self) -> None:
         self._table_then, self._rows_then, self._unasked = self.table.clone(), dict(self.rows), set()
+        self._made = None
 
     def _step(self, planned: Planned) -> None:
-        if planned.wrong is not None:
-            assert planned.subject is not None
+        if planned.subject is not None:
             self._wrong(planned.wrong, planned.subject)
             return
         if planned.arrives is not None:
@@ -248,11 +299,14 @@ class Server:
         if planned.capture is not None:
             self._capture(planned.capture)
         if planned.grows:
-            self.pool.grow([self.rows[request] for request, _ in planned.grows], [length for _, length in planned.grows])
+            rows, lengths = [self.rows[request] for request, _ in planned.grows], [length for _, length in planned.grows]
+            self.pool.grow(rows, lengths)
+            if self.case.provoked:  # less than they have, twice: nothing is to be done
+                self.pool.grow([*rows, *rows], [length // 2 for length in [*lengths, *lengths]])
         self._note()
         for call in planned.calls:
             before = {} if call.save else {name: bits_of(pool) for name, pool in self.memory.items()}
-            batch = batch_of(self.case, call, self)
+            batch = self.batch(call)
             self._interrupt(call, batch)
             for n, out in self.backends.run(call, batch).items():
                 self.outputs[n].append(out)
@@ -263,6 +317,18 @@ class Server:
             row = self.rows.pop(request)
             self._poison_slots(self.pool.free(row))
             self._poison_state(row)
+
+    def _wrong(self, calls: Sequence[int], subject: Work) -> None:
+        """Make wrong calls, as far as each is refused as it must be."""
+        wrong = WrongCalls(self, subject)
+        for self._made in calls:
+            try:
+                wrong.make(self._made)
+            except Exception as error:
+                if self._made == calls[-1] or not refused(self._made, classes_of(error), str(error)):
+                    raise
+            else:
+                return
 
     def _capture(self, size: int, *modes: str) -> None:
         capture = getattr(self.backends.decode, "capture", None)
@@ -288,41 +354,3 @@ class Server:
         for name, pool in self.memory.items():
             if name[0] in "cs":
                 pool[row] = fill_poison(self.case.poison, torch.empty_like(pool[row], memory_format=torch.contiguous_format))
-
-    def _wrong(self, which: int, subject: Work) -> None:
-        """One wrong call about a request's last token, numbered as in `plan.WRONG`."""
-        if which == 4:
-            self.pool.free(next((row for row in range(ROWS) if row not in self.rows.values()), ROWS))
-        row, seen = self.rows[subject.request], subject.request.seen
-        if which == 5:
-            self.pool.grow([row], [COLUMNS + 1])
-        if which == 10:
-            self.pool.arrive(0, row, (seen // self.pool.page_size + 1) * self.pool.page_size)
-        if which == 11:
-            self.pool.arrive(0, row, 1 if self.pool.page_size > 1 else -1)
-        if which == 12:
-            self.pool.locations(row, seen, 1)
-        if which == 13:
-            self.pool.shrink(row, -1)
-        layer = next(layer for layer in self.backends.layers if isinstance(layer, AttentionLayer))
-        call = LayerPass("decode", [subject], [layer.layer_id])
-        good = batch_of(self.case, call, self)
-        assert good.out_cache_loc is not None
-        q, k, v = self.backends.inputs(call, layer, good)
-        assert q is not None
-        spoilt: dict[int, dict[str, Any]] = {
-            2: {"out_cache_loc": torch.zeros(3, dtype=torch.int64)},
-            3: {"out_cache_loc": torch.tensor([SLOTS])},
-            6: {"seq_lens": torch.tensor([COLUMNS + 1])},
-            7: {"mode": "prefill"},
-            8: {"padded_size": MAX_BS + 1},
-        }
-        held = self.table.clone()
-        if which == 9:
-            self.table[self.table == good.out_cache_loc] = SLOTS
-        try:
-            batch, backend = replace(good, **spoilt.get(which, {})), self.backends.decode
-            backend.prepare(batch)
-            backend.forward_decode(q[:, :0] if which == 1 else q, k, None if which == 0 else v, layer, batch)
-        finally:
-            self.table.copy_(held)

@@ -15,18 +15,18 @@ from optimized.backends.recorded import RecordedDecode
 from optimized.backends.slot import SlotBackend
 from optimized.causal_conv1d import PackedConvWeight
 from properties.scenarios.serving.cases import (
-    COLUMNS,
     GDN,
     GDN_DIM,
     GDN_WIDTH,
     ROWS,
-    SLOTS,
     SPECS,
     STATES,
     ServingCase,
+    columns_of,
     has_mla_backend,
     is_gdn,
     prefills_slots,
+    slots_of,
     specs,
 )
 from properties.scenarios.serving.judge import REFERENCE
@@ -36,6 +36,7 @@ from properties.suite import load_library
 
 OPTIMIZED = Side(SlotBackend, PagedBackend, MlaBackend, GdnBackend, LatentAttention, RecordedDecode, PackedConvWeight)
 EMULATED_STEPS = 12
+SPLIT = 512  # keys that no backend takes in one piece
 
 
 def load() -> None:
@@ -59,17 +60,18 @@ def serve_optimized(case: ServingCase, table: Tensor, **memory: Tensor) -> dict[
 def inputs(case: ServingCase) -> Inputs:
     """The request table and every layer's pools, all poison."""
     dtype: torch.dtype = getattr(torch, case.dtype)
-    found: Inputs = {"case": case, "table": poison(case.poison, (ROWS, COLUMNS), torch.int32)}
+    found: Inputs = {"case": case, "table": poison(case.poison, (ROWS, columns_of(case)), torch.int32)}
     for number, spec in enumerate(specs(case)):
         if is_gdn(spec):
             found |= _states(case, number, dtype)
             continue
         if "reads" in spec:
             continue
+        slots = slots_of(case)
         held: torch.dtype = getattr(torch, case.float8) if "k_scale" in spec else dtype
-        found[f"k{number}"] = poison(case.poison, (SLOTS, spec["kv_heads"], spec["head_dim"]), held)
+        found[f"k{number}"] = poison(case.poison, (slots, spec["kv_heads"], spec["head_dim"]), held)
         if not spec.get("latent"):
-            found[f"v{number}"] = poison(case.poison, (SLOTS, spec["kv_heads"], spec["v_head_dim"]), held)
+            found[f"v{number}"] = poison(case.poison, (slots, spec["kv_heads"], spec["v_head_dim"]), held)
     return found
 
 
@@ -131,6 +133,9 @@ EDGES: dict[str, Any] = {
         for planned in plan(case)
     ),
     "a wrong call": lambda case: bool(_has(case, "bad")),
+    **{f"decodes that split their keys over {says}": lambda case, served=served: served(case) and any(
+        call.mode == "decode" and max(one.end for one in call.work) > SPLIT for planned in plan(case) for call in planned.calls
+    ) for says, served in (("slots", prefills_slots), ("pages of latents", has_mla_backend), ("pages", lambda case: case.paged))},
     "thirty steps": lambda case: len(case.steps) >= 30,
     "requests with and without encoder tokens": lambda case: any(
         call.encoding and len(call.encoding) < len(call.work) for planned in plan(case) for call in planned.calls
