@@ -247,17 +247,6 @@ def test_keys_of_another_dtype_are_refused_before_anything_is_stored(
     assert bool((backend.pools[0].k == 1).all()) and bool((backend.pools[0].v == 1).all())
 
 
-@pytest.mark.parametrize("batch", [BATCH, EXTEND], ids=["decode", "extend"])
-@pytest.mark.parametrize(("side", "kind"), [*product(SIDES, ("slot", "paged"))])
-def test_cross_attention_without_lengths_of_encoders_stores_nothing(side: str, kind: str, batch: ForwardBatch) -> None:
-    layer = replace(LAYER, is_cross=True)
-    backend = made(side, kind, layer)
-    before = backend.pools[0].k.clone()
-    with pytest.raises(ValueError, match="encoder_lens"):
-        decoded(backend, replace(batch, encoder_out_cache_loc=torch.tensor([40])), layer)
-    assert torch.equal(before, backend.pools[0].k)
-
-
 LATENT = AttentionLayer(0, 2, 1, 12, 8, 0.5, latent=True)
 
 
