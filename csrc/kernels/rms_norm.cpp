@@ -13,8 +13,8 @@ namespace kernelpair::KP_TIER {
 namespace {
 
 constexpr int64_t kGrain = 32 << 10;  // elements, about 5 us
-constexpr int kSums =
-    kPieces == 1 ? 4 : 2;  // apart, so that the additions of a row do not wait for each other
+// Apart, so that the additions of a row do not wait for each other; more than two take registers from the rounding.
+constexpr int kSums = kPieces == 1 ? 4 : 2;
 
 KP_PATH(norm_plain);
 KP_PATH(norm_residual);

@@ -116,7 +116,8 @@ struct VectorInt8 {
     });
   }
 
-  // One row block: the weights pass once, from memory to registers.
+  // One row block: the weights pass once, from memory to registers. Halves that come one after the other do so in every
+  // slice, of which the second one is near by then.
   void multiply_few(const RowChunk& chunk, int64_t begin, int64_t end) const {
     alignas(64) int32_t kept[kByteRows * kPanelColumns];
     const int64_t slice = chunk.rows > kBothHalvesRows && kRowBlock > kBothHalvesRows ? kSliceBlocks : blocks;
