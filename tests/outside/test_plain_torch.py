@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 import properties
 from kernelpair.call.runner import InProcess
@@ -13,6 +14,7 @@ from kernelpair.providers.provider import provider
 from kernelpair.search.search import Search
 from properties.rms_norm.cases import NormCase
 from tests.command_line import kernelpair
+from tests.outside.plain_torch import packed_linear
 
 KERNELS = [str(Path(__file__).with_name(f"plain_{name}.py")) for name in ("torch", "attention")]
 
@@ -35,6 +37,26 @@ def test_the_bits_of_rows_beside_others_are_owed_by_our_own_kernels_alone(foreig
         tally = Search(on_trial, runner, trial="rows").run(300, 30.0, 1, None)
     kinds = {failure.kind for verdict in tally.failures.values() for failure in verdict.failures}
     assert tally.passed is foreign and kinds == (set() if foreign else {"relation"})
+
+
+def aligned(x: Tensor, packed_weight: Tensor, N: int, K: int, bias: Tensor | None = None) -> Tensor:
+    """A product of other last bits where x begins within a cache line, as of sums that begin with whole vectors."""
+    out = packed_linear(x, packed_weight, N, K, bias)
+    return out if x.data_ptr() % 64 == 0 else out * (1 + 2.0**-22)
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_the_bits_at_another_alignment_are_owed_by_our_own_kernels_alone(foreign: bool) -> None:
+    kernel = Candidate("theirs", f"{__name__}:aligned")
+    limits = {"long sums alone": lambda case: case.values != "uniform" or case.K < 64 or case.dtype != "float32"}
+    on_trial = Subject(
+        properties.pairs()["packed_linear"], kernel, limits,
+        lambda case: replace(case, values="uniform", K=64 + case.K % 64, dtype="float32"), foreign=foreign,
+    )  # fmt: skip
+    with InProcess(kernel) as runner:
+        tally = Search(on_trial, runner, trial="poison").run(100, 30.0, 1, None)
+    kinds = {failure.kind for verdict in tally.failures.values() for failure in verdict.failures}
+    assert tally.passed is foreign and kinds == (set() if foreign else {"nondeterministic"})
 
 
 @pytest.mark.parametrize("foreign", [False, True])
