@@ -120,17 +120,18 @@ struct VectorInt8 {
   // slice, of which the second one is near by then.
   void multiply_few(const RowChunk& chunk, int64_t begin, int64_t end) const {
     alignas(64) int32_t kept[kByteRows * kPanelColumns];
-    const int64_t slice = chunk.rows > kBothHalvesRows && kRowBlock > kBothHalvesRows ? kSliceBlocks : blocks;
     for (int64_t p = begin; p < end; ++p) {
-      for (int64_t from = 0; from < blocks; from += slice) {
-        const int8_t* weights = panel(p) + from * kBlockBytes;
-        const uint32_t* x = chunk.quads + from * kBlockQuads * kQuadDwords;
-        const Ahead stream{reinterpret_cast<const char*>(weights), kBlockBytes / kBlockQuads};
-        with_row_count<kByteRows>(chunk.rows, [&](auto count) {
-          multiply_blocks<decltype(count)::value, 1, true>(
-              x, row_dwords, weights, {}, least(blocks - from, slice), stream, from == 0, kept);
-        });
-      }
+      with_row_count<kByteRows>(chunk.rows, [&](auto count) {
+        constexpr int kRows = decltype(count)::value;
+        const int64_t slice = kTogether<kRows, 2> == 2 ? blocks : kSliceBlocks;
+        for (int64_t from = 0; from < blocks; from += slice) {
+          const int8_t* weights = panel(p) + from * kBlockBytes;
+          const uint32_t* x = chunk.quads + from * kBlockQuads * kQuadDwords;
+          const Ahead stream{reinterpret_cast<const char*>(weights), kBlockBytes / kBlockQuads};
+          multiply_blocks<kRows, 1, true>(x, row_dwords, weights, {}, least(blocks - from, slice), stream,
+                                          from == 0, kept);
+        }
+      });
       finish(chunk, 0, chunk.rows, p, kept);
     }
   }
