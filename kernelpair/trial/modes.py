@@ -78,11 +78,13 @@ def _repeat(session: Session) -> None:
 
 
 def _poison(session: Session) -> None:
-    case = replace(session.case, poison="outlier" if session.case.poison == "nan" else "nan")
+    other = replace(session.case, poison="outlier" if session.case.poison == "nan" else "nan")
+    moved = replace(other, guard="start" if other.guard == "end" else "end")
     if session.subject.foreign and not session.pair.exact:  # its sums may begin elsewhere at another alignment
-        _same_again(session, case, "other content in unused bytes, scratch and fresh outputs: the same bits")
+        _same_again(session, other, "other content in unused bytes, scratch and fresh outputs: the same bits")
+        session.run(moved, note="with the guard page on the other side")
     else:
-        _same_again(session, replace(case, guard="start" if case.guard == "end" else "end"), BUILT_IN["poison"])
+        _same_again(session, moved, BUILT_IN["poison"])
 
 
 def _same_again(session: Session, case: Case, says: str) -> None:
