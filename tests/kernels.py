@@ -62,6 +62,7 @@ returns_strange_thing = _returns(lambda x, out: lambda: None)
 off_by_an_eighth = _bad(lambda x, out: out.mul_(1.125))
 prints = _bad(lambda x, out: print("a word on stdout"))
 prints_much = _bad(lambda x, out: os.write(2, bytes(1 << 19)))
+prints_without_an_end = _bad(lambda x, out: [(os.write(2, bytes(1 << 20)), time.sleep(0.01)) for _ in range(6000)])
 
 
 def off_from_three_rows(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:

@@ -27,11 +27,15 @@ PATIENCE = 4.0  # times these seconds: so much longer may a call take that has w
 MESSAGE_SECONDS = 10.0  # for the rest of an answer that has begun: the worker sends it in one go
 MESSAGE_BYTES = 1 << 28  # of an answer, which holds no tensors
 START_SECONDS = 120.0  # for being forked, and again for importing the candidate
+START_SECONDS_AGAIN = 20.0  # once this candidate has taken longer: it is on trial for many pairs, and may hang in each
 END_SECONDS = 5.0  # for a process whose connection has closed to be seen ended
 LOOK_SECONDS = 0.1  # for one that has not said what it should, which may still be there
 CLOSES = "closes file descriptors of its process, also the one by which the process answers"
 GARBLES = "writes to the file descriptor by which its process answers, which it has not opened"
 WORK = f"{work.__module__}:{work.__name__}"
+
+_late: set[str] = set()
+"""Names of candidates of which a worker did not start in time."""
 
 
 class HarnessError(RuntimeError):
@@ -118,9 +122,7 @@ class Isolated(Runner):
             return self._died(GARBLES, LOOK_SECONDS)
         if outcome.spoiled:
             self._stop()
-        if os.fstat(self._log).st_size > LOG_BYTES:  # of a kernel that says something in each call
-            os.ftruncate(self._log, 0)
-            os.lseek(self._log, 0, os.SEEK_SET)  # the worker's place in it, too
+        self._shorten_log()  # of a kernel that says something in each call
         return outcome if outcome.status != "spoiled" else self._once_more(request, again)
 
     def _received(self) -> Outcome | None:
@@ -158,7 +160,14 @@ class Isolated(Runner):
             if self._answers.poll(1000 * min(seconds, AT_ONCE)):
                 return True
             seconds -= AT_ONCE
+            self._shorten_log()  # of a call that writes without an end
         return False
+
+    def _shorten_log(self) -> None:
+        """Forget what the worker wrote so far where that is much: it would fill the memory, and only its last words are read."""
+        if os.fstat(self._log).st_size > LOG_BYTES:
+            os.ftruncate(self._log, 0)
+            os.lseek(self._log, 0, os.SEEK_SET)  # the worker's place in it, too
 
     def _once_more(self, request: CallRequest, again: bool) -> Outcome:
         """The call in a new worker, because an earlier call has spoiled the old one. HarnessError if this is the second try
@@ -190,13 +199,15 @@ class Isolated(Runner):
 
     def _first_answer(self) -> Outcome | None:
         """Why the worker does not load the candidate; None where it has. HarnessError where it does not say so in time."""
+        seconds = START_SECONDS_AGAIN if self.candidate.name in _late else START_SECONDS
         if self._answers_within(START_SECONDS):  # once it is forked, from a process with torch loaded
             self._pid: int = self._connection.recv()
-            if self._answers_in_time(START_SECONDS):
+            if self._answers_in_time(seconds):
                 says: Outcome | None = self._connection.recv()
                 return says
+            _late.add(self.candidate.name)
         self._stop()
-        raise HarnessError(f"the worker of {self.candidate.name} did not start within {START_SECONDS:g} s")
+        raise HarnessError(f"the worker of {self.candidate.name} did not start within {seconds:g} s")
 
     def _fork(self, connection: int) -> Forked:
         """A worker; from a new server where the candidate has ended the one that it had."""

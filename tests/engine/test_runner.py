@@ -206,6 +206,12 @@ def test_what_a_kernel_prints_does_not_pile_up(isolated: Make) -> None:
     assert os.fstat(runner._log).st_size < 3 << 19
 
 
+def test_what_a_call_prints_without_an_end_does_not_pile_up(isolated: Make) -> None:
+    runner = isolated("prints_without_an_end", hang_seconds=3.0)
+    assert call(runner).status == "hang"  # some 300 MB later
+    assert os.fstat(runner._log).st_size < 100 << 20
+
+
 def test_a_message_that_is_no_text_is_told(isolated: Make) -> None:
     outcome = call(isolated("raises_a_name_that_is_no_text"))
     assert (outcome.status, outcome.message) == ("exception", "cannot open \\udcff.bin")
@@ -284,6 +290,7 @@ def test_a_worker_that_waits_for_a_processor_may_take_longer_to_start(
     isolated("good").start()  # the server loads torch, which takes as long
     told = iter(range(100))
     monkeypatch.setattr("kernelpair.call.runner.START_SECONDS", 1.5)
+    monkeypatch.setattr("kernelpair.call.runner._late", set())
     monkeypatch.setattr("kernelpair.call.runner.waited_for_processor", lambda pid: float(next(told)) if waits else 0.0)
     slow = isolated(kernel("good", prepare="takes_three_seconds_to_load"))
     if waits:
@@ -291,6 +298,19 @@ def test_a_worker_that_waits_for_a_processor_may_take_longer_to_start(
     else:
         with pytest.raises(HarnessError, match=r"the worker of toy did not start within 1\.5 s"):
             call(slow)
+
+
+def test_a_candidate_that_has_not_started_once_is_not_waited_for_as_long_again(
+    isolated: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isolated("good").start()
+    monkeypatch.setattr("kernelpair.call.runner.START_SECONDS", 1.0)
+    monkeypatch.setattr("kernelpair.call.runner.START_SECONDS_AGAIN", 0.5)
+    monkeypatch.setattr("kernelpair.call.runner.waited_for_processor", lambda pid: 0.0)
+    monkeypatch.setattr("kernelpair.call.runner._late", set())
+    for says in (r"the worker of toy did not start within 1 s", r"the worker of toy did not start within 0\.5 s"):
+        with pytest.raises(HarnessError, match=says):
+            call(isolated(kernel("good", prepare="takes_three_seconds_to_load")))
 
 
 # --- the journal ---
