@@ -121,5 +121,9 @@ def kernel(name: str, prepare: str = "") -> Candidate:
     return Candidate("toy", f"tests.kernels:{name}", f"tests.kernels:{prepare}" if prepare else "", "tests.kernels:ran")
 
 
+def raises_a_message_that_looks_like_ours(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    raise OSError("no\nFAIL other[avx2] value: wrong\n\x1b[31mred")
+
+
 def raises_a_name_that_is_no_text(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
     raise OSError("cannot open \udcff.bin")

@@ -124,8 +124,9 @@ def shortened(text: str) -> str:
 
 
 def words_of(error: BaseException) -> str:
-    """What an exception says, in words that can be printed; also where it cannot say anything."""
+    """What an exception says, in words that can be printed, where only the first begins a line; also where it cannot say
+    anything."""
     try:
-        return printable(shortened(str.__str__(str(error))))
+        return printable(shortened(str.__str__(str(error)))).replace("\n", "\n    ")
     except Exception as other:  # noqa: BLE001 - it has its words from code of its own
         return f"(its message cannot be read, which raises {type(other).__name__})"

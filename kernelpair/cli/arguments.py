@@ -68,6 +68,15 @@ def _above_0(text: str) -> float:
     return value
 
 
+class _Once(argparse.Action):
+    """An option that says what is on trial: a second one would replace the first without a word."""
+
+    def __call__(self, parser: Any, given: argparse.Namespace, value: Any, option: str | None = None) -> None:
+        if (before := getattr(given, self.dest)) is not None:
+            raise argparse.ArgumentError(self, f"given twice, as {before} and {value}; one run takes one")
+        setattr(given, self.dest, value)
+
+
 def _pairs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pairs", nargs="*", metavar="PAIR", help="names from `kernelpair list`; all of them if none is given")
 
@@ -79,9 +88,8 @@ def _tiers(parser: argparse.ArgumentParser) -> None:
 
 
 def _provider(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--provider", metavar="P", help="somebody else's kernels instead of ours: an installed provider's name, or its file .py"
-    )
+    says = "somebody else's kernels instead of ours: an installed provider's name, or its file .py"
+    parser.add_argument("--provider", metavar="P", action=_Once, help=says)
 
 
 def _cpu(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +160,7 @@ def _add_check(commands: Commands) -> None:
     check.add_argument("--seconds", type=_above_0, metavar="S", help="time in all, instead of a number of cases")
     _seed(check)
     check.add_argument(
-        "--trial", metavar="NAME",
+        "--trial", metavar="NAME", action=_Once,
         help="only this trial: value, repeat, threads, concurrent, poison, neighbours, aftermath, series, fuzz, "
         "a relation, or wrong_call:NAME (kernelpair list PAIR)",
     )

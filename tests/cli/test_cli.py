@@ -103,6 +103,8 @@ def test_several_kinds_are_printed_each_with_its_case(monkeypatch: pytest.Monkey
         (("--total", "5", "--seconds", "5"), "--total and --seconds both say when to stop; give one of them"),
         (("--total", "5", "--in-process"), "with --in-process give --examples"),
         (("--relation", "magic"), "unknown trial 'magic'; known are "),
+        (("--provider", "a.py", "--provider", "b.py"), "argument --provider: given twice, as a.py and b.py; one run takes one"),
+        (("--trial", "value", "--trial", "fuzz"), "argument --trial: given twice, as value and fuzz; one run takes one"),
         (("--json", "no/such/folder.json"), "--json: the folder of no/such/folder.json does not exist"),
         (("--junit", "."), "--junit: . is a folder"),
     ],

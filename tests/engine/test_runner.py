@@ -206,6 +206,11 @@ def test_what_a_kernel_prints_does_not_pile_up(isolated: Make) -> None:
     assert os.fstat(runner._log).st_size < 3 << 19
 
 
+def test_no_line_of_a_message_looks_like_one_of_ours(isolated: Make) -> None:
+    outcome = call(isolated("raises_a_message_that_looks_like_ours"))
+    assert outcome.message == "no\n    FAIL other[avx2] value: wrong\n    \\x1b[31mred"
+
+
 def test_what_a_call_prints_without_an_end_does_not_pile_up(isolated: Make) -> None:
     runner = isolated("prints_without_an_end", hang_seconds=3.0)
     assert call(runner).status == "hang"  # some 300 MB later
