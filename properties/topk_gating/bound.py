@@ -11,7 +11,7 @@ from properties.topk_gating.cases import TopkCase
 from properties.topk_gating.selection import ROUND, STEP, TINY, judged_rows, scored, settle
 
 
-def bound(case: TopkCase, given: Inputs, truth: Outputs) -> Bound:
+def bound(case: TopkCase, given: Inputs, truth: Outputs, vanished: bool = True) -> Bound:
     """With m the row's maximum, rho' = 2^-18 + 2^-22 (1 + |z - m|) of a softmax, 2^-17 of a sigmoid, rho as in `scored`:
 
         renormalized: |dw| <= (rho'_i + max_j rho'_j + g(k + 2)) |w| + 2^-124 |scaling| / sum_j s_j
@@ -19,8 +19,11 @@ def bound(case: TopkCase, given: Inputs, truth: Outputs) -> Bound:
 
     A quotient of two scores does not know the sum over all experts: numerator and denominator err by rho' each, the sum of k
     scores and two more operations round. Otherwise a score errs by rho, and the product with the scale rounds; 2^-22 covers
-    that and a product with the reciprocal. Scores below 2^-126 may be flushed. In a row in which n equal logits are all that a
-    softmax has, exp(0) = 1 and the sums of ones are exact: 2^-23 |w| for the quotient and the product.
+    that and a product with the reciprocal. Scores below 2^-126 may be flushed. With `vanished` any weight is within the last
+    term where float64 cannot hold their sum either, though a chosen logit is finite (the lowest number, with which others
+    mask): a kernel may divide by the sum that it has, or give a softmax of the chosen logits alone. In a row in
+    which n equal logits are all that a softmax has, exp(0) = 1 and the sums of ones are exact: 2^-23 |w| for the quotient and
+    the product.
     """
     weights, scale = truth["weights"], abs(case.scaling)
     rows = judged_rows(given)
@@ -31,7 +34,8 @@ def bound(case: TopkCase, given: Inputs, truth: Outputs) -> Bound:
     moved = torch.full_like(w, 2 * EXP_ERROR) if case.scoring == "sigmoid" else EXP_ERROR + STEP * found.distance.gather(1, ids)
     if case.renormalize:
         total = s.sum(-1, keepdim=True)
-        flushed = torch.where(total > 0, 2 * TINY * scale / total.clamp_min(1e-300), 0.0)
+        some = given["logits"][rows].gather(1, ids).amax(-1, keepdim=True) > -torch.inf if vanished else total > 0
+        flushed = torch.where(some, 2 * TINY * scale / total.clamp_min(1e-300), 0.0)
         limit[rows] = (moved + moved.amax(-1, keepdim=True) + accumulation_error(case.topk + 2)) * w + flushed
     else:
         rho = 2 * EXP_ERROR if case.scoring == "sigmoid" else moved + EXP_ERROR + accumulation_error(case.experts)
@@ -48,9 +52,11 @@ def _of_equal_logits(given: Inputs) -> Tensor:
     return ((logits == logits.amax(-1, keepdim=True)) | (logits == -torch.inf)).all(-1)
 
 
+ours = partial(bound, vanished=False)  # weights of 0, as the contract says of a sum that is 0
 ANY_ORDER = "of equal ones any is chosen"
 TRUTH = Within(
     bound,
+    ours=ours,
     settle=settle,
     roundings={ANY_ORDER: Within(bound, settle=partial(settle, ties=False))},
 )
