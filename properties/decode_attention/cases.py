@@ -13,20 +13,22 @@ from kernelpair.call.layout import ANY_STRIDES, EXPANDED, ODD_STRIDE, PARAMETERS
 from kernelpair.call.values import permutation, poison, poison_value, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
-from properties.decode_attention.rows import HOT, lose_keys, loses_keys, mark_keys, rows_of, scales_of
+from properties.decode_attention.rows import HOT, lose_keys, loses_keys, make_keys_extreme, mark_keys, rows_of, scales_of
 from properties.shared.attention_values import (
     CAPS,
+    FAINT_SEED,
     NO_WINDOWS,
     WIDE_WINDOWS,
     cap_of,
     even_query,
+    extreme,
     rising,
     sinks_of,
     steep,
     stretch,
 )
-from properties.shared.pads import BEYOND, named
-from properties.shared.strategies import around, common, together
+from properties.shared.pads import BEYOND, MANY_SLOTS, more_slots, named
+from properties.shared.strategies import CROWD, any_of, around, common, crowded, together
 from reference.checks import are_pads
 
 HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4), (34, 2))  # (H, Hkv)
@@ -40,6 +42,7 @@ SPLITS = (1, 2, 3, 7, 8, 16)
 BATCHES = (1, 1, 2, 2, 3, 3, 4, 16, 17, 0)
 LENGTHS = (1, 2, 3, 5, 0, *around(8, 16, 32), 48, *around(64, 128), 200, *around(256), 300, *around(512))
 MOST_SPLITS = 600  # of a request: more than any of LENGTHS has keys
+FARTHEST = 2**16 + 465  # keys of seldom requests: more than 16 bits count
 RUN = 5
 WORK = 3_000_000  # multiply-adds of a case's scores: 1 ms in the reference
 EMULATED_WORK = 300_000
@@ -169,11 +172,20 @@ def strategy(draw: st.DrawFn) -> DecodeAttentionCase:
     batch = draw(BATCH, label="batch")
     most = draw(BUDGET, label="budget") // (heads * width * max(batch, 1))
     length = _lengths(2 ** min(most.bit_length(), 10), fields["splits"])
+    if fields["seed"] % 16 == FAINT_SEED and not shared:  # several splits, some of which weigh little
+        heads, kv_heads, width, width_v, batch, length = 5, 1, 33, 31, min(batch, 2), any_of(300, 512, 513)
+        fields |= {"splits": max(fields["splits"], 3), "values": "random"}
+        fields["dtype"] = {"float16": "float32"}.get(fields["dtype"], fields["dtype"])  # float16 has no room for such values
+    if fields["seed"] % 64 == 20:
+        batch, heads, kv_heads, width, width_v, length = 1, 1, 1, 1, 1, any_of(FARTHEST)
     lens = tuple(draw(length, label="tokens") for _ in range(batch))
+    if crowded(fields):
+        heads, kv_heads, width, width_v, lens = 1, 1, 1, 1, tuple(1 + b % 3 for b in range(CROWD))
     kind = draw(KINDS, label="kind")
     encoder = None
     if kind != "self":
         encoder = tuple(draw(length if kind == "cross" else ENCODER, label="encoder") for _ in range(batch))
+        encoder = encoder if len(lens) == batch else lens
     sizes = {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v}
     return completed(draw, fields, lens, kind, encoder, shared, sizes)
 
@@ -195,7 +207,7 @@ def completed(
         fields["splits"] = min(n + 1, MOST_SPLITS)
     if rare == 60:
         sizes = sizes | {"heads": 0}
-    cap = 0.0 if exact else draw(CAP, label="cap")
+    cap = 0.0 if exact or fields["seed"] % 16 == FAINT_SEED else draw(CAP, label="cap")
     return DecodeAttentionCase(
         **steep(fields, cap), **sizes, lens=lens, encoder=encoder,
         window=window if isinstance(window, int) else {"n-1": n - 1, "n": n, "n+1": n + 1, "n/2": n // 2}[window],
@@ -225,7 +237,8 @@ def table_of(case: DecodeAttentionCase) -> SlotTable:
     batch = len(case.lens)
     behind = behind_of(case)
     lengths = keys_of(case)
-    spare = batch + 2  # slots that nobody sees; new rows go there where there is no last token
+    # Slots that nobody sees; new rows go there where there is no last token.
+    spare = batch + 2 + more_slots(case.seed, case.layout, case.kv_heads * (case.width + case.width_v))
     rows = batch + 2
     pool = permutation(case.seed, "pool", rows)[:batch]
     if case.same_row and batch:
@@ -234,7 +247,7 @@ def table_of(case: DecodeAttentionCase) -> SlotTable:
     owners = [0] * batch if case.same_row else list(range(batch))
     tokens = [max((behind[i] + lengths[i] for i in range(batch) if owners[i] == b), default=0) for b in range(batch)]
     slots = sum(tokens) + spare
-    free = _scattered(case.seed, slots) if case.scattered else torch.arange(slots)
+    free = _scattered(case.seed, slots) if case.scattered or slots > MANY_SLOTS else torch.arange(slots)
     columns = poison(case.poison, (rows, width), torch.int64)
     starts = [sum(tokens[:b]) for b in range(batch)]
     seen, hidden, loc = [], [], []
@@ -273,6 +286,9 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
     v = k[..., : case.width_v] if case.shared else rows_of(case, "v", table.slots, case.width_v, case.size)
     mark_keys(case, table, k, v)
     q = uniform(case.seed, "q", (batch, heads, case.width), dtype, q_size) * stretch(case)[1]
+    make_keys_extreme(case, table, k, v)
+    if extreme(case) == "faint":
+        q[..., 0] = case.size
     if loses_keys(case):
         rising(q, -1)
         lose_keys(case, table, k)

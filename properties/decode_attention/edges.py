@@ -5,7 +5,7 @@ from typing import Any
 
 from properties.decode_attention.cases import behind_of, keys_of, live_of, table_of
 from properties.decode_attention.rows import loses_keys
-from properties.shared.attention_values import stretch
+from properties.shared.attention_values import extreme, stretch
 
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no requests": lambda case: not case.lens,
@@ -13,6 +13,9 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "more splits than keys": lambda case: any(0 < n < case.splits for n in keys_of(case)),
     "keys in several splits": lambda case: case.splits > 1 and any(n >= 128 for n in keys_of(case)),
     "long": lambda case: any(n >= 511 for n in keys_of(case)),
+    "a crowd of requests": lambda case: len(live_of(case)) > 1024,
+    "more keys than 16 bits count": lambda case: any(n > 2**16 for n in keys_of(case)),
+    "more slots than 16 bits count": lambda case: any(keys_of(case)) and table_of(case).slots > 2**16,
     "cross attention": lambda case: case.cross and any(keys_of(case)),
     "behind an encoder": lambda case: case.encoder is not None and not case.cross and any(keys_of(case)),
     "window cuts": lambda case: not case.cross and any(0 < case.window < n for n in keys_of(case)),
@@ -23,6 +26,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "sinks": lambda case: case.sinks != "none",
     "scores of -inf": lambda case: loses_keys(case) and any(n > 1 for n in keys_of(case)),
     "a scale near the end of float32": lambda case: stretch(case)[0] > 1e38 and any(n > 1 for n in keys_of(case)),
+    **{f"{kind} values": lambda case, kind=kind: extreme(case) == kind and any(n > 1 for n in keys_of(case))  # type: ignore[misc]
+       for kind in ("large", "small", "faint")},
     "writes": lambda case: case.write,
     "writes for a request without keys": lambda case: case.write and any(not keys_of(case)[b] for b in live_of(case)),
     "all requests are pads": lambda case: 0 < len(case.lens) == len(case.pads),

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernelpair.call.layout import EXPANDED
 from kernelpair.call.values import generator, small_integers, uniform
-from properties.shared.attention_values import even_key, level, lose, loses
+from properties.shared.attention_values import even_key, far_latents, joint, level, lose, loses, make_extreme
 
 HOT = 16.0  # q.k of a one-hot case is 0 or 256: exp(-256) is 0 in float32, and no trace of it is left in a float64 sum
 
@@ -25,7 +25,7 @@ def scales_of(case: Any) -> tuple[float, float, float]:
     """sm_scale, and the sizes of q and k that make scores of the wanted spread (uniform numbers: variance 1/3 each)."""
     sm_scale = 1.0 if case.values == "one_hot" else case.width**-0.5
     product = 3 * case.spread / (sm_scale * case.width**0.5)
-    return sm_scale, case.size, product / case.size
+    return sm_scale, case.size / far_latents(case), product / case.size * far_latents(case)
 
 
 def mark_keys(case: Any, table: Any, k: Tensor, v: Tensor) -> None:
@@ -73,3 +73,12 @@ def lose_keys(case: Any, table: Any, k: Tensor) -> None:
         keys = k[slots]
         lose(case, f"lost{b}", keys, torch.tensor([0]), torch.tensor([len(slots)]), -1)
         k[slots] = keys
+
+
+def make_keys_extreme(case: Any, table: Any, k: Tensor, v: Tensor) -> None:
+    """The values of each request's keys as `extreme` says."""
+    for b, slots in enumerate(table.seen):
+        keys, values = k[slots], v[slots]
+        make_extreme(case, f"k{b}", keys, values, max(map(len, table.seen)))
+        if not joint(case):
+            k[slots], v[slots] = keys, values

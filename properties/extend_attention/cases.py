@@ -14,7 +14,8 @@ from kernelpair.call.values import permutation, poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
-from properties.shared.strategies import any_of, around, common, either, together
+from properties.shared.pads import MANY_SLOTS, more_slots, more_tokens
+from properties.shared.strategies import CROWD, any_of, around, common, crowded, either, together
 
 HEADS = ((1, 1), (3, 1), (4, 1), (8, 1), (16, 1), (2, 2), (6, 2), (8, 2), (12, 4), (16, 16))  # (H, Hkv)
 WIDTHS = (
@@ -26,6 +27,9 @@ BATCHES = (1, 1, 2, 2, 3, 4, 5, 0)
 BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products, before rare larger ones
 LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
 RARE_BUDGET = 40_000_000  # one case in 200; reaches 1,024 new tokens
+CROWDED = [(1 + b % 2, b % 3) for b in range(CROWD)]  # new and cached tokens of requests
+# More keys than 16 bits count; a request of several groups of rows behind many others.
+RAREST = {20: [(2, 2**16 + 465)], 36: [*CROWDED[:69], (600, 5)]}
 EMULATED_WORK = 6_000_000  # multiply-adds of padded tiles: 10 ms
 LAYOUTS = {
     "q": READ_ROWS,
@@ -152,17 +156,20 @@ def strategy(draw: st.DrawFn) -> ExtendAttentionCase:
     if rare == 3999:
         heads, kv_heads, width, width_v, budget = 1, 1, 1, 1, 4097 * 4097 * 2
     scores = budget // (heads * (width + width_v) * max(batch, 1))
-    requests = [draw(_request(scores), label="request") for _ in range(batch)]
+    if rarest := fields["seed"] % 64 in RAREST or crowded(fields):
+        heads, kv_heads, width, width_v = 1, 1, 1, 1
+    requests = [draw(_request(scores), label="request") for _ in range(0 if rarest else batch)]
+    requests += RAREST.get(fields["seed"] % 64, CROWDED) if rarest else []
     extends, prefixes = tuple(e for e, _ in requests), tuple(p for _, p in requests)
     kind = draw(KINDS, label="kind")
     encoder = None
     if kind == "cross":
         keys = (0, *prefixes[1:]) if rare % 3 == 0 else prefixes
-        prefixes, encoder = tuple(p % 5 for p in prefixes), keys[:batch]
+        prefixes, encoder = tuple(p % 5 for p in prefixes), keys[: len(requests)]
     elif kind == "behind an encoder":
-        encoder = tuple(draw(ENCODER, label="encoder") for _ in range(batch))
+        encoder = tuple(draw(ENCODER, label="encoder") if len(requests) < 9 else b % 3 for b, _ in enumerate(requests))
     elif kind == "foreign cache" and rare % 4:
-        prefixes = (0,) * batch  # else a window hides them
+        prefixes = (0,) * len(requests)  # else a window hides them
     sizes = {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v}
     return completed(draw, fields, extends, prefixes, kind, encoder, rare, sizes)
 
@@ -180,7 +187,7 @@ def completed(
     exact = fields["values"] != "random"
     if rare % 64 == 40:
         sizes = sizes | {"heads": 0}
-    cap = 0.0 if exact else draw(CAP, label="cap")
+    cap = 0.0 if exact or fields["seed"] % 16 == numbers.FAINT_SEED else draw(CAP, label="cap")
     return ExtendAttentionCase(
         **numbers.steep(fields, cap), **sizes, extends=extends, prefixes=prefixes, encoder=encoder,
         window=window if isinstance(window, int) else named[window],
@@ -212,7 +219,8 @@ def batch_of(case: ExtendAttentionCase) -> TokenPlan:
     """Rows, slots for every cached token, and a table that names no other ones."""
     B = len(case.extends)
     order = permutation(case.seed, "order", B).tolist() if case.gaps else list(range(B))
-    start, tokens = [0] * B, 0
+    per_token = (case.heads + case.kv_heads) * (case.width + case.width_v)
+    start, tokens = [0] * B, more_tokens(case.seed, case.layout, per_token)
     for place, b in enumerate(order):
         tokens += (place * 7 + case.seed) % 3 if case.gaps else 0
         start[b] = tokens
@@ -227,8 +235,8 @@ def batch_of(case: ExtendAttentionCase) -> TokenPlan:
     width = max([behind[b] + keys_of(case, b) for b in range(B)], default=0) + case.seed % 3
     owner = [0] * B if case.same_row else list(range(B))
     held = [max((behind[b] + cached[b] for b in range(B) if owner[b] == o), default=0) for o in range(B)]
-    slots = sum(held) + 2
-    free = permutation(case.seed, "slots", slots) if case.scattered else torch.arange(slots)
+    slots = sum(held) + 2 + more_slots(case.seed, case.layout, case.kv_heads * (case.width + case.width_v))
+    free = permutation(case.seed, "slots", slots) if case.scattered or slots > MANY_SLOTS else torch.arange(slots)
     columns = poison(case.poison, (rows, width), torch.int64)
     seen, first = [], []
     for b in range(B):
@@ -252,6 +260,7 @@ def inputs(case: ExtendAttentionCase) -> Inputs:
     k_cache = poison(case.poison, (batch.slots, Hkv, D), dtype)
     v_cache = poison(case.poison, (batch.slots, Hkv, Dv), dtype)
     all_q = numbers.queries(case, "q", q.shape)
+    most = max([keys_of(case, b) for b in range(len(case.extends))], default=0)
     for b, extend in enumerate(case.extends):
         rows, slots = slice(batch.start[b], batch.start[b] + extend), batch.cached[b]
         new = 0 if case.cross else extend
@@ -264,6 +273,7 @@ def inputs(case: ExtendAttentionCase) -> Inputs:
         left, right = (-1, -1) if case.cross else (max(W, 0) - 1, 0)
         if not case.same_row:  # else requests overwrite the keys of others
             numbers.lose(case, f"lost{b}", k, *numbers.seen_from_to(p, left, right, n + extend))
+            numbers.make_extreme(case, f"k{b}", k, v, most)
         k_cache[slots], v_cache[slots] = k[: len(slots)], v[: len(slots)]
         if new:
             fresh_k[rows], fresh_v[rows] = k[len(slots) :], v[len(slots) :]
@@ -331,6 +341,10 @@ EDGES: dict[str, Any] = {
     "32 around": lambda case: _some(case, *around(32)),
     "256 around": lambda case: _some(case, *around(256)),
     "1024 around": lambda case: _some(case, *around(1024)),
+    "more keys than 16 bits count": lambda case: _some_keys(case, 2**16),
+    "more tokens than 16 bits count": lambda case: any(case.extends) and max(batch_of(case).start) >= 2**16,
+    "a crowd of requests": lambda case: len(case.extends) > 1024,
+    "a long request behind many": lambda case: len(case.extends) > 64 and case.extends[-1] > 512,
     "cross attention": lambda case: case.cross and any(case.encoder or ()),
     "cross attention without keys": lambda case: case.cross and any(
         e and not n for e, n in zip(case.extends, case.encoder or ())),
@@ -345,6 +359,8 @@ EDGES: dict[str, Any] = {
     "softcap": lambda case: case.cap > 0,
     "scores of -inf": lambda case: numbers.loses(case) and not case.same_row and _some_keys(case, 2),
     "a scale near the end of float32": lambda case: numbers.stretch(case)[0] > 1e38 and _some_keys(case, 2),
+    **{f"{kind} values": lambda case, kind=kind: numbers.extreme(case) == kind and _some_keys(case, 2)
+       for kind in ("large", "small", "faint")},
     "sinks": lambda case: case.sinks != "none",
     "sinks without keys": lambda case: case.sinks != "none" and case.cross and 0 in (case.encoder or ()),
     "cache of another shape": lambda case: case.foreign_cache and any(case.extends),

@@ -15,7 +15,8 @@ from kernelpair.call.values import poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
-from properties.shared.strategies import any_of, around, between, choices, common, together
+from properties.shared.pads import more_tokens
+from properties.shared.strategies import CROWD, any_of, around, between, choices, common, crowded, together
 
 HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
@@ -26,6 +27,8 @@ MANY = 67  # requests of one case in 120: more than the bits of a word
 BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products
 LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
 LONG = (*around(512), 700)
+FARTHEST = 2**16 + 465  # more keys than 16 bits count
+CROWDED = tuple(1 + b % 2 for b in range(CROWD)), tuple(1 + b % 3 for b in range(CROWD))  # rows and keys of requests
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 LAYOUTS = {
     "q": READ_ROWS,
@@ -138,6 +141,11 @@ def strategy(draw: st.DrawFn) -> VarlenCase:
     if rare == 5:
         heads, kv_heads = HEADS[0]
         rows, lens = (tuple(1 + b % length for b in range(MANY)) for length in (2, 5))
+        rows = (*rows, 600)  # of the last one: several groups of rows
+        lens = (*lens, 5)
+    if fields["seed"] % 64 == 20 or crowded(fields):
+        heads, kv_heads, width, width_v = 1, 1, 1, 1
+        rows, lens = CROWDED if fields["seed"] % 64 != 20 else ((1 + rare % 3,), (FARTHEST,))
     return completed(draw, fields, rows, lens, {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v})
 
 
@@ -153,6 +161,8 @@ def completed(
     drawn |= {side: named.get(drawn[side], drawn[side]) for side in ("left", "right")}
     if fields["values"] != "random":
         drawn |= {"cap": 0.0, "sinks": "none"}
+    if fields["seed"] % 16 == numbers.FAINT_SEED:
+        drawn["cap"] = 0.0
     return VarlenCase(**numbers.steep(fields, drawn["cap"]), **sizes, **drawn, rows=rows, lens=lens)
 
 
@@ -164,6 +174,8 @@ def inputs(case: VarlenCase) -> Inputs:
     """Poison in every row that belongs to no request."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     of_q, of_k = _offsets(case, case.rows, case.seed % 3), _offsets(case, case.lens, case.seed % 4)
+    per_token = (case.heads + case.kv_heads) * (case.width + case.width_v)
+    of_q, of_k = (offsets + more_tokens(case.seed, case.layout, per_token) for offsets in (of_q, of_k))
     after = case.seed % 5 if case.gaps else 0
     Tq, Tk = int(of_q[-1]) + after, int(of_k[-1]) + after
     shapes = {"q": (Tq, case.heads, case.width), "k": (Tk, case.kv_heads, case.width), "v": (Tk, case.kv_heads, case.width_v)}
@@ -177,6 +189,7 @@ def inputs(case: VarlenCase) -> Inputs:
         p, right = torch.arange(case.rows[b]) + first, 0 if is_causal(case, b) else case.right
         if case.layout.get("k") != EXPANDED:  # else all keys would be the one without weight
             numbers.lose(case, f"lost{b}", drawn["k"][own], *numbers.seen_from_to(p, case.left, right, case.rows[b] + n))
+            numbers.make_extreme(case, f"k{b}", drawn["k"][own], drawn["v"][own], max(case.lens))
     given: Inputs = {}
     for name, offsets in (("q", of_q), ("k", of_k), ("v", of_k)):
         given[name] = poison(case.poison, shapes[name], dtype)
@@ -217,11 +230,16 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "right window cuts": lambda case: case.causal == "none" and _some(case, lambda q, k: 0 <= case.right < min(q, k) - 1),
     "strided flags": lambda case: case.layout.get("causal_requests") == "strided" and len(case.rows) > 1,
     "a window and a causal request": lambda case: case.right > 0 and case.causal in FLAGGED,
+    "more keys than 16 bits count": lambda case: _some(case, lambda q, k: q > 0 and k > 2**16),
+    "a crowd of requests": lambda case: len(case.rows) > 1024,
     "more requests than bits of a word": lambda case: len(case.rows) > 64,
     "softcap": lambda case: case.cap > 0,
     "scores of -inf": lambda case: numbers.loses(case) and case.layout.get("k") != EXPANDED
     and _some(case, lambda q, k: q > 0 and k > 1),
     "a scale near the end of float32": lambda case: numbers.stretch(case)[0] > 1e38 and _some(case, lambda q, k: q > 0 and k > 1),
+    **{f"{kind} values": lambda case, kind=kind: numbers.extreme(case) == kind  # type: ignore[misc]
+       and case.layout.get("k") != EXPANDED and _some(case, lambda q, k: q > 0 and k > 1)
+       for kind in ("large", "small", "faint")},
     "sinks without keys": lambda case: case.sinks != "none" and 0 in case.lens,
     "default scale": lambda case: not case.scaled and case.values == "random",
     "rows of no request": lambda case: case.gaps and case.seed % 3 > 0,

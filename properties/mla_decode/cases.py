@@ -14,8 +14,10 @@ from kernelpair.call.values import generator, permutation, poison, poison_value,
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized.mla_decode import mla_decode_workspace_size
-from properties.shared.attention_values import level, lose, loses, rising, stretch
-from properties.shared.strategies import alike, around, common, together
+from properties.shared.attention_values import extreme, far_latents, level, lose, loses, rising, stretch
+from properties.shared.pads import more_slots
+from properties.shared.renaming import renamed
+from properties.shared.strategies import CROWD, alike, around, common, crowded, together
 
 PAGES = (16, 32, 64, 128)
 HEADS = (1, 5, 11, 16, 33, 64, 127, 128)
@@ -24,8 +26,10 @@ SPLITS = (-1, 1, 2, 7, 128, 200)
 BATCHES = (1, 1, 2, 2, 3, 4, 17, 0)
 LENGTHS = (1, 2, 0, *around(7, 14, 16, 32), 40, *around(64), 100, *around(128), 300, 513, 520, 600)
 WORK = 3_000_000  # multiply-adds of a case's scores
+FARTHEST = 2**16 + 465  # keys of seldom requests: more than 16 bits count
 EMULATED_WORK = 300_000
 WORKSPACE = 2_000_000  # floats of partial results: more splits of more rows would be half a gigabyte that proves no more
+PAGE_ELEMENTS = 9  # that count as one where pages are many: a page has sixteen keys at least
 HOT = 16.0  # of a one-hot case: the score is 0 or 256, and exp(-256) is 0 in float32
 LAYOUTS = {
     "q_nope": READ_ROWS,
@@ -96,6 +100,10 @@ def strategy(draw: st.DrawFn) -> MlaDecodeCase:
     most = draw(BUDGET, label="budget") // (heads * (latent + rope) * max(batch, 1))
     lens = tuple(draw(_lengths(max(1, min(most, 1024))), label="keys") for _ in range(batch))
     lens = alike(fields, "seq_lens", lens)
+    if fields["seed"] % 64 == 20:
+        heads, (latent, rope), lens, batch = 1, WIDTHS[3], (FARTHEST,), 1
+    elif crowded(fields):
+        heads, (latent, rope), lens, batch = 1, WIDTHS[3], tuple(1 + b % 3 for b in range(CROWD)), CROWD
     fields = within_workspace(fields, batch * heads * latent)
     shared = batch > 1 and fields["values"] != "one_hot" and fields["seed"] % 8 == 1
     return MlaDecodeCase(**fields, lens=lens, heads=heads, latent=latent, rope=rope, shared_pages=shared)
@@ -157,6 +165,17 @@ def _latents(case: MlaDecodeCase, pages: int, table: Tensor, size: float) -> Ten
     return rows.view(pages, case.page, -1)
 
 
+def _among_many(case: MlaDecodeCase, table: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
+    """The table and the cache, of seldom cases with more pages than 16 bits count; those that are seen stand anywhere."""
+    more = more_slots(case.seed, case.layout, -(-case.page * latents.shape[2] // PAGE_ELEMENTS))
+    if not more:
+        return table, latents
+    names = permutation(case.seed, "names of pages", len(latents) + more)[: len(latents)]
+    cache_ = poison(case.poison, (len(latents) + more, *latents.shape[1:]), latents.dtype)
+    cache_[names] = latents
+    return renamed(table, names), cache_
+
+
 def loses_keys(case: MlaDecodeCase) -> bool:
     """Whether some keys are of no weight, in an element that is no value; of requests that share pages others would lose all."""
     return loses(case) and not case.shared_pages and case.rope > 0
@@ -175,14 +194,16 @@ def inputs(case: MlaDecodeCase) -> Inputs:
     if case.values != "random":
         queries = {name: torch.zeros_like(q) for name, q in queries.items()}
         queries["q_nope"][..., 0] = HOT if case.values == "one_hot" else 0
-    queries = {name: q * stretch(case)[1] for name, q in queries.items()}
+    queries = {name: q * stretch(case)[1] / far_latents(case) for name, q in queries.items()}
     if loses_keys(case):
         rising(queries["q_pe"], -1)
     longest, more = max(case.lens, default=0), 3 if case.larger_workspace else 0
     nbytes = mla_decode_workspace_size(
         longest + 700 * more, batch + more, case.heads + more, case.page, case.latent, case.splits)
+    latents = _latents(case, pages, table, 3 * case.spread / (sm_scale * D**0.5) / case.size * far_latents(case))
+    table, latents = _among_many(case, table, latents)
     return queries | {
-        "kv_cache": _latents(case, pages, table, 3 * case.spread / (sm_scale * D**0.5) / case.size),
+        "kv_cache": latents,
         "seq_lens": torch.tensor(case.lens, dtype=torch.int64),
         "page_table": table,
         "workspace": poison(case.poison, (nbytes,), torch.uint8),
@@ -198,6 +219,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "no rope part": lambda case: case.rope == 0 and any(case.lens),
     "one length for all": lambda case: case.layout.get("seq_lens") == EXPANDED and any(case.lens),
     "a partial last page": lambda case: any(n % case.page for n in case.lens),
+    "a crowd of requests": lambda case: len(case.lens) > 1024,
+    "more keys than 16 bits count": lambda case: any(n > 2**16 for n in case.lens),
     "several pages": lambda case: any(n > case.page for n in case.lens),
     "more splits than keys": lambda case: any(0 < n < case.splits for n in case.lens),
     "keys in several splits": lambda case: case.splits > 1 and any(n > case.splits for n in case.lens),
@@ -206,6 +229,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "shared pages": lambda case: case.shared_pages,
     "scores of -inf": lambda case: loses_keys(case) and any(n > 1 for n in case.lens),
     "a scale near the end of float32": lambda case: stretch(case)[0] > 1e38 and any(n > 1 for n in case.lens),
+    **{f"{kind} latents": lambda case, kind=kind: extreme(case) == kind and any(n > 1 for n in case.lens)  # type: ignore[misc]
+       for kind in ("large", "small")},
     "garbage columns": lambda case: case.spare_columns > 0,
     "workspace of a larger batch": lambda case: case.larger_workspace,
     "misaligned workspace": lambda case: case.layout.get("workspace") == "offset" and case.splits > 1,

@@ -14,9 +14,10 @@ from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.paged_attention.factors import descale_far, descales_of, slopes_of
+from properties.paged_attention.factors import descale_far, descales_of, slopes_of, steepness
 from properties.shared import attention_values as numbers
-from properties.shared.strategies import alike, any_of, around, between, common, together
+from properties.shared.pads import MANY_SLOTS, more_slots, more_tokens
+from properties.shared.strategies import CROWD, alike, any_of, around, between, common, crowded, together
 
 HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4), (40, 2))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
@@ -29,6 +30,10 @@ ROWS = (1, 2, 0, 3, 5, *around(16, 32), 48, *around(64, 128, 256))
 BATCHES = (1, 1, 2, 2, 3, 4, 0)
 BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products
 LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
+CROWDED = (1,) * CROWD, tuple(1 + b % 3 for b in range(CROWD))  # rows and keys of requests
+# More keys than 16 bits count, of one row or of two; a request of several rows behind many others.
+FARTHEST = 2**16 + 465
+RAREST = {20: ((2,), (FARTHEST,)), 21: ((1,), (FARTHEST,)), 36: ((*CROWDED[0][:69], 600), (*CROWDED[1][:69], 605))}
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 LAYOUTS = {
     "q": READ_ROWS,
@@ -173,6 +178,9 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
     rows = tuple(draw(_rows(max(1, most // max(n, 1)), n), label="rows") for n in lens)
     if single:
         rows = tuple(min(1, n) for n in rows)
+    if fields["seed"] % 64 in RAREST or crowded(fields):
+        heads, kv_heads, width, width_v = 1, 1, 1, 1
+        rows, lens = RAREST.get(fields["seed"] % 64, CROWDED)
     sizes = {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v}
     return completed(draw, fields, rows, lens, kind, rare, sizes)
 
@@ -197,7 +205,7 @@ def completed(
         fields["splits"] = 1
     if kind != "same":  # float8 has no other sizes; a latent value is part of its key
         fields["size"] = 1.0
-    cap = 0.0 if exact else draw(CAP, label="cap")
+    cap = 0.0 if exact or fields["seed"] % 16 == numbers.FAINT_SEED else draw(CAP, label="cap")
     descale = (False, False) if latent or exact else draw(DESCALE, label="descale")
     if any(descale) and rare % 8 == 5:  # a factor of each request and kv head, heads apart
         fields["layout"] = {**fields["layout"], "k_descale" if descale[0] else "v_descale": STRIDED}
@@ -247,13 +255,15 @@ def batch_of(case: PagedAttentionCase) -> KeyPlan:
     columns = [math.ceil(n / page) for n in case.lens]
     width = max(columns, default=0) + case.seed % 3
     table = poison(case.poison, (B, width), torch.int64)
-    pages = sum(columns) + 2
-    free = permutation(case.seed, "pages", pages) if case.scattered else torch.arange(pages)
+    elements = case.page * case.kv_heads * (case.width + case.width_v)
+    pages = sum(columns) + 2 + more_slots(case.seed, case.layout, -(-elements // 4))
+    free = permutation(case.seed, "pages", pages) if case.scattered or pages > MANY_SLOTS else torch.arange(pages)
     for b in range(B):
         seen = seen_keys(case, b)
         first = seen.start // page if len(seen) else columns[b]
         table[b, first : columns[b]] = free[sum(columns[:b]) :][first : columns[b]]
     before = case.seed % 3 if case.gaps else 0
+    before += more_tokens(case.seed, case.layout, case.heads * (case.width + 2 * case.width_v))
     offsets = torch.tensor([before, *case.rows], dtype=torch.int64).cumsum(0)
     return KeyPlan(pages, table, offsets, int(offsets[-1]) + (case.seed % 4 if case.gaps else 0))
 
@@ -296,6 +306,7 @@ def inputs(case: PagedAttentionCase) -> Inputs:
             p, most = torch.arange(case.rows[b]) + sk - case.rows[b] - seen_keys(case, b).start, case.rows[b] + sk
             seen = numbers.seen_from_to(p, case.left, 0 if case.causal else case.right, most)
             numbers.lose(case, f"lost{b}", k, *seen)
+        numbers.make_extreme(case, f"k{b}", k, v, max(case.lens))
         k_cache[slots], v_cache[slots] = k.to(held), v.to(held)
     k_cache, v_cache = k_cache.unflatten(0, (batch.pages, page)), v_cache.unflatten(0, (batch.pages, page))
     of_keys, of_values = descales_of(case)
@@ -333,6 +344,10 @@ def picture(case: PagedAttentionCase) -> str:
 
 EDGES: dict[str, Any] = {
     "no requests": lambda case: not case.rows,
+    "more keys than 16 bits count": lambda case: any(q and k > 2**16 for q, k in zip(case.rows, case.lens)),
+    "more rows than 16 bits count": lambda case: any(case.rows) and any(case.lens) and int(batch_of(case).offsets[-1]) > 2**16,
+    "a crowd of requests": lambda case: len(case.rows) > 1024,
+    "several rows behind many requests": lambda case: len(case.rows) > 64 and case.rows[-1] > 512,
     "no keys": lambda case: any(q and not k for q, k in zip(case.rows, case.lens)),
     "no rows": lambda case: 0 in case.rows and any(case.rows),
     "more rows than keys": lambda case: case.causal and any(q > k > 0 for q, k in zip(case.rows, case.lens)),
@@ -342,6 +357,9 @@ EDGES: dict[str, Any] = {
     **{f"page of {page}": lambda case, page=page: case.page == page and any(k > page for k in case.lens) for page in PAGES},
     "scores of -inf": lambda case: numbers.loses(case) and any(q and k > 1 for q, k in zip(case.rows, case.lens)),
     "a scale near the end of float32": lambda case: numbers.stretch(case)[0] > 1e38 and any(k > 1 for k in case.lens),
+    **{f"{kind} values": lambda case, kind=kind: numbers.extreme(case) == kind
+       and any(q and k > 1 for q, k in zip(case.rows, case.lens))
+       for kind in ("large", "small", "faint")},
     "descales far from 1": lambda case: any(case.descale) and descale_far(case)[2] != 1 and any(case.lens),
     "causal": lambda case: case.causal and any(q > 1 for q in case.rows),
     "not causal": lambda case: not case.causal and case.left == case.right == -1 and any(q > 1 for q in case.rows),
@@ -357,6 +375,7 @@ EDGES: dict[str, Any] = {
     "slopes, one row a request": lambda case: case.alibi and bool(case.rows) and set(case.rows) == {1} and max(case.lens) > 64,
     "slopes, heads of one row shared out": lambda case: case.alibi and case.rows == (1,) and 1 < case.lens[0] < 64
     and case.kv_heads > 1,
+    "steep slopes": lambda case: case.alibi and steepness(case) > 1 and any(q and k > 1 for q, k in zip(case.rows, case.lens)),
     "slopes and sinks": lambda case: case.alibi and case.sinks != "none" and any(case.lens),
     "slopes and a cap": lambda case: case.alibi and case.cap > 0 and any(case.lens),
     "default scale": lambda case: not case.scaled and case.values == "random",
@@ -371,6 +390,7 @@ EDGES: dict[str, Any] = {
     "several kv heads share queries": lambda case: 1 < case.kv_heads < case.heads,
     "D != Dv": lambda case: case.width != case.width_v,
     "width of 1": lambda case: case.width == 1,
+    "more pages than 16 bits count": lambda case: any(case.lens) and batch_of(case).pages > MANY_SLOTS,
     "scattered pages": lambda case: case.scattered and any(k > case.page for k in case.lens),
     "one kv head for all": lambda case: case.layout.get("k_cache") == SHARED and case.kv_heads > 1 and any(case.lens),
     "fused caches": lambda case: case.layout.get("k_cache") == "fused" and any(case.lens),

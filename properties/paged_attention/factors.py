@@ -10,6 +10,8 @@ from kernelpair.call.values import permutation, uniform
 
 SIGNS = (1.0, -1.0, 1.0, -1.0, 1.0, 0.0)  # of factors of values, which may be any numbers
 
+STEEP, MOST_STEEP_KEYS = 16.0, 4096
+
 
 def descale_far(case: Any) -> tuple[float, float, float]:
     """What multiplies the descales of keys, the queries and the descales of values: of seldom cases as much as leaves products in
@@ -35,10 +37,15 @@ def descales_of(case: Any) -> tuple[Tensor, Tensor]:
     return of_keys, of_values
 
 
+def steepness(case: Any) -> float:
+    """What multiplies the slopes: of a quarter of the cases more than 1, where scores stay small enough for their rounding."""
+    return STEEP if case.seed // 4 % 4 == 1 and max(case.lens, default=0) <= MOST_STEEP_KEYS else 1.0
+
+
 def slopes_of(case: Any) -> Tensor | None:
-    """[H]: those of models, 2^(-8 (h + 1) / H), in any order; every fourth one has the other sign."""
+    """[H]: those of models, 2^(-8 (h + 1) / H), in any order; every fourth one has the other sign; or steeper ones."""
     if not case.alibi:
         return None
     order = permutation(case.seed, "alibi", case.heads)
     slopes = torch.exp2(-8 * (order + 1.0) / case.heads)
-    return torch.where(order % 4 == 3, -slopes, slopes).float()
+    return torch.where(order % 4 == 3, -slopes, slopes).float() * steepness(case)

@@ -4,6 +4,7 @@ In both kinds the keys that a wrong kernel may lose or gain are visible: one of 
 the others, so a marked key has a value n / 4 times as large, or a score that takes all the weight.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -21,11 +22,15 @@ MOST_HOT = 4
 MOST_SMALL = 2  # of values that are whole numbers
 EVEN = 128.0  # of q and k where all scores are the same, and far from 0
 FAR = {"float32": 129 * 2.0**25, "bfloat16": 129 * 2.0**25, "float16": 129 * 2.0**8}  # of q, seldom: z is rounded by more than 1
-CAPS = (0.0, 0.0, 0.0, 2.0, 30.0, 100.0, 1e-15)  # by the last one the largest scale of random keys can still be divided
+CAPS = (0.0, 0.0, 0.0, 2.0, 30.0, 100.0, 600.0, 1e-15)  # by the last one the largest scale of random keys can still be divided
 LARGEST = 3e4  # float16 ends at 65504
 WIDE_WINDOWS = (2**31, 2**32 + 1, 2**63 - 1)  # they cut nothing; read in 32 bits they would
 NO_WINDOWS = (-5, -(2**63))  # below the usual -1
 LARGE_SCALE = 1.75 * 2.0**127  # times log2(e) it leaves float32
+MOST_SUM, SMALL_VALUES = 2.0**126, 2.0**-110  # of a row's values, in all; and each where all are small
+FAINT = (20.0, 40.0, 60.0)  # how far the scores of faint keys lie below the others
+FAINT_SEED = 15  # of 16: the keys are faint, if nothing stands against it
+FAR_LATENTS = 2.0**90  # or its inverse: of latents, which are keys and values
 
 
 def sm_scale(case: Any, width: int) -> float:
@@ -63,6 +68,49 @@ def steep(fields: dict[str, Any], cap: float) -> dict[str, Any]:
     return fields | {"spread": 16 * fields["spread"]} if cap and room and fields["seed"] % 2 else fields
 
 
+def extreme(case: Any) -> Literal["", "large", "small", "faint"]:
+    """What is unusual about the values of seldom random cases: all as large as a row's sum allows, or as small as leaves results
+    normal numbers; or a run of keys has weights near 0 and values that make up for it."""
+    if case.values != "random" or getattr(case, "cache", "same") != "same" or getattr(case, "same_row", False):
+        return ""
+    kind: dict[int, Literal["large", "small", "faint"]] = {7: "large", 8: "small", FAINT_SEED: "faint"}
+    found = kind.get(case.seed % 16, "")
+    if case.dtype == "float16" and found != "large":  # it has no room for them
+        return ""
+    return "" if found == "faint" and (getattr(case, "cap", 0.0) or joint(case)) else found
+
+
+def joint(case: Any) -> bool:
+    """Whether a value is part of its key: in a shared buffer, or a latent (of mla_decode `latent` is its width)."""
+    return bool(getattr(case, "shared", False) or getattr(case, "latent", False))
+
+
+def far_latents(case: Any) -> float:
+    """What multiplies keys that are values too, and divides the queries: scores stay where they are."""
+    if case.dtype == "float16" or not joint(case):
+        return 1.0
+    return {"large": FAR_LATENTS, "small": 1 / FAR_LATENTS}.get(extreme(case), 1.0)
+
+
+def make_extreme(case: Any, name: str, k: Tensor, v: Tensor, most: int) -> None:
+    """The values of a request's keys [n, Hkv, ..] as `extreme` says, in place; no row of the call sees more than `most` keys."""
+    kind = "" if joint(case) else extreme(case)
+    largest = float(v.abs().max()) if v.numel() else 0.0
+    if not kind or not largest:
+        return
+    if kind == "faint":
+        n, one = len(k), int(generator(case.seed, f"{name} faint").integers(0, len(k)))
+        runs = (slice(one, one + 1), slice(0, n - n // 4), slice(n // 4, n), slice(n // 4, n - n // 4))  # whole splits and blocks
+        faint, below = runs[case.seed // 64 % len(runs)], FAINT[case.seed // 16 % len(FAINT)]
+        k[faint, :, 0] -= below / (case.size * sm_scale(case, k.shape[-1]))
+        v[faint] *= math.exp(below)
+    elif case.dtype == "float16":
+        v *= (1 if any(getattr(case, "descale", ())) else 2) * LARGEST / largest
+    else:
+        factor = 2.0 ** math.floor(math.log2((MOST_SUM / most if kind == "large" else SMALL_VALUES) / largest))
+        v[:] = (v.double() * factor).to(v.dtype)  # the factor may be beyond float32
+
+
 def even_key(case: Any) -> float:
     """The first element of all keys of a case of equal scores: 0, or such that scores are so far off that only the difference to
     the largest can be raised to a power. Merging splits would round it, and of a key that is its own value not one element is
@@ -90,7 +138,9 @@ def queries(case: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     """Random; or such that only element 0 of a key counts, or nothing does."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     if case.values == "random":
-        q = uniform(case.seed, name, shape, dtype, case.size)
+        q = uniform(case.seed, name, shape, dtype, case.size) / far_latents(case)
+        if extreme(case) == "faint":
+            q[..., 0] = case.size
         return rising(q * stretch(case)[1], 0) if loses(case) else q * stretch(case)[1]
     q = torch.zeros(shape, dtype=dtype)
     q[..., :1] = (HOT if case.values == "one_hot" else even_query(case)) * stretch(case)[1]
@@ -102,7 +152,8 @@ def keys(case: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype | None
     alone counts."""
     dtype = dtype or getattr(torch, case.dtype)
     if case.values == "random":
-        return level(case, name, uniform(case.seed, name, shape, torch.float32, 3 * case.spread / case.size).to(dtype))
+        size = 3 * case.spread / case.size * far_latents(case)
+        return level(case, name, uniform(case.seed, name, shape, torch.float32, size).to(dtype))
     k = small_integers(case.seed, name, shape, dtype, MOST_SMALL)
     k[..., :1] = even_key(case)
     return k
@@ -112,7 +163,7 @@ def values(case: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype | No
     """Random of the case's size, or small whole numbers."""
     dtype = dtype or getattr(torch, case.dtype)
     if case.values == "random":
-        return uniform(case.seed, name, shape, torch.float32, case.size).to(dtype)
+        return uniform(case.seed, name, shape, torch.float32, case.size * far_latents(case)).to(dtype)
     return small_integers(case.seed, name, shape, dtype, MOST_SMALL)
 
 

@@ -1,16 +1,37 @@
 """Pad slots: the index of an entry that is to be skipped, and which entries are."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kernelpair.call.layout import FAR, FAR_COLUMNS
 from kernelpair.call.values import permutation
 from properties.shared.strategies import any_of
 
 SUBSET_BITS = 5
 SUBSETS = tuple(range(1, 2**SUBSET_BITS))  # for `named`
 BEYOND = 2**40  # larger than 32 bits hold, and than what wrong calls have for an index
+
+MANY_SLOTS = 2**16 + 3  # more than 16 bits count
+SMALL_SLOT, SMALL_TOKEN = 54, 64  # elements of one of so many
+
+
+def more_slots(seed: int, layout: Mapping[str, str], elements: int) -> int:
+    """How many slots a pool has that nobody needs: of one case in eight whose slots have few elements more than 16 bits count, so
+    that most of those that are used have larger numbers. Slots far apart would take a page each."""
+    return MANY_SLOTS if 0 < elements <= SMALL_SLOT and _near(layout) and seed % 8 == 4 else 0
+
+
+def more_tokens(seed: int, layout: Mapping[str, str], elements: int) -> int:
+    """Tokens of nobody in front of a call's requests: of a quarter of the cases whose tokens have few elements as many, so that
+    the numbers of the others need more than 16 bits."""
+    return MANY_SLOTS if 0 < elements <= SMALL_TOKEN and _near(layout) and seed % 4 == 2 else 0
+
+
+def _near(layout: Mapping[str, str]) -> bool:
+    return FAR not in layout.values() and FAR_COLUMNS not in layout.values()
 
 
 def drawn_pad(case: Any, indices: str, slots: int, outside: int) -> int | None:
