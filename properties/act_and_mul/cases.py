@@ -13,13 +13,14 @@ from kernelpair.call.layout import EXPANDED, READ_ROWS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.strategies import any_of, around, common, float_dtypes, shrinking, together
+from properties.shared.strategies import any_of, around, between, common, float_dtypes, near, shrinking, together
 from reference.act_and_mul import ACTIVATIONS
 
 OUTER = ((1,), (3,), (2,), (33,), (0,), (), (3, 2), (5, 7), (2, 3, 2), (3, 2, 5), (1100,))
 WIDTHS = (1, 7, *around(8, 16, 32, 64), 12, 22, 27, 45, 0, 2880, 14336)  # of a half
 MOST_ELEMENTS = 1 << 15
-MODELS = (((3,), 14336), ((33,), 768), ((17,), 2880), ((9,), 2048), ((130, 2), 96), ((70_000,), 1))  # past 16 bits of rows
+LONG = (70_000,)  # rows of one column, of one case in 64: more than 16 bits count
+MODELS = (((3,), 14336), ((33,), 768), ((17,), 2880), ((9,), 2048), ((130, 2), 96), (LONG, 1))
 SPECIAL = (0.0, -0.0, 1e-30, -1e-30, 0.5, -0.5, 20.0, -20.0, 40.0, -40.0, -88.0, -90.0, 1e4, -1e4, 3e38, -3e38)
 LARGEST = {"float16": 3e4}  # of |x|, where 3e38 has no number
 STEEP = 3.0  # from here down f(z) is small
@@ -58,6 +59,8 @@ def strategy(draw: st.DrawFn) -> ActCase:
     """Any sizes, layouts and dtypes that the contract allows."""
     fields = draw(FIELDS)
     outer, width = draw(any_of(*OUTER), label="outer"), draw(any_of(*WIDTHS), label="width")
+    if draw(between(0, 63), label="rare") == 63:
+        return completed(near(fields), LONG, 1)
     return completed(fields, outer if prod(outer) * width <= MOST_ELEMENTS else (2,), width)
 
 
@@ -104,6 +107,7 @@ def inputs(case: ActCase) -> Inputs:
 MEASURES: dict[str, Callable[[Any], int]] = {"elements": lambda case: prod(case.outer) * case.width}
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no rows": lambda case: prod(case.outer) == 0,
+    "more rows than 16 bits count": lambda case: prod(case.outer) > 2**16 and case.width > 0,
     "no columns": lambda case: case.width == 0,
     "a partial vector": lambda case: case.width % 16 > 0,
     "one row, of one dimension": lambda case: case.outer == () and case.width > 16,

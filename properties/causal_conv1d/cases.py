@@ -18,8 +18,8 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.batch import requests
 from properties.shared.packed_weights import made_again
-from properties.shared.pads import drawn_pad, entry_of, free_slots
-from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
+from properties.shared.pads import drawn_pad, entry_of, free_slots, more_slots
+from properties.shared.strategies import CROWD, any_of, around, between, common, crowded, either, float_dtypes, together
 from serving import PackedConvWeight
 
 FORMS = ("update", "batched", "varlen", "pack", "varlen", "varlen")  # varlen has the most corners
@@ -124,6 +124,10 @@ def strategy(draw: st.DrawFn) -> ConvCase:
     """Any call that the contract allows."""
     fields = draw(FIELDS)
     form = draw(any_of(*FORMS), label="form")
+    if crowded(fields, 32) and form != "pack":
+        lengths = (1,) * CROWD if form == "update" else (2,) * CROWD if form == "batched" else (1, 2) * (CROWD // 2)
+        states = _states_of(draw, form, lengths) | ({} if form == "update" else {"states": True, "initial": "some"})
+        return completed(draw, fields, form, 3, draw(any_of(2, 3, 4)), states)
     dim, width = draw(any_of(*DIMS), label="dim"), draw(any_of(2, 3, 4), label="width")
     if form == "pack":
         return ConvCase(**fields, form=form, dim=dim, width=width, single_row=draw(either))
@@ -144,6 +148,9 @@ def completed(
     exact = draw(between(0, 3)) == 3
     if dim > MANY_CHANNELS and draw(between(0, 3), label="bias apart") == 3:
         fields = fields | {"layout": fields["layout"] | {"bias": STRIDED}}
+    if requests["indexed"]:
+        columns = requests["wider"] + width - 1
+        requests = requests | {"spare": requests["spare"] + more_slots(fields["seed"], fields["layout"], dim * columns)}
     return ConvCase(
         **fields,
         form=form,
@@ -305,6 +312,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     **{f"width {width}": _says(width=width) for width in (2, 3, 4)},
     **{f"dtype {dtype}": _says(dtype=dtype) for dtype in ("float32", "bfloat16", "float16")},
     "many requests, some with initial states": lambda case: len(case.lengths) > 64 and case.initial == "some",
+    "a crowd of requests": lambda case: len(case.lengths) == CROWD,
     "no requests": lambda case: case.form != "pack" and not case.lengths,
     "no tokens": lambda case: case.form == "batched" and bool(case.lengths) and case.lengths[0] == 0,
     "an empty sequence among others": lambda case: 0 in case.lengths and any(case.lengths),
@@ -320,6 +328,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "default slots": lambda case: case.states and not case.indexed,
     "no slots": lambda case: case.states and not case.lengths and not case.spare,
     "more slots than requests": lambda case: case.spare > 0,
+    "more slots than 16 bits count": lambda case: case.spare >= 2**16
+    and any(n and b not in case.pads for b, n in enumerate(case.lengths)),
     "all requests are pads": lambda case: 0 < len(case.lengths) == len(case.pads),
     "some requests are pads": lambda case: 0 < len(case.pads) < len(case.lengths),
     "pad is a slot in range": lambda case: case.pad_in_range,

@@ -189,6 +189,9 @@ def _any_bits(case: Any, session: Session) -> None:
             joined = torch.cat([history, request.of(given["x"]).reshape(case.dim, -1)], dim=1)
             got = again.outputs["conv_states"][request.slot]
             session.expect_same("conv_states", got, joined[:, -columns:], "columns of any bits")
+            seen = torch.isnan(joined[:, columns - (case.width - 1) :]).unfold(1, case.width, 1).any(dim=2)
+            out = request.of(again.outputs["out"]).reshape(case.dim, -1)
+            session.expect(bool(torch.isnan(out[seen]).all()), "out", "a result that sees NaN is NaN")
 
 
 def _wider(case: Any, session: Session) -> None:
@@ -230,7 +233,7 @@ def _poisoned_neighbour(case: Any, session: Session) -> None:
 
 
 def _poisoned_channel(case: Any, session: Session) -> None:
-    """One channel of x becomes NaN: the others do not notice."""
+    """One channel of x becomes NaN: so do its results, and the others do not notice."""
     given = session.inputs()
     channel = case.seed % case.dim
     axis = 1 if case.form != "varlen" else 0
@@ -238,6 +241,8 @@ def _poisoned_channel(case: Any, session: Session) -> None:
     again = session.run(_plain(case), given, judged=False)
     others = [c for c in range(case.dim) if c != channel]
     got, first, index = again.outputs["out"], session.first.outputs["out"], torch.tensor(others)
+    spoiled = [request.of(got).reshape(case.dim, -1)[channel] for request in requests(given) if request.live]
+    session.expect(bool(torch.isnan(torch.cat([got.new_empty(0), *spoiled])).all() if spoiled else True), "out", "NaN stays NaN")
     tolerance = _tolerance(session).index_select(axis, index)
     session.expect_close("out", got.index_select(axis, index), first.index_select(axis, index), tolerance, "beside a NaN channel")
 

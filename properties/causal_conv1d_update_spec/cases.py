@@ -1,7 +1,7 @@
 """causal_conv1d_update_spec: what is drawn, and the arguments of a case."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.cases import MATRIX_LAYOUTS, NOBODY, PAD, SCALES, STATE_LAYOUTS, TINY, of_dtype
 from properties.shared.drafts import DraftRequests
-from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots
+from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_slots
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, shrinking, together
 from serving import PackedConvWeight
 
@@ -82,11 +82,12 @@ def _completed(draw: st.DrawFn, dim: int, width: int, lengths: tuple[int, ...]) 
     pads = drawn_pads(draw, len(lengths))
     accepted = tuple(draw(any_of(*ACCEPTED)) if draw(either) else max(n, 1) for n in lengths)
     exact = draw(between(0, 3)) == 3
-    return ConvSpecCase(
+    case = ConvSpecCase(
         **fields, dim=dim, width=width, lengths=lengths, accepted=accepted, pads=pads,
         pad_in_range=bool(pads) and fields["spare"] > 0 and draw(either),
         silu=not exact and draw(any_of(False, True, True)), scale=1.0 if exact else draw(any_of(*SCALES)), exact=exact,
     )
+    return replace(case, spare=case.spare + more_slots(case.seed, case.layout, dim * case.columns))
 
 
 @st.composite
@@ -230,6 +231,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     ),
     "pad is a slot in range": lambda case: case.pad_in_range,
     "pad is slot 0 of several": lambda case: case.pad_in_range and pad_slot(case) == 0 and len(case.lengths) + case.spare > 1,
+    "more slots than 16 bits count": lambda case: case.spare >= 2**16 and bool(case.live),
     "uncovered tokens": lambda case: case.before > 0 and case.after > 0,
     "SD states": lambda case: case.layout.get("conv_states") == "turned",
     "DS states": lambda case: case.layout.get("conv_states", "dense") == "dense",

@@ -15,17 +15,20 @@ from kernelpair.call.values import generator, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized import operator
-from properties.shared.pads import SUBSETS, drawn_pad, entry_of, free_slots, named
+from properties.shared.pads import SUBSETS, drawn_pad, entry_of, free_slots, more_slots, more_tokens, named
 from properties.shared.strategies import around, choices, common, together
 from reference import chunk_gated_delta_rule as reference
 from reference.gated_delta_rule_prefill import gated_delta_rule_prefill
 
 CHUNK = 64
 LENGTHS = (0, 1, 2, *around(16, 32, 64, 128), 192)
-LONG = 1100  # tokens of a rare sequence
+LONG = (1100, 2100)  # tokens of a rare sequence
 SHORT = (1, 2, 5, 16, 17, 0)  # of sequences among several, for speed
 WIDTHS = (16, 32, 33, 64, 96, 128, 192, 300)  # K and V; whole tiles, a ragged one, several
-MANY = (1, 2, 1, 0) * 10  # lengths of a large batch
+MANY = (1, 0, 2, 0) * 20  # lengths of a large batch: more sequences than the bits of a word
+MANY_HEADS = 23  # key heads, of small widths and few tokens; with three value heads each more than the bits of a word
+MANY_HEADS_TOKENS = 64
+FEW = 3  # keys and values of seldom pools, so that slots may be many
 SMALL_WIDTHS = (16, 32, 33, 20, 1)
 MOST_WORK = 64 * 128 * 128  # tokens x heads x K x V of a case, to keep the float64 token loops short
 MOST_EMULATED = 48  # chunks x heads x 32-blocks of K and of V: 20 ms of software tiles
@@ -38,6 +41,7 @@ BURST = 130.0  # of a sequence of such tokens: exp of it is none, but times FAIN
 BURST_TOKENS = 66  # of a sequence: with more of them none would grow fast
 FAINT = 1e-30  # factor of values and states of a head that bursts
 WEAK = 2.0**-20  # factor of a faint beta, and of the states beside it
+LARGE_SCALE = 3.0  # not of float16 where states grow
 EXACT_TOKENS = 2  # of a sequence: more would leave the whole numbers that float32 holds
 SMALL_EPS = 1e-12  # with less of it keys are so small that it counts
 PAD = -3
@@ -146,13 +150,13 @@ class ChunkCase(Case):
 
 
 SHAPES = {
-    "batch": ("one", "one", "none", "four", "five") * 2 + ("many",),
-    "length": (1, *LENGTHS[:-6], *LENGTHS, LONG),
+    "batch": ("one", "one", "none", "four", "five") * 2 + ("many",) * 2,
+    "length": (1, *LENGTHS[:-6], *LENGTHS, *LONG, LONG[1]),
     "second": SHORT,
     "third": SHORT,
     "long_first": (0, 0, 33, 64, 65),
     "group": (1, 2, 3),
-    "key_heads": (1, 2),
+    "key_heads": (1, 2, 1, 2, 1, 2, 1, 2, MANY_HEADS),
     "K": SMALL_WIDTHS + WIDTHS,
     "V": SMALL_WIDTHS + WIDTHS,
 }
@@ -179,7 +183,7 @@ NUMBERS = {
     "bursts": (False, False, True),
     "l2norm": (True, True, False),
     "eps": (1e-5, 1e-6, 0.1, 1e-16, 100.0),
-    "scale": (None, None, 0.7),
+    "scale": (None, None, 0.7, LARGE_SCALE),
     "accurate": (False, False, True),
     "keys": ("random", "random", "parallel", "tiny"),
     "size": (1.0, 1e-3, 100.0),
@@ -194,6 +198,8 @@ def _shapes(drawn: dict[str, Any]) -> dict[str, Any]:
     batches = {"one": (drawn["length"],), "none": (), "four": several[:4], "five": several, "many": MANY}
     lengths = batches[drawn["batch"]]
     group, key_heads, K, V = (drawn[name] for name in ("group", "key_heads", "K", "V"))
+    if key_heads == MANY_HEADS:
+        K, V, key_heads = min(K, 20), min(V, 20), key_heads if sum(lengths) <= MANY_HEADS_TOKENS else 2
     if sum(lengths) * group * key_heads * K * V > MOST_WORK:
         K, V = min(K, 33), min(V, 32)
     return {"lengths": lengths, "key_heads": key_heads, "group": group, "K": K, "V": V}
@@ -228,6 +234,8 @@ def completed(
     shapes: dict[str, Any], states_code: dict[str, Any], numbers: dict[str, Any], fields: dict[str, Any]
 ) -> ChunkCase:
     """The case of these sizes: of what was drawn, all that goes together."""
+    if shapes["lengths"] == MANY and fields["seed"] % 2:
+        states_code = states_code | {"form": "pool", "cold": "some", "flags": True}
     numbers, longest = dict(numbers), max(shapes["lengths"], default=0)
     numbers["exact"] = numbers["exact"] and numbers["dtype"] == "float32" and longest <= EXACT_TOKENS
     if numbers["exact"]:
@@ -238,9 +246,19 @@ def completed(
     for slower in (GROWTH, 0.0):
         if -numbers["decay"] * longest > MOST_GROWTH[numbers["dtype"]]:
             numbers["decay"] = slower
+    if numbers["scale"] == LARGE_SCALE and numbers["dtype"] == "float16" and numbers["decay"] < 0:
+        numbers["scale"] = None
     small = numbers["keys"] == "tiny" or numbers["eps"] < SMALL_EPS or numbers["beta"] == "faint"
     numbers["bursts"] &= not small and not numbers["exact"] and numbers["dtype"] != "float16" and longest <= BURST_TOKENS
-    return ChunkCase(**shapes, **_states_of(states_code, len(shapes["lengths"])), **numbers, **fields)
+    states = _states_of(states_code, len(shapes["lengths"]))
+    if states["form"] == "pool":
+        if fields["seed"] % 8 == 4:
+            shapes |= {name: min(shapes[name], FEW) for name in "KV"}
+        elements = shapes["key_heads"] * shapes["group"] * shapes["K"] * shapes["V"]
+        states["spare"] += more_slots(fields["seed"], fields["layout"], elements)
+    per_token = shapes["key_heads"] * (2 * shapes["K"] + shapes["group"] * (shapes["V"] + 2))
+    numbers["before"] += more_tokens(fields["seed"], fields["layout"], per_token)
+    return ChunkCase(**shapes, **states, **numbers, **fields)
 
 
 def _keys(case: ChunkCase, name: str, dtype: torch.dtype) -> Tensor:

@@ -12,7 +12,8 @@ from properties.shared.strategies import any_of, choices, common, shrinking, tog
 
 WIDTH = 128  # K and V
 # Key heads, value heads of each, and a batch's sequences and tokens of the longest.
-SHAPES = ((1, 2, 1, 200), (2, 1, 2, 129), (4, 2, 1, 66), (1, 1, 1, 270), (1, 1, 5, 65), (16, 2, 1, 5), (1, 1, 20, 20))
+SHAPES = ((1, 2, 1, 200), (2, 1, 2, 129), (4, 2, 1, 66), (1, 1, 1, 270), (1, 1, 5, 65), (16, 2, 1, 5), (22, 3, 1, 3),
+          (1, 1, 20, 20))
 SLOW_SHAPES = ((1, 1, 1, 193), (1, 2, 1, 140), (2, 2, 1, 65), (2, 1, 2, 130), (16, 2, 1, 5))
 FIELDS = st.tuples(choices(STATES), choices(NUMBERS), together(common(LAYOUTS, INDICES, FUSED)))
 

@@ -12,19 +12,22 @@ from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, POOL, READ_ROWS, TUR
 from kernelpair.call.values import poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots
+from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_slots
 from properties.shared.softplus import NEVER, given_threshold, settled
-from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, together
+from properties.shared.strategies import CROWD, any_of, around, between, common, crowded, either, float_dtypes, together
 from reference.checks import are_pads
 
 REQUESTS = (1, 2, 0, 4, 17, 33, 70)
+CROWD_WIDTH = 7  # of keys and values of a crowd
 BUFFER = 512  # of the kernel, for q and k
 KEY_SIZES = (1, 16, 32, 40, 64, 128, BUFFER, 600, 2 * BUFFER, 1030)  # the last ones: one buffer, more, two, more
 VALUE_SIZES = (1, 7, *around(16, 32), 21, 28, 40, 64, 96, 128, 272)
+MANY_HEADS, MANY_HEADS_WIDTH = 23, 20  # key heads, of widths up to this: with their groups more than the bits of a word
+HEADS = (1, 2, 1, 2, 1, 2, 1, MANY_HEADS)
 GROUPS = (1, 2, 3, 4)  # value heads that share a key head
 SCALES = (1.0, 1e-3, 1e2)
 THRESHOLDS = (20.0, 0.5, NEVER, -0.25)  # the last: where softplus is x below 0, states grow a little
-BETAS = (1.0, 0.5, 2.0, 1.25)
+BETAS = (1.0, 0.5, 2.0, 1.25, 8.0)
 WEAKEST, WEAK = -30.0, -8.0  # b of tokens that write little: beta is 2^-43 to 2^-12
 EPS = (1e-5, 1e-6, 1e-3, 1e-16, 100.0)
 SMALL_EPS = 1e-12  # with less of it keys are so small that it counts
@@ -90,7 +93,9 @@ def _sizes(draw: st.DrawFn) -> dict[str, Any]:
     """Sizes within the budget, largest first to be cut: requests, heads."""
     K, V = draw(any_of(*KEY_SIZES), label="K"), draw(any_of(*VALUE_SIZES), label="V")
     V = narrowed(K, V)
-    group, key_heads = draw(any_of(*GROUPS), label="group"), draw(any_of(1, 2), label="key_heads")
+    group, key_heads = draw(any_of(*GROUPS), label="group"), draw(any_of(*HEADS), label="key_heads")
+    if key_heads == MANY_HEADS:
+        K, V = min(K, MANY_HEADS_WIDTH), min(V, MANY_HEADS_WIDTH)
     room = max(MOST_ELEMENTS // (K * V * group * key_heads), 1)
     requests = draw(any_of(*REQUESTS), label="requests")
     return {"key_size": K, "value_size": V, "group": group, "key_heads": key_heads, "requests": min(requests, room)}
@@ -103,8 +108,10 @@ SIZES = _sizes()
 @st.composite
 def strategy(draw: st.DrawFn) -> DeltaCase:
     """Any call that the contract allows."""
-    fields = draw(FIELDS)
-    return completed(draw, fields, draw(SIZES))
+    fields, sizes = draw(FIELDS), draw(SIZES)
+    if crowded(fields, 64):
+        sizes = {"key_size": CROWD_WIDTH, "value_size": CROWD_WIDTH, "group": 1, "key_heads": 1, "requests": CROWD}
+    return completed(draw, fields, sizes)
 
 
 def decays(threshold: float) -> tuple[str, ...]:
@@ -117,7 +124,8 @@ def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any]) ->
     count = sizes["requests"]
     exact = draw(between(0, 4)) == 4
     pads = drawn_pads(draw, count)
-    spare = draw(between(0, 3), label="spare")
+    elements = sizes["key_heads"] * sizes["group"] * sizes["key_size"] * sizes["value_size"]
+    spare = draw(between(0, 3), label="spare") + more_slots(fields["seed"], fields["layout"], elements)
     threshold = draw(any_of(*THRESHOLDS), label="threshold")
     return DeltaCase(
         **fields,
@@ -126,7 +134,7 @@ def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any]) ->
         state_layout=draw(any_of("kv", "vk"), label="state_layout"),
         l2norm=not exact and draw(either, label="l2norm"),
         eps=draw(any_of(*EPS)),
-        scale=1.0 if exact else draw(any_of(None, 0.3)),
+        scale=1.0 if exact else draw(any_of(None, 0.3, 3.0)),
         softplus_beta=draw(any_of(*BETAS)),
         softplus_threshold=threshold,
         size=1.0 if exact else draw(any_of(*SCALES), label="size"),
@@ -258,6 +266,9 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "pad is a slot in range": _says(pad_in_range=True),
     "pad is slot 0 of several": lambda case: case.pad_in_range and pad_slot(case) == 0 and slots_of(case) > 1,
     "unused slots": lambda case: case.spare > 0,
+    "more slots than 16 bits count": lambda case: case.spare >= 2**16 and len(case.pads) < case.requests,
+    "many heads": lambda case: case.key_heads * case.group > 64 and len(case.pads) < case.requests,
+    "a scale above 1": lambda case: (case.scale or 0) > 1 and len(case.pads) < case.requests,
     "K != V": lambda case: case.key_size != case.value_size,
     "K = 1": _says(key_size=1),
     "V = 1": _says(value_size=1),
@@ -274,6 +285,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a given scale": lambda case: case.scale is not None,
     "little is written": _says(weak=True),
     "exact sums": _says(exact=True),
+    "a crowd of requests": _says(requests=CROWD),
     "17 requests": _says(requests=17),
     "70 requests": _says(requests=70),
     **{

@@ -10,7 +10,7 @@ from properties.gated_delta_rule_update.cases import FIELDS, DeltaCase, complete
 from properties.shared.strategies import any_of, shrinking
 
 WIDTH = 128  # K and V
-SHAPES = ((1, 16, 2), (2, 4, 2), (2, 2, 4), (8, 1, 2), (17, 1, 1))  # requests, key heads, value heads of each
+SHAPES = ((1, 16, 2), (1, 17, 4), (2, 4, 2), (2, 2, 4), (8, 1, 2), (17, 1, 1))  # requests, key heads, value heads of each
 MANY = (256, 1, 3)  # with a width of 16
 
 

@@ -16,7 +16,7 @@ from kernelpair.call.values import poison
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD, DeltaCase
 from properties.shared.drafts import DraftRequests
-from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots
+from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_tokens
 from properties.shared.strategies import any_of, between, common, either, float_dtypes, shrinking, together
 
 NOBODY = -(2**20)  # an entry that nobody may interpret
@@ -79,7 +79,9 @@ def strategy(draw: st.DrawFn) -> DeltaSpecCase:
     keys, values = (MANY_SIZES, MANY_SIZES) if many else (step.KEY_SIZES, VALUE_SIZES)
     K, V = draw(any_of(*keys), label="K"), draw(any_of(*values), label="V")
     V = step.narrowed(K, V)
-    group, key_heads = draw(any_of(1, 2, 3), label="group"), draw(any_of(1, 2), label="key_heads")
+    group, key_heads = draw(any_of(1, 2, 3), label="group"), draw(any_of(*step.HEADS), label="key_heads")
+    if key_heads == step.MANY_HEADS:
+        K, V = min(K, step.MANY_HEADS_WIDTH), min(V, step.MANY_HEADS_WIDTH)
     requests = draw(any_of(*MANY) if many else any_of(1, 2, 0, 3, 2, 3), label="requests")
     tokens = any_of(1, 2, 1, 0) if many else any_of(*TOKENS)
     lengths = _repeated(tuple(draw(tokens) for _ in range(min(requests, DRAWN))), requests)
@@ -96,6 +98,8 @@ def _repeated(entries: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any]) -> DeltaSpecCase:
     fields = draw(FIELDS)
+    elements = sizes["key_size"] * sizes["value_size"] * sizes["key_heads"] * sizes["group"]
+    fields["before"] += more_tokens(fields["seed"], fields["layout"], elements)
     pads = drawn_pads(draw, len(lengths))
     together = draw(between(0, 7)) == 7
     # More tokens or longer keys would leave the whole numbers that float32 holds.
@@ -106,7 +110,7 @@ def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any])
         accepted=_repeated(accepted, len(lengths)),
         read_together=together,
         pad_in_range=bool(pads) and fields["spare"] > 0 and draw(either),
-        l2norm=not exact and draw(either), scale=1.0 if exact else draw(any_of(None, 0.3)),
+        l2norm=not exact and draw(either), scale=1.0 if exact else draw(any_of(None, 0.3, 3.0)),
         size=1.0 if exact else draw(any_of(*step.SCALES)),
         decay="none" if exact else draw(any_of(*step.decays(fields["softplus_threshold"]))),
         weak=not exact and draw(between(0, 4)) == 4,
@@ -219,6 +223,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a carried state of very long keys": lambda case: case.key_size > 600
     and case.state_dtype == "bfloat16"
     and any(case.lengths[r] > 1 for r in case.live),
+    "more tokens than 16 bits count": lambda case: case.before >= 2**16 and len(case.live) > 0,
     "uncovered tokens": lambda case: case.before > 0 and case.after > 0,
     "a carried state in bfloat16": lambda case: case.state_dtype == "bfloat16" and max(case.lengths, default=0) > 1,
     "value-major states": lambda case: case.state_layout == "vk",

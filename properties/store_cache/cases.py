@@ -20,7 +20,7 @@ from reference.checks import are_pads
 DTYPES = ("bfloat16", "float16", "float32", "uint8", "float8_e4m3fn", "float8_e5m2")
 ROWS = (0, 1, 2, 3, 5, 17, 70, 133)  # 133: more rows than any thread's share of a small call
 ROW_SIZES = ((1, 1), *((1, n) for n in around(16, 32, 64, 128)), (2, 32), (3, 43), (2, 64), (5, 16), (7, 9), (8, 32))  # (H, D)
-MANY_SLOTS = 4099  # of small rows: most are nobody's, and those that are written lie anywhere
+MANY_SLOTS = (4099, 2**16 + 3)  # of small rows: most are nobody's, and those that are written lie anywhere
 MANY_ROWS = (64, 128, 256, 1024)  # of so many slots
 # With elements of 2 bytes more than a cache keeps: in long runs, and in runs shorter than a cache line.
 LARGE = (
@@ -80,7 +80,8 @@ def strategy(draw: st.DrawFn) -> StoreCacheCase:
     sizes = {"rows": draw(any_of(*ROWS[1:], *ROWS[:1]), label="rows"), **draw(SIZES)}
     if draw(between(0, 15), label="many") == 15:
         rows, heads, width = draw(any_of(*MANY_ROWS)), draw(any_of(1, 1, 5)), draw(any_of(1, 4))
-        return completed(draw, near(fields), {"rows": rows, "heads": heads, "width_k": width, "width_v": 1}, MANY_SLOTS - rows)
+        sizes = {"rows": rows, "heads": heads, "width_k": width, "width_v": 1}
+        return completed(draw, near(fields), sizes, draw(any_of(*MANY_SLOTS)) - rows)
     large = draw(between(0, 63), label="large") - 61  # which of LARGE, from 0 on
     sizes = _large(large, fields["dtype"]) if large >= 0 else sizes
     if large == 1:
@@ -179,6 +180,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "pad is a slot in range": lambda case: case.pad_in_range,
     "pad is slot 0 of several": lambda case: case.pad_in_range and _pad_slot(case) == 0 and _slots(case) > 1,
     "slots far between": lambda case: case.spare > 1000 and not case.ascending,
+    "more slots than 16 bits count": lambda case: case.rows + case.spare > 2**16 and len(case.pads) < case.rows,
     "an odd number of heads": lambda case: case.heads in (5, 7),
     "ascending slots": lambda case: case.ascending and case.rows > 64 and not case.pads,
     "Dk = 0": lambda case: case.width_k == 0,
