@@ -22,6 +22,7 @@ from kernelpair.trial.neighbours import neighbours
 from kernelpair.trial.refusals import make_random_calls, make_wrong_calls, refusal_of, refuses_shared
 from kernelpair.trial.session import THREADS, Session
 
+MANY = 40  # threads, as a server has them
 CALLERS = 3  # Python threads of a `concurrent` trial
 EQUAL_CALLS, WARMING_CALLS = 9, 5  # of an `aftermath` trial; the first may fill caches, and come round to a buffer of a ring
 CONFIRMING_CALLS = 12  # more, where each has kept memory: an allocator that settles takes a few calls, a leak goes on
@@ -47,10 +48,10 @@ BUILT_IN = {
 
 def thread_counts(cores: int, seed: int) -> list[int]:
     """Of 1 .. 2 cores, but for the THREADS that every call has: all if they are few, else the ends, the middle, one by
-    chance. One of 5 .. 9 on any machine: work that is cut for the threads is cut otherwise for many."""
+    chance. One of 5 .. 9 on any machine, or MANY of them: work that is cut for the threads is cut otherwise for many."""
     most = max(2 * cores, 3)
     few = range(1, most + 1) if most <= 4 else {1, 3, cores, most, 1 + seed % most}
-    return sorted({*few, 5 + seed % 5} - {THREADS})
+    return sorted({*few, MANY if seed % 8 == 7 else 5 + seed % 5} - {THREADS})
 
 
 def hold_trial(session: Session) -> None:
