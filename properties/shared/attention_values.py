@@ -73,11 +73,11 @@ def extreme(case: Any) -> Literal["", "large", "small", "faint"]:
     normal numbers; or a run of keys has weights near 0 and values that make up for it."""
     if case.values != "random" or getattr(case, "cache", "same") != "same" or getattr(case, "same_row", False):
         return ""
-    kind: dict[int, Literal["large", "small", "faint"]] = {7: "large", 8: "small", FAINT_SEED: "faint"}
-    found = kind.get(case.seed % 16, "")
+    kinds: dict[int, Literal["", "large", "small", "faint"]] = {7: "large", 8: "small", FAINT_SEED: "faint"}
+    found = kinds.get(case.seed % 16, "")
     if case.dtype == "float16" and found != "large":  # it has no room for them
         return ""
-    return "" if found == "faint" and (getattr(case, "cap", 0.0) or joint(case)) else found
+    return "" if found == "faint" and (bool(getattr(case, "cap", 0.0)) or joint(case)) else found
 
 
 def joint(case: Any) -> bool:
