@@ -19,7 +19,7 @@ from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.batch import requests
 from properties.shared.packed_weights import made_again
 from properties.shared.pads import drawn_pad, entry_of, free_slots, more_slots
-from properties.shared.strategies import CROWD, any_of, around, between, common, crowded, either, float_dtypes, together
+from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, common, crowded, either, float_dtypes, together
 from serving import PackedConvWeight
 
 FORMS = ("update", "batched", "varlen", "pack", "varlen", "varlen")  # varlen has the most corners
@@ -125,7 +125,8 @@ def strategy(draw: st.DrawFn) -> ConvCase:
     fields = draw(FIELDS)
     form = draw(any_of(*FORMS), label="form")
     if crowded(fields, 32) and form != "pack":
-        lengths = (1,) * CROWD if form == "update" else (2,) * CROWD if form == "batched" else (1, 2) * (CROWD // 2)
+        crowd = draw(CROWDS, label="crowd")
+        lengths = (1,) * crowd if form == "update" else (2,) * crowd if form == "batched" else ((1, 2) * crowd)[:crowd]
         states = _states_of(draw, form, lengths) | ({} if form == "update" else {"states": True, "initial": "some"})
         return completed(draw, fields, form, 3, draw(any_of(2, 3, 4)), states)
     dim, width = draw(any_of(*DIMS), label="dim"), draw(any_of(2, 3, 4), label="width")

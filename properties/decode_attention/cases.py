@@ -21,14 +21,12 @@ from properties.shared.attention_values import (
     WIDE_WINDOWS,
     cap_of,
     even_query,
-    extreme,
-    rising,
     sinks_of,
     steep,
     stretch,
 )
 from properties.shared.pads import BEYOND, MANY_SLOTS, more_slots, named
-from properties.shared.strategies import CROWD, any_of, around, common, crowded, together
+from properties.shared.strategies import CROWDS, any_of, around, common, crowded, shrinking, together
 from reference.checks import are_pads
 
 HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4), (34, 2))  # (H, Hkv)
@@ -179,8 +177,9 @@ def strategy(draw: st.DrawFn) -> DecodeAttentionCase:
     if fields["seed"] % 64 == 20:
         batch, heads, kv_heads, width, width_v, length = 1, 1, 1, 1, 1, any_of(FARTHEST)
     lens = tuple(draw(length, label="tokens") for _ in range(batch))
-    if crowded(fields):
-        heads, kv_heads, width, width_v, lens = 1, 1, 1, 1, tuple(1 + b % 3 for b in range(CROWD))
+    if crowded(fields, 112):
+        longest = draw(shrinking(3), label="longest")
+        heads, kv_heads, width, width_v, lens = 1, 1, 1, 1, tuple(1 + b % longest for b in range(draw(CROWDS, label="crowd")))
     kind = draw(KINDS, label="kind")
     encoder = None
     if kind != "self":
@@ -286,12 +285,9 @@ def inputs(case: DecodeAttentionCase) -> Inputs:
     v = k[..., : case.width_v] if case.shared else rows_of(case, "v", table.slots, case.width_v, case.size)
     mark_keys(case, table, k, v)
     q = uniform(case.seed, "q", (batch, heads, case.width), dtype, q_size) * stretch(case)[1]
-    make_keys_extreme(case, table, k, v)
-    if extreme(case) == "faint":
-        q[..., 0] = case.size
+    make_keys_extreme(case, table, q, k, v)
     if loses_keys(case):
-        rising(q, -1)
-        lose_keys(case, table, k)
+        lose_keys(case, table, q, k)
     if case.values != "random":
         q.zero_()
         q[..., 0] = (HOT if case.values == "one_hot" else even_query(case)) * stretch(case)[1]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernelpair.call.layout import EXPANDED
 from kernelpair.call.values import generator, small_integers, uniform
-from properties.shared.attention_values import even_key, far_latents, joint, level, lose, loses, make_extreme
+from properties.shared.attention_values import even_key, extreme, far_latents, joint, level, lose, loses, make_extreme, rising
 
 HOT = 16.0  # q.k of a one-hot case is 0 or 256: exp(-256) is 0 in float32, and no trace of it is left in a float64 sum
 
@@ -67,16 +67,19 @@ def loses_keys(case: Any) -> bool:
     return loses(case) and not shares and not (case.shared and case.width_v == case.width)
 
 
-def lose_keys(case: Any, table: Any, k: Tensor) -> None:
+def lose_keys(case: Any, table: Any, q: Tensor, k: Tensor) -> None:
     """The raw scores of some of each request's keys become -inf."""
+    rising(q, -1)
     for b, slots in enumerate(table.seen):
         keys = k[slots]
         lose(case, f"lost{b}", keys, torch.tensor([0]), torch.tensor([len(slots)]), -1)
         k[slots] = keys
 
 
-def make_keys_extreme(case: Any, table: Any, k: Tensor, v: Tensor) -> None:
-    """The values of each request's keys as `extreme` says."""
+def make_keys_extreme(case: Any, table: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """The values of each request's keys as `extreme` says; faint keys are so by the first element of each query."""
+    if extreme(case) == "faint":
+        q[..., 0] = case.size
     for b, slots in enumerate(table.seen):
         keys, values = k[slots], v[slots]
         make_extreme(case, f"k{b}", keys, values, max(map(len, table.seen)))

@@ -15,7 +15,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
 from properties.shared.pads import MANY_SLOTS, more_slots, more_tokens
-from properties.shared.strategies import CROWD, any_of, around, common, crowded, either, together
+from properties.shared.strategies import CROWD, CROWDS, any_of, around, common, crowded, either, together
 
 HEADS = ((1, 1), (3, 1), (4, 1), (8, 1), (16, 1), (2, 2), (6, 2), (8, 2), (12, 4), (16, 16))  # (H, Hkv)
 WIDTHS = (
@@ -156,10 +156,10 @@ def strategy(draw: st.DrawFn) -> ExtendAttentionCase:
     if rare == 3999:
         heads, kv_heads, width, width_v, budget = 1, 1, 1, 1, 4097 * 4097 * 2
     scores = budget // (heads * (width + width_v) * max(batch, 1))
-    if rarest := fields["seed"] % 64 in RAREST or crowded(fields):
+    if rarest := fields["seed"] % 64 in RAREST or crowded(fields, 160):
         heads, kv_heads, width, width_v = 1, 1, 1, 1
     requests = [draw(_request(scores), label="request") for _ in range(0 if rarest else batch)]
-    requests += RAREST.get(fields["seed"] % 64, CROWDED) if rarest else []
+    requests += RAREST.get(fields["seed"] % 64) or CROWDED[: draw(CROWDS, label="crowd")] if rarest else []
     extends, prefixes = tuple(e for e, _ in requests), tuple(p for _, p in requests)
     kind = draw(KINDS, label="kind")
     encoder = None

@@ -16,7 +16,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
 from properties.shared.pads import more_tokens
-from properties.shared.strategies import CROWD, any_of, around, between, choices, common, crowded, together
+from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, choices, common, crowded, together
 
 HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
@@ -145,7 +145,10 @@ def strategy(draw: st.DrawFn) -> VarlenCase:
         lens = (*lens, 5)
     if fields["seed"] % 64 == 20 or crowded(fields):
         heads, kv_heads, width, width_v = 1, 1, 1, 1
-        rows, lens = CROWDED if fields["seed"] % 64 != 20 else ((1 + rare % 3,), (FARTHEST,))
+        crowd = draw(CROWDS, label="crowd")
+        rows, lens = CROWDED[0][:crowd], CROWDED[1][:crowd]
+    if fields["seed"] % 64 == 20:
+        rows, lens = (1 + rare % 3,), (FARTHEST,)
     return completed(draw, fields, rows, lens, {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v})
 
 

@@ -14,7 +14,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_slots
 from properties.shared.softplus import NEVER, given_threshold, settled
-from properties.shared.strategies import CROWD, any_of, around, between, common, crowded, either, float_dtypes, together
+from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, common, crowded, either, float_dtypes, together
 from reference.checks import are_pads
 
 REQUESTS = (1, 2, 0, 4, 17, 33, 70)
@@ -110,7 +110,8 @@ def strategy(draw: st.DrawFn) -> DeltaCase:
     """Any call that the contract allows."""
     fields, sizes = draw(FIELDS), draw(SIZES)
     if crowded(fields, 64):
-        sizes = {"key_size": CROWD_WIDTH, "value_size": CROWD_WIDTH, "group": 1, "key_heads": 1, "requests": CROWD}
+        requests = draw(CROWDS, label="crowd")
+        sizes = {"key_size": CROWD_WIDTH, "value_size": CROWD_WIDTH, "group": 1, "key_heads": 1, "requests": requests}
     return completed(draw, fields, sizes)
 
 

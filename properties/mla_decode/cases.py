@@ -17,7 +17,7 @@ from optimized.mla_decode import mla_decode_workspace_size
 from properties.shared.attention_values import extreme, far_latents, level, lose, loses, rising, stretch
 from properties.shared.pads import more_slots
 from properties.shared.renaming import renamed
-from properties.shared.strategies import CROWD, alike, around, common, crowded, together
+from properties.shared.strategies import CROWDS, alike, around, common, crowded, together
 
 PAGES = (16, 32, 64, 128)
 HEADS = (1, 5, 11, 16, 33, 64, 127, 128)
@@ -103,7 +103,8 @@ def strategy(draw: st.DrawFn) -> MlaDecodeCase:
     if fields["seed"] % 64 == 20:
         heads, (latent, rope), lens, batch = 1, WIDTHS[3], (FARTHEST,), 1
     elif crowded(fields):
-        heads, (latent, rope), lens, batch = 1, WIDTHS[3], tuple(1 + b % 3 for b in range(CROWD)), CROWD
+        heads, (latent, rope), batch = 1, WIDTHS[3], draw(CROWDS, label="crowd")
+        lens = tuple(1 + b % 3 for b in range(batch))
     fields = within_workspace(fields, batch * heads * latent)
     shared = batch > 1 and fields["values"] != "one_hot" and fields["seed"] % 8 == 1
     return MlaDecodeCase(**fields, lens=lens, heads=heads, latent=latent, rope=rope, shared_pages=shared)

@@ -17,7 +17,7 @@ from kernelpair.contract.pair import Inputs
 from properties.paged_attention.factors import descale_far, descales_of, slopes_of, steepness
 from properties.shared import attention_values as numbers
 from properties.shared.pads import MANY_SLOTS, more_slots, more_tokens
-from properties.shared.strategies import CROWD, alike, any_of, around, between, common, crowded, together
+from properties.shared.strategies import CROWD, CROWDS, alike, any_of, around, between, common, crowded, together
 
 HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4), (40, 2))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
@@ -180,7 +180,8 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
         rows = tuple(min(1, n) for n in rows)
     if fields["seed"] % 64 in RAREST or crowded(fields):
         heads, kv_heads, width, width_v = 1, 1, 1, 1
-        rows, lens = RAREST.get(fields["seed"] % 64, CROWDED)
+        crowd = draw(CROWDS, label="crowd")
+        rows, lens = RAREST.get(fields["seed"] % 64) or (CROWDED[0][:crowd], CROWDED[1][:crowd])
     sizes = {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v}
     return completed(draw, fields, rows, lens, kind, rare, sizes)
 

@@ -24,6 +24,7 @@ from optimized import paths
 
 __all__ = [
     "CROWD",
+    "CROWDS",
     "alike",
     "any_of",
     "around",
@@ -54,6 +55,7 @@ def alike(fields: dict[str, Any], name: str, entries: tuple[int, ...]) -> tuple[
 
 
 CROWD = 1030  # requests of seldom cases, each of a few tokens: more than a table of 1,024 holds
+CROWDS = shrinking(CROWD)
 
 
 def crowded(fields: dict[str, Any], every: int = 128) -> bool:
