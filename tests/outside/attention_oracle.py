@@ -56,7 +56,8 @@ def attend(row: QueryRow, sm_scale: float, cap: float, sinks: Tensor | None) -> 
         weights = torch.exp(z - torch.logsumexp(everything, 0))
         out.append((weights[:, None] * values).sum(0))
         e = wrong.max() + 4 * ROUNDING * everything[everything > -torch.inf].abs().max()
-        tolerance.append((4 * e + (len(keys) + 16) * ROUNDING) * values.abs().amax(0))
+        largest = values.abs().amax(0)
+        tolerance.append(torch.where(largest > 0, (4 * e + (len(keys) + 16) * ROUNDING) * largest, 0.0))  # e may be infinite
     return torch.stack(out), torch.stack(tolerance)
 
 
