@@ -144,6 +144,10 @@ def _never(case: Any) -> bool:
     return False
 
 
+def _as_fitted(drawn: Any, fitted: Any) -> Any:
+    return fitted
+
+
 @dataclass(frozen=True)
 class NotFuzzed:
     """For `Pair.fuzz`: the pair's contract says no more of wrong calls than `Pair.wrong_calls` does."""
@@ -172,6 +176,9 @@ class Cases:
     """A strategy of cases with every value of a 16-bit dtype among their inputs; every run begins with the simplest of them."""
     small: Callable[[Any], bool] = _always
     """Cases small enough for a candidate that is a thousand times slower (`Candidate.slow`)."""
+    refit: Callable[[Any, Any], Any] = _as_fitted
+    """(case as it was drawn, as `fit` of a provider's limits made it) -> the case that is tried: of very many small things that
+    have become large, fewer."""
     idle: Callable[[Any], bool] = _never
     """Cases in which a call has nothing to do and need not run any kernel."""
     simpler: Callable[[Any], Iterable[Any]] = lambda case: ()

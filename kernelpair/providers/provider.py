@@ -215,7 +215,11 @@ class Provider:
         limits = {says: _asked(outside, f"{who}: the limit {says!r}") for says, outside in adapter.limits.items()}
         fit = _told(adapter.fit, f"{who}: fit", pair.cases.type)
         claimed, effects = _asked(adapter.claimed, f"{who}: claimed"), adapter.side_effects
-        return Subject(pair, candidate, limits, fit, skipped, adapter.rounding, claimed, effects, foreign=True)
+
+        def refitted(case: Any) -> Any:
+            return pair.cases.refit(case, fit(case))
+
+        return Subject(pair, candidate, limits, refitted, skipped, adapter.rounding, claimed, effects, foreign=True)
 
     def saved(self, pair: str) -> Path:
         """The file of the saved cases of a pair, which every run with this provider tries first: beside the provider's own

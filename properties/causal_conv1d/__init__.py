@@ -20,6 +20,7 @@ from properties.causal_conv1d.cases import (
 from properties.causal_conv1d.models import MEASURES, models
 from properties.causal_conv1d.relations import RELATIONS
 from properties.causal_conv1d.wrong_calls import WRONG_CALLS
+from properties.shared.crowds import few_if_wider
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 
@@ -33,6 +34,7 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
+        refit=few_if_wider,
     ),
     signature=Signature(
         written={"conv_states": written},

@@ -18,7 +18,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.batch import requests
 from properties.shared.packed_weights import made_again
-from properties.shared.pads import drawn_pad, entry_of, free_slots, keep_few, more_slots
+from properties.shared.pads import drawn_pad, entry_of, free_slots, more_slots
 from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, common, crowded, either, float_dtypes, together
 from serving import PackedConvWeight
 
@@ -78,10 +78,6 @@ class ConvCase(Case):
     """Small integers, no SiLU: every sum is exact, and nothing may differ from the truth."""
     single_row: bool = False
     """pack: the weight has shape [dim, 1, w]."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        keep_few(self, spare=self.dim * (self.wider + self.width - 1))
 
 
 @cache

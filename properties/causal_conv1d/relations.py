@@ -242,7 +242,7 @@ def _poisoned_channel(case: Any, session: Session) -> None:
     others = [c for c in range(case.dim) if c != channel]
     got, first, index = again.outputs["out"], session.first.outputs["out"], torch.tensor(others)
     spoiled = [request.of(got).reshape(case.dim, -1)[channel] for request in requests(given) if request.live]
-    session.expect(bool(torch.isnan(torch.cat([got.new_empty(0), *spoiled])).all() if spoiled else True), "out", "NaN stays NaN")
+    session.expect(all(bool(part.isnan().all()) for part in spoiled), "out", "NaN stays NaN")
     tolerance = _tolerance(session).index_select(axis, index)
     session.expect_close("out", got.index_select(axis, index), first.index_select(axis, index), tolerance, "beside a NaN channel")
 

@@ -19,6 +19,7 @@ from properties.causal_conv1d_update_spec.cases import (
 )
 from properties.causal_conv1d_update_spec.relations import RELATIONS
 from properties.causal_conv1d_update_spec.wrong_calls import WRONG_CALLS
+from properties.shared.crowds import few_if_wider
 from properties.shared.strategies import kernel_paths
 
 PAIR = Pair(
@@ -31,6 +32,7 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
+        refit=few_if_wider,
     ),
     signature=Signature(
         written={"conv_states": written},

@@ -17,7 +17,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.cases import MATRIX_LAYOUTS, NOBODY, PAD, SCALES, STATE_LAYOUTS, TINY, of_dtype
 from properties.shared.drafts import DraftRequests
-from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, keep_few, more_slots
+from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_slots
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, shrinking, together
 from serving import PackedConvWeight
 
@@ -58,10 +58,6 @@ class ConvSpecCase(DraftRequests, Case):
     pads: tuple[int, ...] = ()
     pad_in_range: bool = False
     spare: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        keep_few(self, spare=self.dim * self.columns)
 
     @property
     def columns(self) -> int:

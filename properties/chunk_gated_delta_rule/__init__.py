@@ -28,6 +28,7 @@ from properties.chunk_gated_delta_rule.edges import EDGES
 from properties.chunk_gated_delta_rule.models import MEASURES, models
 from properties.chunk_gated_delta_rule.relations import RELATIONS
 from properties.chunk_gated_delta_rule.wrong_calls import WRONG_CALLS
+from properties.shared.crowds import few_if_wider
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 
@@ -41,6 +42,7 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
+        refit=few_if_wider,
         small=small_enough,
     ),
     signature=Signature(

@@ -15,7 +15,7 @@ from kernelpair.call.values import generator, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized import operator
-from properties.shared.pads import SUBSETS, drawn_pad, entry_of, free_slots, keep_few, more_slots, more_tokens, named
+from properties.shared.pads import SUBSETS, drawn_pad, entry_of, free_slots, more_slots, more_tokens, named
 from properties.shared.strategies import around, choices, common, together
 from reference import chunk_gated_delta_rule as reference
 from reference.gated_delta_rule_prefill import gated_delta_rule_prefill
@@ -140,11 +140,6 @@ class ChunkCase(Case):
         one_flag = self.layout.get("has_initial_state") == EXPANDED
         return tuple(n for n in range(len(self.lengths)) if self.flags and (0 if one_flag else n) not in self.cold)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        keep_few(self, spare=self.key_heads * self.group * self.K * self.V)
-        keep_few(self, before=self.key_heads * (2 * self.K + self.group * (self.V + 2)))
-
     @property
     def slots(self) -> int:
         return len(self.lengths) + self.spare + 1
@@ -259,8 +254,10 @@ def completed(
     if states["form"] == "pool":
         if fields["seed"] % 8 == 4:
             shapes |= {name: min(shapes[name], FEW) for name in "KV"}
-        states["spare"] += more_slots(fields["seed"], fields["layout"], 1)
-    numbers["before"] += more_tokens(fields["seed"], fields["layout"], 1)
+        elements = shapes["key_heads"] * shapes["group"] * shapes["K"] * shapes["V"]
+        states["spare"] += more_slots(fields["seed"], fields["layout"], elements)
+    per_token = shapes["key_heads"] * (2 * shapes["K"] + shapes["group"] * (shapes["V"] + 2))
+    numbers["before"] += more_tokens(fields["seed"], fields["layout"], per_token)
     return ChunkCase(**shapes, **states, **numbers, **fields)
 
 

@@ -24,6 +24,7 @@ from properties.decode_attention.models import MEASURES, models
 from properties.decode_attention.relations import RELATIONS
 from properties.decode_attention.wrong_calls import WRONG_CALLS
 from properties.shared.attention_values import sharp
+from properties.shared.crowds import few_if_wider
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 from reference.decode_attention import decode_attention
@@ -38,6 +39,7 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
+        refit=few_if_wider,
         small=lambda case: work(case) <= EMULATED_WORK,
         picture=picture,
     ),

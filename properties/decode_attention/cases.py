@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, EXPANDED, ODD_STRIDE, PARAMETERS, POOL, READ_ROWS, TABLE
 from kernelpair.call.values import permutation, poison, poison_value, uniform
+from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
 from properties.decode_attention.rows import HOT, lose_keys, loses_keys, make_keys_extreme, mark_keys, rows_of, scales_of
 from properties.shared.attention_values import (
@@ -24,7 +25,6 @@ from properties.shared.attention_values import (
     steep,
     stretch,
 )
-from properties.shared.crowds import CrowdCase
 from properties.shared.pads import BEYOND, MANY_SLOTS, more_slots, named
 from properties.shared.strategies import CROWDS, any_of, around, common, crowded, shrinking, together
 from reference.checks import are_pads
@@ -64,7 +64,7 @@ FUSED = (("k_cache", "v_cache"), ("v_cache", "k_cache"), ("key", "value"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeAttentionCase(CrowdCase):
+class DecodeAttentionCase(Case):
     """B = len(lens) requests; request b has lens[b] tokens behind encoder[b] encoder slots."""
 
     lens: tuple[int, ...] = (1,)

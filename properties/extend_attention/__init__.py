@@ -23,6 +23,7 @@ from properties.extend_attention.models import MEASURES, models
 from properties.extend_attention.relations import RELATIONS
 from properties.extend_attention.wrong_calls import WRONG_CALLS
 from properties.shared.attention_values import sharp
+from properties.shared.crowds import few_if_wider
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 from reference.extend_attention import extend_attention
@@ -37,6 +38,7 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
+        refit=few_if_wider,
         small=lambda case: padded_work(case) <= EMULATED_WORK,
         picture=picture,
     ),

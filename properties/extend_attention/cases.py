@@ -11,9 +11,9 @@ from torch import Tensor
 from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS, SHARED, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison
+from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
-from properties.shared.crowds import CrowdCase
 from properties.shared.pads import MANY_SLOTS, more_slots, more_tokens
 from properties.shared.strategies import CROWD, CROWDS, any_of, around, common, crowded, either, together
 
@@ -51,7 +51,7 @@ FUSED = (("k", "v"), ("k_cache", "v_cache"), ("v_cache", "k_cache"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtendAttentionCase(CrowdCase):
+class ExtendAttentionCase(Case):
     """Request b has prefixes[b] cached and extends[b] new tokens, behind encoder[b] encoder slots."""
 
     extends: tuple[int, ...] = (1,)

@@ -21,6 +21,7 @@ from properties.flash_attn_varlen.models import MEASURES, models
 from properties.flash_attn_varlen.relations import RELATIONS
 from properties.flash_attn_varlen.wrong_calls import WRONG_CALLS
 from properties.shared.attention_values import sharp
+from properties.shared.crowds import few_if_wider
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 from reference.flash_attn_varlen import flash_attn_varlen
@@ -35,6 +36,7 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
+        refit=few_if_wider,
         small=lambda case: padded_work(case) <= EMULATED_WORK,
     ),
     signature=Signature(indices=INDICES, layouts=LAYOUTS, fused=FUSED),

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, READ_ROWS
 from kernelpair.call.values import poison
+from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
-from properties.shared.crowds import CrowdCase
 from properties.shared.pads import more_tokens
 from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, choices, common, crowded, together
 
@@ -44,7 +44,7 @@ FUSED = (("k", "v"), ("v", "k"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class VarlenCase(CrowdCase):
+class VarlenCase(Case):
     """Request b has rows[b] query rows over lens[b] keys."""
 
     rows: tuple[int, ...] = (1,)

@@ -10,6 +10,7 @@ from properties.gated_delta_rule_update.cases import ARGUMENT_LAYOUTS, EDGES, De
 from properties.gated_delta_rule_update.models import MEASURES, models
 from properties.gated_delta_rule_update.relations import RELATIONS
 from properties.gated_delta_rule_update.wrong_calls import WRONG_CALLS
+from properties.shared.crowds import few_if_wider
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 from reference.gated_delta_rule_update import gated_delta_rule_update
@@ -24,6 +25,7 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
+        refit=few_if_wider,
     ),
     signature=Signature(
         written={"state": written},

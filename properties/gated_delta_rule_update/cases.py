@@ -12,7 +12,7 @@ from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, POOL, READ_ROWS, TUR
 from kernelpair.call.values import poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, keep_few, more_slots
+from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_slots
 from properties.shared.softplus import NEVER, given_threshold, settled
 from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, common, crowded, either, float_dtypes, together
 from reference.checks import are_pads
@@ -81,10 +81,6 @@ class DeltaCase(Case):
     pads: tuple[int, ...] = ()
     pad_in_range: bool = False
     spare: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        keep_few(self, spare=self.key_heads * self.group * self.key_size * self.value_size)
 
 
 def narrowed(K: int, V: int) -> int:

@@ -12,6 +12,7 @@ from properties.mla_decode.models import MEASURES, models
 from properties.mla_decode.relations import RELATIONS
 from properties.mla_decode.wrong_calls import WRONG_CALLS
 from properties.shared.attention_values import sharp
+from properties.shared.crowds import few_if_wider
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
 from reference.mla_decode import mla_decode
@@ -26,6 +27,7 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
+        refit=few_if_wider,
         small=lambda case: work(case) <= EMULATED_WORK,
     ),
     signature=Signature(

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS, TABLE
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
+from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized.mla_decode import mla_decode_workspace_size
 from properties.shared.attention_values import extreme, far_latents, level, lose, loses, rising, stretch
-from properties.shared.crowds import CrowdCase
 from properties.shared.pads import more_slots
 from properties.shared.renaming import renamed
 from properties.shared.strategies import CROWDS, alike, around, common, crowded, together
@@ -43,7 +43,7 @@ INDICES = ("seq_lens", "page_table")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MlaDecodeCase(CrowdCase):
+class MlaDecodeCase(Case):
     """B = len(lens) requests over pages of `page` latents."""
 
     lens: tuple[int, ...] = (1,)

@@ -12,10 +12,10 @@ from torch import Tensor
 from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS, SHARED, STRIDED, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison
+from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.paged_attention.factors import descale_far, descales_of, slopes_of, steepness
 from properties.shared import attention_values as numbers
-from properties.shared.crowds import CrowdCase
 from properties.shared.pads import MANY_SLOTS, more_slots, more_tokens
 from properties.shared.strategies import CROWD, CROWDS, alike, any_of, around, between, common, crowded, together
 
@@ -53,7 +53,7 @@ FUSED = (("k_cache", "v_cache"), ("v_cache", "k_cache"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PagedAttentionCase(CrowdCase):
+class PagedAttentionCase(Case):
     """Request b has rows[b] query rows over lens[b] keys."""
 
     rows: tuple[int, ...] = (1,)

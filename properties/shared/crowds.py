@@ -1,30 +1,38 @@
-"""Cases of attention with very many requests, or keys: they have the smallest heads."""
+"""Cases of very many requests, keys, slots or tokens, which are small as they are drawn: a provider's limits may widen them."""
 
-from dataclasses import dataclass
+from dataclasses import replace
+from math import prod
+from typing import Any
 
-from kernelpair.contract.case import Case
+from properties.shared.pads import MANY_SLOTS
 
-MOST_REQUESTS, MOST_KEYS = 512, 2**16  # of a case with larger heads,
-FEW_REQUESTS, FEW_KEYS = 17, 300  # which has no more than these where it would have more
-SMALL_HEADS = 64  # elements of a key, or of a query's heads
+MANY_REQUESTS, MANY_KEYS = 512, 2**16
+FEW_REQUESTS, FEW_KEYS = 17, 300
+WIDER = 4  # times the elements: so much more memory very many may take
+SIZES = (
+    "heads", "kv_heads", "width", "width_v", "latent", "rope", "key_heads", "group", "K", "V", "key_size", "value_size", "dim",
+    "page",
+)  # fmt: skip
 REQUESTS = ("extends", "prefixes", "rows", "lens", "encoder")
-WIDTHS = ("width", "width_v", "latent", "rope")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CrowdCase(Case):
-    """A case whose requests become few, and their keys, as soon as its heads are large: a crowd, and a request of more keys than
-    16 bits count, are drawn with heads of a few elements, but a provider's limits may ask for others, and for gigabytes then."""
+def few_if_wider(drawn: Any, fitted: Any) -> Any:
+    """`Cases.refit`: where the limits of a provider have made heads, states or pages larger, a crowd becomes a few requests,
+    requests of more keys than 16 bits count get a few hundred, and slots and tokens of nobody go: they would take gigabytes."""
+    if _elements(fitted) <= WIDER * _elements(drawn):
+        return fitted
+    fewer: dict[str, Any] = {}
+    for name in REQUESTS:
+        entries = getattr(fitted, name, None) or ()
+        if len(entries) > MANY_REQUESTS or max(entries, default=0) > MANY_KEYS:
+            fewer[name] = tuple(min(entry, FEW_KEYS) for entry in entries[:FEW_REQUESTS])
+    if fewer and hasattr(fitted, "pads"):
+        fewer["pads"] = tuple(request for request in fitted.pads if request < FEW_REQUESTS)
+    for name in ("spare", "before"):
+        if (many := getattr(fitted, name, 0)) >= MANY_SLOTS:
+            fewer[name] = max(many - MANY_SLOTS, 1)  # a pad may be a slot of nobody
+    return replace(fitted, **fewer)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        values = vars(self)
-        widths = sum(values[name] for name in WIDTHS if type(values.get(name)) is int)
-        if values["heads"] * widths <= SMALL_HEADS:
-            return
-        for name in REQUESTS:
-            entries = values.get(name) or ()
-            if len(entries) > MOST_REQUESTS or max(entries, default=0) > MOST_KEYS:
-                object.__setattr__(self, name, tuple(min(entry, FEW_KEYS) for entry in entries[:FEW_REQUESTS]))
-                if "pads" in values:
-                    object.__setattr__(self, "pads", tuple(b for b in values["pads"] if b < FEW_REQUESTS))
+
+def _elements(case: Any) -> int:
+    return prod(max(int(getattr(case, name, 1)), 1) for name in SIZES)

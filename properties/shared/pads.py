@@ -8,7 +8,6 @@ from torch import Tensor
 
 from kernelpair.call.layout import FAR, FAR_COLUMNS
 from kernelpair.call.values import permutation
-from kernelpair.contract.case import Case
 from properties.shared.strategies import any_of
 
 SUBSET_BITS = 5
@@ -29,14 +28,6 @@ def more_tokens(seed: int, layout: Mapping[str, str], elements: int) -> int:
     """Tokens of nobody in front of a call's requests: of a quarter of the cases whose tokens have few elements as many, so that
     the numbers of the others need more than 16 bits."""
     return MANY_SLOTS if 0 < elements <= SMALL_TOKEN and _near(layout) and seed % 4 == 2 else 0
-
-
-def keep_few(case: Case, **elements: int) -> None:
-    """Take MANY_SLOTS back, but for one, from a field of a new case, `spare` slots or tokens `before` all others, if each of them
-    has more elements than it is drawn with: a provider's limits may widen them to gigabytes."""
-    for name, each in elements.items():
-        if getattr(case, name) >= MANY_SLOTS and each > (SMALL_TOKEN if name == "before" else SMALL_SLOT):
-            object.__setattr__(case, name, max(getattr(case, name) - MANY_SLOTS, 1))
 
 
 def _near(layout: Mapping[str, str]) -> bool:

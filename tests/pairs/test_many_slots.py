@@ -1,35 +1,49 @@
-"""Slots, tokens and keys whose numbers need more than 16 bits, and crowds: only while they are small."""
+"""Very many slots, tokens, keys or requests become few where a provider's limits widen them."""
 
 from dataclasses import replace
 
+import properties
 from properties.causal_conv1d.cases import ConvCase
-from properties.causal_conv1d_update_spec.cases import ConvSpecCase
 from properties.chunk_gated_delta_rule.cases import ChunkCase
 from properties.decode_attention.cases import DecodeAttentionCase
 from properties.gated_delta_rule_update.cases import DeltaCase
 from properties.mla_decode.cases import MlaDecodeCase
 from properties.paged_attention.cases import PagedAttentionCase
+from properties.shared.crowds import few_if_wider
 from properties.shared.pads import MANY_SLOTS
 
 
 def test_wider_slots_are_few() -> None:
     chunk = ChunkCase(form="pool", K=3, V=3, spare=MANY_SLOTS + 2, before=MANY_SLOTS + 3)
-    assert (chunk.spare, chunk.before) == (MANY_SLOTS + 2, MANY_SLOTS + 3)
-    assert (replace(chunk, K=64, V=64).spare, replace(chunk, K=64, V=64).before) == (2, 3)
+    wider = few_if_wider(chunk, replace(chunk, K=64, V=64))
+    assert (wider.spare, wider.before, wider.K) == (2, 3, 64)
     update = DeltaCase(key_size=7, value_size=7, spare=MANY_SLOTS)
-    assert update.spare == MANY_SLOTS and replace(update, key_size=128, value_size=128).spare == 1  # a pad may be one of them
+    assert few_if_wider(update, replace(update, key_size=128, value_size=128)).spare == 1  # a pad may be one of them
     convolution = ConvCase(dim=3, width=4, states=True, indexed=True, spare=MANY_SLOTS + 1)
-    assert convolution.spare == MANY_SLOTS + 1 and replace(convolution, dim=64).spare == 1
-    drafts = ConvSpecCase(dim=3, width=4, spare=MANY_SLOTS + 1)
-    assert drafts.spare == MANY_SLOTS + 1 and replace(drafts, dim=64).spare == 1
+    assert few_if_wider(convolution, replace(convolution, dim=64)).spare == 1
+    assert few_if_wider(convolution, convolution).spare == MANY_SLOTS + 1
 
 
 def test_requests_with_larger_heads_are_few() -> None:
     crowd = DecodeAttentionCase(lens=(1, 2) * 515, encoder=(3,) * 1030, pads=(2, 900))
-    assert len(crowd.lens) == 1030 and len(crowd.pads) == 2
-    fitted = replace(crowd, heads=8, kv_heads=8, width=64, width_v=64)
-    assert (len(fitted.lens), len(fitted.encoder or ()), fitted.pads) == (17, 17, (2,))
+    wider = few_if_wider(crowd, replace(crowd, heads=8, kv_heads=8, width=64, width_v=64))
+    assert (len(wider.lens), len(wider.encoder or ()), wider.pads) == (17, 17, (2,))
     far = PagedAttentionCase(rows=(2,), lens=(66_001,))
-    assert far.lens == (66_001,)
-    assert (replace(far, width=64, width_v=64).rows, replace(far, width=64, width_v=64).lens) == ((2,), (300,))
-    assert replace(MlaDecodeCase(lens=(66_001,)), latent=512, rope=64).lens == (300,)
+    wider_far = few_if_wider(far, replace(far, width=64, width_v=64))
+    assert (wider_far.rows, wider_far.lens) == ((2,), (300,))
+    latent = MlaDecodeCase(lens=(66_001,))
+    assert few_if_wider(latent, replace(latent, latent=512, rope=64)).lens == (300,)
+
+
+def test_a_long_request_of_a_model_stays_long() -> None:
+    model = DecodeAttentionCase(lens=(131_072,), heads=32, kv_heads=8, width=128, width_v=128)
+    assert model.lens == (131_072,) and few_if_wider(model, replace(model, dtype="bfloat16")).lens == (131_072,)
+
+
+def test_pairs_that_draw_them_say_so() -> None:
+    pairs = properties.pairs()
+    many = {"a crowd of requests", "more slots than 16 bits count", "more keys than 16 bits count"}
+    drawing = [name for name, pair in pairs.items() if many & set(pair.coverage.edges)]
+    assert len(drawing) >= 9
+    others = [name for name in drawing if pairs[name].cases.refit is not few_if_wider]
+    assert others == ["store_cache"]  # its slots are small rows
