@@ -35,10 +35,7 @@ PAIR = Pair(
         refit=few_if_wider,
     ),
     signature=Signature(
-        written={"conv_states": written},
-        result_layout=result_layout,
-        indices=INDICES,
-        layouts=ARGUMENT_LAYOUTS,
+        written={"conv_states": written}, result_layout=result_layout, indices=INDICES, layouts=ARGUMENT_LAYOUTS
     ),
     truth=TRUTH,
     relations=RELATIONS,
