@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from kernelpair.call.common import done_with, server_of
-from kernelpair.call.fault import forget, noted
+from kernelpair.call.fault import forget, noted, without_frames
 from kernelpair.call.fork_server import Forked, ForkServer, ServerGone
 from kernelpair.call.memory import Arena
 from kernelpair.call.system import give_up_reading, here, signal_name, waited_for_processor
-from kernelpair.call.worker import CLOSED_CHANNEL, LOG_BYTES, Caller, CallRequest, Outcome, stderr_of, stderr_tail, work
+from kernelpair.call.worker import CLOSED_CHANNEL, LOG_BYTES, Caller, CallRequest, Outcome, stderr_tail, work, written
 from kernelpair.contract.candidate import Candidate
 
 HANG_SECONDS = 20.0  # a case has a budget of work far below this on every tier
@@ -49,6 +49,10 @@ class Runner:
 
     def run(self, request: CallRequest) -> Outcome:
         raise NotImplementedError
+
+    def printed(self) -> str:
+        """What the last worker's calls wrote to its standard output and error; nothing where they did so to this process's."""
+        return ""
 
     def start(self) -> None:
         """Make ready, so that the first case is not charged for it. Raises HarnessError if the candidate does not load."""
@@ -101,6 +105,7 @@ class Isolated(Runner):
         self._preload = preload
         self._hang_seconds = hang_seconds
         self._log = os.memfd_create("kernelpair-log")
+        self._loaded = 0  # bytes of the log that loading the candidate has written
         self._server: ForkServer | None = None
         self._process: Forked | None = None
         self._connection: Any = None
@@ -108,6 +113,9 @@ class Isolated(Runner):
     def start(self) -> None:
         if self._process is None:
             self._start()
+
+    def printed(self) -> str:
+        return without_frames(written(self._log, self._loaded))
 
     def run(self, request: CallRequest, again: bool = False) -> Outcome:
         self.start()
@@ -168,6 +176,7 @@ class Isolated(Runner):
         if os.fstat(self._log).st_size > LOG_BYTES:
             os.ftruncate(self._log, 0)
             os.lseek(self._log, 0, os.SEEK_SET)  # the worker's place in it, too
+            self._loaded = 0
 
     def _once_more(self, request: CallRequest, again: bool) -> Outcome:
         """The call in a new worker, because an earlier call has spoiled the old one. HarnessError if this is the second try
@@ -196,6 +205,7 @@ class Isolated(Runner):
         if answer is not None:
             self._stop()
             raise HarnessError(answer.message)
+        self._loaded = os.fstat(self._log).st_size
 
     def _first_answer(self) -> Outcome | None:
         """Why the worker does not load the candidate; None where it has. HarnessError where it does not say so in time."""
@@ -233,7 +243,7 @@ class Isolated(Runner):
             self._stop()
             return Outcome("kills_parent", "Kill", "the call ended the process that started its own")
         self._stop()
-        log = stderr_of(self._log)
+        log = written(self._log)
         tail = stderr_tail(log)
         if code in (None, CLOSED_CHANNEL):
             name = CLOSES if code else otherwise

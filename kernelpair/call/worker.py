@@ -1,7 +1,9 @@
 """The process that runs a candidate: it maps the judge's arena, arms the guard pages, makes the call and says what came
 back."""
 
+import ctypes
 import gc
+import io
 import os
 import signal
 import sys
@@ -41,6 +43,7 @@ from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.mistakes import raised_at
 
 LOG_BYTES = 1 << 20  # the end of what a worker wrote, where its last words are looked for
+LINE_BUFFERED = 1  # _IOLBF of stdio.h
 CLOSED_CHANNEL = 193  # a worker's exit status after a call that closed the connection to the judge; kernels end with smaller ones
 THREADS = NAMES.index("torch_threads")
 LEFT = "left_behind"  # not seen in a process that does other things too: threads, files and memory may be its own
@@ -142,6 +145,7 @@ def work(descriptor: int, arena: int, log: int) -> None:
     os.lseek(log, 0, os.SEEK_SET)
     os.dup2(log, 2)
     os.dup2(log, 1)
+    _print_at_once()
     connection: Connection = Connection(descriptor)
     channel = _behind(descriptor)
     connection.send(os.getpid())  # first: the judge looks whether this process gets a processor
@@ -166,6 +170,14 @@ def work(descriptor: int, arena: int, log: int) -> None:
             if _behind(descriptor) != channel:
                 os._exit(CLOSED_CHANNEL)
         connection.send(outcome)
+
+
+def _print_at_once() -> None:
+    """Let each line that the candidate prints be in the log, from Python as from C, also if the call ends the process."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    libc = ctypes.CDLL(None)
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, LINE_BUFFERED, ctypes.c_size_t(0))
 
 
 def _behind(descriptor: int) -> int:
@@ -343,9 +355,9 @@ class Caller:
         return self.arena.view(value) if isinstance(value, Placed) else value
 
 
-def stderr_of(log: int) -> str:
-    """The last that a dead worker wrote."""
-    return os.pread(log, LOG_BYTES, max(os.fstat(log).st_size - LOG_BYTES, 0)).decode(errors="replace")
+def written(log: int, begin: int = 0) -> str:
+    """The last that a worker wrote, from byte `begin` of its log on."""
+    return os.pread(log, LOG_BYTES, max(os.fstat(log).st_size - LOG_BYTES, begin)).decode(errors="replace")
 
 
 def stderr_tail(log: str, lines: int = 3) -> str:

@@ -14,7 +14,16 @@ from rich.console import Console
 from rich.text import Text
 
 from kernelpair.cli import page
-from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, EXIT_USAGE, UsageError
+from kernelpair.cli.main import (
+    EXIT_FAILED,
+    EXIT_HARNESS,
+    EXIT_INTERRUPTED,
+    EXIT_NOTHING,
+    EXIT_OK,
+    EXIT_USAGE,
+    UsageError,
+    input_fault,
+)
 from kernelpair.cli.result_lines import COLOURS, print_line
 from kernelpair.cli.select import (
     provided,
@@ -54,7 +63,6 @@ EXAMPLES = 200  # for each pair and tier where nothing else is asked for,
 SECONDS = 45.0  # and at most this long in all: a check without options ends within a minute
 PILOT = 30  # cases that measure the cost of each pair and tier before --total is spread
 ALIKE = 3  # skips for one reason that get a line each; more of them share one
-INPUT_FAULTS = {"ProviderError: ": "provider fault", "CaseError: ": "bad saved case"}  # by the class of a job's error
 UNFINISHED = "NotImplementedError: fill in "  # what the files of new-pair say until somebody has
 
 
@@ -94,12 +102,6 @@ def _seen(result: PairResult, group: str) -> str:
     cases, worst = result.groups.get(group, (0, None))
     far = f", up to {worst:.3g} times the bound" if worst else ""
     return f" ({cases} cases{far})" if cases else ""
-
-
-def _input_fault(error: str) -> str:
-    """What is wrong with what somebody wrote, where a job ended by that and not by a fault of ours; else empty."""
-    found = ((says, error.partition(name)[2]) for name, says in INPUT_FAULTS.items())
-    return next((f"{says}: {rest}" for says, rest in found if rest), "")
 
 
 class CheckRun:
@@ -223,7 +225,7 @@ class CheckRun:
             self._print(self.results[-1])
             return
         if ended.error:
-            fault, told_before = _input_fault(ended.error), {_input_fault(other.error) for other in self.errors}
+            fault, told_before = input_fault(ended.error), {input_fault(other.error) for other in self.errors}
             self.errors.append(ended)
             if self.progress is not None:
                 self.progress.ended((ended.job.pair, shown(ended.job.candidate)), ended.tally.cases)
@@ -286,7 +288,7 @@ class CheckRun:
             return EXIT_INTERRUPTED
         if counts["fail"]:
             return EXIT_FAILED
-        if unwritten or not all(_input_fault(ended.error) for ended in self.errors):
+        if unwritten or not all(input_fault(ended.error) for ended in self.errors):
             return EXIT_HARNESS
         if self.errors:
             return EXIT_USAGE

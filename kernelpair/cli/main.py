@@ -21,7 +21,7 @@ from kernelpair.report.files import WriteError, write_whole
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING, EXIT_HARNESS, EXIT_INTERRUPTED = 0, 1, 2, 3, 70, 130
 
-
+INPUT_FAULTS = {"ProviderError: ": "provider fault", "CaseError: ": "bad saved case"}  # by the class of an error
 NOT_LOADED = ("KERNELPAIR_TIER: ", "the compiled library ")  # a suite's library cannot be loaded, for a reason that it says
 
 
@@ -97,12 +97,22 @@ def _told(options: argparse.Namespace, carry_out: Callable[[argparse.Namespace],
     except KeyboardInterrupt:
         return _interrupted(options)
     except Exception as error:  # noqa: BLE001 - told apart from a candidate's failure by the exit status
+        if says := input_fault(f"{type(error).__name__}: {error}"):
+            print(f"kernelpair {options.command}: {says}", file=sys.stderr)
+            return EXIT_USAGE
         if isinstance(error, (ValueError, ImportError)) and str(error).startswith(NOT_LOADED):
             print(f"kernelpair {options.command}: {error}", file=sys.stderr)
             return EXIT_USAGE
         traceback.print_exc()
         print("kernelpair: the harness itself failed (above); this says nothing about any kernel", file=sys.stderr)
         return EXIT_HARNESS
+
+
+def input_fault(error: str) -> str:
+    """What is wrong with what somebody wrote, where an error of these words came from that and not from a fault of ours; else
+    empty."""
+    found = ((says, error.partition(name)[2]) for name, says in INPUT_FAULTS.items())
+    return next((f"{says}: {rest}" for says, rest in found if rest), "")
 
 
 def _dispatch(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelpair.call.runner import InProcess, Isolated
+from kernelpair.call.system import printable
 from kernelpair.cli.case_lines import Given, lines_of, read
 from kernelpair.cli.findings import unseen
 from kernelpair.cli.main import EXIT_FAILED, EXIT_OK, UsageError
@@ -37,6 +38,9 @@ from kernelpair.report.recorder import Recorder
 from kernelpair.suite import Suite
 from kernelpair.trial.check import check
 
+PRINTED_LINES = {False: 10, True: 200}
+"""Of what a kernel printed, how many are shown, with -v and without."""
+
 
 def replay(options: argparse.Namespace) -> int:
     """Replay each case on each tier, or with the provider, that is asked for; 1 if any fails."""
@@ -62,7 +66,7 @@ def replay(options: argparse.Namespace) -> int:
             verdict = None
             if not reason:
                 subject = Subjects(place)(pair.name, name)
-                verdict, planes = _once(subject, case, options, suite.preload)
+                verdict, planes, printed = _once(subject, case, options, suite.preload)
                 unsupported = verdict.unsupported and not verdict.calls
                 reason = f"outside of the documented limits: {verdict.unsupported}" if unsupported else ""
             if verdict is None or reason:
@@ -72,6 +76,7 @@ def replay(options: argparse.Namespace) -> int:
             fails_here |= not verdict.passed
             ran += 1
             _show(console, pair, shown(name, subject.candidate.run_as), verdict, options.verbose)
+            _show_printed(console, printed, PRINTED_LINES[options.verbose])
             if options.verbose:
                 for plane in planes:
                     console.print(drawn_in_text(plane), soft_wrap=True, markup=False)
@@ -136,8 +141,10 @@ def _write(console: Console, path: Path, subject: Subject, verdict: Verdict, loa
     console.print(f"wrote {path}", soft_wrap=True, markup=False)
 
 
-def _once(subject: Subject, case: Case, options: argparse.Namespace, preload: Sequence[str]) -> tuple[Verdict, list[Plane]]:
-    """The verdict, and the outputs that are wrong as planes."""
+def _once(
+    subject: Subject, case: Case, options: argparse.Namespace, preload: Sequence[str]
+) -> tuple[Verdict, list[Plane], str]:
+    """The verdict, the outputs that are wrong as planes, and what the kernel printed."""
     kept: list[Recorder] = []
 
     def recorder(*arguments: Any) -> Recorder:
@@ -147,7 +154,8 @@ def _once(subject: Subject, case: Case, options: argparse.Namespace, preload: Se
     here = InProcess(subject.candidate, guards=options.guards) if options.in_process else None
     with here or Isolated(subject.candidate, preload=preload) as runner:
         verdict = check(subject, case, runner, session_type=recorder)
-    return verdict, [plane for plane in kept[0].planes.values() if plane.wrong]
+        printed = runner.printed()
+    return verdict, [plane for plane in kept[0].planes.values() if plane.wrong], printed
 
 
 def _show(console: Console, pair: Pair, name: str, verdict: Verdict, verbose: bool) -> None:
@@ -161,6 +169,17 @@ def _show(console: Console, pair: Pair, name: str, verdict: Verdict, verbose: bo
         console.print(f"  {failure}", soft_wrap=True, markup=False)
         if verbose and failure.differences:
             console.print(_table(failure))
+
+
+def _show_printed(console: Console, printed: str, most: int) -> None:
+    """The last `most` lines of what the kernel printed in the calls of the case."""
+    lines = printed.splitlines()
+    if not lines:
+        return
+    several = "" if len(lines) <= most else f" (the last {most} of {len(lines)} lines)"
+    console.print(f"  printed{several}:", soft_wrap=True)
+    for line in lines[-most:]:
+        console.print(f"    {printable(line)}", soft_wrap=True, markup=False)
 
 
 def _table(failure: Failure) -> Table:

@@ -12,6 +12,7 @@ from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
 from properties.causal_conv1d.batch import as_varlen, pick, requests, varlen
 from properties.shared.packed_weights import SAME_WEIGHT, kept
+from properties.shared.pads import other_dtypes
 from reference.causal_conv1d import causal_conv1d_pack_weight
 
 NAN = float("nan")
@@ -90,7 +91,8 @@ def _other_layout(case: Any, session: Session) -> None:
     """Dense or turned, whichever the case is not, of the state and of x."""
     given = session.inputs()
     layout = {name: "turned" for name in ("x", "conv_states") if case.layout.get(name, "dense") == "dense"}
-    again = session.run(replace(case, layout=layout, int32=() if case.int32 else case_indices(given)), given, judged=False)
+    int32 = other_dtypes(case, case_indices(given), given["pad_slot"])
+    again = session.run(replace(case, layout=layout, int32=int32), given, judged=False)
     rows = _all_rows(given)
     _same_requests(session, given, again, given, rows, "another layout and index dtype")
     _same_state(session, again, rows, "another layout and index dtype")

@@ -12,6 +12,7 @@ from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
 from properties.chunk_gated_delta_rule.bound import bound
 from properties.chunk_gated_delta_rule.cases import TOKENS, ChunkCase, inputs
+from properties.shared.pads import other_dtypes
 from reference.gated_delta_rule_update import gated_delta_rule_update
 
 PLAIN: dict[str, Any] = {"layout": {}}  # relations rebuild their arguments densely
@@ -203,7 +204,8 @@ def _renamed_slots(case: ChunkCase, session: Session) -> None:
 
 def _dense(case: ChunkCase, session: Session) -> None:
     given = session.inputs()
-    plain = replace(case, int32=() if case.int32 else ("state_indices", "cu_seqlens"), **PLAIN)
+    int32 = other_dtypes(case, ("state_indices", "cu_seqlens"), case.pad_slot)
+    plain = replace(case, int32=int32, **PLAIN)
     result = session.run(plain, given, judged=False)
     state = result.outputs["final_state" if case.form == "functional" else "state"]
     _agrees(case, session, result.outputs["out"], state, "dense tensors, the other index dtype")

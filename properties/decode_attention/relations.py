@@ -11,6 +11,7 @@ from kernelpair.contract.pair import Alias, Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.decode_attention.cases import EMULATED_WORK, keys_of, live_of, table_of
 from properties.decode_attention.rows import loses_keys
+from properties.shared.pads import other_dtypes
 from properties.shared.renaming import new_names, renamed
 from reference.extend_attention import extend_attention
 
@@ -171,8 +172,9 @@ def _relabelled(case: Any, session: Session) -> None:
 
 
 def _dense(case: Any, session: Session) -> None:
-    names = () if case.int32 else ("req_to_token", "seq_lens", "loc")
-    other = session.run(replace(case, layout={}, int32=names), _given(case, session), judged=False)
+    given = _given(case, session)
+    int32 = other_dtypes(case, ("req_to_token", "seq_lens", "loc"), given["pad_slot"])
+    other = session.run(replace(case, layout={}, int32=int32), given, judged=False)
     _close(case, session, other.outputs["out"], session.first.outputs["out"], "dense tensors, other index dtypes")
 
 

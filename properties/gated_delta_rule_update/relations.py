@@ -10,6 +10,7 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
+from properties.shared.pads import other_dtypes
 
 TOKENS = ("q", "k", "v", "a", "b", "state_indices")
 NAN = float("nan")
@@ -76,8 +77,9 @@ def _renamed(case: Any, session: Session) -> None:
 
 def _other_layout(case: Any, session: Session) -> None:
     layout = {} if case.layout else {"state": "sliced", "k": "padded", "a": "strided", "b": "turned"}
-    int32 = () if case.int32 else ("state_indices",)
-    again = session.run(replace(case, layout=layout, int32=int32), session.inputs(), judged=False)
+    given = session.inputs()
+    int32 = other_dtypes(case, ("state_indices",), given["pad_slot"])
+    again = session.run(replace(case, layout=layout, int32=int32), given, judged=False)
     _same(session, again, range(case.requests), "other strides and the other index dtype")
 
 

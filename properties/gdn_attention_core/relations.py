@@ -9,6 +9,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.gdn_attention_core.cases import INDICES, GdnCase
+from properties.shared.pads import other_dtypes
 
 OUTPUTS = ("core_attn_out", "conv_state", "ssm_state")
 PER_TOKEN = ("mixed_qkv", "a", "b", "core_attn_out")
@@ -95,7 +96,7 @@ def _layouts(case: GdnCase, session: Session) -> None:
 
 
 def _dense(case: GdnCase, session: Session) -> None:
-    plain = replace(case, layout={}, int32=() if case.int32 else INDICES)
+    plain = replace(case, layout={}, int32=other_dtypes(case, INDICES, case.pad_slot))
     found = session.run(plain, session.inputs(), judged=False).outputs
     out, conv, ssm = (found[name] for name in OUTPUTS)
     _compare(case, session, out, conv, ssm, "dense tensors, the other index dtype")

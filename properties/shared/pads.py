@@ -46,6 +46,12 @@ def drawn_pad(case: Any, indices: str, slots: int, outside: int) -> int | None:
     return pads[case.seed % len(pads)]
 
 
+def other_dtypes(case: Any, names: tuple[str, ...], pad: int | None) -> tuple[str, ...]:
+    """Of index arguments that all are int64 in the case those that are int32 in its repetition, and the other way round: all of
+    them, none where the pad is a number that int32 does not hold."""
+    return () if case.int32 or (pad is not None and pad >= BEYOND) else names
+
+
 def _pad_in_range(case: Any, slots: int) -> int:
     return 0 if case.seed % 2 else slots - 1
 

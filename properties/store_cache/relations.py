@@ -7,6 +7,7 @@ import torch
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Relation
 from kernelpair.trial.session import Session
+from properties.shared.pads import other_dtypes
 from properties.store_cache.cases import StoreCacheCase
 
 # --- relations ---
@@ -50,7 +51,7 @@ def _as_bytes(case: StoreCacheCase, session: Session) -> None:
 
 def _dense(case: StoreCacheCase, session: Session) -> None:
     given = session.inputs()
-    plain = replace(case, layout={}, int32=() if case.int32 else ("indices",))
+    plain = replace(case, layout={}, int32=other_dtypes(case, ("indices",), given["pad_slot"]))
     result = session.run(plain, given, judged=False)
     for name in ("k_cache", "v_cache"):
         session.expect_same(name, result.outputs[name], session.first.outputs[name], "dense tensors, the other index dtype")

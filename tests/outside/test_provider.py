@@ -108,10 +108,13 @@ def test_a_file_that_hangs_when_it_is_imported_is_given_up(monkeypatch: pytest.M
     ],
 )
 def test_a_mistake_in_a_declaration_is_the_providers(capsys: Capture, old: str, new: str, says: str) -> None:
-    options = ("store_cache", "--provider", written(GOOD.replace(old, new)), "--examples", "20", "--seed", "1")
-    assert kernelpair("check", *options) == 2
+    mine = written(GOOD.replace(old, new))
+    assert kernelpair("check", "store_cache", "--provider", mine, "--examples", "20", "--seed", "1") == 2
     out = capsys.readouterr().out
     assert re.search(f"provider fault: .*{says}", out) and "Next: mend what is at fault" in out
+    status, err = kernelpair("replay", '{"pair":"store_cache","v":1}', "--provider", mine), capsys.readouterr().err
+    if "fit gave" not in says:  # nothing is fitted to limits in a replay
+        assert status == 2 and re.fullmatch(f"kernelpair replay: (provider fault: )?.*{says}.*\n", err), err
 
 
 def test_a_limit_that_hangs_is_given_up_once(capsys: Capture) -> None:
