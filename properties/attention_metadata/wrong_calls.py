@@ -186,6 +186,7 @@ WRONG_CALLS = {
     "page_start": WrongCall(_slot(lambda slot, page: slot + 1 if slot + 1 < 2**31 else slot - 1, 2), ValueError, "req_to_token"),
     "slot_negative": WrongCall(_slot(lambda slot, page: -page, 1), IndexError, "req_to_token"),
     "slot_beyond_int32": WrongCall(_slot(lambda slot, page: 2**31 * page, 1), IndexError, "req_to_token"),
+    "page_beyond_int32": WrongCall(_slot(lambda slot, page: 2**31 * page, 2**31), IndexError, "req_to_token"),
     "totals": WrongCall(_too_many("seq_lens"), ValueError, "seq_lens"),
     "encoder_totals": WrongCall(_too_many("encoder_lens"), ValueError, "encoder_lens"),
     "table_rank": changed("req_to_token", lambda t: t[None], ValueError, when=_eager),

@@ -22,7 +22,7 @@ HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4))  # (H
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
 LENGTHS = (1, 2, 0, 3, 5, *around(16, 32), 48, *around(64, 256))
 BATCHES = (1, 1, 2, 2, 3, 4, 0)
-FLAGGED = ("odd", "even", "first")  # `causal` of some requests
+FLAGGED = ("odd", "even", "thirds", "first")  # `causal` of some requests
 MANY = 67  # requests of one case in 120: more than the bits of a word
 BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products
 LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
@@ -53,8 +53,8 @@ class VarlenCase(Case):
     kv_heads: int = 1
     width: int = 1
     width_v: int = 1
-    causal: Literal["none", "all", "odd", "even", "first"] = "none"
-    """Which requests are causal; the odd ones, the even ones or the first are named by causal_requests."""
+    causal: Literal["none", "all", "odd", "even", "thirds", "first"] = "none"
+    """Which requests are causal; the odd ones, the even ones, every third or the first are named by causal_requests."""
     alignment: Literal["bottom_right", "top_left"] = "bottom_right"
     left: int = -1
     right: int = -1
@@ -74,7 +74,8 @@ class VarlenCase(Case):
 def is_causal(case: VarlenCase, b: int) -> bool:
     if case.causal in FLAGGED and case.layout.get("causal_requests") == EXPANDED:
         b = 0  # one flag for all requests
-    return case.causal in ("all", ("even", "odd")[b % 2]) or (case.causal == "first" and b == 0)
+    which = {"none": (), "all": (b,), "even": (b & ~1,), "odd": (b | 1,), "thirds": (b // 3 * 3,), "first": (0,)}
+    return b in which[case.causal]
 
 
 def position(case: VarlenCase, b: int) -> int:
@@ -100,7 +101,7 @@ def padded_work(case: VarlenCase) -> int:
 FIELDS = together({
     "dtype": st.sampled_from(("bfloat16", "float32", "float16")),
     **common(LAYOUTS, INDICES, FUSED),
-    "causal": st.sampled_from(("all", "none", "odd", "even", "first")),
+    "causal": st.sampled_from(("all", "none", "odd", "even", "thirds", "first")),
     "alignment": st.sampled_from(("bottom_right", "top_left")),
     "scaled": st.booleans(),
     "gaps": st.booleans(),

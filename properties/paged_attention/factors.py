@@ -38,8 +38,8 @@ def descales_of(case: Any) -> tuple[Tensor, Tensor]:
 
 
 def steepness(case: Any) -> float:
-    """What multiplies the slopes: of a quarter of the cases more than 1, where scores stay small enough for their rounding."""
-    return STEEP if case.seed // 4 % 4 == 1 and max(case.lens, default=0) <= MOST_STEEP_KEYS else 1.0
+    """What multiplies the slopes: of half of the cases more than 1, where scores stay small enough for their rounding."""
+    return STEEP if case.seed // 4 % 2 == 1 and max(case.lens, default=0) <= MOST_STEEP_KEYS else 1.0
 
 
 def slopes_of(case: Any) -> Tensor | None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernelpair.call.layout import READ_ONLY
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
-from properties.flash_attn_varlen.cases import INDICES, VarlenCase
+from properties.flash_attn_varlen.cases import FLAGGED, INDICES, VarlenCase
 from properties.providers.sgl_kernel.calling import call
 
 LAYOUTS = {name: (*READ_ONLY, "fused") for name in ("q", "k", "v")}
@@ -30,7 +30,7 @@ def _fit(case: VarlenCase) -> VarlenCase:
     limits={
         "dtype bfloat16 (float16 needs AMX-FP16)": lambda case: case.dtype != "bfloat16",
         "even head sizes (checked)": lambda case: bool(case.width % 2 or case.width_v % 2),
-        "all requests causal or none (one argument for all)": lambda case: case.causal in ("odd", "even"),
+        "all requests causal or none (one argument for all)": lambda case: case.causal in FLAGGED,
         TOP_LEFT: lambda case: case.causal == "all" and case.alignment != "top_left" and case.rows != case.lens,
         "no window, no softcap, no sinks (not arguments of it)":
             lambda case: case.left >= 0 or (case.right >= 0 and case.causal == "none") or case.cap > 0 or case.sinks != "none",
