@@ -26,8 +26,9 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs, of_h: float = 0.0) -> Bo
 
     With H = |w13| |x| + |b13| and u_a = u for 16-bit x, else 0, elementwise over I for each token and expert:
     - h is a float32 sum of D products and a bias: eta = g(D + 4) H.
-    - a = silu(h_g) h_u moves with h by |silu'| eta_g + eta_g^2 / 4 (silu'' is at most 1/2) times what h_u may be, and by
-      |silu| eta_u; silu itself errs by 2^-17, the product rounds, and a 16-bit call may round a once: alpha.
+    - a = silu(h_g) h_u moves with h by |silu'| eta_g + c eta_g^2 / 2 times what h_u may be, with c the most that |silu''| is
+      there, at most 1/2 and (2 + |z|) exp(-|z|), and by |silu| eta_u; silu itself errs by 2^-17, the product rounds, and a
+      16-bit call may round a once: alpha.
     - y moves with a by h8(w2 alpha): the signs of w2 are drawn independently of all else (Hoeffding). Its own sum of I products
       and a bias errs by g(I + 4) (|w2| |a| + |b2|): together dy.
     - Each w_j y_j may be rounded once in a 16-bit call, k of them are summed in float32, and the result is rounded.
@@ -107,7 +108,7 @@ def _of_expert(
     s = torch.sigmoid(gate)
     silu, slope = gate * s, s * (1 + gate * (1 - s))
     a = silu * up
-    alpha = (slope.abs() * eta_gate + eta_gate**2 / 4) * (up.abs() + eta_up) + silu.abs() * eta_up
+    alpha = (slope.abs() * eta_gate + _curvature(gate, eta_gate) * eta_gate**2 / 2) * (up.abs() + eta_up) + silu.abs() * eta_up
     alpha = (1 + u_a) * (alpha + (SILU_ERROR + 2.0**-22 + u_a) * a.abs()) + SMALLEST
     bias = torch.as_tensor(b2)
     if int8:
@@ -117,6 +118,11 @@ def _of_expert(
     if coded:
         dy = dy + coded * signed_sum(a.abs(), w2)
     return (a @ w2.T + bias).abs(), dy, terms
+
+
+def _curvature(gate: Tensor, eta: Tensor) -> Tensor:
+    """The most that |silu''| is within eta of the gates: silu'' = s (1 - s) (2 + z (1 - 2 s)), and s (1 - s) < exp(-|z|)."""
+    return ((2 + gate.abs() + eta) * (eta - gate.abs()).clamp_max(0.0).exp()).clamp_max(0.5)
 
 
 def _as_quantized(rows: Tensor) -> Tensor:

@@ -1,8 +1,16 @@
-"""fused_moe: what its cases are to include, and what they are measured by."""
+"""fused_moe: sizes that few cases have, what all cases are to include, and what they are measured by."""
 
 from collections.abc import Callable
 from typing import Any
 
+RARE: dict[int, tuple[tuple[int, int, int, int, int], dict[str, Any]]] = {  # tokens, experts, topk, D, I, each of one case in 64
+    61: ((1199, 160, 8, 3, 2), {}),  # two chunks, of more pairs than of fewer experts
+    60: ((9, 20, 17, 33, 17), {}),  # experts of a token that no vector of sixteen holds
+    59: ((8300, 2, 1, 2, 2), {"form": "moe", "on_input": True, "route": "pads"}),  # three chunks, with weights on the input
+    58: ((8300, 1, 1, 2, 2), {"form": "shared", "routed": True}),  # three through one expert beside what was routed elsewhere
+    57: ((1025, 1, 1, 8, 8), {"form": "moe", "route": "constant"}),  # a chunk of one expert and one row more
+    56: ((17, 1040, 3, 3, 2), {"form": "moe", "route": "random"}),  # more experts than tables of models have places for
+}
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no tokens": lambda case: case.tokens == 0,
     "no experts asked for": lambda case: case.topk == 0 < case.tokens,
@@ -28,6 +36,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "float8 weights with biases and pads": lambda case: bool(case.block) and bool(case.b13) and case.route == "pads",
     "float8 blocks that end within tiles": lambda case: case.block == "3x5" and case.D > 5 and case.I > 5,
     "float8 blocks of w2 that are others": lambda case: bool(case.block2) and case.block2 != case.block,
+    "gates beyond 1,000": lambda case: case.magnitude == 1000.0 and case.pairs > 0,
+    "more than 1,024 experts": lambda case: case.experts > 1024 and case.pairs > 0,
     "exact values": lambda case: case.values == "exact" and case.pairs > 0,
     "one-hot rows": lambda case: case.values == "one_hot" and case.pairs > 0 and case.dtype != "float32",
     "misaligned weights": lambda case: case.layout.get("w13") == "offset" and case.layout.get("w2") == "offset",
