@@ -16,20 +16,26 @@ from kernelpair.contract.pair import Inputs
 from properties.shared.strategies import any_of, common, float_dtypes, shrinking, together
 
 TOKENS = (1, 3, 0, 7, 17, 65)
+CROWD = 300  # heads, more than a byte counts
 HEADS = (  # of query and key; None: no key
-    (1, 1), (3, 1), (4, 2), (32, 8), (2, None), (2, 2), (2, 3), (0, 1), (1, 0), (0, None), (0, 0),
+    (1, 1), (3, 1), (4, 2), (32, 8), (2, None), (2, 2), (2, 3), (0, 1), (1, 0), (0, None), (0, 0), (CROWD, 1), (1, CROWD),
 )  # fmt: skip
 SIZES = (  # width of a head, part of it that is rotated
     (2, 2), (16, 16), (16, 6), (64, 64), (64, 32), (64, 20), (80, 32), (80, 80), (96, 24), (96, 96), (128, 128), (128, 40),
     (128, 64), (256, 64), (256, 256), (7, 2), (33, 16), (320, 288), (320, 300), (640, 640),
 )  # fmt: skip
 MOST_ELEMENTS = 1 << 15
+WIDEST_CROWD = 64  # of many heads
 MODELS = (  # tokens, heads, width, rotated part
     (1024, (4, 1), 128, 128), (65, (32, 8), 128, 128), (64, (16, 2), 256, 64), (33, (128, 1), 64, 64), (7, (40, 8), 160, 150),
     (66_000, (1, 0), 2, 2), (66_000, (0, 1), 2, 2),  # more tokens than 16 bits count
 )  # fmt: skip
 POSITIONS = 11  # rows of the table
 MANY_POSITIONS = 70_000  # more than 16 bits count
+WIDEST_TABLE = 64  # of so many; wider ones take memory
+FACTORS = (1.0, 1.0, 1.0, 1.4375, 0.25, 40.0)  # of tables that also scale, as for longer contexts
+HUGE = 1e30  # elements, where the dtype holds them
+LARGEST_HALF = 1e4  # times cosines and sines up to 1, in float16
 LAYOUTS = {"query": POOL, "key": POOL, "cos_sin_cache": READ_ROWS, "positions": PARAMETERS}
 INDICES = ("positions",)
 FUSED = (("query", "key"), ("key", "query"))
@@ -57,6 +63,8 @@ class RotaryCase(Case):
     interleaved: bool = False
     exact: bool = False
     """All angles are quarter turns: elements move and change their signs, and nothing is rounded."""
+    factor: float = 1.0
+    """Cosines and sines are so many times what they would be."""
     size: float = 1.0
     """Of the heads' elements."""
 
@@ -69,7 +77,8 @@ FIELDS = together({
     "order": any_of("random", "rising", "falling", "first", "last"),
     "interleaved": any_of(False, True),
     "exact": any_of(False, False, False, True),
-    "size": any_of(1.0, 1e-3, 30.0),
+    "size": any_of(1.0, 1e-3, 30.0, HUGE),
+    "factor": any_of(*FACTORS),
 })
 
 
@@ -78,7 +87,9 @@ def strategy(draw: st.DrawFn) -> RotaryCase:
     """Any sizes, pairings, axes, layouts and dtypes that the contract allows."""
     fields, (heads, kv_heads) = draw(FIELDS), draw(any_of(*HEADS), label="heads")
     (width, rotary), tokens = draw(any_of(*SIZES), label="width, rotary"), draw(any_of(*TOKENS), label="tokens")
-    if tokens * heads * width > MOST_ELEMENTS:
+    if CROWD in (heads, kv_heads) and width > WIDEST_CROWD:
+        width, rotary = WIDEST_CROWD, min(rotary, WIDEST_CROWD)
+    if tokens * max(heads, kv_heads or 0) * width > MOST_ELEMENTS:
         tokens = 3
     return completed(draw, fields, tokens, (heads, kv_heads), width, rotary)
 
@@ -88,7 +99,10 @@ def completed(
 ) -> RotaryCase:
     """The case of these sizes, with or without sections."""
     sections = [_sections(rotary // 2, *sixths) for sixths in ((2, 2), (4, 1), (3, 1), (1, 3), (6, 0), (0, 6), (0, 0))]
-    small = rotary == 2 and fields["layout"].get("cos_sin_cache") != FAR
+    small = rotary <= WIDEST_TABLE and fields["layout"].get("cos_sin_cache") != FAR
+    tables = (POSITIONS, MANY_POSITIONS) if rotary == 2 else (*[POSITIONS] * 15, MANY_POSITIONS)
+    if fields["exact"]:
+        fields = fields | {"factor": 1.0}
     return RotaryCase(
         **fields,
         tokens=tokens,
@@ -96,7 +110,7 @@ def completed(
         kv_heads=heads[1],
         width=width,
         rotary=rotary,
-        table=draw(any_of(POSITIONS, MANY_POSITIONS), label="table") if small else POSITIONS,
+        table=draw(any_of(*tables), label="table") if small else POSITIONS,
         section=draw(any_of((), (), *sections), label="section"),
     )
 
@@ -141,8 +155,13 @@ def _cache(case: RotaryCase) -> Tensor:
     else:
         angles = uniform(case.seed, "angles", (case.table, pairs), scale=torch.pi)
         angles[0] = 0
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = angles.cos() * case.factor, angles.sin() * case.factor
     return torch.cat([cos, sin], dim=-1).to(torch.float32 if case.wide else getattr(torch, case.dtype))
+
+
+def _size(case: RotaryCase) -> float:
+    """Of the elements: no result is beyond the dtype."""
+    return min(case.size, LARGEST_HALF / max(case.factor, 1.0)) if case.dtype == "float16" else case.size
 
 
 def inputs(case: RotaryCase) -> Inputs:
@@ -151,7 +170,7 @@ def inputs(case: RotaryCase) -> Inputs:
     given: Inputs = {"positions": _positions(case)}
     for name, heads in (("query", case.heads), ("key", case.kv_heads)):
         shape = (case.tokens, heads or 0, case.width)
-        given[name] = None if heads is None else uniform(case.seed, name, shape, dtype, case.size)
+        given[name] = None if heads is None else uniform(case.seed, name, shape, dtype, _size(case))
     return given | {
         "cos_sin_cache": _cache(case),
         "is_neox": case.is_neox,
@@ -193,6 +212,10 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     and case.layout.get("positions") in ("strided", "transposed"),
     "a float32 table beside 16 bits": lambda case: case.wide and case.dtype != "float32",
     "quarter turns": lambda case: case.exact,
+    "cosines and sines beyond 1": lambda case: case.factor > 1 and case.tokens > 1,
+    "huge elements": lambda case: case.size == HUGE and not case.exact and case.tokens * case.heads > 0,
+    "more heads than a byte counts": lambda case: CROWD in (case.heads, case.kv_heads) and case.tokens > 0,
+    "positions of wide tables past 16 bits": lambda case: case.table > 2**16 and case.rotary > 2 and case.tokens > 0,
     "the last position": lambda case: case.order == "last" and case.tokens > 0,
     "positions past 16 bits": lambda case: case.table > 2**16 and case.order == "last" and case.tokens > 0,
     "falling positions": lambda case: case.order == "falling" and case.tokens > 2,

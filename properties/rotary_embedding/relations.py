@@ -10,6 +10,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Outputs, Relation
 from kernelpair.trial.session import Session
 from properties.rotary_embedding.cases import RotaryCase
+from reference.rotary_embedding import rotary_embedding
 
 HEADS = ("query", "key")
 
@@ -108,6 +109,26 @@ def _spoiled(case: RotaryCase, session: Session) -> None:
     session.expect(not bool(pair_of_it.isfinite().any()), "query", "an infinite element did not spoil its pair")
 
 
+def _beyond(case: RotaryCase, session: Session) -> None:
+    """Of a pair of the largest numbers one result is beyond the dtype: it is an infinity of its sign. Where cosines and sines are
+    beyond 1 a product is, so one of the pair is 0."""
+    given, half = session.inputs(), case.rotary // 2
+    name = "key" if case.kv_heads and (case.heads == 0 or case.seed % 2) else "query"
+    heads = given[name].clone()
+    pair, token, head = case.seed % half, case.seed % case.tokens, case.seed % heads.shape[1]
+    at = [pair, half + pair] if case.is_neox else [2 * pair, 2 * pair + 1]
+    most = torch.finfo(heads.dtype).max
+    other = 0.0 if case.factor > 1 else -most if case.seed % 3 else most
+    heads[token, head, at] = torch.tensor([most, other], dtype=heads.dtype)
+    truth = given | {"query": heads.double()[:, :0], "key": None, "cos_sin_cache": given["cos_sin_cache"].double()}
+    truth[name] = heads.double()
+    rotary_embedding(**truth)
+    expected, got = truth[name][token, head, at], session.run(_plain(case), given | {name: heads}, judged=False)
+    beyond = expected.abs() > most * (1 + 2.0**-6)
+    out = got.outputs[name][token, head, at].double()
+    session.expect_same(name, out[beyond], expected[beyond].sign() * torch.inf, "a result beyond the dtype")
+
+
 def _some(case: RotaryCase) -> bool:
     return case.tokens * case.heads > 0
 
@@ -115,7 +136,7 @@ def _some(case: RotaryCase) -> bool:
 RELATIONS = {
     "back": Relation(
         _back, "rotating by the opposite angles restores the heads",
-        lambda case: not case.exact and (case.wide or case.dtype == "float32"),
+        lambda case: not case.exact and case.factor == 1 and (case.wide or case.dtype == "float32"),
     ),
     "pairings": Relation(_pairings, "both pairings are one rotation, of elements in another order, bit for bit"),
     "equal_axes": Relation(_equal_axes, "three axes with equal positions are one, bit for bit", lambda case: not case.section),
@@ -124,6 +145,10 @@ RELATIONS = {
     "apart": Relation(_apart, "strides do not matter, bit for bit"),
     "wide": Relation(
         _wide, "a table of 16 bits is the same numbers in float32", lambda case: case.dtype != "float32" and not case.wide
+    ),
+    "beyond": Relation(
+        _beyond, "a result beyond the dtype is an infinity",
+        lambda case: case.tokens * (case.heads + (case.kv_heads or 0)) > 0 and not case.exact,
     ),
     "spoiled": Relation(
         _spoiled, "an infinite element spoils its pair and nothing else", lambda case: _some(case) and not case.exact
