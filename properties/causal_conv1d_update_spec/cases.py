@@ -16,13 +16,27 @@ from kernelpair.call.values import poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.cases import MATRIX_LAYOUTS, NOBODY, PAD, SCALES, STATE_LAYOUTS, TINY, of_dtype
-from properties.shared.drafts import DraftRequests
-from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_slots
-from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, shrinking, together
+from properties.shared.drafts import DRAWN, DraftRequests, few_drafts_if_wider, repeated
+from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_slots, more_tokens
+from properties.shared.strategies import (
+    CROWD,
+    CROWDS,
+    any_of,
+    around,
+    between,
+    common,
+    crowded,
+    either,
+    float_dtypes,
+    shrinking,
+    together,
+)
 from serving import PackedConvWeight
 
 DIMS = (1, *around(16, 32, 64), 96, 160)
 TOKENS = (1, 2, 3, 0, 5, 8, 4, 17)  # of a request; 4 are a tile
+LONG, LONG_DIM = 600, 33  # drafts of one request in one case of 32, more than a buffer of tokens holds; channels of it
+CROWD_DIM = 3
 ACCEPTED = (1, 2, 3, 4)
 MODELS = ((8192, 4, 4), (10240, 2, 2), (1056, 9, 3), (256, 128, 4))  # channels, requests, tokens of each
 ARGUMENT_LAYOUTS = {
@@ -80,7 +94,11 @@ FIELDS = together({
 def _completed(draw: st.DrawFn, dim: int, width: int, lengths: tuple[int, ...]) -> ConvSpecCase:
     fields = draw(FIELDS)
     pads = drawn_pads(draw, len(lengths))
-    accepted = tuple(draw(any_of(*ACCEPTED)) if draw(either) else max(n, 1) for n in lengths)
+    if crowded(fields, 64):
+        dim, lengths = CROWD_DIM, repeated((1, 2, 1), draw(CROWDS, label="crowd"))
+    fields["before"] += more_tokens(fields["seed"], fields["layout"], dim)
+    accepted = tuple(draw(any_of(*ACCEPTED)) if draw(either) else max(n, 1) for n in lengths[:DRAWN])
+    accepted = repeated(accepted, len(lengths))
     exact = draw(between(0, 3)) == 3
     case = ConvSpecCase(
         **fields, dim=dim, width=width, lengths=lengths, accepted=accepted, pads=pads,
@@ -95,7 +113,14 @@ def strategy(draw: st.DrawFn) -> ConvSpecCase:
     """Any call that the contract allows."""
     dim, width = draw(any_of(*DIMS), label="dim"), draw(any_of(2, 3, 4), label="width")
     lengths = tuple(draw(any_of(*TOKENS)) for _ in range(draw(any_of(1, 2, 0, 3, 11), label="requests")))
+    if draw(between(0, 31), label="long") == 31:
+        dim, lengths = min(dim, LONG_DIM), (*lengths[:1], draw(shrinking(LONG)), *lengths[1:2])
     return _completed(draw, dim, width, lengths)
+
+
+def refit(drawn: ConvSpecCase, fitted: ConvSpecCase) -> ConvSpecCase:
+    """For `Cases.refit`: what was small as it was drawn stays small."""
+    return replace(fitted, **few_drafts_if_wider(drawn, fitted))
 
 
 @cache
@@ -219,6 +244,9 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
     "no requests": lambda case: not case.lengths,
     "no slots": lambda case: not case.lengths and not case.spare,
+    "a crowd of requests": lambda case: len(case.lengths) == CROWD,
+    "hundreds of drafts": lambda case: any(case.lengths[b] > 512 for b in case.live),
+    "more tokens than 16 bits count": lambda case: case.before >= 2**16 and len(case.live) > 0,
     "a request without tokens among others": lambda case: 0 in case.lengths and any(case.lengths),
     "one token each": lambda case: set(case.lengths) == {1} and len(case.lengths) > 1,
     "a tile of tokens": lambda case: max(case.lengths, default=0) > 4,

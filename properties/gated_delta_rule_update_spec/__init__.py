@@ -12,6 +12,7 @@ from properties.gated_delta_rule_update_spec.cases import (
     DeltaSpecCase,
     inputs,
     models,
+    refit,
     strategy,
     written,
 )
@@ -30,6 +31,7 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
+        refit=refit,
     ),
     signature=Signature(
         written={"state": written},

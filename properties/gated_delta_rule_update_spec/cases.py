@@ -15,16 +15,16 @@ from kernelpair.call.layout import ANY_STRIDES, POOL, TURNED
 from kernelpair.call.values import poison
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD, DeltaCase
-from properties.shared.drafts import DraftRequests
+from properties.shared.drafts import DRAWN, DraftRequests, few_drafts_if_wider, repeated
 from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_tokens
-from properties.shared.strategies import any_of, between, common, either, float_dtypes, shrinking, together
+from properties.shared.strategies import CROWD, any_of, between, common, either, float_dtypes, shrinking, together
 
 NOBODY = -(2**20)  # an entry that nobody may interpret
 TOKENS = (1, 2, 3, 0, 5, 1, 2, 9)  # of a request
-MANY = (17, 33, 70)  # requests
+MANY = (17, 33, 70, CROWD)  # requests
 MANY_SIZES = (1, 5, 16, 17)  # of keys and values of so many
-DRAWN = 7  # requests whose lengths are drawn; those of more repeat them
-VALUE_SIZES = (1, 15, 16, 17, 32, 40, 128, 272)
+LONG = 40  # drafts of one request in one case of 32
+VALUE_SIZES = (1, 15, 16, 17, 32, 40, 128, 272, 600)
 MODELS = ((2, 4, 4, 2, 128), (9, 2, 1, 3, 64), (1, 4, 16, 2, 128))  # requests, tokens, key heads, value heads of each, width
 MOST_ELEMENTS = 100_000  # of the states of all tokens
 ARGUMENT_LAYOUTS = {
@@ -84,16 +84,15 @@ def strategy(draw: st.DrawFn) -> DeltaSpecCase:
         K, V = min(K, step.MANY_HEADS_WIDTH), min(V, step.MANY_HEADS_WIDTH)
     requests = draw(any_of(*MANY) if many else any_of(1, 2, 0, 3, 2, 3), label="requests")
     tokens = any_of(1, 2, 1, 0) if many else any_of(*TOKENS)
-    lengths = _repeated(tuple(draw(tokens) for _ in range(min(requests, DRAWN))), requests)
+    lengths = repeated(tuple(draw(tokens) for _ in range(min(requests, DRAWN))), requests)
+    if draw(between(0, 31), label="long") == 31:
+        K, V, key_heads, group, lengths = min(K, 16), min(V, 17), 1, 1, (*lengths[:1], draw(shrinking(LONG)))
+    if requests == CROWD:
+        key_heads, group = 1, 1
     room = max(MOST_ELEMENTS // (K * V * group * key_heads), 2)
     while sum(lengths) > room:
         lengths = lengths[:-1] if len(lengths) > 1 else (room,)
     return _completed(draw, lengths, {"key_size": K, "value_size": V, "group": group, "key_heads": key_heads})
-
-
-def _repeated(entries: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """So many of them, in turn."""
-    return tuple(entries[r % len(entries)] for r in range(count))
 
 
 def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any]) -> DeltaSpecCase:
@@ -107,7 +106,7 @@ def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any])
     accepted = tuple(n + 1 if together else draw(any_of(1, 2, 3)) if draw(either) else max(n, 1) for n in lengths[:DRAWN])
     return DeltaSpecCase(
         **fields, **sizes, lengths=lengths, requests=fields["before"] + sum(lengths) + fields["after"], pads=pads,
-        accepted=_repeated(accepted, len(lengths)),
+        accepted=repeated(accepted, len(lengths)),
         read_together=together,
         pad_in_range=bool(pads) and fields["spare"] > 0 and draw(either),
         l2norm=not exact and draw(either), scale=1.0 if exact else draw(any_of(None, 0.3, 3.0)),
@@ -116,6 +115,12 @@ def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any])
         weak=not exact and draw(between(0, 4)) == 4,
         exact=exact,
     )
+
+
+def refit(drawn: DeltaSpecCase, fitted: DeltaSpecCase) -> DeltaSpecCase:
+    """For `Cases.refit`: what was small as it was drawn stays small; `requests` counts all tokens."""
+    other = replace(fitted, **few_drafts_if_wider(drawn, fitted))
+    return replace(other, requests=other.before + sum(other.lengths) + other.after) if other != fitted else fitted
 
 
 @cache
@@ -220,6 +225,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a request starts from the pad's slot": lambda case: case.pad_in_range
     and any(case.accepted[r] > 1 for r in case.live) and case.seed // 2 % 4 > 0,
     "many requests": lambda case: len(case.lengths) > 16,
+    "a crowd of requests": lambda case: len(case.lengths) == CROWD,
+    "dozens of drafts": lambda case: any(case.lengths[r] > 16 for r in case.live),
     "a carried state of very long keys": lambda case: case.key_size > 600
     and case.state_dtype == "bfloat16"
     and any(case.lengths[r] > 1 for r in case.live),

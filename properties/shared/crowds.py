@@ -19,7 +19,7 @@ REQUESTS = ("extends", "prefixes", "rows", "lens", "encoder")
 def few_if_wider(drawn: Any, fitted: Any) -> Any:
     """`Cases.refit`: where the limits of a provider have made heads, states or pages larger, a crowd becomes a few requests,
     requests of more keys than 16 bits count get a few hundred, and slots and tokens of nobody go: they would take gigabytes."""
-    if _elements(fitted) <= WIDER * _elements(drawn):
+    if elements_of(fitted) <= WIDER * elements_of(drawn):
         return fitted
     fewer: dict[str, Any] = {}
     for name in REQUESTS:
@@ -34,5 +34,6 @@ def few_if_wider(drawn: Any, fitted: Any) -> Any:
     return replace(fitted, **fewer)
 
 
-def _elements(case: Any) -> int:
+def elements_of(case: Any) -> int:
+    """Of the sizes that a provider's limits may widen."""
     return prod(max(int(getattr(case, name, 1)), 1) for name in SIZES)
