@@ -10,6 +10,7 @@ from kernelpair.call.layout import REPEATED
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
 from properties.int8_linear.cases import Int8Case
+from properties.shared.every_value import set_sign
 from properties.shared.linear_layers import KEPT, expect
 from reference.pack_int8_weight import pack_int8_weight, unpack_int8_weight
 from reference.quantize_rows_int8 import quantize_rows_int8
@@ -118,6 +119,8 @@ def _nan_stays(case: Int8Case, session: Session) -> None:
     in_x, many = case.seed // 2 % 2 == 0, prod(case.outer) > 1
     if in_x or many:
         x[row][case.seed % case.K] = (torch.nan, torch.inf)[case.seed % 2]
+        if case.seed % 8 == 0:
+            set_sign(x[row], case.seed % case.K)
     if many or not in_x:
         w_scale[column] = torch.nan
     several = {name: kind for name, kind in case.layout.items() if name != "w_scale" or kind not in REPEATED}

@@ -37,6 +37,12 @@ def patterns(dtype: torch.dtype, finite: bool) -> Tensor:
     return values[values.float().isfinite()] if finite else values
 
 
+def set_sign(values: Tensor, place: Any) -> None:
+    """Set the sign bits there, those of NaN too, whose sign torch loses where it rounds: x86 makes NaN with that bit set."""
+    bits = values.view({2: torch.int16, 4: torch.int32}[values.dtype.itemsize])
+    bits[place] |= torch.iinfo(bits.dtype).min
+
+
 def every_value(case: SweepCase, shape: tuple[int, ...], *, finite: bool) -> Tensor:
     """The values from the case's first one on, as often around as the shape has room for."""
     values = patterns(getattr(torch, case.dtype), finite)

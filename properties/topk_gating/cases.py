@@ -13,16 +13,18 @@ from kernelpair.call.layout import EXPANDED, PARAMETERS, READ_ROWS
 from kernelpair.call.values import generator, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
+from properties.shared.every_value import set_sign
 from properties.shared.strategies import any_of, around, between, common, either, float_dtypes, near, shrinking, together
 
 NAMES = ("weights", "ids")
 TOKENS = (1, 3, 2, 0, 17, 65)
-LONG = 66_000  # tokens of one case in 96, of few experts: more than 16 bits count
+LONG = 66_000  # tokens of one case in 96, of few experts, or experts of another one: more than 16 bits count
+MOST_OF_LONG = 33  # chosen of so many experts
 EXPERTS = (1, 2, 7, 8, *around(16), 32, 60, 64, 72, 128, 160, 256, 384, 512, 1040, 2304)
 TOPK = (1, 2, 8, 6, 10, 33, 0)  # 0: all that there are
 GROUPED = (  # groups of so many
     (2, 1), (8, 32), (8, 20), (4, 18), (2, 33), (4, 2), (2, 7), (3, 130), (8, 1), (4, 16), (5, 3), (20, 2), (17, 3), (4, 130),
-    (40, 3), (70, 2),
+    (40, 3), (70, 2), (300, 2),
 )  # fmt: skip
 MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers of models
     (128, 8, 1, 1, "softmax", False), (128, 4, 1, 1, "softmax", True), (512, 10, 1, 1, "softmax", False),
@@ -30,8 +32,8 @@ MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers
     (64, 6, 1, 1, "softmax", False), (60, 4, 1, 1, "softmax", False), (16, 1, 1, 1, "sigmoid", False),
 )  # fmt: skip
 MODEL_TOKENS = (256, 130, 1024)
-SPREADS = (1.0, 0.2, 6.0, 200.0)  # of the logits
-SCALES = (1.0, 2.5, 0.5, -1.0, 0.0, 2.8269999027252197)  # the last is 2.827 in float32, which 16 bits do not hold
+SPREADS = (1.0, 0.2, 6.0, 200.0, 6e4)  # of the logits; the last as far as float16 reaches
+SCALES = (1.0, 2.5, 0.5, -1.0, 0.0, 1e30, 2.8269999027252197)  # the last is 2.827 in float32, which 16 bits do not hold
 LAYOUTS = {"logits": READ_ROWS, "correction_bias": PARAMETERS}
 BIAS_SIZES = {"zeros": 0.0, "small": 2.0**-7, "reorders": 0.5, "rules": 40.0, "overflows": 3e38}
 
@@ -74,7 +76,7 @@ FIELDS = together({
     "renormalize": either,
     "scaling": any_of(*SCALES),
     "bias_size": any_of("reorders", "small", "zeros", "rules", "overflows"),
-    "pads": any_of(None, None, None, None, 0, 1, 2, 20),
+    "pads": any_of(None, None, None, None, 0, 1, 2, 20, 300),
     "values": any_of("random", "few", "near", "equal", "random", "few"),
     "spread": any_of(*SPREADS),
     "masked": any_of(False, False, False, True),
@@ -105,11 +107,14 @@ def strategy(draw: st.DrawFn) -> TopkCase:
     if draw(either, label="in groups"):
         groups, size = draw(any_of(*GROUPED), label="groups")
         experts = groups * size
-    if draw(between(0, 95), label="rare") == 95:
-        fields, tokens, experts, groups = near(fields), LONG, draw(any_of(2, 3), label="few"), 1
+    rare, most = draw(between(0, 95), label="rare"), None
+    if rare >= 94:
+        few = draw(any_of(2, 3), label="few")
+        fields, (tokens, experts), groups = near(fields), (LONG, few) if rare == 95 else (few, LONG), 1
+        most = MOST_OF_LONG
     topk, kept = draw(any_of(*TOPK), label="topk"), draw(any_of(1, 2, 4, 3, 8, 15, 17, 33), label="groups that stay")
     more = {"scoring": draw(any_of("softmax", "sigmoid")), "bias": draw(any_of("none", "none", "call", "float32"))}
-    return completed(fields, tokens, experts, topk, groups, kept, **more)
+    return completed(fields, tokens, experts, min(topk or most, most) if most else topk, groups, kept, **more)
 
 
 @cache
@@ -140,6 +145,13 @@ def _logits(case: TopkCase) -> Tensor:
     return uniform(case.seed, "logits", shape, dtype, case.spread)
 
 
+def _last_first(case: TopkCase, logits: Tensor) -> Tensor:
+    """Of very many experts the last ones are the best of half of the cases: few would be chosen by chance."""
+    if case.experts == LONG and case.seed % 2 and case.values != "equal":
+        logits[:, -3:] = logits.amax(-1, keepdim=True) + (1 + torch.arange(3)).to(logits.dtype)
+    return logits
+
+
 def _bias(case: TopkCase) -> Tensor | None:
     if case.bias == "none":
         return None
@@ -158,7 +170,7 @@ def _bias(case: TopkCase) -> Tensor | None:
 
 def inputs(case: TopkCase) -> Inputs:
     """Poison in the rows that are no tokens, unless all rows share their memory."""
-    logits = _logits(case)
+    logits = _last_first(case, _logits(case))
     if case.masked and case.experts:
         drawn = torch.from_numpy(generator(case.seed, "masked").integers(0, 4, size=tuple(logits.shape)))
         logits[drawn == 0] = -torch.inf
@@ -170,6 +182,8 @@ def inputs(case: TopkCase) -> Inputs:
         where = generator(case.seed, "broken").integers(0, case.experts, size=case.tokens)
         for t in range(0, case.tokens, 3):
             logits[t, int(where[t])] = torch.nan if t % 2 == case.seed % 2 else torch.inf
+            if t % 2 == case.seed % 2 and t // 2 % 2:
+                set_sign(logits, (t, int(where[t])))
     valid = case.tokens - (case.pads or 0)
     if case.layout.get("logits") != EXPANDED:
         logits[valid:] = poison_value(case.poison, logits.dtype)
@@ -184,6 +198,7 @@ MEASURES: dict[str, Callable[[Any], int]] = {"elements": lambda case: case.token
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no rows": lambda case: case.tokens == 0,
     "more rows than 16 bits count": lambda case: case.tokens == LONG,
+    "more experts than 16 bits count": lambda case: case.experts == LONG and case.tokens > 0,
     "one expert": lambda case: case.experts == 1,
     "all experts are chosen": lambda case: case.topk == case.experts > 1,
     "a partial vector": lambda case: case.experts % 16 > 0,
@@ -201,6 +216,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a bias that reorders": lambda case: case.bias != "none" and case.bias_size == "reorders" and case.experts > 2,
     "a bias that rules": lambda case: case.bias != "none" and case.bias_size == "rules" and case.experts > 2,
     "sums of biases overflow": lambda case: case.bias == "float32" and case.bias_size == "overflows" and case.groups > case.kept,
+    "logits far apart": lambda case: case.values == "random" and case.spread > 1e4 and case.experts > 2,
     "saturated scores": lambda case: case.values == "random" and case.spread == 200 and case.scoring == "sigmoid",
     "shares of all experts": lambda case: not case.renormalize and case.scoring == "softmax" and case.experts > 1,
     "strided bias": lambda case: case.bias != "none" and case.layout.get("correction_bias") == "strided",
