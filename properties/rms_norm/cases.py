@@ -31,8 +31,12 @@ MODELS = (  # outer sizes, width of a group, groups
 TINY = 2.0**-126  # a smaller eps may be rounded
 EPS = (1e-6, 1e-5, 1e-12, 1.0, 1e-20, 1e-40, 1e30)
 LEAST = 2e-19  # squares next to the least normal number, which still rule where eps is smaller
-SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4, 1e-10, LEAST)  # 1e4: what a few channels of large models reach; 1e-10: next to small eps
+FAINT = 2.0**-110  # squares below the least number: eps alone rules
+# 1e4: what a few channels of large models reach; 1e-10: next to small eps
+SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4, 1e-10, LEAST, FAINT)
+FAINT_EPS = 1e-12  # the least beside faint numbers
 PEAK = 32.0  # a larger one would hide the other columns' squares
+STEEPEST, HEAVY = 1e4, 500.0  # gates and weights, but of float16, which does not hold the results
 WRITABLE = (*POOL, HALVES)
 """Of x in place."""
 LAYOUTS = {"x": READ_ROWS, "residual": POOL, "gate": READ_ROWS, "weight": PARAMETERS}
@@ -53,6 +57,8 @@ class NormCase(Case):
     gemma: bool = False
     near: bool = False
     """The weights' factors lie near 0: with gemma the weights lie around -1."""
+    heavy: bool = False
+    """The weights are large ones, where results hold them; they are not near 0."""
     eps: float = 1e-6
     size: float = 1.0
     """Of x and residual. Of the least one no element, nor a sum of two, is nearer to 0, but for rows of zeros."""
@@ -86,9 +92,10 @@ FIELDS = together(
         "weight": any_of("call", "float32", "call", "none"),
         "gemma": any_of(False, True),
         "near": any_of(False, True, False),
+        "heavy": any_of(False, False, False, True),
         "eps": any_of(*EPS),
         "size": any_of(*SIZES),
-        "steep": any_of(4.0, 100.0, 0.1),
+        "steep": any_of(4.0, 100.0, 0.1, STEEPEST),
         "zeros": any_of(False, False, True),
         "peak": any_of(False, True),
         "exact": any_of(-1, -1, -1, 0, 1, 3),
@@ -121,6 +128,12 @@ def completed(fields: dict[str, Any], outer: tuple[int, ...], width: int, groups
         fields["exact"] = -1
     if fields["size"] == LEAST:
         fields["eps"] = min(EPS)
+    if fields["size"] == FAINT:
+        fields["eps"] = max(fields["eps"], FAINT_EPS)
+    if fields["dtype"] == "float16":
+        fields |= {"steep": min(fields["steep"], 100.0), "heavy": False}
+    if fields["near"] or fields["weight"] == "none":
+        fields["heavy"] = False
     return NormCase(**fields, outer=outer, width=width, groups=groups)
 
 
@@ -144,7 +157,7 @@ def _weight(case: NormCase, dtype: torch.dtype) -> Tensor | None:
     if case.exact >= 0:
         factor = torch.from_numpy(generator(case.seed, "weight").integers(-63, 63, size=shape)) / 16
     else:
-        factor = uniform(case.seed, "weight", shape, scale=0.125 if case.near else 2.0)
+        factor = uniform(case.seed, "weight", shape, scale=0.125 if case.near else HEAVY if case.heavy else 2.0)
     wanted = torch.float32 if case.weight == "float32" else dtype
     return (factor - 1 if case.gemma else factor).to(torch.float32).to(wanted)
 
@@ -241,6 +254,9 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "no weight": lambda case: case.weight == "none",
     "a strided weight": lambda case: case.weight != "none" and case.layout.get("weight") == "strided",
     "gates saturate": lambda case: case.form == "gate" and case.steep == 100,
+    "heavy weights": lambda case: case.heavy and case.exact < 0 and case.columns > 1,
+    "steep gates": lambda case: case.form == "gate" and case.steep == STEEPEST,
+    "faint residuals": lambda case: case.form == "residual" and case.size == FAINT and case.exact < 0 and case.dtype == "float32",
     "zero rows": lambda case: case.zeros and case.exact < 0 and prod(case.outer) > 0,
     "one column rules": lambda case: (
         case.peak and case.exact < 0 and case.size > LEAST and prod(case.outer) > 0 and case.width > 16
