@@ -19,7 +19,8 @@ from reference.act_and_mul import ACTIVATIONS
 OUTER = ((1,), (3,), (2,), (33,), (0,), (), (3, 2), (5, 7), (2, 3, 2), (3, 2, 5), (1100,))
 WIDTHS = (1, 7, *around(8, 16, 32, 64), 12, 22, 27, 45, 0, 2880, 14336)  # of a half
 MOST_ELEMENTS = 1 << 15
-LONG = (70_000,)  # rows of one column, of one case in 64: more than 16 bits count
+MANY = 70_000  # rows of one column, or columns of one row, of one case in 64 each: more than 16 bits count
+LONG = (MANY,)
 MODELS = (((3,), 14336), ((33,), 768), ((17,), 2880), ((9,), 2048), ((130, 2), 96), (LONG, 1))
 SPECIAL = (0.0, -0.0, 1e-30, -1e-30, 0.5, -0.5, 20.0, -20.0, 40.0, -40.0, -88.0, -90.0, 1e4, -1e4, 3e38, -3e38)
 LARGEST = {"float16": 3e4}  # of |x|, where 3e38 has no number
@@ -59,8 +60,10 @@ def strategy(draw: st.DrawFn) -> ActCase:
     """Any sizes, layouts and dtypes that the contract allows."""
     fields = draw(FIELDS)
     outer, width = draw(any_of(*OUTER), label="outer"), draw(any_of(*WIDTHS), label="width")
-    if draw(between(0, 63), label="rare") == 63:
-        return completed(near(fields), LONG, 1)
+    rare = draw(between(0, 63), label="rare")
+    if rare >= 62:
+        outer, width = (LONG, 1) if rare == 63 else ((1,), MANY)
+        return completed(near(fields), outer, width)
     return completed(fields, outer if prod(outer) * width <= MOST_ELEMENTS else (2,), width)
 
 
@@ -109,6 +112,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "no rows": lambda case: prod(case.outer) == 0,
     "more rows than 16 bits count": lambda case: prod(case.outer) > 2**16 and case.width > 0,
     "no columns": lambda case: case.width == 0,
+    "more columns than 16 bits count": lambda case: case.width == MANY,
     "a partial vector": lambda case: case.width % 16 > 0,
     "one row, of one dimension": lambda case: case.outer == () and case.width > 16,
     "rows apart": lambda case: case.layout.get("x") in ("padded", "apart", "sliced") and prod(case.outer) > 1,
