@@ -17,7 +17,19 @@ from kernelpair.call.values import permutation, poison_value
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.scenarios.metadata_replay import Step, carry_out, fields_of, form_faults
-from properties.shared.strategies import any_of, around, between, common, either, together
+from properties.shared.strategies import (
+    CROWD,
+    CROWDS,
+    any_of,
+    around,
+    between,
+    common,
+    crowded,
+    either,
+    near,
+    shrinking,
+    together,
+)
 
 ONE_QUERY_MODES = ("decode", "idle", "draft_decode")
 STATIC_MODES = (*ONE_QUERY_MODES, "target_verify")
@@ -29,6 +41,7 @@ MOST_PAGES = 4  # of one request, give or take a token
 MOST_REQUESTS = 4
 MOST_REPLAYED = 3  # requests of a step; a sequence of steps matters more than their size
 MOST_STEPS = 5
+MANY_PAGES = 70_000  # of one request in one case of 96: more than 16 bits count
 # Scalar counts: mostly a few, for those matter together with all else; rarely more than any table of cases has places for.
 DRAFTS = (0, 1, 2, 5, 0, 1, 2, 5, 0, 1, 2, 5, 16, 64)
 STEP_IDS = (0, 1, 2, 0, 1, 2, 0, 1, 2, 5, 20)
@@ -159,6 +172,17 @@ def strategy(draw: st.DrawFn) -> MetadataCase:
         fields |= {"page_size": VAST[vast], "high": True, "int32": tuple(n for n in fields["int32"] if n != "req_to_token")}
         return MetadataCase(**fields, batches=draw(_eager_batch(PAGES[-1], fields["rows"], False), label="batch"))
     static = draw(either, label="static")
+    if crowded(fields):
+        crowd = draw(CROWDS, label="crowd")
+        mode = draw(any_of(*STATIC_MODES if static else (*STATIC_MODES, *EXTEND_MODES)), label="mode")
+        requests = tuple(MetadataRequest(total=1 + b % 5, new=1 + b % 2 * (b % 5), row=crowd - 1 - b) for b in range(crowd))
+        step = MetadataStep(mode=mode, requests=requests)
+        return MetadataCase(**fields | {"rows": crowd}, static=static, batches=(step,))
+    if fields["seed"] % 96 == 53:
+        total = draw(shrinking(MANY_PAGES), label="pages")
+        requests = (MetadataRequest(), MetadataRequest(total=total, new=min(total, 2), row=fields["rows"] - 1))
+        step = MetadataStep(mode=draw(any_of(*STATIC_MODES), label="mode"), requests=requests)
+        return MetadataCase(**fields | near(fields) | {"page_size": 1, "chunk_pages": 0}, static=static, batches=(step,))
     page_size, rows, encoder = fields["page_size"], fields["rows"], draw(either, label="encoder")
     if not static:
         return MetadataCase(**fields, batches=draw(_eager_batch(page_size, rows, encoder), label="batch"))
@@ -295,6 +319,8 @@ EDGES = {
     "no requests": lambda case: not case.static and not case.requests,
     "no live requests in a replay": lambda case: any(not b.requests and b.pads for b in _replayed(case)),
     "bs 0": lambda case: any(not b.requests and not b.pads for b in _replayed(case)),
+    "a crowd of requests": lambda case: len(case.requests) == CROWD,
+    "more pages than 16 bits count": lambda case: any(r.total == MANY_PAGES for r in case.requests),
     "three requests": lambda case: any(len(b.requests) == 3 for b in case.batches),
     "bs = max_bs": lambda case: case.static and case.spare == 0,
     "length 0": lambda case: any(r.total == 0 for r in case.requests),

@@ -12,7 +12,7 @@ from kernelpair.call.layout import ANY_STRIDES, TABLE
 from kernelpair.call.values import permutation, poison_value
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.strategies import any_of, around, between, common, together
+from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, common, crowded, near, together
 
 PAGES = (1, 2, 3, 16)
 CHUNK_PAGES = (1, 2, 4, 8)
@@ -32,6 +32,11 @@ BEYOND = LONGEST | {  # chunks that int32 does not hold, of which only the ends 
 }  # fmt: skip
 HUGE = {  # pages so large that all of a table's hold more tokens than int64 counts
     "page_size": 2**62, "chunk_pages": 1, "requests": ((2, 5), (1, 1)), "spare": 3, "high": True,
+}  # fmt: skip
+CROWDED = ((1, 1), (2, 3), (0, 2), (1, 4), (1, 2))  # new and all tokens of a crowd's requests, in turn
+MANY_PAGES = 70_000  # more than 16 bits count
+WIDE = {  # so many pages of a chunk, and of a request
+    "page_size": 1, "chunk_pages": MANY_PAGES, "requests": ((1, 3), (2, MANY_PAGES)),
 }  # fmt: skip
 ENDLESS = ((2**62, 4), (16, 2**60))  # pages and their number in a chunk, which int64 does not hold
 PAST_A_CHUNK = ((2, 5), (1, 1), (2, 3), (3, 4))  # new and all tokens in a last chunk, which begins with a new one or one before
@@ -116,6 +121,10 @@ def strategy(draw: st.DrawFn) -> LocalCase:
     if longest == 59:
         page, pages = draw(any_of(*ENDLESS), label="endless")
         return LocalCase(**fields | HUGE | {"page_size": page, "chunk_pages": pages})
+    if longest == 56:
+        return LocalCase(**near(fields) | WIDE)
+    if crowded(fields):
+        return LocalCase(**fields, requests=(CROWDED * CROWD)[: draw(CROWDS, label="crowd")])
     if longest in (57, 58):
         return LocalCase(**fields | {"page_size": 1, "chunk_pages": 1, "requests": draw(_numerous(), label="numerous")})
     requests = draw(_requests(fields["page_size"] * fields["chunk_pages"]), label="requests")
@@ -192,6 +201,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a chunk beyond int32": lambda case: case.chunk > MOST_PAGE_ID,
     "a table of more tokens than int64": lambda case: case.page_size == 2**62,
     "a chunk beyond int64": lambda case: case.chunk > 2**63,
+    "a crowd of requests": lambda case: len(case.requests) == CROWD,
+    "more pages than 16 bits count": lambda case: case.chunk_pages == MANY_PAGES,
     "more chunks than a byte counts": lambda case: max(_rows(case), default=0) > 255,
     "a chunk that would end beyond int64": lambda case: case.chunk == 2**62 < max((k for _, k in case.requests), default=0),
     "highest page ids": lambda case: case.high and sum(_rows(case)) > 0,
