@@ -14,16 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from kernelpair.cli import page
-from kernelpair.cli.main import (
-    EXIT_FAILED,
-    EXIT_HARNESS,
-    EXIT_INTERRUPTED,
-    EXIT_NOTHING,
-    EXIT_OK,
-    EXIT_USAGE,
-    UsageError,
-    input_fault,
-)
+from kernelpair.cli.input_faults import input_fault
+from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, EXIT_USAGE, UsageError
 from kernelpair.cli.result_lines import COLOURS, print_line
 from kernelpair.cli.select import (
     provided,

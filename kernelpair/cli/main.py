@@ -14,6 +14,7 @@ from pathlib import Path
 from kernelpair.call import fork_server
 from kernelpair.call.system import inherit_orphans, kill_children
 from kernelpair.cli.arguments import parser
+from kernelpair.cli.input_faults import input_fault
 from kernelpair.cli.streams import open_streams, outlive_readers
 from kernelpair.cli.supervised import supervised
 from kernelpair.interruption import handled_by, ignore_signals, interrupt, take_over
@@ -21,7 +22,7 @@ from kernelpair.report.files import WriteError, write_whole
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING, EXIT_HARNESS, EXIT_INTERRUPTED = 0, 1, 2, 3, 70, 130
 
-INPUT_FAULTS = {"ProviderError: ": "provider fault", "CaseError: ": "bad saved case"}  # by the class of an error
+
 NOT_LOADED = ("KERNELPAIR_TIER: ", "the compiled library ")  # a suite's library cannot be loaded, for a reason that it says
 
 
@@ -106,13 +107,6 @@ def _told(options: argparse.Namespace, carry_out: Callable[[argparse.Namespace],
         traceback.print_exc()
         print("kernelpair: the harness itself failed (above); this says nothing about any kernel", file=sys.stderr)
         return EXIT_HARNESS
-
-
-def input_fault(error: str) -> str:
-    """What is wrong with what somebody wrote, where an error of these words came from that and not from a fault of ours; else
-    empty."""
-    found = ((says, error.partition(name)[2]) for name, says in INPUT_FAULTS.items())
-    return next((f"{says}: {rest}" for says, rest in found if rest), "")
 
 
 def _dispatch(options: argparse.Namespace) -> int:

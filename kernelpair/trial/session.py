@@ -70,9 +70,8 @@ class Session:
         self.note(self.line)
 
     def run_first(self) -> JudgedCall:
-        """Run and judge the case itself: the call that everything later is compared with. Where strides differ from those of
-        dense tensors, a fake implementation may say what it does of no others."""
-        self.first = self.run(fakes=bool(self.case.layout))
+        """Run and judge the case itself: the call that everything later is compared with."""
+        self.first = self.run(fakes=bool(self.case.layout))  # of dense tensors a fake implementation hardly errs
         return self.first
 
     def run(

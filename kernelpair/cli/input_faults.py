@@ -1,0 +1,9 @@
+"""Errors that come from what somebody wrote, a provider or a saved case, and from no fault of the harness."""
+
+BY_CLASS = {"ProviderError: ": "provider fault", "CaseError: ": "bad saved case"}
+
+
+def input_fault(error: str) -> str:
+    """What is wrong with it, where an error of these words came from that; else empty."""
+    found = ((says, error.partition(name)[2]) for name, says in BY_CLASS.items())
+    return next((f"{says}: {rest}" for says, rest in found if rest), "")
