@@ -31,7 +31,6 @@ LARGE = (
 RUNS = (1, 2, 3, 5, 7, 9, 31)  # elements of one run, of as many bytes in all
 WIDTHS = ((0, 0), (64, 64), (192, 128), (33, 1), (0, 5), (7, 0))  # Dk, Dv that differ; a cache of zero width
 SWEEP: dict[str, Any] = {"rows": 128, "heads": 2, "width_k": 256, "width_v": 256}  # 65,536 elements
-BEFORE = 2**33 + 5  # slots in front of pools without columns, which take no memory: more than 32 bits count
 PADS = (-7, -1)  # entries to be skipped; a slot inside the cache is tried too
 LAYOUTS = {
     "k": READ_ROWS,
@@ -53,8 +52,6 @@ class StoreCacheCase(SweepCase):
     width_v: int = 1
     spare: int = 0
     """Slots beyond the rows; they must stay as they are."""
-    before: int = 0
-    """Slots of nobody in front of all those, of caches without columns."""
     pads: tuple[int, ...] = ()
     """Rows whose index is the pad."""
     pad_in_range: bool = False
@@ -106,13 +103,8 @@ def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any], mo
     chosen = named(pads, fields["seed"], rows)
     spare = draw(between(0, 3), label="spare") + more
     in_range = pads != "none" and spare > 0 and draw(either)
-    before = BEFORE if sizes["width_k"] == sizes["width_v"] == 0 and fields["seed"] % 4 else 0
-    if before:
-        layout = {name: kind for name, kind in fields["layout"].items() if name not in ("k_cache", "v_cache")}
-        fields = fields | {"layout": layout, "int32": ()}
     return StoreCacheCase(
-        **fields, **sizes, spare=spare, before=before, pads=chosen, pad_in_range=in_range,
-        ascending=draw(either, label="ascending"),
+        **fields, **sizes, spare=spare, pads=chosen, pad_in_range=in_range, ascending=draw(either, label="ascending")
     )
 
 
@@ -154,8 +146,7 @@ def _outside(case: StoreCacheCase) -> int:
 def inputs(case: StoreCacheCase) -> Inputs:
     """Rows of arbitrary bits, a cache of poison, and distinct slots."""
     dtype = getattr(torch, case.dtype)
-    indices = case.before + free_slots(case, _slots(case), "indices")[: case.rows]
-    slots = case.before + _slots(case)
+    indices = free_slots(case, _slots(case), "indices")[: case.rows]
     if case.ascending:
         indices = indices.sort().values
         if case.rows > 3 and case.seed // 6 % 2:  # but for two neighbours that its ends do not show
@@ -166,8 +157,8 @@ def inputs(case: StoreCacheCase) -> Inputs:
     return {
         "k": _bits(case, "k", k),
         "v": _bits(case, "v", v),
-        "k_cache": poison(case.poison, (slots, *k[1:]), dtype),
-        "v_cache": poison(case.poison, (slots, *v[1:]), dtype),
+        "k_cache": poison(case.poison, (_slots(case), *k[1:]), dtype),
+        "v_cache": poison(case.poison, (_slots(case), *v[1:]), dtype),
         "indices": indices,
         "pad_slot": _pad_slot(case),
     }
@@ -175,9 +166,7 @@ def inputs(case: StoreCacheCase) -> Inputs:
 
 def written(case: StoreCacheCase, inputs: Inputs) -> Tensor:
     """Slots that an index other than the pad names."""
-    mask = torch.zeros(1 if case.before else _slots(case), 1, 1, dtype=torch.bool)
-    if case.before:
-        return mask  # of no elements
+    mask = torch.zeros(_slots(case), 1, 1, dtype=torch.bool)
     indices = inputs["indices"]
     mask[indices[~are_pads(indices, inputs["pad_slot"])].long()] = True
     return mask
@@ -194,7 +183,6 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "more slots than 16 bits count": lambda case: case.rows + case.spare > 2**16 and len(case.pads) < case.rows,
     "an odd number of heads": lambda case: case.heads in (5, 7),
     "ascending slots": lambda case: case.ascending and case.rows > 64 and not case.pads,
-    "more slots than 32 bits count": lambda case: case.before > 0 and len(case.pads) < case.rows,
     "Dk = 0": lambda case: case.width_k == 0,
     "Dv = 0": lambda case: case.width_v == 0,
     "Dk != Dv": lambda case: case.width_k != case.width_v,
