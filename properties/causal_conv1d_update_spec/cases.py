@@ -93,9 +93,9 @@ FIELDS = together({
 
 def _completed(draw: st.DrawFn, dim: int, width: int, lengths: tuple[int, ...]) -> ConvSpecCase:
     fields = draw(FIELDS)
-    pads = drawn_pads(draw, len(lengths))
     if crowded(fields, 64):
         dim, lengths = CROWD_DIM, repeated((1, 2, 1), draw(CROWDS, label="crowd"))
+    pads = drawn_pads(draw, len(lengths))
     fields["before"] += more_tokens(fields["seed"], fields["layout"], dim)
     accepted = tuple(draw(any_of(*ACCEPTED)) if draw(either) else max(n, 1) for n in lengths[:DRAWN])
     accepted = repeated(accepted, len(lengths))
