@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import properties
 from properties.causal_conv1d.cases import ConvCase
+from properties.causal_conv1d_update_spec.cases import ConvSpecCase
 from properties.chunk_gated_delta_rule.cases import ChunkCase
 from properties.decode_attention.cases import DecodeAttentionCase
 from properties.gated_delta_rule_update.cases import DeltaCase
+from properties.gated_delta_rule_update_spec.cases import DeltaSpecCase
 from properties.mla_decode.cases import MlaDecodeCase
 from properties.paged_attention.cases import PagedAttentionCase
 from properties.shared.crowds import few_if_wider
@@ -45,5 +47,18 @@ def test_pairs_that_draw_them_say_so() -> None:
     many = {"a crowd of requests", "more slots than 16 bits count", "more keys than 16 bits count"}
     drawing = [name for name, pair in pairs.items() if many & set(pair.coverage.edges)]
     assert len(drawing) >= 9
-    others = [name for name in drawing if pairs[name].cases.refit is not few_if_wider]
-    assert others == ["store_cache"]  # its slots are small rows
+    others = {name: pairs[name].cases.refit for name in drawing if pairs[name].cases.refit is not few_if_wider}
+    unfitted = [name for name, refit in others.items() if refit is pairs["store_cache"].cases.refit]
+    assert unfitted == ["attention_metadata", "local_attention_batches", "store_cache"]  # numbers without states, small rows
+    assert set(others) - set(unfitted) == {"causal_conv1d_update_spec", "gated_delta_rule_update_spec"}
+
+
+def test_drafts_of_wider_slots_are_few() -> None:
+    few = properties.pairs()["causal_conv1d_update_spec"].cases.refit
+    convolution = ConvSpecCase(dim=3, lengths=(1, 2) * 515, accepted=(1, 1) * 515, pads=(2, 900), before=MANY_SLOTS + 3)
+    wider = few(convolution, replace(convolution, dim=64))
+    assert (len(wider.lengths), len(wider.accepted), wider.pads, wider.before) == (17, 17, (2,), 3)
+    few = properties.pairs()["gated_delta_rule_update_spec"].cases.refit
+    crowd = DeltaSpecCase(key_size=7, value_size=7, lengths=(1, 2) * 515, accepted=(1, 1) * 515, requests=1545, pads=(2, 900))
+    fewer = few(crowd, replace(crowd, key_size=128, value_size=128))
+    assert (len(fewer.lengths), fewer.pads, fewer.requests) == (17, (2,), 25)
