@@ -39,7 +39,7 @@ from kernelpair.suite import Suite
 from kernelpair.trial.check import check
 
 PRINTED_LINES = {False: 10, True: 200}
-"""Of what a kernel printed, how many are shown, with -v and without."""
+"""Of what a kernel printed, how many are shown, without -v and with it."""
 
 
 def replay(options: argparse.Namespace) -> int:

@@ -13,13 +13,13 @@ from properties.causal_conv1d_update_spec.cases import (
     apply_reference,
     inputs,
     models,
-    refit,
     result_layout,
     strategy,
     written,
 )
 from properties.causal_conv1d_update_spec.relations import RELATIONS
 from properties.causal_conv1d_update_spec.wrong_calls import WRONG_CALLS
+from properties.shared.crowds import few_if_wider
 from properties.shared.strategies import kernel_paths
 
 PAIR = Pair(
@@ -32,7 +32,7 @@ PAIR = Pair(
         strategy=strategy(),
         inputs=inputs,
         models=models,
-        refit=refit,
+        refit=few_if_wider,
     ),
     signature=Signature(
         written={"conv_states": written}, result_layout=result_layout, indices=INDICES, layouts=ARGUMENT_LAYOUTS

@@ -16,7 +16,7 @@ from kernelpair.call.values import poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.cases import MATRIX_LAYOUTS, NOBODY, PAD, SCALES, STATE_LAYOUTS, TINY, of_dtype
-from properties.shared.drafts import DRAWN, DraftRequests, few_drafts_if_wider, repeated
+from properties.shared.drafts import DRAWN, DraftRequests, repeated
 from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_slots, more_tokens
 from properties.shared.strategies import (
     CROWD,
@@ -116,11 +116,6 @@ def strategy(draw: st.DrawFn) -> ConvSpecCase:
     if draw(between(0, 31), label="long") == 31:
         dim, lengths = min(dim, LONG_DIM), (*lengths[:1], draw(shrinking(LONG)), *lengths[1:2])
     return _completed(draw, dim, width, lengths)
-
-
-def refit(drawn: ConvSpecCase, fitted: ConvSpecCase) -> ConvSpecCase:
-    """For `Cases.refit`: what was small as it was drawn stays small."""
-    return replace(fitted, **few_drafts_if_wider(drawn, fitted))
 
 
 @cache

@@ -74,8 +74,8 @@ class VarlenCase(Case):
 def is_causal(case: VarlenCase, b: int) -> bool:
     if case.causal in FLAGGED and case.layout.get("causal_requests") == EXPANDED:
         b = 0  # one flag for all requests
-    which = {"none": (), "all": (b,), "even": (b & ~1,), "odd": (b | 1,), "thirds": (b // 3 * 3,), "first": (0,)}
-    return b in which[case.causal]
+    which = {"none": False, "all": True, "even": b % 2 == 0, "odd": b % 2 == 1, "thirds": b % 3 == 0, "first": b == 0}
+    return which[case.causal]
 
 
 def position(case: VarlenCase, b: int) -> int:

@@ -15,7 +15,8 @@ from kernelpair.call.layout import ANY_STRIDES, POOL, TURNED
 from kernelpair.call.values import poison
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD, DeltaCase
-from properties.shared.drafts import DRAWN, DraftRequests, few_drafts_if_wider, repeated
+from properties.shared.crowds import few_if_wider
+from properties.shared.drafts import DRAWN, DraftRequests, repeated
 from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_tokens
 from properties.shared.strategies import CROWD, any_of, between, common, either, float_dtypes, shrinking, together
 
@@ -118,9 +119,9 @@ def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any])
 
 
 def refit(drawn: DeltaSpecCase, fitted: DeltaSpecCase) -> DeltaSpecCase:
-    """For `Cases.refit`: what was small as it was drawn stays small; `requests` counts all tokens."""
-    other = replace(fitted, **few_drafts_if_wider(drawn, fitted))
-    return replace(other, requests=other.before + sum(other.lengths) + other.after) if other != fitted else fitted
+    """`few_if_wider`, after which `requests` counts the tokens that there are."""
+    other: DeltaSpecCase = few_if_wider(drawn, fitted)
+    return replace(other, requests=other.before + sum(other.lengths) + other.after)
 
 
 @cache

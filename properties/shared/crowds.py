@@ -13,27 +13,28 @@ SIZES = (
     "heads", "kv_heads", "width", "width_v", "latent", "rope", "key_heads", "group", "K", "V", "key_size", "value_size", "dim",
     "page",
 )  # fmt: skip
-REQUESTS = ("extends", "prefixes", "rows", "lens", "encoder")
+REQUESTS = ("extends", "prefixes", "rows", "lens", "encoder", "lengths", "accepted")
+NAMED = ("pads", "cold")  # requests by their numbers
 
 
 def few_if_wider(drawn: Any, fitted: Any) -> Any:
     """`Cases.refit`: where the limits of a provider have made heads, states or pages larger, a crowd becomes a few requests,
     requests of more keys than 16 bits count get a few hundred, and slots and tokens of nobody go: they would take gigabytes."""
-    if elements_of(fitted) <= WIDER * elements_of(drawn):
+    if _elements(fitted) <= WIDER * _elements(drawn):
         return fitted
     fewer: dict[str, Any] = {}
     for name in REQUESTS:
         entries = getattr(fitted, name, None) or ()
         if len(entries) > MANY_REQUESTS or max(entries, default=0) > MANY_KEYS:
             fewer[name] = tuple(min(entry, FEW_KEYS) for entry in entries[:FEW_REQUESTS])
-    if fewer and hasattr(fitted, "pads"):
-        fewer["pads"] = tuple(request for request in fitted.pads if request < FEW_REQUESTS)
+    if fewer:
+        fewer |= {name: tuple(request for request in getattr(fitted, name) if request < FEW_REQUESTS)
+                  for name in NAMED if hasattr(fitted, name)}
     for name in ("spare", "before"):
         if (many := getattr(fitted, name, 0)) >= MANY_SLOTS:
             fewer[name] = max(many - MANY_SLOTS, 1)  # a pad may be a slot of nobody
     return replace(fitted, **fewer)
 
 
-def elements_of(case: Any) -> int:
-    """Of the sizes that a provider's limits may widen."""
+def _elements(case: Any) -> int:
     return prod(max(int(getattr(case, name, 1)), 1) for name in SIZES)
