@@ -51,6 +51,8 @@ class Relation:
     """What it says, in one sentence for `kernelpair list`."""
     applies: Callable[[Any], bool] = lambda case: True
     """Cases for which it says anything; others are judged by value alone."""
+    opens: bool = False
+    """Whether every run begins with some of these cases: chance would draw them too seldom for what nothing else notices."""
 
 
 def named_in(message: str, names: Sequence[str]) -> bool:

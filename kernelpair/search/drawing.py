@@ -15,6 +15,7 @@ from kernelpair.search.hypothesis_internals import draws_of_the_seed
 MODELS_EVERY = 50  # one case in so many has the sizes of a model (`Cases.models`),
 LEAST_MODELS = 3  # and so many do at the start of a run that has room for them; Hypothesis makes the first a smallest one
 LEAST_SERIES, LEAST_SWEEPS = 3, 2  # at the start of the same runs: long series of calls, and every value of a dtype
+LEAST_OPENING = 3  # and cases of each relation that opens a run
 OPENED_FROM = 30  # cases that a run must have more of than this to have room for all of those
 SERIES = "series"  # a trial of a thousand calls: never drawn but at the start,
 MOSTLY_SERIES = ("value", *[SERIES] * 15)  # where the smallest case is called once, as is one that fails in a single call
@@ -74,6 +75,9 @@ def openings(subject: Subject, trial: str | None) -> dict[str, tuple[int, Any]]:
         rounds["sweeps"] = LEAST_SWEEPS, cases.sweeps
     if trial is None and subject.asked_for(SERIES):
         rounds[SERIES] = LEAST_SERIES, trials(subject, names=MOSTLY_SERIES)
+    for name, relation in subject.pair.relations.items():
+        if relation.opens and trial is None and subject.asked_for(name):
+            rounds[name] = LEAST_OPENING, trials(subject, names=(name,)).filter(relation.applies)
     return rounds
 
 

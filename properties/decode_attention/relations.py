@@ -8,9 +8,12 @@ from torch import Tensor
 
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Alias, Inputs, Relation
-from kernelpair.trial.session import Session
+from kernelpair.trial.modes import MANY
+from kernelpair.trial.session import JudgedCall, Session
 from properties.decode_attention.cases import EMULATED_WORK, keys_of, live_of, table_of
 from properties.decode_attention.rows import loses_keys
+from properties.shared.attention_values import extreme
+from properties.shared.many_cores import cuts
 from properties.shared.pads import other_dtypes
 from properties.shared.renaming import new_names, renamed
 from reference.extend_attention import extend_attention
@@ -58,9 +61,12 @@ def _requests(given: Inputs, rows: Tensor) -> Inputs:
     return {n: v[rows] if _batch_argument(n) and isinstance(v, Tensor) else v for n, v in given.items()}
 
 
-def _close(case: Any, session: Session, got: Tensor, expected: Tensor, says: str, rows: Any = slice(None)) -> None:
-    """Both are within one bound of the truth, so within two of each other; equal where the case is exact."""
-    tolerance = session.first.bound.get("out")
+def _close(
+    case: Any, session: Session, got: Tensor, expected: Tensor, says: str, rows: Any = slice(None), of: JudgedCall | None = None
+) -> None:
+    """Both are within one bound of the truth, that `of` a call or of the first, so within two of each other; equal where the case
+    is exact."""
+    tolerance = (of or session.first).bound.get("out")
     if not isinstance(tolerance, Tensor):
         session.expect_same("out", got, expected, says)
     else:
@@ -179,18 +185,38 @@ def _dense(case: Any, session: Session) -> None:
     _close(case, session, other.outputs["out"], session.first.outputs["out"], "dense tensors, other index dtypes")
 
 
-def _in_splits(case: Any, session: Session, splits: int, most: int = KEYS_IN_SPLITS) -> Inputs | None:
-    """The longest request alone with its keys over and over, as far as the work allows."""
+def _in_splits(case: Any, session: Session, splits: int, most: int = KEYS_IN_SPLITS, heads: int = 0) -> Inputs | None:
+    """The longest request alone, each of its keys many times, as far as the work of so many heads, or all, allows."""
     live, keys = live_of(case), table_of(case).seen
     b = max(live, key=lambda b: len(keys[b])) if live else 0
-    count = min(most, EMULATED_WORK // max(1, case.heads * case.width))
+    count = min(most, EMULATED_WORK // max(1, (heads or case.heads) * case.width))
     if not live or not len(keys[b]) or not count or loses_keys(case):  # the first keys alone may have no weight at all
         return None
     sums = torch.zeros(1, case.heads, splits, case.width_v + 1)
+    each = keys[b][torch.arange(count) * len(keys[b]) // count]
     return _requests(_given(case, session), torch.tensor([b])) | {
-        "attn_logits": sums, "req_to_token": keys[b].repeat(count)[None, :count], "req_pool_indices": torch.tensor([0]),
+        "attn_logits": sums, "req_to_token": each[None], "req_pool_indices": torch.tensor([0]),
         "seq_lens": torch.tensor([count]), "encoder_lens": None, "sliding_window": 0, "is_cross_attn": False,
     }  # fmt: skip
+
+
+def _on_many_cores(case: Any, session: Session) -> None:
+    """The longest request alone, each of its keys many times, a query head for each kv head, cut as for a server's cores."""
+    for heads, keys, threads in cuts(case.seed):
+        given = _in_splits(case, session, MANY, keys, heads)
+        if given is not None:
+            of_keys = torch.arange(heads) % case.kv_heads  # the case's own, in turn
+            of_queries = of_keys * (case.heads // case.kv_heads)
+            for name in ("q", "out", "attn_logits"):
+                given[name] = given[name][:, of_queries]
+            for name in ("k_cache", "key", "value", *(() if case.shared else ("v_cache",))):
+                given[name] = None if given[name] is None else given[name][:, of_keys]
+            given["sinks"] = None if given["sinks"] is None else given["sinks"][of_queries]
+            alone = replace(case, layout={}, heads=heads, kv_heads=heads)
+            says = f"{heads} heads over {len(given['req_to_token'][0])} keys, {threads} threads"
+            cut = session.run(alone, given, threads, says)
+            whole = session.run(alone, given | {"attn_logits": given["attn_logits"][:, :, :1]}, judged=False)
+            _close(case, session, cut.outputs["out"], whole.outputs["out"], f"{says}, and in one split", of=cut)
 
 
 def _padded(case: Any, session: Session) -> None:
@@ -198,8 +224,17 @@ def _padded(case: Any, session: Session) -> None:
     for splits in (2, 7):
         alone = _in_splits(case, session, splits)
         if alone is not None:
-            _with_two_pads(case, session, alone, [0], 0)
+            called, alone = _in_float32(case, session, alone)
+            _with_two_pads(called, session, alone, [0], 0)
     _with_two_pads(case, session, _given(case, session), live_of(case), case.seed % (len(case.lens) + 1))
+
+
+def _in_float32(case: Any, session: Session, given: Inputs) -> tuple[Any, Inputs]:
+    """The call in float32, but of somebody else's kernel: 16 bits would show few sums that are cut otherwise."""
+    if session.subject.foreign:
+        return case, given
+    floats = {n: t.float() for n, t in given.items() if isinstance(t, Tensor) and t.is_floating_point()}
+    return replace(case, dtype="float32"), given | floats
 
 
 def _with_two_pads(case: Any, session: Session, given: Inputs, live: list[int], at: int) -> None:
@@ -234,9 +269,8 @@ def _another_between(case: Any, session: Session) -> None:
         given, plain = _in_splits(case, session, 7, keys), _plain(case)
         if given is None:
             return
-        if keys == KEYS_IN_SHORT_SPLITS and not session.subject.foreign:  # 16 bits would show few sums that are cut otherwise
-            floats = {n: t.float() for n, t in given.items() if isinstance(t, Tensor) and t.is_floating_point()}
-            given, plain = given | floats, replace(plain, dtype="float32")
+        if keys == KEYS_IN_SHORT_SPLITS:
+            plain, given = _in_float32(plain, session, given)
         before = session.run(plain, given, judged=False).outputs["out"]
         session.run(plain, _requests(_reading(given), torch.zeros(4, dtype=torch.int64)), judged=False)
         after = session.run(plain, given, judged=False).outputs["out"]
@@ -269,9 +303,15 @@ RELATIONS = {
     "order": Relation(_reordered, "permuting requests permutes results", lambda case: len(case.lens) > 1),
     "rename": Relation(_relabelled, "renaming slots changes nothing", lambda case: bool(case.lens)),
     "layout": Relation(_dense, "layout and index dtype do not matter"),
-    "pads": Relation(_padded, "padding changes no bit of a live row or of the caches"),
+    "pads": Relation(_padded, "padding changes no bit of a live row or of the caches", opens=True),
     "between": Relation(
-        _another_between, "another call between two equal ones changes no bit", lambda case: bool(case.lens)
+        _another_between, "another call between two equal ones changes no bit", lambda case: bool(live_of(case)), opens=True
+    ),
+    "cores": Relation(
+        _on_many_cores, "cut as for the cores of a server, the result stays within the bound",
+        lambda case: case.values == "random" and not extreme(case) and case.heads > 0  # else a sum may overflow
+        and not loses_keys(case) and any(len(keys) > 1 for keys in table_of(case).seen),
+        opens=True,
     ),
     "heads": Relation(
         _repeated_heads, "GQA equals MHA over repeated heads",

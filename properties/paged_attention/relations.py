@@ -9,9 +9,11 @@ from torch import Tensor
 
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
+from kernelpair.trial.modes import MANY
 from kernelpair.trial.session import Session
-from properties.paged_attention.cases import of_four_dimensions, rows_of_each, seen_keys
-from properties.shared.attention_values import loses
+from properties.paged_attention.cases import EMULATED_WORK, of_four_dimensions, rows_of_each, score_width, seen_keys
+from properties.shared.attention_values import extreme, loses
+from properties.shared.many_cores import cuts
 from properties.shared.renaming import new_names, renamed
 from properties.shared.wrong_calls import any_of
 from reference.extend_attention import extend_attention
@@ -79,6 +81,32 @@ def _splits(case: Any, session: Session) -> None:
     splits = OTHER_SPLITS[case.splits]
     other = session.run(_plain(case), session.inputs() | {"num_splits": splits}, judged=False)
     _close(session, other.outputs["out"], slice(None), f"{splits} splits")
+
+
+def _on_many_cores(case: Any, session: Session) -> None:
+    """The last row of a request alone, each full page of it many times, a query head for each kv head, cut as for a server."""
+    given, page = session.inputs(), case.page
+    full = [range(-(-seen_keys(case, b).start // page), n // page) if case.rows[b] else range(0) for b, n in enumerate(case.lens)]
+    b = max(range(len(full)), key=lambda b: len(full[b]))
+    row, pages = int(given["cu_seqlens_q"][b + 1]) - 1, given["page_table"][b, full[b].start : full[b].stop]
+    given |= {"cu_seqlens_q": torch.tensor([0, 1]), "window_left": -1, "num_splits": 0}
+    for heads, most, threads in cuts(case.seed):
+        keys = min(most, EMULATED_WORK // (heads * score_width(case)))
+        columns = keys // page + 1
+        alone = {"page_table": pages[None, torch.arange(columns) * len(pages) // columns], "cache_seqlens": torch.tensor([keys])}
+        of_keys = torch.arange(heads) % case.kv_heads  # the case's own, in turn
+        of_queries = of_keys * (case.heads // case.kv_heads)
+        alone |= {name: given[name][:, :, of_keys] for name in ("k_cache", "v_cache")}
+        alone |= {name: given[name][b : b + 1, of_keys] for name in ("k_descale", "v_descale") if given[name] is not None}
+        alone |= {name: given[name][row : row + 1, of_queries] for name in ("q", "qv") if given[name] is not None}
+        alone |= {name: given[name][of_queries] for name in ("sinks", "alibi_slopes") if given[name] is not None}
+        one = replace(case, layout={}, heads=heads, kv_heads=heads, splits=MANY)
+        says = f"{heads} heads over {keys} keys, {threads} threads"
+        cut = session.run(one, given | alone, threads, says)
+        whole = session.run(one, given | alone | {"num_splits": 1}, judged=False)
+        tolerance = cut.bound["out"]
+        assert isinstance(tolerance, Tensor)
+        session.expect_close("out", cut.outputs["out"], whole.outputs["out"], 2 * tolerance, f"{says}, and in one split")
 
 
 def _extend(case: Any, session: Session) -> None:
@@ -304,6 +332,12 @@ RELATIONS = {
     "rename": Relation(_renamed, "renaming pages changes nothing", lambda case: bool(case.rows)),
     # A merge of splits rounds once more, so the exact mean of equal scores is one split's alone.
     "splits": Relation(_splits, "the number of splits does not matter", lambda case: case.values != "equal"),
+    "cores": Relation(
+        _on_many_cores, "cut as for the cores of a server, the result stays within the bound",
+        lambda case: case.values == "random" and not extreme(case) and not loses(case)
+        and any(case.rows[b] and len(seen_keys(case, b)) >= 3 * case.page for b in range(len(case.rows))),
+        opens=True,
+    ),
     "extend": Relation(_extend, "equals extend_attention over the same keys, causal or cross", _slot_form),
     "scaled": Relation(
         _scaled_before, "descales equal keys and values scaled beforehand",

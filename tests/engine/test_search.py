@@ -17,6 +17,7 @@ from kernelpair.contract.pair import Bound, Inputs, Outputs, Pair, Relation, Ste
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import KINDS, Failure, Judged, Tightness
 from kernelpair.search import search as searching
+from kernelpair.search.drawing import LEAST_OPENING, LEAST_SERIES, OPENED_FROM
 from kernelpair.search.jobs import Job, carry_out, next_job
 from kernelpair.search.search import BRIEF_SECONDS, SHRINK_SECONDS, Search
 from kernelpair.search.tally import Tally
@@ -145,6 +146,22 @@ def test_a_brief_run_begins_with_one_case_of_each_opening(arena: Arena, tmp_path
             assert first[0].rows > 40 and first[1].trial == "series" and first[1] != ToyCase(trial="series")
         else:
             assert run.tally.failures and first[0].rows >= 40
+
+
+@pytest.mark.parametrize(
+    ("examples", "seconds", "count"), [(OPENED_FROM + 10, None, LEAST_OPENING), (None, BRIEF_SECONDS / 2, 1)]
+)
+def test_a_relation_that_opens_is_asked_at_once_where_it_says_something(
+    arena: Arena, examples: int | None, seconds: float | None, count: int
+) -> None:
+    wide = Relation(lambda case, session: None, "of wide rows", lambda case: case.width > 3, opens=True)
+    pair = replace(PAIR, relations={"wide": wide})
+    run = driven(arena, "good", pair)
+    run.run(examples, seconds, 1, None)
+    cases = [read_case({pair.name: pair}, line)[1] for line in lines(run)[: LEAST_SERIES + LEAST_OPENING]]
+    first = [case.trial for case in cases].index("wide")
+    opening = cases[first : first + count]
+    assert len(opening) == count and all(case.trial == "wide" and case.width > 3 for case in opening)
 
 
 # --- whose turn it is ---
