@@ -1,6 +1,6 @@
 """Which cases a run draws, and which trial each is put to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kernelpair.contract.case import WRONG_CALL, Case
 from kernelpair.contract.subject import WRONG_CALLS, Subject
 from kernelpair.search.hypothesis_internals import draws_of_the_seed
+from kernelpair.search.strategies import any_of, between
 
 MODELS_EVERY = 50  # one case in so many has the sizes of a model (`Cases.models`),
 LEAST_MODELS = 3  # and so many do at the start of a run that has room for them; Hypothesis makes the first a smallest one
@@ -23,46 +24,39 @@ MOSTLY_SERIES = ("value", *[SERIES] * 15)  # where the smallest case is called o
 ONCE = ("repeat", "threads", "concurrent", "poison", "aftermath")
 TRIALS = ("value",) * 4 + ONCE + ("relation",) * 3 + (WRONG_CALLS,) * 2 + ("fuzz", "neighbours")
 
-CODES = st.integers(0, 2**16 - 1)
-
-
-def scattered(code: int, count: int) -> int:
-    """One of CODES as a number below `count`, 0 as 0. Hypothesis repeats small and recent numbers; so each gets its share."""
-    return (code * 40503 % 2**16) * count >> 16
-
 
 def trials(
     subject: Subject, trial: str | None = None, models_every: int = MODELS_EVERY, names: Sequence[str] | None = None
 ) -> Any:
     """A strategy of cases within the candidate's budget of work, some of a model's sizes; their trial drawn, or all of one."""
-    names = _trial_names(subject) if names is None else names
+    groups = any_of(*(_trial_groups(subject) if names is None else zip(names)))
+    is_model = between(0, models_every - 1)
     cases, slow = subject.pair.cases, subject.candidate.slow
     small = cases.strategy.filter(cases.small) if slow else cases.strategy
     models = cases.models(slow) if cases.models is not None else None
 
     @st.composite
     def draw_trial(draw: st.DrawFn) -> Case:
-        model = scattered(draw(CODES, label="model"), models_every) == models_every - 1
+        model = draw(is_model, label="model") == models_every - 1
         case: Case = draw(models if models is not None and model else small)
         if trial is not None:
             return replace(case, trial=trial)
-        return replace(case, trial=names[scattered(draw(CODES, label="trial"), len(names))])
+        return replace(case, trial=draw(any_of(*draw(groups, label="kind of trial")), label="trial"))
 
     return draw_trial()
 
 
-def _trial_names(subject: Subject) -> list[str]:
-    """Trials by weight, `value` first: as many entries for a group as TRIALS gives it, shared out among its members."""
+def _trial_groups(subject: Subject) -> Iterator[tuple[str, ...]]:
+    """The trials of each kind, a kind as often as TRIALS names it. Drawn in two small ranges: of one as long as all trials
+    Hypothesis would prefer the ends, and whatever falls there."""
     members = {
         "relation": sorted(filter(subject.asked_for, subject.pair.relations)),
         WRONG_CALLS: [name for name in (WRONG_CALL + wrong for wrong in subject.pair.wrong_calls) if subject.asked_for(name)],
     }
-    share = max(*map(len, members.values()), 1)
-    names: list[str] = []
     for group in TRIALS:
         several = members.get(group, [group] if subject.asked_for(group) else [])
-        names += [several[i * len(several) // share] for i in range(share)] if several else []
-    return names
+        if several:
+            yield tuple(several)
 
 
 def openings(subject: Subject, trial: str | None) -> dict[str, tuple[int, Any]]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernelpair.contract.pair import Alias, Inputs, WrongCall
 from properties.causal_conv1d.batch import requests
+from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     Condition,
     Make,
@@ -15,7 +16,6 @@ from properties.shared.wrong_calls import (
     beyond_32_bits,
     changing,
     falling,
-    laid_over,
     larger,
     made,
     other_float,

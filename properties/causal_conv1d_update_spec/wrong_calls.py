@@ -6,6 +6,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.wrong_calls import weight_calls
+from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     all_integers,
     always,
@@ -16,7 +17,6 @@ from properties.shared.wrong_calls import (
     entry,
     falling,
     grown,
-    laid_over,
     made,
     no_index,
     one_rank_more,

@@ -4,6 +4,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
 from properties.chunk_gated_delta_rule.cases import ChunkCase
+from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     NO_SCALES,
     all_integers,
@@ -12,7 +13,6 @@ from properties.shared.wrong_calls import (
     changed,
     falling,
     grown,
-    laid_over,
     one_rank_more,
     other_dtype,
     other_half,

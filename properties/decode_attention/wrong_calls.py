@@ -7,6 +7,7 @@ import torch
 
 from kernelpair.contract.pair import Alias, Inputs, WrongCall
 from properties.decode_attention.cases import INDICES, behind_of, keys_of, live_of, pad_slot_of
+from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     INF,
     NAN,
@@ -21,7 +22,6 @@ from properties.shared.wrong_calls import (
     changed,
     entry,
     grown,
-    laid_over,
     made,
     no_index,
     one_rank_more,

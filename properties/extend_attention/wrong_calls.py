@@ -8,6 +8,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
 from properties.extend_attention.cases import INDICES
+from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     INF,
     NAN,
@@ -22,7 +23,6 @@ from properties.shared.wrong_calls import (
     cast,
     entry,
     grown,
-    laid_over,
     made,
     no_index,
     one_rank_more,

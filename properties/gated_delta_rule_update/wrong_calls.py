@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from kernelpair.contract.pair import Alias, Inputs, WrongCall
+from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     NAN,
     NO_SCALES,
@@ -12,7 +13,6 @@ from properties.shared.wrong_calls import (
     cast,
     changed,
     grown,
-    laid_over,
     no_index,
     one_rank_more,
     other_dtype,

@@ -6,6 +6,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD
+from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     NO_SCALES,
     all_integers,
@@ -15,7 +16,6 @@ from properties.shared.wrong_calls import (
     changed,
     entry,
     grown,
-    laid_over,
     made,
     no_index,
     one_rank_more,

@@ -7,6 +7,7 @@ import torch
 from kernelpair.contract.pair import Inputs, WrongCall
 from properties.causal_conv1d.wrong_calls import fewest_channels
 from properties.gdn_attention_core.cases import GdnCase, inputs
+from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     NO_SCALES,
     cast,
@@ -14,7 +15,6 @@ from properties.shared.wrong_calls import (
     entry,
     falling,
     grown,
-    laid_over,
     larger,
     made,
     other_dtype,

@@ -7,6 +7,7 @@ import torch
 
 from kernelpair.contract.pair import Alias, Inputs, WrongCall
 from optimized.mla_decode import mla_decode_workspace_size
+from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     NO_SCALES,
     all_integers,
@@ -16,7 +17,6 @@ from properties.shared.wrong_calls import (
     cast,
     entry,
     grown,
-    laid_over,
     no_index,
     one_rank_more,
     other_dtype,

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from kernelpair.contract.pair import Inputs
 from properties.rms_norm.cases import NormCase
+from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     NO_SCALES,
     aliased,
@@ -12,7 +13,6 @@ from properties.shared.wrong_calls import (
     cast,
     changed,
     grown,
-    laid_over,
     made,
     one_rank_more,
     other_dtype,

@@ -7,6 +7,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs
 from properties.rotary_embedding.cases import RotaryCase
+from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     Make,
     aliased,
@@ -16,7 +17,6 @@ from properties.shared.wrong_calls import (
     changed,
     entry,
     grown,
-    laid_over,
     made,
     no_index,
     one_rank_more,

@@ -3,12 +3,12 @@
 from kernelpair.call.layout import FAR
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, WrongCall
+from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     aliased,
     all_integers,
     changed,
     grown,
-    laid_over,
     made,
     no_index,
     one_rank_more,
