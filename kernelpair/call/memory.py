@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import resource
 import weakref
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,10 @@ _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 class OutOfMemory(RuntimeError):
     """The tensors of a case do not fit into the arena."""
+
+
+class NoAddressSpace(OSError):
+    """A limit of this process leaves no room for an arena."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,13 @@ class Arena:
         self.capacity = capacity
         self.limit = capacity - PAGE
         """Where the room for tensors ends: the last page holds what a dying worker says of its fault (`fault.py`)."""
-        self._map = mmap.mmap(descriptor, capacity, mmap.MAP_SHARED)
+        try:
+            self._map = mmap.mmap(descriptor, capacity, mmap.MAP_SHARED)
+        except OSError as error:
+            most = resource.getrlimit(resource.RLIMIT_AS)[0]
+            limit = "" if most == resource.RLIM_INFINITY else f": ulimit -v is {most >> 10} KiB"
+            says = f"{capacity >> 30} GiB, of which only what is touched takes memory, cannot be mapped ({error.strerror}){limit}"
+            raise NoAddressSpace(says) from error
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
         self._typed: dict[torch.dtype, Tensor] = {}
         self._words: dict[np.dtype[Any], npt.NDArray[Any]] = {}

@@ -1,6 +1,6 @@
-"""Errors that come from what somebody wrote, a provider or a saved case, and from no fault of the harness."""
+"""Errors that come from what somebody wrote or set, a provider, a saved case or a limit, and from no fault of the harness."""
 
-BY_CLASS = {"ProviderError: ": "provider fault", "CaseError: ": "bad saved case"}
+BY_CLASS = {"ProviderError: ": "provider fault", "CaseError: ": "bad saved case", "NoAddressSpace: ": "no address space"}
 
 
 def input_fault(error: str) -> str:

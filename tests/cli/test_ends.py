@@ -89,6 +89,14 @@ def test_an_interrupt_before_the_command_is_imported_shows_no_traceback() -> Non
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "kernelpair: interrupted before it began\n")
 
 
+def test_a_limit_of_address_space_is_told_in_one_line() -> None:
+    limited = f"""ulimit -v 20000000; exec {sys.executable} -m kernelpair replay '{{"pair":"rms_norm","v":1}}' --tier scalar"""
+    ended = subprocess.run(["/bin/sh", "-c", limited], capture_output=True, text=True, check=False, timeout=ENDED_WITHIN)
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 2 and line.startswith("kernelpair replay: no address space: 192 GiB"), line
+    assert line.endswith("ulimit -v is 20000000 KiB")
+
+
 def test_a_run_that_is_interrupted_tells_its_results_and_its_seed(tmp_path: Path) -> None:
     long = ("check", "store_cache", "--tier", "scalar", "--seconds", "60", "--json", "r.json")
     with run(tmp_path / "run", *long, *SUITE) as running:
