@@ -52,7 +52,7 @@ class Relation:
     applies: Callable[[Any], bool] = lambda case: True
     """Cases for which it says anything; others are judged by value alone."""
     opens: bool = False
-    """Whether every run begins with some of these cases: chance would draw them too seldom for what nothing else notices."""
+    """Whether every run begins with some of these cases: it notices what nothing else does, and is seldom drawn by chance."""
 
 
 def named_in(message: str, names: Sequence[str]) -> bool:
