@@ -29,7 +29,7 @@ def trials(
     subject: Subject, trial: str | None = None, models_every: int = MODELS_EVERY, names: Sequence[str] | None = None
 ) -> Any:
     """A strategy of cases within the candidate's budget of work, some of a model's sizes; their trial drawn, or all of one."""
-    groups = any_of(*(_trial_groups(subject) if names is None else zip(names)))
+    groups = any_of(*(_trial_groups(subject) if names is None else ((name,) for name in names)))
     is_model = between(0, models_every - 1)
     cases, slow = subject.pair.cases, subject.candidate.slow
     small = cases.strategy.filter(cases.small) if slow else cases.strategy

@@ -201,22 +201,25 @@ def _in_splits(case: Any, session: Session, splits: int, most: int = KEYS_IN_SPL
 
 
 def _on_many_cores(case: Any, session: Session) -> None:
-    """The longest request alone, each of its keys many times, a query head for each kv head, cut as for a server's cores."""
+    """The longest request alone, each of its keys many times, a query head for each kv head, cut as for a server's cores; over
+    caches that hold the new rows already, and none but its slots."""
     for heads, keys, threads in cuts(case.seed):
         given = _in_splits(case, session, MANY, keys, heads)
-        if given is not None:
-            of_keys = torch.arange(heads) % case.kv_heads  # the case's own, in turn
-            of_queries = of_keys * (case.heads // case.kv_heads)
-            for name in ("q", "out", "attn_logits"):
-                given[name] = given[name][:, of_queries]
-            for name in ("k_cache", "key", "value", *(() if case.shared else ("v_cache",))):
-                given[name] = None if given[name] is None else given[name][:, of_keys]
-            given["sinks"] = None if given["sinks"] is None else given["sinks"][of_queries]
-            alone = replace(case, layout={}, heads=heads, kv_heads=heads)
-            says = f"{heads} heads over {len(given['req_to_token'][0])} keys, {threads} threads"
-            cut = session.run(alone, given, threads, says)
-            whole = session.run(alone, given | {"attn_logits": given["attn_logits"][:, :, :1]}, judged=False)
-            _close(case, session, cut.outputs["out"], whole.outputs["out"], f"{says}, and in one split", of=cut)
+        if given is None:
+            return
+        of_keys = torch.arange(heads) % case.kv_heads  # the case's own, in turn
+        of_queries = of_keys * (case.heads // case.kv_heads)
+        slots, columns = given["req_to_token"].unique(return_inverse=True)
+        given = _reading(given) | {name: given[name][:, of_queries] for name in ("q", "out", "attn_logits")}
+        for name in ("k_cache",) if case.shared else ("k_cache", "v_cache"):
+            given[name] = session.first.outputs[name][slots][:, of_keys]
+        given |= {"req_to_token": columns, "loc": None, "pad_slot": None}
+        given["sinks"] = None if given["sinks"] is None else given["sinks"][of_queries]
+        alone = replace(case, layout={}, heads=heads, kv_heads=heads)
+        says = f"{heads} heads over {columns.numel()} keys, {threads} threads"
+        cut = session.run(alone, given, threads, says)
+        whole = session.run(alone, given | {"attn_logits": given["attn_logits"][:, :, :1]}, judged=False)
+        _close(case, session, cut.outputs["out"], whole.outputs["out"], f"{says}, and in one split", of=cut)
 
 
 def _padded(case: Any, session: Session) -> None:

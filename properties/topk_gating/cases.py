@@ -163,7 +163,7 @@ def _bias(case: TopkCase) -> Tensor | None:
         bias = small_integers(case.seed, "bias", (case.experts,), dtype, 1) * size
     if case.bias_size == "overflows":
         bias = bias.abs() if case.seed % 4 == 0 else -bias.abs()
-    if case.broken and (case.seed % 3 == 0 or case.topk == case.experts):  # all: the last, too, is to be another expert
+    if case.broken and case.seed % (2 if case.topk == case.experts else 3) == 0:  # of all the last, too, is to be another
         bias[case.seed // 3 % case.experts] = (-torch.inf, torch.inf, torch.nan, -torch.inf)[case.seed // 9 % 4]
     return bias
 

@@ -1,8 +1,10 @@
 """Every error of a contract: some drawn case offers room for it, and then reference and kernel refuse and change nothing."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import properties
 from kernelpair.call.runner import Isolated, Runner
@@ -15,6 +17,7 @@ from kernelpair.search.search import Search
 from kernelpair.trial import refusals as trials
 from kernelpair.trial.check import check
 from optimized import best_tier
+from properties.shared.laid_over import laid_over
 from properties.suite import PYTHON, candidate
 
 PAIRS = properties.pairs()
@@ -60,6 +63,16 @@ def test_a_trial_makes_several_wrong_calls() -> None:
         verdict = check(Subject(pair, subject), case, runner)
     room = [name for name, bad in pair.wrong_calls.items() if bad.make(case, pair.cases.inputs(case)) is not None]
     assert verdict.passed and verdict.calls == min(trials.enough_wrong_calls(pair), len(room)) > 1
+
+
+def test_rows_in_turn_take_no_more_than_some_memory() -> None:
+    """A row of a megabyte between any two of a table of 70,000 rows would take 70 GB."""
+    case = SimpleNamespace(seed=12, layout={}, int32=())
+    call = laid_over(("wide",), ("long",))
+    long, small = torch.zeros(70_000, 16), torch.zeros(3, 16)
+    assert call.make(case, {"wide": torch.zeros(3, 2**18), "long": long}) is None
+    made = call.make(case, {"wide": small, "long": long})
+    assert made is not None and made["wide"].stride(0) == 2 * 16 - 1  # each begins in the last element of the one before it
 
 
 def test_a_wrong_row_of_an_expanded_argument_is_in_the_call() -> None:
