@@ -133,6 +133,7 @@ def test_fuzzing_draws_no_argument_of_the_pairs_own() -> None:
         '"bias":"float32","values":"integers"}',
         '{"pair":"extend_attention","v":1,"seed":7265892,"dtype":"bfloat16","trial":"fuzz","prefixes":[1],"encoder":[0],"cross":true}',
         '{"pair":"fused_moe","v":1,"trial":"pads","tokens":8300,"experts":2,"D":2,"I":2,"b2":"call","on_input":true,"route":"pads"}',
+        '{"pair":"decode_attention","v":1,"seed":31,"dtype":"bfloat16","trial":"window","lens":[300],"width_v":31,"window":2}',
         '{"pair":"paged_attention","v":1,"seed":3,"trial":"wrong_call:heads","rows":[1],"lens":[9],"heads":4,"kv_heads":2,'
         '"width":8,"width_v":32,"latent":true}',
     ],
