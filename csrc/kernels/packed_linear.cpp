@@ -8,6 +8,13 @@
 #include "linear/linear_vectors.h"
 
 namespace kernelpair::KP_TIER {
+namespace {
+
+// The panels of an expert come from memory, and end soon: AVX2 reads them 1.05 to 1.1 times as fast with less ahead,
+// where weights in L3 lost as much.
+constexpr Distance kExpertDistance = kVectorBytes == 32 ? Distance{3 << 10, 3 << 9} : kStreamDistance;
+
+}  // namespace
 
 void packed_linear(const PackedLinearArguments& call) {
   if (call.out.sizes[0] == 0) return;
@@ -22,7 +29,8 @@ void packed_linear_panels(const PackedLinearPanelsArguments& call) {
   if (kHasTiles && call.run.tiles)
     return TileLinear(call.layer).multiply_run(call.run, thread_scratch(TileLinear::run_bytes()));
   with_vector_float(weight.dtype, [&](auto element) {
-    VectorProduct<PackedPanels<decltype(element)>>(weight, bias, out).multiply_run(call.run);
+    const PackedPanels<decltype(element)> panels{kExpertDistance};
+    VectorProduct<PackedPanels<decltype(element)>>(weight, bias, out, panels).multiply_run(call.run);
   });
 }
 

@@ -153,6 +153,8 @@ struct PackedPanels {
   static constexpr int64_t kBlockUnits = kBlockElements;
   static constexpr int kStraightRows = kRowBlock;
 
+  Distance stream = kStreamDistance;
+
   bool is_straight() const { return true; }
 
   static void mark_way(bool few, bool sliced) {
@@ -166,8 +168,9 @@ struct PackedPanels {
   void multiply_one(const float* x, const T* weights, int64_t, int64_t blocks, float* kept) const {
     const int64_t slice = kTogether<kRows, 2> == 2 ? blocks : kWidenedBlocks;
     for (int64_t from = 0; from < blocks; from += slice, weights += slice * kBlockElements) {
-      const Ahead stream{reinterpret_cast<const char*>(weights), 2 * kPanelColumns * (int64_t)sizeof(T)};
-      multiply_blocks<kRows, true>(x + from * kBlockK * kRows, weights, least(blocks - from, slice), stream,
+      const Ahead ahead{reinterpret_cast<const char*>(weights), 2 * kPanelColumns * (int64_t)sizeof(T),
+                        stream};
+      multiply_blocks<kRows, true>(x + from * kBlockK * kRows, weights, least(blocks - from, slice), ahead,
                                    from == 0, kept);
     }
   }

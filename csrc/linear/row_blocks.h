@@ -20,13 +20,14 @@ constexpr int kTogether = kRows > kBothHalvesRows ? 1 : kHalves;
 struct Ahead {
   const char* at;
   int64_t step;
+  Distance stream = kStreamDistance;
 };
 
 // Ahead of the weights themselves, which are a stream; or a share of the next slice, into L2.
 template <bool kStream>
 KP_INLINE void prefetch(Ahead& ahead) {
   if constexpr (kStream)
-    for (int64_t line = 0; line < ahead.step; line += 64) prefetch_stream(ahead.at + line);
+    for (int64_t line = 0; line < ahead.step; line += 64) prefetch_stream(ahead.at + line, ahead.stream);
   else
     __builtin_prefetch(ahead.at, 0, 2);
   ahead.at += ahead.step;
