@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelpair.call.fork_server import WORKERS
+from kernelpair.call.fork_server import WAITING, WORKERS
 from properties.suite import ON_TRIAL
 
 # Kernels that a test calls in this process are on trial too; the library reads this when it is loaded. A waiting thread that
 # spins would take the core from a worker, and OpenMP reads that when torch loads, in processes that tests start.
-os.environ.update({"MALLOC_PERTURB_": WORKERS["MALLOC_PERTURB_"], "OMP_WAIT_POLICY": WORKERS["OMP_WAIT_POLICY"], **ON_TRIAL})
+os.environ.update({"MALLOC_PERTURB_": WORKERS["MALLOC_PERTURB_"], **WAITING, **ON_TRIAL})
 torch.set_num_threads(1)
 
 

@@ -34,13 +34,14 @@ WORKERS = {
     "MALLOC_PERTURB_": "129",
     # A block from a thread's own cache is handed out as it lay there, links of free blocks in it (`blocks` looks at such bytes).
     "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
-    # A waiting OpenMP thread that spins takes the core from the process at the other end of the pipe: a 1 MiB call took 6.6 ms
-    # instead of 1.4. It is read when torch loads.
-    "OMP_WAIT_POLICY": "passive",
     # What the server preloads is found as here, and not in whatever folder it happens to start in.
     "PYTHONSAFEPATH": "1",
 }
 """Environment of worker and judging processes, where the user has not set these."""
+WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+"""Environment of theirs whatever the user has set: how threads of GNU's, LLVM's and Intel's OpenMP wait, read when torch loads. A
+thread that spins takes the core from the process at the other end of the pipe (a 1 MiB call took 6.6 ms instead of 1.4), and
+looks like work that a kernel has left behind."""
 LOADED = ("torch", "kernelpair.call.worker", "hypothesis.strategies", "kernelpair.trial.session")
 """Modules that every server loads, beside those that a suite preloads. Modules of pairs need the last two: otherwise each
 worker would load them, which takes a third of a second."""
@@ -123,7 +124,7 @@ class _Server:
             return
         code = 1
         try:
-            self._leave_behind()
+            self.close()
             die_with(server)
             module, _, function = entry.partition(":")
             be_called(f"kernelpair-{function}")
@@ -136,8 +137,8 @@ class _Server:
         finally:
             os._exit(code)
 
-    def _leave_behind(self) -> None:
-        """Close what is the server's, in a process that it has forked."""
+    def close(self) -> None:
+        """Close what is the server's: at its end, and in a process that it has forked."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for key in list(self._selector.get_map().values()):
@@ -199,6 +200,7 @@ def serve(descriptor: int) -> None:
         kill_children()
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
+        server.close()
 
 
 def main(descriptor: int, preload: Sequence[str]) -> None:
@@ -354,7 +356,7 @@ def _start(preload: tuple[str, ...]) -> ForkServer:
         process = subprocess.Popen(
             [sys.executable, *(["-" + "O" * sys.flags.optimize] if sys.flags.optimize else []), "-c", command],
             pass_fds=[theirs.fileno()],
-            env=WORKERS | os.environ | {"PYTHONPATH": path},
+            env=WORKERS | os.environ | WAITING | {"PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a signal to the leader's group, such as Ctrl-C, is the leader's to handle
         )

@@ -86,6 +86,13 @@ def waited_for_processor(pid: int) -> float:
     return max(waited) / 1e9
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger holds a process."""
+    with suppress(OSError):  # it has ended
+        return told(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] in (b"T", b"t")
+    return False
+
+
 def children() -> set[int]:
     """The processes whose parent is this one, whichever of its threads forked them; zombies too."""
     found: set[int] = set()

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from kernelpair.call.system import is_stopped
 from kernelpair.pytest_plugin import profile_name
 from tests.processes import ENDED_WITHIN, MARK, Run, run, wait_for
 
@@ -157,7 +158,7 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
         for number, stopped in ((signal.SIGTSTP, True), (signal.SIGCONT, False)):
             os.kill(running.pid, number)
             for process in (running.pid, leader):
-                assert wait_for(lambda: _is_stopped(process) is stopped, ENDED_WITHIN), (process, number)
+                assert wait_for(lambda: is_stopped(process) is stopped, ENDED_WITHIN), (process, number)
         out, err = running.end()
     assert running.process.returncode == 0 and "1 passed" in out, err
 
@@ -175,10 +176,6 @@ def _leader(running: Run) -> int:
     assert wait_for(lambda: running.processes("kernelpair-work"), ENDED_WITHIN)
     (leader,) = running.processes("kernelpair-lead")
     return leader
-
-
-def _is_stopped(process: int) -> bool:
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.mark.parametrize("more", [(), ("--in-process",)], ids=["worker", "in process"])

@@ -117,6 +117,13 @@ def test_a_hang_is_an_outcome_and_then_costs_less(isolated: Make) -> None:
     assert kinds(judged(runner, "sleeps")) == ["hang"]
 
 
+def test_a_process_that_is_stopped_is_told_from_one_that_does_not_come_to_an_end(isolated: Make) -> None:
+    outcome = call(isolated("stops", hang_seconds=0.3))
+    assert (outcome.status, outcome.message) == (
+        "hang", "no answer within 0.3 s, for a signal or a debugger has stopped its process"
+    )
+
+
 def test_a_call_that_waits_for_a_processor_is_no_hang(isolated: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter(range(100))
     monkeypatch.setattr("kernelpair.call.runner.waited_for_processor", lambda pid: float(next(told)))
