@@ -38,7 +38,13 @@ WORKERS = {
     "PYTHONSAFEPATH": "1",
 }
 """Environment of worker and judging processes, where the user has not set these."""
-WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+WAITING = {
+    "OMP_WAIT_POLICY": "passive",
+    "GOMP_SPINCOUNT": "0",
+    "KMP_BLOCKTIME": "0",
+    # With `dist`, as vLLM sets it beside Intel's library, threads that a smaller team has no use for spin for good.
+    **{f"KMP_{barrier}_BARRIER_PATTERN": "hyper,hyper" for barrier in ("FORKJOIN", "PLAIN", "REDUCTION")},
+}
 """Environment of theirs whatever the user has set: how threads of GNU's, LLVM's and Intel's OpenMP wait, read when torch loads. A
 thread that spins takes the core from the process at the other end of the pipe (a 1 MiB call took 6.6 ms instead of 1.4), and
 looks like work that a kernel has left behind."""

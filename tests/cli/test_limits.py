@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 import torch
 
+from kernelpair.call.fork_server import WAITING
 from kernelpair.contract.case import CaseError
 from kernelpair.trial.check import read_case
 from properties.suite import SUITE
 from tests import mounts
-from tests.processes import Run, run
+from tests.processes import ENDED_WITHIN, Run, run, wait_for
 from tests.selftest.toy import PAIR as TOY
 
 CHECK = ("check", "store_cache", "--tier", "scalar", "--examples", "5", "--suite", "properties.suite")
 UNWRITABLE = Path("/sys")  # where root cannot make a file either
 FULL = "/dev/full"
 SHARED = Path("/dev/shm")  # noqa: S108 - made smaller, not written to
+COUNTS = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 STREAMS = {"stdin": [0], "stdout": [1], "stdin and stdout": [0, 1], "any stream": [0, 1, 2]}
 
 
@@ -55,8 +57,11 @@ def test_a_run_works_with(tmp_path: Path, how: str) -> None:
 
 def test_threads_that_the_user_has_spin_while_they_wait_are_not_what_a_kernel_leaves_behind(tmp_path: Path) -> None:
     line = '{"pair":"store_cache","v":1,"trial":"aftermath"}'
-    spins = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "infinite", "KMP_BLOCKTIME": "infinite"}
+    spins = dict.fromkeys(WAITING, "dist,dist") | {"OMP_WAIT_POLICY": "active"} | dict.fromkeys(COUNTS, "infinite")
     with run(tmp_path / "run", "replay", line, "--tier", "scalar", "--suite", "properties.suite", **spins) as running:
+        assert wait_for(lambda: running.processes("kernelpair-serv"), ENDED_WITHIN)
+        has = Path(f"/proc/{running.processes('kernelpair-serv')[0]}/environ").read_bytes().split(b"\0")
+        assert {f"{name}={value}".encode() for name, value in WAITING.items()} <= set(has)
         out, err = running.end()
     assert (running.process.returncode, err) == (0, ""), out
 
