@@ -11,6 +11,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Outputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
 from properties.rms_norm.cases import TINY, WRITABLE, NormCase
+from properties.shared.attention_bound import SMALLEST_NORMAL
 
 LARGE = 1e3  # of x
 LIKE_X = ("x", "residual", "gate")
@@ -93,7 +94,8 @@ def _zero_residual(case: NormCase, session: Session) -> None:
     again = session.run(_plain(case), given | {"residual": torch.zeros_like(given["x"])})
     tolerance = again.bound_of("out") + session.first.bound_of("out")
     session.expect_close("out", again.outputs["out"].double(), session.first.outputs["out"], tolerance, "a residual of zeros")
-    session.expect(bool((again.outputs["residual"] == given["x"]).all()), "residual", "x + 0 is not x")
+    lost = (given["x"].abs() < SMALLEST_NORMAL) & (case.dtype == "bfloat16")  # which may be flushed
+    session.expect(bool(((again.outputs["residual"] == given["x"]) | lost).all()), "residual", "x + 0 is not x")
 
 
 def _gemma(case: NormCase, session: Session) -> None:
