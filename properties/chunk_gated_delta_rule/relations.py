@@ -132,7 +132,7 @@ def _other_form(case: ChunkCase, session: Session) -> None:
     result = session.run(other, given | {"accurate": other.accurate}, judged=False)
     exact = {name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
              for name, value in given.items()}
-    theirs = bound(other, exact, first.truth)
+    theirs = bound(replace(other, layout=case.layout), exact, first.truth)  # an expanded flag is everybody's
     state = "final_state" if case.form == "functional" else "state"
     for name, rows in (("out", slice(None)), (state, _written_states(case, given))):
         tolerance = (first.bound_of(name) + theirs[name])[rows]
