@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kernelpair.contract.pair import Bound, Inputs, Outputs
 from properties.decode_attention.cases import DecodeAttentionCase
-from properties.shared.attention_bound import attention_bound
+from properties.shared.attention_bound import attention_bound, drawn_apart
 from properties.shared.attention_values import divided_last
 
 SCORES_AT_ONCE = 1 << 19  # of ten matrices
@@ -76,7 +76,7 @@ def _bound_of(
         logit_cap=case.cap,
         sinks=None if inputs["sinks"] is None else inputs["sinks"].repeat(batch),
         splits=inputs["attn_logits"].shape[2],
-        random_signs=not case.shared,
+        random_signs=not case.shared and all(drawn_apart(truth["v_cache"][slots], slots) for slots in seen_slots),
     )
     return flat.view(batch, H, Dv)
 

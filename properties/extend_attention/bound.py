@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Bound, Inputs, Outputs
 from properties.extend_attention.cases import ExtendAttentionCase
 from properties.shared import attention_values as numbers
-from properties.shared.attention_bound import attention_bound
+from properties.shared.attention_bound import attention_bound, drawn_apart
 
 SCORES_AT_ONCE = 1 << 19  # of the bound, which holds ten matrices of that size
 
@@ -25,6 +25,8 @@ class RequestRows:
     keys: Tensor
     values: Tensor
     visible: Tensor | None
+    apart: bool
+    """Whether the generator drew each of the values."""
 
 
 def rows_of(given: Inputs) -> Iterator[RequestRows]:
@@ -40,6 +42,7 @@ def rows_of(given: Inputs) -> Iterator[RequestRows]:
         columns = range(off) if cross else range(off + min(first, L - E), off + L - E)
         slots = given["req_to_token"][pool, columns.start : columns.stop].long()
         keys, values = given["k_cache"][slots], given["v_cache"][slots]
+        apart = cross or drawn_apart(given["v"][s : s + E])
         if not cross:
             fresh_k, fresh_v = given["k"][s : s + E], given["v"][s : s + E]
             keys = torch.cat([keys, fresh_k]) if len(slots) else fresh_k
@@ -52,7 +55,7 @@ def rows_of(given: Inputs) -> Iterator[RequestRows]:
                 p = torch.arange(L - E + i, L - E + last)[:, None]
                 j = torch.arange(L - len(keys), L)[None]
                 visible = (j <= p) & ((j > p - W) if W > 0 else True)
-            yield RequestRows(slice(s + i, s + last), keys, values, visible)
+            yield RequestRows(slice(s + i, s + last), keys, values, visible, apart)
 
 
 def bound(case: ExtendAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
@@ -61,7 +64,7 @@ def bound(case: ExtendAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
     for piece in rows_of(inputs):
         result[piece.rows] = attention_bound(
             inputs["q"][piece.rows], piece.keys, piece.values, piece.visible, dtype=dtype, sm_scale=inputs["sm_scale"],
-            logit_cap=inputs["logit_cap"], sinks=inputs["sinks"], random_signs=True,
+            logit_cap=inputs["logit_cap"], sinks=inputs["sinks"], random_signs=piece.apart,
         )
     return {"out": result}
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Bound, Inputs, Outputs
 from properties.paged_attention.cases import PagedAttentionCase
 from properties.shared import attention_values as numbers
-from properties.shared.attention_bound import attention_bound
+from properties.shared.attention_bound import attention_bound, drawn_apart
 
 SCORES_AT_ONCE = 1 << 19  # of the bound, which holds ten matrices of that size
 
@@ -38,12 +38,20 @@ def rows_of(given: Inputs) -> Iterator[tuple[int, slice, Tensor, Tensor, Tensor,
             yield b, slice(start + i, start + last), keys, values, visible, j - p
 
 
+def _pages_of(given: Inputs, b: int, count: int) -> Tensor:
+    """The pages that hold the last `count` keys of a request."""
+    page, sk = given["k_cache"].shape[1], int(given["cache_seqlens"][b])
+    pages: Tensor = given["page_table"][b, (sk - count) // page : -(-sk // page)]
+    return pages
+
+
 def bound(case: PagedAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
     """Numerics (A), request by request."""
     dtype, result = getattr(torch, case.dtype), torch.zeros_like(truth["out"])
     qv = inputs["qv"]
     scale = inputs["softmax_scale"] or (inputs["q"].shape[2] + (0 if qv is None else qv.shape[2])) ** -0.5
     for b, rows, keys, values, visible, distance in rows_of(inputs):
+        apart = not case.latent and drawn_apart(values, _pages_of(inputs, b, len(keys)))
         q = inputs["q"][rows] if qv is None else torch.cat([inputs["q"][rows], qv[rows]], dim=-1)
         keys = keys if qv is None else torch.cat([keys, values], dim=-1)
         if inputs["k_descale"] is not None:  # not in place: the next piece of the request gets the same keys
@@ -52,7 +60,7 @@ def bound(case: PagedAttentionCase, inputs: Inputs, truth: Outputs) -> Bound:
             values = values * inputs["v_descale"][b][:, None]
         result[rows] = attention_bound(
             q, keys, values, visible, dtype=dtype, sm_scale=scale, logit_cap=inputs["softcap"], sinks=inputs["sinks"],
-            splits=max(case.splits, 8), random_signs=not case.latent, slopes=inputs["alibi_slopes"], distance=distance,
+            splits=max(case.splits, 8), random_signs=apart, slopes=inputs["alibi_slopes"], distance=distance,
         )
     return {"out": result}
 

@@ -28,6 +28,18 @@ def rounding(truth: Tensor, dtype: torch.dtype) -> Tensor:
     return (rounded_once(truth, dtype).to(torch.float64) - truth).abs()
 
 
+def drawn_apart(values: Tensor, names: Tensor | None = None) -> bool:
+    """Whether the generator drew each of these rows. Not if all of them are one, as when they share their memory, nor if one of
+    the slots or pages `names` that hold them stands twice: weights that are rounded alike then err together.
+
+    >>> drawn_apart(torch.eye(2)), drawn_apart(torch.ones(3, 2)), drawn_apart(torch.eye(2), torch.tensor([4, 4]))
+    (True, False, False)
+    """
+    if names is not None and len(names.unique()) < len(names):
+        return False
+    return len(values) < 2 or not bool((values == values[:1]).all())
+
+
 def attention_bound(
     q: Tensor,
     k: Tensor,
@@ -50,8 +62,9 @@ def attention_bound(
     q [T, H, D], k [N, Hkv, D], v [N, Hkv, Dv], sinks [H] in float64, descales applied; visible bool [T, N], or [Hkv, T, N] where
     the heads see different keys (a padded batch folded into the heads), or None (all); what nobody sees must be finite.
     `dtype` is the call's; `splits` how many partial results are merged; `random_signs` says that the generator drew the signs of
-    v independently of everything else, scores included (so never for a value that is part of its key). `query_error`: the
-    truth is that of other queries, and q comes within so much of them, relative to each |q_d| (rounding an absorbed query, say).
+    v independently of everything else, scores included (so never for a value that is part of its key, nor for keys that stand
+    twice: `drawn_apart`). `query_error`: the truth is that of other queries, and q comes within so much of them, relative to each
+    |q_d| (rounding an absorbed query, say).
     `two_part_weights`: p stays float32 or becomes the sum of two bfloat16 numbers. `slopes` [H] and `distance` [T, N] as in the
     reference's attention core.
     A raw score may be -inf: it is that in any order, and a cap makes exactly -logit_cap of it up to the error of tanh.

@@ -1,0 +1,61 @@
+"""What a contract admits, and our kernels do not do everywhere, is no failure of a relation."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import properties
+from kernelpair.call.runner import InProcess
+from kernelpair.contract.candidate import Candidate
+from kernelpair.contract.subject import Subject
+from kernelpair.trial.check import check, read_case
+from reference import decode_attention as decode
+from reference.rms_norm import rms_norm
+
+
+def of_flushed_sums(x: Tensor, weight: Tensor | None, eps: float = 1e-6, residual: Tensor | None = None, **more: Any) -> Tensor:
+    """As some CPUs convert to bfloat16: what is left in residual is no subnormal number."""
+    out = rms_norm(x, weight, eps, residual, **more)
+    if residual is not None:
+        residual[residual.abs() < torch.finfo(residual.dtype).tiny] = 0
+    return out
+
+
+def of_rounded_weights(**given: Any) -> None:
+    """As tiles multiply: weights have the dtype of the values."""
+    kept = decode.attention_core
+    decode.attention_core = _rounded_core  # type: ignore[assignment]
+    try:
+        decode.decode_attention(**given)
+    finally:
+        decode.attention_core = kept
+
+
+def _rounded_core(q: Tensor, k: Tensor, v: Tensor, *, sm_scale: float, logit_cap: float, sinks: None) -> Tensor:
+    """Of as many heads as the keys have, without a cap and sinks."""
+    z = torch.einsum("thd,nhd->thn", q.float(), k.float()) * sm_scale
+    p = torch.exp(z - z.amax(-1, keepdim=True))
+    sums = torch.einsum("thn,nhd->thd", p.to(q.dtype).float(), v.float())
+    return (sums / p.sum(-1, keepdim=True)).to(q.dtype)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "line"),
+    [
+        (
+            of_flushed_sums,
+            '{"pair":"rms_norm","v":1,"seed":1031,"dtype":"bfloat16","trial":"zero_residual","width":16384,'
+            '"size":7.703719777548943e-34,"peak":true,"eps":1e-12}',
+        ),
+        (
+            of_rounded_weights,
+            '{"pair":"decode_attention","v":1,"seed":57,"dtype":"bfloat16","trial":"cores","lens":[2],"width":8,"width_v":128}',
+        ),
+    ],
+)
+def test_an_admitted_rounding_passes(kernel: Any, line: str) -> None:
+    pair, case = read_case(properties.pairs(), line)
+    candidate = Candidate("admitted", f"{__name__}:{kernel.__name__}")
+    assert check(Subject(pair, candidate), case, InProcess(candidate)).failures == []
