@@ -8,7 +8,8 @@ Derivation, for one value column j; |.| of a K-vector is its 2-norm, u the unit 
    is at most a few u' times `y_t = beta_t |k_t| (|v_t| + R_t + sqrt(sum_k k_k^2 S_k^2))`. The last term is the root sum of
    squares of the rounded products: roundings of different elements are independent.
 2. Errors of different tokens are independent too, and a step shrinks what is there by exp(g_t); the update 1 - beta k k^T is a
-   contraction for beta |k|^2 <= 1. So squares add: `Y_t^2 = exp(2 g_t) Y_{t-1}^2 + y_t^2`.
+   contraction for beta |k|^2 <= 1. So squares add: `Y_t^2 = exp(2 g_t) Y_{t-1}^2 + y_t^2`. Of 16-bit tokens whose values are one
+   and the same, as rows that share their memory are, each may err as the one before: there `Y_t = exp(g_t) Y_{t-1} + y_t`.
 3. The carried state is fp32: each step may add a rounding error relative to the column, `Z_t^2 = exp(2 g_t) Z_{t-1}^2 + |S|^2`.
 4. Inputs that an earlier step computed may be off by more than their rounding: by dv and by vectors dk, dq of given sizes
    (`Moved`). They add `beta (|k| (dv + |dk| |S_j|) + |dk| (|v| + |S_j . k| + dv))` to 8 u' y_t, and |dq| |S_j| to the output.
@@ -92,11 +93,12 @@ def walk(
     given = batch.beta * (k_norm * (batch.dv + batch.dk * column_norm) + batch.dk * (batch.v.abs() + read + batch.dv))
     given /= 8 * working
     R, Y, Z = (torch.zeros_like(read[0]) if len(read) else state.new_zeros(batch.rows, v.shape[2]) for _ in range(3))
-    carried, exact = torch.zeros_like(read), torch.zeros_like(read)
+    carried, exact, alike = torch.zeros_like(read), torch.zeros_like(read), _alike(batch, v, rule)
     for t in range(batch.length):
         gamma = batch.gamma[t]
         R = torch.maximum(gamma * R, read[t]) if t % CHUNK else read[t]
-        Y = gamma**2 * Y + (strength[t] * (fresh[t] + R) + given[t]) ** 2  # neutral tokens add nothing to Y
+        y = strength[t] * (fresh[t] + R) + given[t]  # of neutral tokens nothing
+        Y = torch.where(alike, (gamma * Y.sqrt() + y) ** 2, gamma**2 * Y + y**2)
         Z = torch.where(batch.live[t], gamma**2 * Z + column[t], Z)
         carried[t], exact[t] = Y, Z
     carried, exact = carried.sqrt_() + tiny_y, exact.sqrt_() * rule.carry + 2.0**-100
@@ -107,6 +109,14 @@ def walk(
     tokens = (batch.tokens(x) for x in (out, rule.scale * ro, norm * carried, norm * exact + _smallest(rule)))
     Y, Z = Y.sqrt() + tiny_y, Z.sqrt() * rule.carry + 2.0**-100
     return Walk(*tokens, *(batch.columns(x) for x in (Y, Z, 8 * working * Y + Z)))
+
+
+def _alike(batch: "_Batch", v: Tensor, rule: Rule) -> Tensor:
+    """[M, 1]: whether operands are rounded, and more than half of a sequence's tokens have the values of its last one."""
+    of = [v[begin:end] for begin, end in batch.spans]
+    same = [bool(len(x) > 2 and 2 * int((x == x[-1]).flatten(1).all(1).sum()) > len(x)) for x in of]
+    found = torch.tensor(same, dtype=torch.bool).repeat_interleave(v.shape[1])[:, None]
+    return found & (rule.dtype != "float32")
 
 
 def _token_loop(batch: "_Batch", state: Tensor) -> tuple[Tensor, ...]:

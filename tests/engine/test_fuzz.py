@@ -154,6 +154,8 @@ def test_what_once_blamed_a_right_kernel_passes(line: str) -> None:
         '"width_v":32}',
         '{"pair":"chunk_gated_delta_rule","v":1,"seed":1030,"dtype":"bfloat16","layout":{"has_initial_state":"expanded"},'
         '"trial":"accurate","form":"pool","lengths":[20,20],"cold":[0],"K":32,"V":32}',
+        '{"pair":"chunk_gated_delta_rule","v":1,"seed":1030,"dtype":"bfloat16","layout":{"k":"expanded","v":"expanded"},'
+        '"lengths":[64],"state":"none","beta":"one","decay":0.0,"eps":0.1,"keys":"tiny"}',
     ],
 )
 def test_what_once_blamed_tiles_that_are_right_passes(line: str) -> None:
