@@ -101,8 +101,13 @@ def _too_long_encoder(case: Any, given: Inputs) -> tuple[Any, int] | None:
 
 
 def _pad_repeated(case: Any, given: Inputs) -> Inputs | None:
-    """Slots that repeat are only excused by the pad slot: without it pads are requests like any other."""
-    return given | {"pad_slot": None} if case.write and len(case.pads) > 1 and case.pad == "zero" else None
+    """Slots that repeat are only excused by the pad slot: without it pads are requests like any other, of no tokens here."""
+    if not case.write or len(case.pads) < 2 or case.pad != "zero":
+        return None
+    empty = {name: given[name].clone() for name in ("req_pool_indices", "seq_lens", "encoder_lens") if given[name] is not None}
+    for entries in empty.values():
+        entries[list(case.pads)] = 0
+    return given | empty | {"pad_slot": None}
 
 
 def _shifted_values(case: Any, given: Inputs) -> Inputs | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
+from properties.shared.attention_values import extreme
 from properties.shared.renaming import new_names, renamed
 from reference.decode_attention import decode_attention
 
@@ -115,7 +116,8 @@ def _influence(case: Any, session: Session) -> None:
                 edges += [start + x, start + end - 1]
     other = session.run(_plain(case), moved, judged=False).outputs["out"]
     session.expect_same("out", other[same], plain[same], "a key that these rows may not see is another one")
-    if case.dtype == "float32" and case.spread <= 1 and case.values == "random" and case.size <= 1:
+    small = case.spread <= 1 and case.size <= 1 and extreme(case) != "large"  # of large values one drowns that is by chance near 0
+    if case.dtype == "float32" and case.values == "random" and small:
         changed = (other[edges] != plain[edges]).flatten(1).any(dim=1)
         session.expect(bool(changed.all()), "out", "a key has an influence on the first and on the last row that sees it")
 
