@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import PARAMETERS
+from kernelpair.call.layout import FAR, PARAMETERS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Relation, Signature
 from kernelpair.trial.session import Session
@@ -23,7 +23,7 @@ DEPTHS = (1, 2, 3, *around(32, 64, 128), 1023)  # K
 SHAPES = ((28_672, 24), (70, 14_336), (1, 65_536), (4096, 256))
 GROUPS = (128, 32, 64, 96, 2, 48, 5, 1, -1, packed_weights.WIDE + 48)
 SMALLEST = 1e-40  # of scales that are subnormal
-LAYOUTS = {"codes": packed_weights.WEIGHT_LAYOUTS, "scales": PARAMETERS, "zeros": PARAMETERS}
+LAYOUTS = {"codes": packed_weights.WEIGHT_LAYOUTS, "scales": (*PARAMETERS, FAR), "zeros": (*PARAMETERS, FAR)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,13 @@ def inputs(case: PackInt4Case) -> Inputs:
     return {"codes": torch.from_numpy(codes), "scales": scales, "zeros": points, "group_size": case.group}
 
 
+def _turned(name: str, tensor: Tensor) -> Tensor:
+    """Packed or unpacked scales, zero points or codes whose packed bits are turned; scales get another sign, and 0 is none."""
+    if tensor.is_floating_point():
+        return torch.where(tensor == 0, 3.0, -tensor)
+    return packed_weights.turned(tensor) & 15 if name == "unpacked" else packed_weights.turned(tensor)
+
+
 def _wrongly(packed: Tensor, how: str) -> Tensor:
     """Packed scales or zero points [panels, groups, 32], or in a wrong call something else in their place."""
     if how == "fewer":
@@ -68,6 +75,8 @@ def _wrongly(packed: Tensor, how: str) -> Tensor:
         return packed[..., :-1].clone()
     if how == "flat":
         return packed.flatten(1)
+    if how == packed_weights.TURNED_BITS:
+        return _turned("", packed)
     if how == "spread":
         return packed.repeat_interleave(2, -1)[..., ::2]
     return packed.view(packed_weights.OTHER_DTYPES[packed.dtype]) if how == "bits" else packed
@@ -134,6 +143,7 @@ PAIR = Pair(
             RESULTS,
             _part,
             {"data": 32, "packed_scales": 32, "packed_zeros": 32, "unpacked": 1},
+            _turned,
         ),
         "eights": Relation(_eights, "no zero points are 8"),
     },

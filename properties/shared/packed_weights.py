@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import READ_ROWS
+from kernelpair.call.layout import ODD_STRIDE, READ_ROWS
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs, Relation, WrongCall
 from kernelpair.trial.session import Session
@@ -20,10 +20,12 @@ WEIGHT_LAYOUTS = (*READ_ROWS, "strided", "transposed", "far_columns")
 OUTPUTS = (1, 7, *around(16, 32, 64), 96, 416)  # N of a weight of codes or bytes
 LONG = 70_000  # N or K that 16 bits do not count
 WIDE = 2**32  # added to the size of a block: more than 32 bits hold, and what they leave would cut
+PANELS_BEYOND = 2**32  # a number of panels or blocks that is 0 more in 32 bits
 OTHER_DTYPES = {
     torch.uint8: torch.int8, torch.int8: torch.uint8,
     torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64,
 }  # of the same bits
+TURNED_BITS = "bits turned"  # packed bytes that nobody packed: legal, for dummy weights are any bytes
 SAME_WEIGHT = "a weight that is made of its plain tensors again is the same weight"
 Part = Callable[[Inputs, int], Inputs]
 """The arguments that pack a weight's outputs from this one on alone."""
@@ -91,6 +93,10 @@ def given_back(packed: Tensor, weight: Tensor, wrongly: str = "") -> tuple[Tenso
         return packed, N - 32, K
     if wrongly == "shorter":
         return packed, N, K - 64
+    if wrongly == "wider beyond 32 bits":
+        return packed, N + 32 * PANELS_BEYOND, K
+    if wrongly == "longer beyond 32 bits":
+        return packed, N, K + 64 * PANELS_BEYOND
     if wrongly == "no outputs":
         return packed[:0], 0, K
     if wrongly == "no columns":
@@ -106,21 +112,35 @@ def given_back(packed: Tensor, weight: Tensor, wrongly: str = "") -> tuple[Tenso
         return packed.repeat_interleave(2, dim).unflatten(dim, (-1, 2)).select(dim + 1, 0), N, K
     if wrongly == "dtype":
         return packed.view(OTHER_DTYPES[packed.dtype]), N, K
+    if wrongly == TURNED_BITS:
+        return turned(packed), N, K
     return packed, N, K
+
+
+def turned(packed: Tensor) -> Tensor:
+    """Every bit the other way round: no longer what packing makes, padding is not 0."""
+    bits = packed.view(OTHER_DTYPES[packed.dtype]) if packed.is_floating_point() else packed
+    return bits.bitwise_not().view(packed.dtype)
 
 
 def moved(packed: Tensor) -> Tensor:
     """The same bytes; of an odd number of panels 3 elements behind the beginning of a cache line, for unpacking reads them from
-    anywhere."""
+    anywhere, and with any stride where there is but one panel or block, which makes them no less contiguous."""
     if len(packed) % 2 == 0:
         return packed
-    return packed.new_empty(packed.numel() + 3)[3:].view(packed.shape).copy_(packed)
+    other = packed.new_empty(packed.numel() + 3)[3:].view(packed.shape).copy_(packed)
+    strides = [ODD_STRIDE if size == 1 else step for size, step in zip(other.shape, other.stride())]
+    return other.as_strided(other.shape, strides)
 
 
-def relations(unpacked: Mapping[str, str], results: Sequence[str], part: Part, panels: Mapping[str, int]) -> dict[str, Relation]:
+def relations(
+    unpacked: Mapping[str, str], results: Sequence[str], part: Part, panels: Mapping[str, int],
+    turn: Callable[[str, Tensor], Tensor] = lambda name, tensor: turned(tensor),
+) -> dict[str, Relation]:
     """What holds of `results`: unpacking (result -> argument) returns what was packed, in
     whatever dtype it has, strides do not matter, and a weight that
-    begins at a panel packs to what stands in `panels` (result -> outputs of an entry) from there on."""
+    begins at a panel packs to what stands in `panels` (result -> outputs of an entry) from there on. Packed bits that are turned
+    are unpacked as `turn` says of the results."""
 
     def inverse(case: Any, session: Session) -> None:
         given, first = session.inputs(), session.first.outputs
@@ -142,7 +162,15 @@ def relations(unpacked: Mapping[str, str], results: Sequence[str], part: Part, p
             expected = session.first.outputs[name][first // outputs :]
             session.expect_same(name, result.outputs[name], expected, "the later panels alone")
 
+    def any_bits(case: Any, session: Session) -> None:
+        if session.subject.foreign:
+            return
+        result = session.run(replace(case, layout={}), session.inputs() | {"unpacked_as": TURNED_BITS}, judged=False)
+        for name in unpacked:
+            session.expect_same(name, result.outputs[name], turn(name, session.first.outputs[name]), "unpacked from turned bits")
+
     return {
+        "any_bits": Relation(any_bits, "bytes that no weight was packed to are unpacked too, whatever stands in their padding"),
         "inverse": Relation(inverse, "unpacking returns what was packed, bit for bit"),
         "layout": Relation(dense, "strides do not matter"),
         "parts": Relation(parts, "panels do not depend on each other"),
@@ -180,6 +208,8 @@ def wrong_calls(weight: str = "weight", data: str = "data") -> dict[str, WrongCa
         "unpacked_longer": unpacked("longer", ValueError, data, "K"),
         "unpacked_narrower": unpacked("narrower", ValueError, data, "N"),
         "unpacked_shorter": unpacked("shorter", ValueError, data, "K"),
+        "unpacked_wider_beyond_32_bits": unpacked("wider beyond 32 bits", ValueError, data, "N"),
+        "unpacked_longer_beyond_32_bits": unpacked("longer beyond 32 bits", ValueError, data, "K"),
         "unpacked_no_outputs": unpacked("no outputs", ValueError, data, "N"),
         "unpacked_no_columns": unpacked("no columns", ValueError, data, "K"),
         "unpacked_rank": unpacked("rank", ValueError, data),
