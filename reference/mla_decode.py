@@ -91,6 +91,7 @@ def mla_decode_workspace_size(
 ) -> int:
     """Bytes that serve every call of at most these extents: room for a float32 row, its maximum and its sum for each split."""
     _check_extents(max_seq_len, num_batches, num_heads, page_size, latent_dim)
+    checks.is_integer("num_kv_splits", num_kv_splits)
     if num_kv_splits != -1 and num_kv_splits < 1:
         raise ValueError(f"num_kv_splits must be -1 or at least 1, got {num_kv_splits}")
     if 0 in (max_seq_len, num_batches, num_heads, latent_dim) or page_size < min(PAGE_SIZES):
