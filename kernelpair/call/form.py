@@ -51,6 +51,12 @@ def form_of(value: Tensor) -> str:
     return f"has {needed} bytes, but keeps a storage that is much larger alive" if too_much else ""
 
 
+def meet(first: Tensor, second: Tensor) -> bool:
+    """Whether the ranges of addresses from the first to the last element of each have a byte in common."""
+    ends = [tensor.data_ptr() + reach(tensor.shape, tensor.stride()) * tensor.element_size() for tensor in (first, second)]
+    return max(first.data_ptr(), second.data_ptr()) < min(ends)
+
+
 def aliased(value: Tensor, arguments: Mapping[str, Any]) -> str:
     """The argument whose elements the result begins among; of one that lies elsewhere in the arena, the first argument."""
     tensors = {name: tensor for name, tensor in arguments.items() if isinstance(tensor, Tensor) and tensor.numel()}

@@ -22,7 +22,7 @@ from kernelpair.call import fault
 from kernelpair.call.defaults import defaults_of
 from kernelpair.call.fakes import Fakes
 from kernelpair.call.fault import Fault
-from kernelpair.call.form import bits_of, shape_of
+from kernelpair.call.form import bits_of, meet, shape_of
 from kernelpair.call.heap import held_bytes
 from kernelpair.call.memory import Arena, Placed
 from kernelpair.call.results import Returned, collected, named_results
@@ -114,6 +114,8 @@ class Outcome:
     """The call has left something in its process that a later call would be blamed for."""
     overwritten: tuple[str, ...] = ()
     """Results of the call with `keep` whose bits changed since."""
+    shared: tuple[str, ...] = ()
+    """Results that lie in the memory of those of the call with `keep`, which are still held."""
     held: tuple[int, int] = (0, 0)
     """Bytes that the process holds after a call with `weigh`: allocated, mapped."""
     series: Repeated | None = None
@@ -334,16 +336,18 @@ class Caller:
     def _outcomes(self, request: CallRequest, answers: list[Any], calls: list[dict[str, Any]]) -> list[Outcome]:
         outcomes, at = [], request.results_at
         self.kept = [] if request.keep else self.kept
+        earlier = [kept for _, kept, _ in self.kept]
         for answer, call in zip(answers, calls):
             error = answer.error if isinstance(answer, _Raised) else None
             if error is None:
                 try:
                     named = named_results(answer, request.results)
                     results, tensors, at = collected(named, call, self.arena, at)
-                    outcomes.append(Outcome("ok", results=results))
+                    own = {name: tensor for name, tensor in tensors.items() if not results[name].aliases}
+                    shared = tuple(name for name, tensor in own.items() if any(meet(tensor, kept) for kept in earlier))
+                    outcomes.append(Outcome("ok", results=results, shared=shared))
                     if request.keep:
-                        own = (name for name in tensors if not results[name].aliases)
-                        self.kept += [(name, tensors[name], bits_of(tensors[name])) for name in own]
+                        self.kept += [(name, tensor, bits_of(tensor)) for name, tensor in own.items()]
                 except Exception as unfit:  # noqa: BLE001 - what was returned does not fit the contract
                     error = unfit
             if error is not None:

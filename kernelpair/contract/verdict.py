@@ -22,7 +22,7 @@ KINDS = {
     "settings": "the call changed a setting of its process, such as torch's threads, a random state or the working directory",
     "left_behind": "the call left a thread, a process, a file descriptor, a temporary file, or tiles that stay configured",
     "leak": "each of several equal calls keeps more memory",
-    "overwritten": "a later call wrote to the result of an earlier one",
+    "overwritten": "a later call wrote to the result of an earlier one, or returned its memory again",
     "argument_form": "a call changed the dtype, requires_grad or storage of an argument",
     "result_form": "a result is no plain tensor: a subclass, requires_grad, a conj or neg bit, far too large a storage",
     "fake": "an operator's fake implementation, which torch.compile asks, says other results than a call returns",

@@ -20,6 +20,7 @@ from kernelpair.contract.verdict import Difference, Failure, Tightness
 
 SHOWN = 12  # differing elements kept for the table of `replay -v`
 FURTHER = 2.5  # times as many bounds: where others are so much further off, a wrong value may be the old one by chance
+SHARED = "lies where a result of an earlier call does, which is still held"
 MOVED = "the call changed the argument's sizes, strides or data pointer"
 STEPS = 4  # of the dtype's grid: so near to the truth, too
 
@@ -319,6 +320,7 @@ def left(outcome: Outcome) -> list[Failure]:
     """What a call, also one that was refused, did to earlier results and to the form of its arguments, and what it left."""
     return [
         *(Failure("overwritten", name, "the result of an earlier call changed") for name in outcome.overwritten),
+        *(Failure("overwritten", name, SHARED) for name in outcome.shared if name not in outcome.overwritten),
         *(Failure("layout", name, MOVED) for name in outcome.moved),
         *(Failure("argument_form", name, says) for name, says in outcome.reformed),
         *([Failure("left_behind", "", outcome.left)] if outcome.left else []),

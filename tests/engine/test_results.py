@@ -89,6 +89,16 @@ def one_buffer(x: Tensor, scale: float) -> dict[str, Any]:
     return reference(x, scale) | {"y": torch.mul(x, scale, out=buffer)}
 
 
+def with_starts(x: Tensor, scale: float) -> dict[str, Any]:
+    """`scale * x`, and where its rows begin: the same numbers whatever the data."""
+    return {"y": scale * x, "starts": torch.arange(len(x)) * x.shape[1]}
+
+
+def one_table_of_starts(x: Tensor, scale: float) -> dict[str, Any]:
+    (table,) = _ring.setdefault(tuple(x.shape), [with_starts(x, scale)["starts"]])
+    return with_starts(x, scale) | {"starts": table}
+
+
 def moves_what_it_refuses(x: Tensor, scale: float) -> dict[str, Any]:
     if x.dtype == torch.float16:
         x.unsqueeze_(0)
@@ -124,11 +134,11 @@ def failures(name: str, trial: str = "value") -> list[Failure]:
     return found_in(name, replace(CASE, trial=trial))[0]
 
 
-def found_in(name: str, *cases: ToyCase) -> list[list[Failure]]:
+def found_in(name: str, *cases: ToyCase, pair: Pair = PAIR) -> list[list[Failure]]:
     """The failures of each case, all of them in one process."""
     candidate = Candidate("toy", f"{__file__}:{name}", left=f"{__file__}:left")
     with Isolated(candidate, preload=("properties.suite",)) as runner:
-        return [check(Subject(PAIR, candidate), case, runner).failures for case in cases]
+        return [check(Subject(pair, candidate), case, runner).failures for case in cases]
 
 
 @pytest.mark.parametrize("trial", ["value", "repeat", "poison", "aftermath", "series", "concurrent", WRONG_CALL + "half"])
@@ -160,6 +170,14 @@ def test_an_equal_call_that_gives_no_result_is_a_failure(name: str, kind: str) -
 def test_a_buffer_of_a_ring_is_seen_when_its_turn_comes_again() -> None:
     (failure,) = failures("ring_of_eight", "aftermath")
     assert (failure.kind, failure.tensor) == ("overwritten", "y")
+
+
+def test_a_table_that_is_handed_out_again_is_no_result_of_its_own() -> None:
+    """Its numbers are right, and stay so as long as no caller writes to them."""
+    pair = replace(PAIR, reference=with_starts, signature=replace(PAIR.signature, results=("y", "starts")))
+    (own,) = found_in("one_table_of_starts", replace(CASE, trial="aftermath"), pair=pair)
+    assert [(failure.kind, failure.tensor) for failure in own] == [("overwritten", "starts")]
+    assert not found_in("with_starts", replace(CASE, trial="aftermath"), pair=pair)[0]
 
 
 def test_what_became_of_a_result_of_an_earlier_case_is_not_charged_to_a_later_one() -> None:
