@@ -18,7 +18,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.causal_conv1d.batch import requests
 from properties.shared.packed_weights import made_again
-from properties.shared.pads import drawn_pad, entry_of, free_slots, more_slots
+from properties.shared.pads import drawn_pad, entry_of, free_slots, more_slots, nobodys
 from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, common, crowded, either, float_dtypes, together
 from serving import PackedConvWeight
 
@@ -31,7 +31,6 @@ MOST_ELEMENTS = 40_000  # of x: beyond it lengths are cut to 5, which keeps the 
 TINY = 2.0**-124  # a quarter of such numbers are subnormal in bfloat16 and float32
 SCALES = (1.0, 1e-3, 1e2, TINY, 1e4)  # of 1e4 float16 holds the sums
 PAD = -7
-NOBODY = -(2**20)  # the index of an empty sequence: never interpreted
 STATE_LAYOUTS = (*TURNED, *POOL)  # SD: channels dense; DS: columns dense
 MATRIX_LAYOUTS = (*TURNED, *POOL, "transposed", "strided", "expanded")
 ARGUMENT_LAYOUTS = {
@@ -212,11 +211,12 @@ def _state_arguments(case: ConvCase) -> Inputs:
     states = poison(case.poison, (slots, case.dim, columns), dtype)
     history = _numbers(case, "history", (count, case.dim, columns), case.scale)
     indices = order.clone()
+    used = [int(order[b]) for b, length in enumerate(case.lengths) if length and b not in case.pads]
     for b, length in enumerate(case.lengths):
         if b in case.pads:
             indices[b] = entry_of(pad_slot(case), PAD)
         elif length == 0:
-            indices[b] = NOBODY
+            indices[b] = nobodys(case, used)
         elif case.form == "update" or (initial is not None and initial[b]):
             states[order[b]] = history[b]
     given = {"conv_states": states, "cache_indices": indices if case.indexed else None}

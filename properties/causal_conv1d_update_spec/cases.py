@@ -15,9 +15,9 @@ from kernelpair.call.layout import ANY_STRIDES, LAYOUTS, PARAMETERS
 from kernelpair.call.values import poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.causal_conv1d.cases import MATRIX_LAYOUTS, NOBODY, PAD, SCALES, STATE_LAYOUTS, TINY, of_dtype
+from properties.causal_conv1d.cases import MATRIX_LAYOUTS, PAD, SCALES, STATE_LAYOUTS, TINY, of_dtype
 from properties.shared.drafts import DRAWN, DraftRequests, repeated
-from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_slots, more_tokens
+from properties.shared.pads import NOBODY, drawn_pad, drawn_pads, entry_of, free_slots, more_slots, more_tokens, nobodys
 from properties.shared.strategies import (
     CROWD,
     CROWDS,
@@ -163,7 +163,8 @@ def _states(case: ConvSpecCase) -> Inputs:
     order = free_slots(case, slots)[:count]
     states = poison(case.poison, (slots, case.dim, case.columns), dtype)
     history = numbers(case, "history", (count, case.dim, case.width - 1))
-    indices, accepted = torch.full((count,), NOBODY), torch.full((count,), NOBODY)
+    indices = torch.full((count,), nobodys(case, [int(order[b]) for b in case.live]))
+    accepted = torch.full((count,), NOBODY)
     for b in case.live:
         first = case.accepted[b] - 1
         states[order[b], :, first : first + case.width - 1] = history[b]
@@ -243,6 +244,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "hundreds of drafts": lambda case: any(case.lengths[b] > 512 for b in case.live),
     "more tokens than 16 bits count": lambda case: case.before >= 2**16 and len(case.live) > 0,
     "a request without tokens among others": lambda case: 0 in case.lengths and any(case.lengths),
+    "a request without tokens names another's slot": lambda case: 0 in case.lengths and bool(case.live)
+    and case.seed // 3 % 2 > 0,
     "one token each": lambda case: set(case.lengths) == {1} and len(case.lengths) > 1,
     "a tile of tokens": lambda case: max(case.lengths, default=0) > 4,
     "more accepted than there are tokens": lambda case: any(case.accepted[b] > case.lengths[b] for b in case.live),

@@ -1,6 +1,6 @@
 """Pad slots: the index of an entry that is to be skipped, and which entries are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -12,6 +12,7 @@ from properties.shared.strategies import any_of
 
 SUBSET_BITS = 5
 SUBSETS = tuple(range(1, 2**SUBSET_BITS))  # for `named`
+NOBODY = -(2**20)  # no slot
 BEYOND = 2**40  # larger than 32 bits hold, and than what wrong calls have for an index
 
 MANY_SLOTS = 2**16 + 3  # more than 16 bits count
@@ -65,6 +66,12 @@ def free_slots(case: Any, slots: int, name: str = "slots") -> Tensor:
 def entry_of(pad: int | None, outside: int) -> int:
     """What stands in the indices of an entry that is skipped: the pad, or `outside` where there is none."""
     return outside if pad is None else pad
+
+
+def nobodys(case: Any, used: Sequence[int]) -> int:
+    """What stands in the indices of an entry that nobody may interpret: no slot, or in half of the cases one that another entry
+    uses, as stale entries do. It is no duplicate."""
+    return used[case.seed // 6 % len(used)] if used and case.seed // 3 % 2 else NOBODY
 
 
 def named(which: str, subset: int, count: int) -> tuple[int, ...]:
