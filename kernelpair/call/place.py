@@ -215,14 +215,17 @@ def _joint_dimension(case: Case, first: Tensor, second: object) -> int | None:
 
 
 def _place_fused(case: Case, arena: Arena, placement: Placement, name: str, partner: str, dim: int) -> None:
-    """Both in one buffer, their rows in turn: k and v halves of a joint projection or cache, or heads of q and of k."""
+    """Both in one buffer, their rows in turn: k and v halves of a joint projection or cache, or heads of q and of k. A second one
+    of which all heads share a row stands beside the first head alone: latents of several groups beside one rope part."""
     first, second = placement.logical[name], placement.logical[partner]
     joint = list(first.shape)
     joint[dim] += second.shape[dim]
     layout = LAYOUTS["dense"](joint)
     block = _fill(case, arena, placement, first.dtype, layout.total, [name, partner])
     _write(arena, placement, name, block.start, layout.strides, 0)
-    _write(arena, placement, partner, block.start, layout.strides, first.shape[dim] * layout.strides[dim])
+    shared = len(joint) > 2 and case.layout.get(partner) == SHARED
+    strides = (*layout.strides[:-2], 0, layout.strides[-1]) if shared else layout.strides
+    _write(arena, placement, partner, block.start, strides, first.shape[dim] * layout.strides[dim])
 
 
 def _fill(

@@ -29,7 +29,7 @@ from properties.shared.pads import BEYOND, MANY_SLOTS, more_slots, named
 from properties.shared.strategies import CROWDS, any_of, around, common, crowded, shrinking, together
 from reference.checks import are_pads
 
-HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4), (34, 2))  # (H, Hkv)
+HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4), (34, 2), (35, 35))  # (H, Hkv)
 LATENT_HEADS = tuple((heads, 1) for heads in (1, 5, 6, 7, 11, 12, 16, 22, 23, 33, 128))  # absorbed MLA
 WIDTHS = (
     (1, 1), (13, 13), (32, 32), (64, 64), (33, 31), (80, 80), (96, 64), (128, 128), (40, 8), (192, 128), (256, 1), (31, 31),

@@ -17,7 +17,7 @@ from properties.shared import attention_values as numbers
 from properties.shared.pads import MANY_SLOTS, more_slots, more_tokens
 from properties.shared.strategies import CROWD, CROWDS, any_of, around, common, crowded, either, together
 
-HEADS = ((1, 1), (3, 1), (4, 1), (8, 1), (16, 1), (2, 2), (6, 2), (8, 2), (12, 4), (16, 16))  # (H, Hkv)
+HEADS = ((1, 1), (3, 1), (4, 1), (8, 1), (16, 1), (2, 2), (6, 2), (8, 2), (12, 4), (16, 16), (35, 35))  # (H, Hkv)
 WIDTHS = (
     (1, 1), (13, 13), (31, 32), (32, 33), (33, 31), (64, 64), (80, 96), (96, 80), (128, 128), (192, 128), (13, 256), (256, 1),
 )

@@ -1,7 +1,7 @@
 """flash_attn_varlen: what is drawn, and the arguments of a case."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from typing import Any, Literal
@@ -16,9 +16,9 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
 from properties.shared.pads import more_tokens
-from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, choices, common, crowded, together
+from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, choices, common, crowded, near, together
 
-HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4))  # (H, Hkv)
+HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4), (35, 35))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
 LENGTHS = (1, 2, 0, 3, 5, *around(16, 32), 48, *around(64, 256))
 BATCHES = (1, 1, 2, 2, 3, 4, 0)
@@ -27,6 +27,7 @@ MANY = 67  # requests of one case in 120: more than the bits of a word
 BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products
 LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
 LONG = (*around(512), 700)
+LATE = 300  # rows and more of a request, of which a window hides the first block of keys from the last that share its packed keys
 FARTHEST = 2**16 + 465  # more keys than 16 bits count
 CROWDED = tuple(1 + b % 2 for b in range(CROWD)), tuple(1 + b % 3 for b in range(CROWD))  # rows and keys of requests
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
@@ -150,7 +151,15 @@ def strategy(draw: st.DrawFn) -> VarlenCase:
         rows, lens = CROWDED[0][:crowd], CROWDED[1][:crowd]
     if fields["seed"] % 64 == 20:
         rows, lens = (1 + rare % 3,), (FARTHEST,)
-    return completed(draw, fields, rows, lens, {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v})
+    if fields["seed"] % 64 == 21:
+        fields, heads, kv_heads, width, width_v = near(fields), 1, 1, 1, 1
+        rows, lens = (FARTHEST,), (1 + rare % 3,)
+    late = fields["seed"] % 32 == 9
+    if late:
+        (heads, kv_heads), (width, width_v) = HEADS[0], WIDTHS[rare % 3]
+        rows, lens = (LATE + rare // 2,), (LATE + rare // 2 + rare % 5,)
+    case = completed(draw, fields, rows, lens, {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v})
+    return replace(case, left=rare % 40) if late else case
 
 
 def completed(
@@ -231,10 +240,13 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     and case.layout.get("causal_requests") == EXPANDED,
     "not causal": lambda case: case.causal == "none" and case.left == case.right == -1 and _some(case, lambda q, k: q > 1 < k),
     "left window cuts": lambda case: 0 <= case.left < max(case.lens, default=0) - 1,
+    "a window that hides a whole block of keys from later rows": lambda case: case.left >= 0
+    and _some(case, lambda q, k: min(q, k) > 288 + case.left),
     "right window cuts": lambda case: case.causal == "none" and _some(case, lambda q, k: 0 <= case.right < min(q, k) - 1),
     "strided flags": lambda case: case.layout.get("causal_requests") == "strided" and len(case.rows) > 1,
     "a window and a causal request": lambda case: case.right > 0 and case.causal in FLAGGED,
     "more keys than 16 bits count": lambda case: _some(case, lambda q, k: q > 0 and k > 2**16),
+    "more rows of a request than 16 bits count": lambda case: _some(case, lambda q, k: q > 2**16 and k > 0),
     "a crowd of requests": lambda case: len(case.rows) > 1024,
     "more requests than bits of a word": lambda case: len(case.rows) > 64,
     "softcap": lambda case: case.cap > 0,

@@ -20,8 +20,8 @@ from properties.shared.renaming import renamed
 from properties.shared.strategies import CROWDS, alike, around, common, crowded, together
 
 PAGES = (16, 32, 64, 128)
-HEADS = (1, 5, 11, 16, 33, 64, 127, 128)
-WIDTHS = ((8, 8), (32, 16), (64, 32), (7, 3), (512, 64), (25, 6), (17, 0))  # (Dl, Dr)
+HEADS = (1, 5, 11, 16, 33, 64, 127, 128, 260)
+WIDTHS = ((8, 8), (32, 16), (64, 32), (7, 3), (512, 64), (25, 6), (17, 0), (16, 70), (530, 5))  # (Dl, Dr)
 SPLITS = (-1, 1, 2, 7, 128, 200)
 BATCHES = (1, 1, 2, 2, 3, 4, 17, 0)
 LENGTHS = (1, 2, 0, *around(7, 14, 16, 32), 40, *around(64), 100, *around(128), 300, 513, 520, 600)

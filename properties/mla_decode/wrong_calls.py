@@ -76,6 +76,11 @@ def _short_workspace(case: Any, given: Inputs) -> Inputs | None:
     return given | {"workspace": given["workspace"][: needed - 1]} if needed else None
 
 
+def _splits_beyond_64_bits(case: Any, given: Inputs) -> Inputs | None:
+    """So many that their workspace has a size that is small in 64 bits."""
+    return given | {"num_kv_splits": 2 ** (60 + case.seed % 3)} if any(case.lens) else None
+
+
 def _strided_workspace(case: Any, given: Inputs) -> Inputs | None:
     return None if case.layout or len(given["workspace"]) < 2 else given | {
         "workspace": given["workspace"].repeat_interleave(2)[::2]}
@@ -124,6 +129,7 @@ WRONG_CALLS = {
     "accurate_text": replaced("accurate", "yes", TypeError),
     **replaced_each("sm_scale", NO_SCALES),
     **{f"splits_{value}": replaced("num_kv_splits", value, ValueError) for value in (0, -2)},
+    "splits_beyond_64_bits": WrongCall(_splits_beyond_64_bits, ValueError, ("num_kv_splits", "workspace")),
     "laid_over": laid_over(("workspace",), ("q_nope", "q_pe", "kv_cache", "seq_lens", "page_table")),
     "seq_lens_beyond_32_bits": beyond_32_bits("seq_lens", IndexError, "page_table"),
 }

@@ -8,7 +8,6 @@ from optimized.paged_attention import paged_attention as optimized_paged_attenti
 from properties.paged_attention.bench import BENCH
 from properties.paged_attention.bound import bound, ours
 from properties.paged_attention.cases import (
-    EDGES,
     EMULATED_WORK,
     FUSED,
     INDICES,
@@ -19,6 +18,7 @@ from properties.paged_attention.cases import (
     picture,
     strategy,
 )
+from properties.paged_attention.edges import EDGES
 from properties.paged_attention.models import MEASURES, models
 from properties.paged_attention.relations import RELATIONS
 from properties.paged_attention.wrong_calls import WRONG_CALLS

@@ -1,7 +1,7 @@
 """paged_attention: what is drawn, and the arguments of a case."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -14,12 +14,12 @@ from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.paged_attention.factors import descale_far, descales_of, slopes_of, steepness
+from properties.paged_attention.factors import descale_far, descales_of, slopes_of
 from properties.shared import attention_values as numbers
 from properties.shared.pads import MANY_SLOTS, more_slots, more_tokens
 from properties.shared.strategies import CROWD, CROWDS, alike, any_of, around, between, common, crowded, together
 
-HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4), (40, 2))  # (H, Hkv)
+HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4), (35, 35), (40, 2))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
 LATENT_WIDTHS = ((8, 32), (32, 64), (64, 512), (7, 24))  # rope, latent
 PAGES = (1, 2, 3, 16, 48, 64, 128, 300)
@@ -34,6 +34,7 @@ CROWDED = (1,) * CROWD, tuple(1 + b % 3 for b in range(CROWD))  # rows and keys 
 # More keys than 16 bits count, of one row or of two; a request of several rows behind many others.
 FARTHEST = 2**16 + 465
 RAREST = {20: ((2,), (FARTHEST,)), 21: ((1,), (FARTHEST,)), 36: ((*CROWDED[0][:69], 600), (*CROWDED[1][:69], 605))}
+LATE = 300  # rows and more of a request, of which a window hides the first block of keys from the last that share its packed keys
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 LAYOUTS = {
     "q": READ_ROWS,
@@ -159,6 +160,9 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
     if latent and rare % 20 == 13:  # many heads over one latent, as after absorption
         kv_heads = 1 + rare // 40 % 2
         heads, (width, width_v) = 33 * kv_heads, LATENT_WIDTHS[rare // 20 % 2]
+    if latent and rare % 12 == 5:  # groups of heads, each with a latent, and one rope part for all of them
+        heads, kv_heads = 8, 2
+        fields["layout"] = {name: kind for name, kind in fields["layout"].items() if name != "v_cache"} | {"k_cache": SHARED}
     few = rare % 60 == 58  # one row over few keys: its kv heads are shared out to threads
     if few:
         batch, (heads, kv_heads) = 1, (8, 1 if latent else 2)
@@ -167,7 +171,7 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
     if many:
         batch, (heads, kv_heads), (width, width_v), fields["splits"] = 1, HEADS[-1], (128, 128), 1
     most = budget // (heads * (width + width_v) * max(batch, 1))
-    single = rare % 5 == 3  # one row a request at most, as in decoding: it takes another engine
+    single = rare % 5 == 3 or (latent and rare % 24 == 5)  # one row a request at most, as in decoding: it takes another engine
     if single:
         most = max(most, min(max(STEP_LENGTHS), LONG_BUDGET // (heads * (width + width_v) * max(batch, 1))))
     if few:
@@ -182,8 +186,13 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
         heads, kv_heads, width, width_v = 1, 1, 1, 1
         crowd = draw(CROWDS, label="crowd")
         rows, lens = RAREST.get(fields["seed"] % 64) or (CROWDED[0][:crowd], CROWDED[1][:crowd])
+    late = fields["seed"] % 32 == 9 and kind == "same"
+    if late:
+        (heads, kv_heads), (width, width_v) = HEADS[0], WIDTHS[rare % 3]
+        rows, lens = (LATE + rare // 2,), (LATE + rare // 2 + rare % 5,)
     sizes = {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v}
-    return completed(draw, fields, rows, lens, kind, rare, sizes)
+    case = completed(draw, fields, rows, lens, kind, rare, sizes)
+    return replace(case, left=rare % 40) if late else case
 
 
 def completed(
@@ -194,7 +203,9 @@ def completed(
     latent, n = kind == "latent", max(lens, default=0)
     named = {"sk-1": max(n - 1, 0), "sk": n, "sk/2": n // 2}
     left, right = (draw(WINDOW, label=side) for side in ("left", "right"))
-    if (latent and rare % 2) or rare % 16 == 4:
+    if latent and rare % 12 == 5:
+        fields["layout"] = {**fields["layout"], "v_cache": FUSED_LAYOUT}
+    elif (latent and rare % 2) or rare % 16 == 4:
         # Of a latent's rows either part may come first; caches of serving engines have the value there.
         fields["layout"] = {**fields["layout"], "v_cache" if latent and rare % 3 else "k_cache": FUSED_LAYOUT}
     if not latent and rare % 16 == 12:  # one kv head for all
@@ -341,59 +352,3 @@ def picture(case: PagedAttentionCase) -> str:
         pages = "|".join(marks[i : i + case.page] for i in range(0, len(marks), case.page))
         lines.append(f"{b:>3}  {pages}"[:110] + f"  {rows} rows, {keys} keys")
     return "\n".join(lines)
-
-
-EDGES: dict[str, Any] = {
-    "no requests": lambda case: not case.rows,
-    "more keys than 16 bits count": lambda case: any(q and k > 2**16 for q, k in zip(case.rows, case.lens)),
-    "more rows than 16 bits count": lambda case: any(case.rows) and any(case.lens) and int(batch_of(case).offsets[-1]) > 2**16,
-    "a crowd of requests": lambda case: len(case.rows) > 1024,
-    "several rows behind many requests": lambda case: len(case.rows) > 64 and case.rows[-1] > 512,
-    "no keys": lambda case: any(q and not k for q, k in zip(case.rows, case.lens)),
-    "no rows": lambda case: 0 in case.rows and any(case.rows),
-    "more rows than keys": lambda case: case.causal and any(q > k > 0 for q, k in zip(case.rows, case.lens)),
-    "one row a request": lambda case: bool(case.rows) and set(case.rows) == {1} and max(case.lens) > 1,
-    "last page partly used": lambda case: any(k % case.page for k in case.lens),
-    "pages used up": lambda case: any(k and k % case.page == 0 for k in case.lens),
-    **{f"page of {page}": lambda case, page=page: case.page == page and any(k > page for k in case.lens) for page in PAGES},
-    "scores of -inf": lambda case: numbers.loses(case) and any(q and k > 1 for q, k in zip(case.rows, case.lens)),
-    "a scale near the end of float32": lambda case: numbers.stretch(case)[0] > 1e38 and any(k > 1 for k in case.lens),
-    **{f"{kind} values": lambda case, kind=kind: numbers.extreme(case) == kind
-       and any(q and k > 1 for q, k in zip(case.rows, case.lens))
-       for kind in ("large", "small", "faint")},
-    "descales far from 1": lambda case: any(case.descale) and descale_far(case)[2] != 1 and any(case.lens),
-    "causal": lambda case: case.causal and any(q > 1 for q in case.rows),
-    "not causal": lambda case: not case.causal and case.left == case.right == -1 and any(q > 1 for q in case.rows),
-    "left window cuts": lambda case: any(0 <= case.left < k - 1 for k in case.lens),
-    "left window hides pages": lambda case: case.left >= 0 and any(
-        q and k - q - case.left > case.page for q, k in zip(case.rows, case.lens)),
-    "right window cuts": lambda case: not case.causal and case.right >= 0 and any(q > case.right + 1 for q in case.rows),
-    "both windows": lambda case: case.left >= 0 and case.right >= 0 and not case.causal,
-    "softcap": lambda case: case.cap > 0,
-    "sinks": lambda case: case.sinks != "none",
-    "sinks without keys": lambda case: case.sinks != "none" and 0 in case.lens,
-    "slopes": lambda case: case.alibi and any(q > 1 and k > 1 for q, k in zip(case.rows, case.lens)),
-    "slopes, one row a request": lambda case: case.alibi and bool(case.rows) and set(case.rows) == {1} and max(case.lens) > 64,
-    "slopes, heads of one row shared out": lambda case: case.alibi and case.rows == (1,) and 1 < case.lens[0] < 64
-    and case.kv_heads > 1,
-    "steep slopes": lambda case: case.alibi and steepness(case) > 1 and any(q and k > 1 for q, k in zip(case.rows, case.lens)),
-    "slopes and sinks": lambda case: case.alibi and case.sinks != "none" and any(case.lens),
-    "slopes and a cap": lambda case: case.alibi and case.cap > 0 and any(case.lens),
-    "default scale": lambda case: not case.scaled and case.values == "random",
-    "splits": lambda case: case.splits > 1 and any(k > 64 for k in case.lens),
-    "float8_e4m3fn": lambda case: case.cache == "float8_e4m3fn" and any(case.lens),
-    "float8_e5m2": lambda case: case.cache == "float8_e5m2" and any(case.lens),
-    "descales": lambda case: all(case.descale) and case.kv_heads > 1,
-    "qv": lambda case: case.latent and any(case.lens),
-    "several latents": lambda case: case.latent and case.kv_heads > 1 and any(case.lens),
-    "qv in one buffer": lambda case: case.latent and case.layout.get("k_cache") == "fused" and any(case.lens),
-    "rows of no request": lambda case: case.gaps and case.seed % 3 > 0,
-    "several kv heads share queries": lambda case: 1 < case.kv_heads < case.heads,
-    "D != Dv": lambda case: case.width != case.width_v,
-    "width of 1": lambda case: case.width == 1,
-    "more pages than 16 bits count": lambda case: any(case.lens) and batch_of(case).pages > MANY_SLOTS,
-    "scattered pages": lambda case: case.scattered and any(k > case.page for k in case.lens),
-    "one kv head for all": lambda case: case.layout.get("k_cache") == SHARED and case.kv_heads > 1 and any(case.lens),
-    "fused caches": lambda case: case.layout.get("k_cache") == "fused" and any(case.lens),
-    **{f"dtype {dtype}": lambda case, dtype=dtype: case.dtype == dtype for dtype in ("bfloat16", "float16", "float32")},
-}

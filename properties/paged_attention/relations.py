@@ -299,6 +299,9 @@ def _equal_rows(case: Any, session: Session) -> None:
             given[name] = torch.cat([given[name], given[name][:, :1]], dim=1)[:, :-1]
     other = session.run(_plain(case), given, judged=False, keep_strides=True)
     _close(session, other.outputs["out"].flatten(0, 1), rows, "queries of four dimensions")
+    nobody = {name: given[name][:0] for name in ("q", "qv", "page_table", "k_descale", "v_descale") if given[name] is not None}
+    nobody |= {"cache_seqlens": torch.zeros(0, dtype=torch.int64), "cu_seqlens_q": multiples[:1]}
+    session.run(_plain(case), given | nobody, note="queries of four dimensions of no request")
 
 
 def _nan_code(case: Any, session: Session) -> None:

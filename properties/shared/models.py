@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from properties.shared.strategies import any_of, shrinking
 
-GROUPS = ((32, 8), (64, 8), (28, 4), (71, 1), (128, 1), (16, 1))  # query heads over kv heads
+GROUPS = ((32, 8), (64, 8), (28, 4), (71, 1), (128, 1), (16, 1), (40, 40))  # query heads over kv heads
 WIDTHS = (64, 80, 96, 112, 128, (192, 128), 256, 512, (576, 512))  # of keys and values; of both where one number stands
 LATENT_HEADS = (16, 32, 64, 128)  # over one latent
 LATENT, ROPE = 512, 64

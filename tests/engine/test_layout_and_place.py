@@ -197,6 +197,17 @@ def test_the_halves_of_a_fused_buffer_take_turns(arena: Arena) -> None:
     assert not (both[0] & both[1]).any() and both[0].sum() + both[1].sum() == buffer.block.nbytes
 
 
+def test_one_row_for_all_heads_stands_beside_the_first_of_them(arena: Arena) -> None:
+    a, b = numbered((2, 2, 3)), -numbered((2, 2, 5))
+    placement = placed(arena, {"a": a, "b": b}, layout={"a": FUSED, "b": SHARED})
+    (buffer,) = placement.buffers
+    joint = arena.tensor(torch.float32, buffer.block.start, (2, 2, 8), (16, 8, 1))
+    assert torch.equal(joint[:, 0], torch.cat([a[:, 0], b[:, 0]], dim=-1))
+    assert torch.equal(joint[:, 1, :3], a[:, 1]) and bool(joint[:, 1, 3:].isnan().all())
+    assert placement.arguments["b"].strides == (16, 0, 1)
+    assert torch.equal(view(arena, placement.arguments["b"]), b[:, :1].expand(b.shape))
+
+
 def test_either_half_may_come_first(arena: Arena) -> None:
     a, b = numbered((2, 3)), -numbered((2, 5))
     both = replace(PAIR, signature=replace(PAIR.signature, fused=(("a", "b"), ("b", "a"))))
