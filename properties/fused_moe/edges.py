@@ -9,10 +9,12 @@ RARE: dict[int, tuple[tuple[int, int, int, int, int], dict[str, Any]]] = {  # to
     59: ((8300, 2, 1, 2, 2), {"form": "moe", "on_input": True, "route": "pads"}),  # three chunks, with weights on the input
     58: ((8300, 1, 1, 2, 2), {"form": "shared", "routed": True}),  # three through one expert beside what was routed elsewhere
     57: ((1025, 1, 1, 8, 8), {"form": "moe", "route": "constant"}),  # a chunk of one expert and one row more
+    55: ((70_000, 2, 1, 2, 1), {"layout": {}, "values": "uniform"}),  # a chunk that begins behind the 65,536th token
     56: ((17, 1040, 3, 3, 2), {"form": "moe", "route": "random"}),  # more experts than tables of models have places for
 }
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no tokens": lambda case: case.tokens == 0,
+    "more tokens than 16 bits count": lambda case: case.tokens > 2**16,
     "no experts asked for": lambda case: case.topk == 0 < case.tokens,
     "one expert": lambda case: case.experts == 1 and case.form == "moe",
     "experts without tokens": lambda case: case.route == "constant" and case.experts > 1 and case.pairs > 0,

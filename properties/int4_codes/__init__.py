@@ -23,7 +23,7 @@ FORMATS = ("gptq", "awq")
 OUTPUTS = (8, 16, 24, 40, 64, 96, 416)  # N
 DEPTHS = (8, 16, 32, 40, 64, 128, 1024)  # K; of awq any number
 SHAPES = ((28_672, 24), (64, 14_336), (8, 65_536), (4096, 256))
-GROUPS = (1, 2, 3, 8, 33, 130)
+GROUPS = (1, 2, 3, 8, 33, 130, 896)  # the last: of 32 columns each, in a layer of 28,672
 LAYOUTS = dict.fromkeys(("qweight", "qzeros"), (*ANY_STRIDES, "transposed", "far", "far_columns"))
 
 
