@@ -17,7 +17,7 @@ from kernelpair.call.place import repeated
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.strategies import any_of, around, common, float_dtypes, shrinking, together
+from properties.shared.strategies import any_of, around, between, common, float_dtypes, shrinking, together
 
 OUTER = ((1,), (2,), (3,), (5,), (33,), (0,), (), (3, 2), (5, 33), (2, 3, 2), (3, 2, 5))
 WIDTHS = (1, 2, 7, *around(8, 16, 32, 64), 13, 22, 28, 96, 128, 264, 1024, 2880, 5121, 16384, 0)  # of a group
@@ -28,6 +28,7 @@ MODELS = (  # outer sizes, width of a group, groups
     ((3,), 64, 130),
     ((2200, 32), 1, 0), ((2,), 65_544, 0),  # rows, and columns, that 16 bits do not count
 )  # fmt: skip
+WIDE = 65_544  # columns of a group of one case in 64: more than 16 bits count
 TINY = 2.0**-126  # a smaller eps may be rounded
 EPS = (1e-6, 1e-5, 1e-12, 1.0, 1e-20, 1e-40, 1e30)
 LEAST = 2e-19  # squares next to the least normal number, which still rule where eps is smaller
@@ -109,6 +110,8 @@ def strategy(draw: st.DrawFn) -> NormCase:
     """Any sizes, forms, dtypes and layouts that the contract allows."""
     fields, width, groups = draw(FIELDS), draw(any_of(*WIDTHS), label="width"), draw(any_of(*GROUPS), label="groups")
     outer = draw(any_of(*OUTER), label="outer")
+    if draw(between(0, 63), label="wide") == 63:
+        return completed(fields, (1,), WIDE, groups % 3)
     if width * groups > MOST_ELEMENTS or not width:
         groups = 0
     columns = width * max(groups, 1)

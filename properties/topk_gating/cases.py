@@ -24,7 +24,7 @@ EXPERTS = (1, 2, 7, 8, *around(16), 32, 60, 64, 72, 128, 160, 256, 384, 512, 104
 TOPK = (1, 2, 8, 6, 10, 33, 0)  # 0: all that there are
 GROUPED = (  # groups of so many
     (2, 1), (8, 32), (8, 20), (4, 18), (2, 33), (4, 2), (2, 7), (3, 130), (8, 1), (4, 16), (5, 3), (20, 2), (17, 3), (4, 130),
-    (40, 3), (70, 2), (300, 2),
+    (40, 3), (70, 2), (300, 2), (2, 96), (5, 80),
 )  # fmt: skip
 MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers of models
     (128, 8, 1, 1, "softmax", False), (128, 4, 1, 1, "softmax", True), (512, 10, 1, 1, "softmax", False),
@@ -89,7 +89,7 @@ def completed(fields: dict[str, Any], tokens: int, experts: int, topk: int, grou
     biased = more["bias"] != "none"
     while experts % groups or (biased and groups > 1 and experts // groups < 2):
         groups -= 1
-    kept = max(1, min(kept, groups))
+    kept = kept if kept <= groups else 1 + kept % groups  # were all to stay, their scores would not matter
     most = kept * (experts // groups)
     pads = fields.pop("pads")
     topk = min(topk, most) if topk else most
