@@ -115,7 +115,7 @@ class Outcome:
     overwritten: tuple[str, ...] = ()
     """Results of the call with `keep` whose bits changed since."""
     shared: tuple[str, ...] = ()
-    """Results that lie in the memory of those of the call with `keep`, which are still held."""
+    """Results that lie in the memory of another call's: of one at the same time, the one before, or the call with `keep`."""
     held: tuple[int, int] = (0, 0)
     """Bytes that the process holds after a call with `weigh`: allocated, mapped."""
     series: Repeated | None = None
@@ -213,12 +213,13 @@ class Caller:
         self.state = self.unspoiled
         self.most = {name: self.state[NAMES.index(name)] for name in GROWING}
         self.kept: list[tuple[str, Tensor, bytes]] = []
+        self.last: list[Tensor] = []  # results of the call before, held so that their memory is no other call's
         self.called, self.threads = False, 0
         self.guards: list[int] = []
 
     def call(self, request: CallRequest, *, guarded: bool) -> Outcome:
         """Build the views, call, and collect. An exception of the candidate is an outcome; a signal is the judge's to see."""
-        self.kept = [] if request.fresh else self.kept
+        self.kept, self.last = ([], []) if request.fresh else (self.kept, self.last)
         if request.threads != self.threads:
             torch.set_num_threads(request.threads)
             self.threads = request.threads
@@ -265,6 +266,7 @@ class Caller:
     def _tell(self, outcome: Outcome, request: CallRequest, found: list[SideEffect]) -> None:
         """Say what the call changed in its process, and what it did to the results of an earlier one."""
         outcome.overwritten = tuple(name for name, kept, bits in self.kept if bits_of(kept) != bits)
+        outcome.shared = tuple(dict.fromkeys(name for one in (outcome, *outcome.others) for name in one.shared))
         if request.collect:
             gc.collect()
         outcome.held = held_bytes() if request.weigh else (0, 0)
@@ -336,7 +338,7 @@ class Caller:
     def _outcomes(self, request: CallRequest, answers: list[Any], calls: list[dict[str, Any]]) -> list[Outcome]:
         outcomes, at = [], request.results_at
         self.kept = [] if request.keep else self.kept
-        earlier = [kept for _, kept, _ in self.kept]
+        others, fresh = [*self.last, *(kept for _, kept, _ in self.kept)], list[Tensor]()
         for answer, call in zip(answers, calls):
             error = answer.error if isinstance(answer, _Raised) else None
             if error is None:
@@ -344,8 +346,10 @@ class Caller:
                     named = named_results(answer, request.results)
                     results, tensors, at = collected(named, call, self.arena, at)
                     own = {name: tensor for name, tensor in tensors.items() if not results[name].aliases}
-                    shared = tuple(name for name, tensor in own.items() if any(meet(tensor, kept) for kept in earlier))
+                    shared = tuple(name for name, tensor in own.items() if any(meet(tensor, other) for other in others))
                     outcomes.append(Outcome("ok", results=results, shared=shared))
+                    others += own.values()
+                    fresh += own.values()
                     if request.keep:
                         self.kept += [(name, tensor, bits_of(tensor)) for name, tensor in own.items()]
                 except Exception as unfit:  # noqa: BLE001 - what was returned does not fit the contract
@@ -353,6 +357,7 @@ class Caller:
             if error is not None:
                 name, *bases = (printable(base.__name__) for base in type(error).__mro__)
                 outcomes.append(Outcome("exception", name, words_of(error), (name, *bases), raised_at(error)))
+        self.last = fresh
         return outcomes
 
     def _view(self, value: Any) -> Any:

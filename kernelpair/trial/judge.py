@@ -20,7 +20,7 @@ from kernelpair.contract.verdict import Difference, Failure, Tightness
 
 SHOWN = 12  # differing elements kept for the table of `replay -v`
 FURTHER = 2.5  # times as many bounds: where others are so much further off, a wrong value may be the old one by chance
-SHARED = "lies where a result of an earlier call does, which is still held"
+SHARED = "lies where a result of another call does, which is still held"
 MOVED = "the call changed the argument's sizes, strides or data pointer"
 STEPS = 4  # of the dtype's grid: so near to the truth, too
 
