@@ -24,8 +24,9 @@ EXPERTS = (1, 2, 7, 8, *around(16), 32, 60, 64, 72, 128, 160, 256, 384, 512, 104
 TOPK = (1, 2, 8, 6, 10, 33, 0)  # 0: all that there are
 GROUPED = (  # groups of so many
     (2, 1), (8, 32), (8, 20), (4, 18), (2, 33), (4, 2), (2, 7), (3, 130), (8, 1), (4, 16), (5, 3), (20, 2), (17, 3), (4, 130),
-    (40, 3), (70, 2), (300, 2), (2, 96), (5, 80),
+    (40, 3), (70, 2), (300, 2),
 )  # fmt: skip
+LARGE = ((3, 130), (4, 130), (2, 96), (5, 80))  # groups of more experts than a word has bits, of one case in 16
 MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers of models
     (128, 8, 1, 1, "softmax", False), (128, 4, 1, 1, "softmax", True), (512, 10, 1, 1, "softmax", False),
     (256, 8, 8, 4, "sigmoid", True), (160, 6, 8, 3, "softmax", False), (384, 8, 1, 1, "sigmoid", True),
@@ -112,8 +113,13 @@ def strategy(draw: st.DrawFn) -> TopkCase:
         few = draw(any_of(2, 3), label="few")
         fields, (tokens, experts), groups = near(fields), (LONG, few) if rare == 95 else (few, LONG), 1
         most = MOST_OF_LONG
+    if large := 88 <= rare < 94:  # of which one stays, which no tie decides
+        groups, size = draw(any_of(*LARGE), label="large groups")
+        fields, experts = fields | {"values": "random", "masked": False}, groups * size
     topk, kept = draw(any_of(*TOPK), label="topk"), draw(any_of(1, 2, 4, 3, 8, 15, 17, 33), label="groups that stay")
     more = {"scoring": draw(any_of("softmax", "sigmoid")), "bias": draw(any_of("none", "none", "call", "float32"))}
+    if large:
+        more, kept = more | {"bias": ("call", "float32")[rare % 2]}, 1
     return completed(fields, tokens, experts, min(topk or most, most) if most else topk, groups, kept, **more)
 
 
