@@ -116,7 +116,7 @@ def _influence(case: Any, session: Session) -> None:
                 edges += [start + x, start + end - 1]
     other = session.run(_plain(case), moved, judged=False).outputs["out"]
     session.expect_same("out", other[same], plain[same], "a key that these rows may not see is another one")
-    small = case.spread <= 1 and case.size <= 1 and extreme(case) != "large"  # of large values one drowns that is by chance near 0
+    small = case.spread <= 1 and case.size <= 1 and extreme(case) != "large"  # of large ones one near 0 drowns
     if case.dtype == "float32" and case.values == "random" and small:
         changed = (other[edges] != plain[edges]).flatten(1).any(dim=1)
         session.expect(bool(changed.all()), "out", "a key has an influence on the first and on the last row that sees it")
