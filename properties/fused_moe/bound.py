@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kernelpair.contract.pair import Bound, Inputs, Outputs
 from properties.fused_moe.cases import MoeCase, unpacked
-from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
+from properties.shared.attention_bound import HALF_FP16_SUBNORMAL, UNIT_ROUNDOFF, accumulation_error, flush_error
 from reference.quantize_rows_int8 import LEAST_RANGE, quantize_rows_int8
 
 SILU_ERROR = 2.0**-17  # of itself, as a silu may err
@@ -32,6 +32,7 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs, of_h: float = 0.0) -> Bo
     - y moves with a by h8(w2 alpha): the signs of w2 are drawn independently of all else (Hoeffding). Its own sum of I products
       and a bias errs by g(I + 4) (|w2| |a| + |b2|): together dy.
     - Each w_j y_j may be rounded once in a 16-bit call, k of them are summed in float32, and the result is rounded.
+    - What a float16 call rounds to a subnormal number, an a or a w_j y_j, errs by half a step of these: s = 2^-25.
 
     With int8 weights the rows of x are quantized by bits that are fixed, and sums are exact: h rounds g(2) (|w13 x| + |b13|).
     a may differ by alpha before it is quantized. Its scale s = max |a| / 127 moves by delta = max alpha / max |a|, a code
@@ -39,7 +40,7 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs, of_h: float = 0.0) -> Bo
     dy = delta |y| + h8(w2 s (1 + delta) F) + 2 g(2) (|y| + |b2|).
 
     With float8 weights a 16-bit call may round each weight times its scale once, and h and y too: with c = u_a then, else 0,
-    eta grows by c (|h| + h8(w13 x)), dy by c h8(w2 a), and w_j y_j by c (|y| + dy).
+    eta grows by c (|h| + h8(w13 x)) + s, dy by c h8(w2 a), and the error of w_j y_j by |w_j| (c (|y| + dy) + s).
 
     With one-hot rows every sum is one term. The roundings to 16 bits, of a, of w_j y_j and of the result, are one, for w2 and
     the weight of the only expert are powers of 2: (u + 2^-17 + 2^-20) |ref|, where 2^-20 has room for eight roundings of float32.
@@ -51,6 +52,7 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs, of_h: float = 0.0) -> Bo
     u = UNIT_ROUNDOFF[dtype]
     u_a = u if dtype != torch.float32 else 0.0
     coded = u_a if case.block else 0.0
+    step = HALF_FP16_SUBNORMAL if dtype == torch.float16 else 0.0
     x, ids, weights = _rows(case, given)
     w13, w2 = unpacked(case, given)
     if case.values == "one_hot" and all(_one_hot(weight[ids[ids >= 0].unique()]) for weight in (w13, w2)):
@@ -60,9 +62,9 @@ def bound(case: MoeCase, given: Inputs, truth: Outputs, of_h: float = 0.0) -> Bo
     for expert in ids[ids >= 0].unique().tolist():
         tokens, places = (ids == expert).nonzero(as_tuple=True)
         b13, b2 = (given[name][expert] if given.get(name) is not None else 0.0 for name in ("b13", "b2"))
-        y, dy, of_y = _of_expert(x[tokens], w13[expert], w2[expert], b13, b2, u_a, coded, of_h, case.int8)
+        y, dy, of_y = _of_expert(x[tokens], w13[expert], w2[expert], b13, b2, u_a, coded, of_h, step, case.int8)
         share = weights[tokens, places].abs()[:, None]
-        error.index_add_(0, tokens, share * (dy + (u_a + coded) * (y + dy)))
+        error.index_add_(0, tokens, share * (dy + (u_a + coded) * (y + dy) + (step if coded else 0.0)) + step)
         size.index_add_(0, tokens, share * y)
         terms.index_add_(0, tokens, share * of_y)
     if case.values == "exact":
@@ -91,7 +93,7 @@ def _rows(case: MoeCase, given: Inputs) -> tuple[Tensor, Tensor, Tensor]:
 
 def _of_expert(
     x: Tensor, w13: Tensor, w2: Tensor, b13: Tensor | float, b2: Tensor | float, u_a: float, coded: float, of_h: float,
-    int8: bool,
+    step: float, int8: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """|y|, its error, and the sizes of its terms summed, for rows of one expert."""
     D, inner = x.shape[1], w2.shape[1]
@@ -101,7 +103,7 @@ def _of_expert(
     sizes = accumulation_error(2) * products.abs() if int8 else accumulation_error(D + 4) * (x.abs() @ w13.abs().T)
     sizes = sizes + accumulation_error(2 if int8 else D + 4) * bias.abs()
     if coded:
-        sizes = sizes + coded * ((products + bias).abs() + signed_sum(x.abs(), w13))
+        sizes = sizes + coded * ((products + bias).abs() + signed_sum(x.abs(), w13)) + step
     sizes = sizes + of_h * ((products + bias).abs() + sizes)
     eta_gate, eta_up = sizes.chunk(2, dim=-1)
     gate, up = (products + bias).chunk(2, dim=-1)
@@ -109,7 +111,7 @@ def _of_expert(
     silu, slope = gate * s, s * (1 + gate * (1 - s))
     a = silu * up
     alpha = (slope.abs() * eta_gate + _curvature(gate, eta_gate) * eta_gate**2 / 2) * (up.abs() + eta_up) + silu.abs() * eta_up
-    alpha = (1 + u_a) * (alpha + (SILU_ERROR + 2.0**-22 + u_a) * a.abs()) + SMALLEST
+    alpha = (1 + u_a) * (alpha + (SILU_ERROR + 2.0**-22 + u_a) * a.abs()) + SMALLEST + step
     bias = torch.as_tensor(b2)
     if int8:
         return _of_bytes(a, alpha, w2, bias)

@@ -66,12 +66,18 @@ def _columns(case: MoeCase, session: Session) -> None:
 
 
 def _scaled(case: MoeCase, session: Session) -> None:
-    """Bit for bit, where the result is neither out of range nor subnormal, nor the least normal number, which may be another."""
+    """Bit for bit, where the result is neither out of range nor subnormal, nor the least normal number, which may be another.
+    What experts say may be rounded to a subnormal number of float16 before it is added: there, within the bounds."""
     given, first = session.inputs(), session.first.outputs["out"]
-    out = session.run(case, given | {"topk_weights": given["topk_weights"] * 2}, judged=False).outputs["out"]
+    again = session.run(case, given | {"topk_weights": given["topk_weights"] * 2})
     size, limits = first.abs(), torch.finfo(first.dtype)
     normal = (size > limits.tiny) & (size < limits.max / 4)
-    session.expect_same("out", out[normal], (first * 2)[normal], "router weights times 2")
+    got, expected, says = again.outputs["out"][normal], (first * 2)[normal], "router weights times 2"
+    if case.dtype == "float16" and case.topk > 1:
+        tolerance = again.bound_of("out") + 2 * session.first.bound_of("out")
+        session.expect_close("out", got, expected, tolerance[normal], says)
+    else:
+        session.expect_same("out", got, expected, says)
 
 
 def _split(case: MoeCase, session: Session) -> None:

@@ -11,6 +11,7 @@ from kernelpair.call.runner import InProcess
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
 from kernelpair.trial.check import check, read_case
+from properties.fused_moe.cases import call_reference
 from reference import decode_attention as decode
 from reference.rms_norm import rms_norm
 
@@ -41,6 +42,13 @@ def _rounded_core(q: Tensor, k: Tensor, v: Tensor, *, sm_scale: float, logit_cap
     return (sums / p.sum(-1, keepdim=True)).to(q.dtype)
 
 
+def of_rounded_terms(**given: Any) -> Tensor:
+    """What each expert says has the call's dtype before it is added."""
+    chosen = [given[name].split(1, dim=1) for name in ("topk_weights", "topk_ids")]
+    terms = [call_reference(**given | {"topk_weights": weights, "topk_ids": ids}) for weights, ids in zip(*chosen)]
+    return torch.stack(terms).float().sum(0).to(given["x"].dtype)
+
+
 @pytest.mark.parametrize(
     ("kernel", "line"),
     [
@@ -52,6 +60,11 @@ def _rounded_core(q: Tensor, k: Tensor, v: Tensor, *, sm_scale: float, logit_cap
         (
             of_rounded_weights,
             '{"pair":"decode_attention","v":1,"seed":57,"dtype":"bfloat16","trial":"cores","lens":[2],"width":8,"width_v":128}',
+        ),
+        *(
+            (of_rounded_terms, f'{{"pair":"fused_moe","v":1,"seed":{seed},"dtype":"float16","trial":"scaled","tokens":17,'
+             '"experts":3,"topk":2,"D":64,"I":32}')
+            for seed in (2, 13)
         ),
     ],
 )
