@@ -14,7 +14,8 @@ def bound(case: Fp8LinearCase, given: Inputs, truth: Outputs) -> Bound:
       S = sum_k |x_k s w_k| + |bias|.
     - Of 16-bit x a kernel may round s w to x's dtype before the product, so that tiles can take it: an error u |x_k s w_k| in
       each term. The signs of the codes were drawn independently of everything else, so the sum of those errors stays below 8
-      standard deviations: u min(sum_k |c_k|, 8 sqrt(sum_k c_k^2)), c_k = x_k s w_k.
+      standard deviations: u min(sum_k |c_k|, 8 sqrt(sum_k c_k^2)), c_k = x_k s w_k. In float16 a subnormal s w errs by half a
+      step of those: 2^-25 min(sum_k |x_k|, 8 sqrt(sum_k x_k^2)).
     - The result rounds once, u |ref|. Flushed operands, products and results: t(K + sum_k (|x_k| + |s w_k|)).
 
     Small integers with scales that are powers of 2, and single products with scales of 1, are exact in all of this: equality.

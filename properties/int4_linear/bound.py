@@ -18,7 +18,8 @@ def bound(case: Int4Case, given: Inputs, truth: Outputs) -> Bound:
       S = sum_k |x_k w_k| + |bias|, w = s (c - z).
     - Of 16-bit x a kernel may round w to x's dtype before the product: an error u |x_k w_k| in each term. The signs of x were
       drawn independently of everything else, so the sum of those errors stays below u min(sum_k |x_k w_k|,
-      8 sqrt(sum_k (x_k w_k)^2)); of rows of one sign the first alone holds.
+      8 sqrt(sum_k (x_k w_k)^2)); of rows of one sign the first alone holds. In float16 a subnormal w errs by half a step of
+      those: 2^-25 min(sum_k |x_k|, 8 sqrt(sum_k x_k^2)), or 2^-25 sum_k |x_k|.
     - The result rounds once, u |ref|. Flushed operands, products and results: t(K + sum_k (|x_k| + |w_k|)).
 
     In int8 the sum of a group is exact. It becomes a float32, takes its scale, is added to those of the other groups, takes the

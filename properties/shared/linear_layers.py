@@ -15,7 +15,7 @@ from torch import Tensor
 from kernelpair.call.layout import REPEATED
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
-from properties.shared.attention_bound import UNIT_ROUNDOFF, accumulation_error, flush_error
+from properties.shared.attention_bound import HALF_FP16_SUBNORMAL, UNIT_ROUNDOFF, accumulation_error, flush_error
 from properties.shared.packed_weights import LONG as VOCABULARY
 from properties.shared.packed_weights import SAME_WEIGHT, kept
 from properties.shared.strategies import any_of, between, shrinking
@@ -130,8 +130,8 @@ def products_error(
     x: Tensor, weight: Tensor, bias: Tensor | None, truth: Tensor, dtype: torch.dtype, random_signs: bool = True
 ) -> Tensor:
     """What K products of x and a dequantized weight with a scale each may err by, summed in float32 in any order and rounded
-    once, where of 16-bit x a weight may be rounded to x's dtype before its product. `random_signs`: those of one of both were
-    drawn independently of everything else. All in float64."""
+    once, where of 16-bit x a weight may be rounded to x's dtype before its product, in float16 also to a subnormal number.
+    `random_signs`: those of one of both were drawn independently of everything else. All in float64."""
     x, weight, u = x.abs(), weight.abs(), UNIT_ROUNDOFF[dtype]
     size = x @ weight.T
     terms = x.shape[-1] + x.sum(-1, keepdim=True) + weight.sum(-1)
@@ -139,6 +139,9 @@ def products_error(
     if dtype != torch.float32:
         rounded = torch.minimum(size, 8 * (x.square() @ weight.square().T).sqrt()) if random_signs else size
         total = total + u * rounded
+    if dtype == torch.float16:
+        sums = x.sum(-1, keepdim=True)
+        total = total + HALF_FP16_SUBNORMAL * (torch.minimum(sums, 8 * x.norm(dim=-1, keepdim=True)) if random_signs else sums)
     if bias is not None:
         size = size + bias.abs()
     return total + accumulation_error(x.shape[-1] + 4) * size

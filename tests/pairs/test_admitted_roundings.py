@@ -11,6 +11,7 @@ from kernelpair.call.runner import InProcess
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
 from kernelpair.trial.check import check, read_case
+from properties.fp8_linear.cases import dense_weight
 from properties.fused_moe.cases import call_reference
 from reference import decode_attention as decode
 from reference.rms_norm import rms_norm
@@ -49,6 +50,13 @@ def of_rounded_terms(**given: Any) -> Tensor:
     return torch.stack(terms).float().sum(0).to(given["x"].dtype)
 
 
+def of_rounded_codes(x: Tensor, bias: Tensor | None = None, **given: Any) -> Tensor:
+    """A code times its scale has x's dtype before it is multiplied."""
+    given.pop("layout", None)
+    y = x.float() @ dense_weight(given).to(x.dtype).float().T
+    return (y if bias is None else y + bias.float()).to(x.dtype)
+
+
 @pytest.mark.parametrize(
     ("kernel", "line"),
     [
@@ -65,6 +73,11 @@ def of_rounded_terms(**given: Any) -> Tensor:
             (of_rounded_terms, f'{{"pair":"fused_moe","v":1,"seed":{seed},"dtype":"float16","trial":"scaled","tokens":17,'
              '"experts":3,"topk":2,"D":64,"I":32}')
             for seed in (2, 13)
+        ),
+        (
+            of_rounded_codes,
+            '{"pair":"fp8_linear","v":1,"seed":57,"dtype":"float16","outer":[3],"N":32,"K":31,"block":"32x64","values":"uniform",'
+            '"magnitude":1e-6}',
         ),
     ],
 )
