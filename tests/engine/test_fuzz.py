@@ -13,7 +13,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import NotFuzzed, every_argument
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict
-from kernelpair.trial.check import check, read_case
+from kernelpair.trial.check import check
 from kernelpair.trial.fuzz import made_wrong
 from kernelpair.trial.judge import same_bits
 from tests.selftest.toy import PAIR, ToyCase, library, toy_candidate
@@ -123,43 +123,3 @@ def test_fuzzing_draws_no_argument_of_the_pairs_own() -> None:
     pair = properties.pairs()["causal_conv1d"]
     case: Case = pair.cases.type()
     assert "form" not in pair.fuzzed(case, pair.cases.inputs(case))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"pair":"merge_state","v":1,"trial":"fuzz","heads":3,"empty":"some"}',
-        '{"pair":"int4_linear","v":1,"seed":107996,"trial":"fuzz","outer":[97],"N":416,"K":63,"activation":"int8",'
-        '"bias":"float32","values":"integers"}',
-        '{"pair":"extend_attention","v":1,"seed":7265892,"dtype":"bfloat16","trial":"fuzz","prefixes":[1],"encoder":[0],"cross":true}',
-        '{"pair":"fused_moe","v":1,"trial":"pads","tokens":8300,"experts":2,"D":2,"I":2,"b2":"call","on_input":true,"route":"pads"}',
-        '{"pair":"quantize_rows_int8","v":1,"seed":1199,"trial":"scaled","rows":66000}',
-        '{"pair":"decode_attention","v":1,"seed":31,"dtype":"bfloat16","trial":"window","lens":[300],"width_v":31,"window":2}',
-        '{"pair":"paged_attention","v":1,"seed":3,"trial":"wrong_call:heads","rows":[1],"lens":[9],"heads":4,"kv_heads":2,'
-        '"width":8,"width_v":32,"latent":true}',
-    ],
-)
-def test_what_once_blamed_a_right_kernel_passes(line: str) -> None:
-    pair, case = read_case(properties.pairs(), line)
-    candidate = properties.suite.candidate(pair, "scalar")
-    assert check(Subject(pair, candidate), case, InProcess(candidate)).failures == []
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"pair":"flash_attn_varlen","v":1,"seed":3,"dtype":"bfloat16","layout":{"v":"expanded"},"rows":[40],"lens":[1024],'
-        '"width":16,"width_v":32}',
-        '{"pair":"extend_attention","v":1,"seed":3,"dtype":"bfloat16","layout":{"v":"expanded"},"extends":[512],"width":16,'
-        '"width_v":32}',
-        '{"pair":"chunk_gated_delta_rule","v":1,"seed":1030,"dtype":"bfloat16","layout":{"has_initial_state":"expanded"},'
-        '"trial":"accurate","form":"pool","lengths":[20,20],"cold":[0],"K":32,"V":32}',
-        '{"pair":"chunk_gated_delta_rule","v":1,"seed":1030,"dtype":"bfloat16","layout":{"k":"expanded","v":"expanded"},'
-        '"lengths":[64],"state":"none","beta":"one","decay":0.0,"eps":0.1,"keys":"tiny"}',
-    ],
-)
-def test_what_once_blamed_tiles_that_are_right_passes(line: str) -> None:
-    """Those of the tier that rounds operands to 16 bits."""
-    pair, case = read_case(properties.pairs(), line)
-    candidate = properties.suite.candidate(pair, "amx_emulated")
-    assert check(Subject(pair, candidate), case, InProcess(candidate)).failures == []
