@@ -95,7 +95,7 @@ def test_reference_is_what_the_definition_says(name: str) -> None:
     found: set[str] = set()
 
     @DRAWN
-    @seed(11)
+    @seed(12)
     @given(pair.cases.strategy)
     def attempt(case: Any) -> None:
         truth, x = truth_of(pair, settle(pair, case, pair.cases.inputs(case)))
