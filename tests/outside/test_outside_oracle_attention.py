@@ -25,7 +25,8 @@ from tests.outside.attention_oracle import (
     paged_rows,
 )
 
-CASES = 300  # a pair
+CASES = 300  # a pair and seed
+SEEDS = (11, 12, 13, 14)  # one after the other until all that is needed is met, some of which is rare
 ROWS: dict[str, Callable[[Mapping[str, Any]], Iterator[QueryRow]]] = {
     "decode_attention": decode_rows,
     "extend_attention": extend_rows,
@@ -95,7 +96,6 @@ def test_reference_is_what_the_definition_says(name: str) -> None:
     found: set[str] = set()
 
     @DRAWN
-    @seed(12)
     @given(pair.cases.strategy)
     def attempt(case: Any) -> None:
         truth, x = truth_of(pair, settle(pair, case, pair.cases.inputs(case)))
@@ -119,7 +119,10 @@ def test_reference_is_what_the_definition_says(name: str) -> None:
             begin, end = int(x["cu_seqlens_q"][0]), int(x["cu_seqlens_q"][-1])
             assert not truth["out"][:begin].any() and not truth["out"][end:].any()
 
-    attempt()
+    for number in SEEDS:
+        seed(number)(attempt)()
+        if NEEDED[name] <= found:
+            break
     assert NEEDED[name] <= found, f"never met: {sorted(NEEDED[name] - found)}"
 
 
