@@ -336,8 +336,9 @@ def inputs(case: ChunkCase) -> Inputs:
     for n in case.warm:
         state[indices[n]] = known[indices[n]]
     indices[list(case.pads)] = entry_of(case.pad_slot, PAD)
-    for n in (n for n, length in enumerate(case.lengths) if not length and n not in case.pads and case.live):
-        indices[n] = indices[(n, case.live[0])[case.seed // 3 % 2]]  # a stale entry is no duplicate
+    if case.live and case.seed // 3 % 2:  # entries of empty sequences are stale, and no duplicates
+        empty = [n for n, length in enumerate(case.lengths) if not length and n not in case.pads]
+        indices[empty] = int(indices[case.live[0]])
     flags = torch.tensor([n in case.warm for n in range(len(case.lengths))], dtype=torch.bool) if case.flags else None
     pool = {"state": state, "state_indices": indices, "has_initial_state": flags}
     return given | pool | common_last | {"pad_slot": case.pad_slot}

@@ -198,7 +198,8 @@ RELATIONS = {
     "experts": Relation(_relabelled, "relabelling experts changes nothing", lambda case: _moe(case) and case.experts > 1),
     "columns": Relation(_columns, "the order of a token's experts does not matter", lambda case: _moe(case) and case.topk > 1),
     "scaled": Relation(
-        _scaled, "router weights times 2 double the result, bit for bit", lambda case: _moe(case) and not case.on_input
+        _scaled, "router weights times 2 double the result, but for sums in float16 bit for bit",
+        lambda case: _moe(case) and not case.on_input,
     ),
     "split": Relation(
         _split,

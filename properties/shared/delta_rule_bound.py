@@ -29,6 +29,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from properties.shared.attention_bound import drawn_apart
+
 UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 CHUNK = 64
 LEAST_DECAY = -256.0  # exp of it is 0 in float32, whatever a chunk's other tokens add
@@ -112,9 +114,8 @@ def walk(
 
 
 def _alike(batch: "_Batch", v: Tensor, rule: Rule) -> Tensor:
-    """[M, 1]: whether operands are rounded, and more than half of a sequence's tokens have the values of its last one."""
-    of = [v[begin:end] for begin, end in batch.spans]
-    same = [bool(len(x) > 2 and 2 * int((x == x[-1]).flatten(1).all(1).sum()) > len(x)) for x in of]
+    """[M, 1]: whether operands are rounded, and all of a sequence's tokens, of which there are three at least, have one value."""
+    same = [end - begin > 2 and not drawn_apart(v[begin:end]) for begin, end in batch.spans]
     found = torch.tensor(same, dtype=torch.bool).repeat_interleave(v.shape[1])[:, None]
     return found & (rule.dtype != "float32")
 

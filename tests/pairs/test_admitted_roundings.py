@@ -1,4 +1,4 @@
-"""What a contract admits, and our kernels do not do everywhere, is no failure of a relation."""
+"""What a contract admits, and our kernels do not do everywhere, is neither a wrong value nor a broken relation."""
 
 from typing import Any
 
