@@ -66,8 +66,8 @@ class Int4Case(Case):
 
     @property
     def size(self) -> float:
-        """Of all scales, beside those that are usual. In float16 a kernel that rounds weights would lose small ones."""
-        return SMALL if self.seed // 4 % 4 == 3 and self.dtype != "float16" else 1.0
+        """Of all scales, beside those that are usual."""
+        return SMALL if self.seed // 4 % 4 == 3 else 1.0
 
 
 FIELDS = together({
