@@ -33,32 +33,26 @@ def attend(row: QueryRow, sm_scale: float, cap: float, sinks: Tensor | None) -> 
     Each of the two evaluations sums D products a score and n + 1 terms a softmax; an error e of a score moves a weighted mean of
     the values by no more than 2 e times the largest of them, and so much do n + 16 further roundings.
     """
-    if not len(row.q):
-        return (torch.zeros(0, row.values.shape[2], dtype=torch.float64),) * 2
-    out, tolerance = [], []
-    group = row.q.shape[0] // row.keys.shape[1]
-    for h in range(row.q.shape[0]):
-        keys, values = row.keys[:, h // group], row.values[:, h // group]
-        if not len(keys):
-            out.append(torch.zeros(values.shape[1], dtype=torch.float64))
-            tolerance.append(torch.zeros(values.shape[1], dtype=torch.float64))
-            continue
-        products = keys * row.q[h]
-        z = products.sum(1) * sm_scale
-        wrong = products.abs().sum(1) * sm_scale * (products.shape[1] + 4) * ROUNDING
-        if cap > 0:
-            z = torch.tanh(z / cap) * cap
-            wrong = wrong + 4 * cap * ROUNDING
-        if row.bias is not None:
-            wrong = wrong + 4 * ROUNDING * (z.abs() + row.bias[h].abs())
-            z = z + row.bias[h]
-        everything = z if sinks is None else torch.cat([z, sinks[h : h + 1]])
-        weights = torch.exp(z - torch.logsumexp(everything, 0))
-        out.append((weights[:, None] * values).sum(0))
-        e = wrong.max() + 4 * ROUNDING * everything[everything > -torch.inf].abs().max()
-        largest = values.abs().amax(0)
-        tolerance.append(torch.where(largest > 0, (4 * e + (len(keys) + 16) * ROUNDING) * largest, 0.0))  # e may be infinite
-    return torch.stack(out), torch.stack(tolerance)
+    heads, (n, kv_heads, width) = row.q.shape[0], row.values.shape
+    if not heads or not n:
+        return (torch.zeros(heads, width, dtype=torch.float64),) * 2
+    keys, values = (side.repeat_interleave(heads // kv_heads, dim=1).transpose(0, 1) for side in (row.keys, row.values))
+    products = keys * row.q[:, None]  # [H, n, D]
+    z = products.sum(-1) * sm_scale
+    wrong = products.abs().sum(-1) * sm_scale * (products.shape[-1] + 4) * ROUNDING
+    if cap > 0:
+        z = torch.tanh(z / cap) * cap
+        wrong = wrong + 4 * cap * ROUNDING
+    if row.bias is not None:
+        wrong = wrong + 4 * ROUNDING * (z.abs() + row.bias.abs())
+        z = z + row.bias
+    everything = z if sinks is None else torch.cat([z, sinks[:, None]], dim=-1)
+    weights = torch.exp(z - torch.logsumexp(everything, -1, keepdim=True))
+    out = (weights[:, :, None] * values).sum(1)
+    sizes = torch.where(everything > -torch.inf, everything.abs(), 0.0)
+    e = wrong.amax(-1, keepdim=True) + 4 * ROUNDING * sizes.amax(-1, keepdim=True)
+    largest = values.abs().amax(1)
+    return out, torch.where(largest > 0, (4 * e + (n + 16) * ROUNDING) * largest, 0.0)  # e may be infinite
 
 
 def by_sdpa(row: QueryRow, sm_scale: float) -> Tensor:
@@ -83,14 +77,12 @@ def paged_rows(x: Mapping[str, Any]) -> Iterator[QueryRow]:
     """Of paged_attention: query i of sq stands at position i + sk - sq."""
     offsets, page = x["cu_seqlens_q"].tolist(), x["k_cache"].shape[1]
     for b, sk in enumerate(x["cache_seqlens"].tolist()):
-        sq = offsets[b + 1] - offsets[b]
+        sq, pages = offsets[b + 1] - offsets[b], x["page_table"][b].tolist()
         for i in shown(sq):
             seen = seen_by(i + sk - sq, sk, x["window_left"], 0 if x["causal"] else x["window_right"])
             q = x["q"][offsets[b] + i]
-            keys, values = (
-                torch.stack([cache[int(x["page_table"][b, j // page]), j % page] for j in seen]) if seen else cache[0, :0]
-                for cache in (x["k_cache"], x["v_cache"])
-            )
+            slots = [pages[j // page] for j in seen], [j % page for j in seen]
+            keys, values = (cache[slots] if seen else cache[0, :0] for cache in (x["k_cache"], x["v_cache"]))
             if x["qv"] is not None:
                 q, keys = torch.cat([q, x["qv"][offsets[b] + i]], dim=-1), torch.cat([keys, values], dim=-1)
             k_scale, v_scale = (1.0 if x[name] is None else x[name][b][:, None] for name in ("k_descale", "v_descale"))
@@ -106,15 +98,20 @@ def extend_rows(x: Mapping[str, Any]) -> Iterator[QueryRow]:
         slots = x["req_to_token"][pool].tolist()
         encoder = 0 if x["encoder_lens"] is None else int(x["encoder_lens"][b])
         for i in shown(E):
-            if x["is_cross_attn"]:
-                found = [(x["k_cache"][slots[j]], x["v_cache"][slots[j]]) for j in range(encoder)]
-            else:
+            old, new = slots[:encoder], []
+            if not x["is_cross_attn"]:
                 seen = seen_by(L - E + i, L, x["sliding_window"] - 1 if x["sliding_window"] > 0 else -1, 0)
                 old = [slots[encoder + j] for j in seen if j < L - E]
                 new = [start + j - (L - E) for j in seen if j >= L - E]
-                found = [(x["k_cache"][slot], x["v_cache"][slot]) for slot in old]
-                found += [(x["k"][token], x["v"][token]) for token in new]
-            yield _row(x, start + i, found)
+            keys, values = (_of_both(x[f"{side}_cache"], old, x[side], new) for side in ("k", "v"))
+            yield QueryRow(start + i, x["q"][start + i], keys, values)
+
+
+def _of_both(cache: Tensor, old: list[int], fresh: Tensor | None, new: list[int]) -> Tensor:
+    """Rows of the cache and behind them new ones. What nothing is read from may be None or of another size."""
+    if fresh is None or not new:
+        return cache[old]
+    return torch.cat([cache[old], fresh[new]]) if old else fresh[new]
 
 
 def live_requests(x: Mapping[str, Any]) -> Tensor:
@@ -137,21 +134,14 @@ def decode_rows(x: Mapping[str, Any]) -> Iterator[QueryRow]:
         else:
             window = x["sliding_window"]
             seen = [slots[encoder + j] for j in seen_by(L - 1, L, window - 1 if window > 0 else -1, 0)]
-        yield _row(x, b, [(x["k_cache"][slot], x["v_cache"][slot]) for slot in seen])
+        yield QueryRow(b, x["q"][b], x["k_cache"][seen], x["v_cache"][seen])
 
 
 def mla_rows(x: Mapping[str, Any]) -> Iterator[QueryRow]:
     """Of mla_decode: one latent row a key, whose first columns are the value."""
     page, width = x["kv_cache"].shape[1], x["q_nope"].shape[2]
     for b, L in enumerate(x["seq_lens"].tolist()):
-        found = [x["kv_cache"][int(x["page_table"][b, j // page]), j % page][None] for j in range(L)]
-        keys = torch.stack(found) if found else x["kv_cache"][:0, :1]
+        pages = x["page_table"][b].tolist()
+        slots = [pages[j // page] for j in range(L)], [j % page for j in range(L)]
+        keys = x["kv_cache"][slots][:, None] if L else x["kv_cache"][:0, :1]
         yield QueryRow(b, torch.cat([x["q_nope"][b], x["q_pe"][b]], dim=-1), keys, keys[..., :width])
-
-
-def _row(x: Mapping[str, Any], at: int, found: list[tuple[Tensor, Tensor]]) -> QueryRow:
-    keys, values = (
-        torch.stack([pair[side] for pair in found]) if found else x[cache][:0]
-        for side, cache in enumerate(("k_cache", "v_cache"))
-    )
-    return QueryRow(at, x["q"][at], keys, values)
