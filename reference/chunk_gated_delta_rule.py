@@ -121,13 +121,14 @@ def _token_loop(
     q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
     group = v.shape[1] // k.shape[1]  # value head n reads key head n // group
     q, k = q.repeat_interleave(group, 1), k.repeat_interleave(group, 1)
-    out = torch.empty_like(v)
+    q, k, v, gamma, beta = q[:, :, None], k[:, :, None], v[:, :, None], gamma[..., None, None], beta[..., None, None]
+    out = torch.empty_like(v)  # all [T, HV, 1, ...]: a row of each head
     for t in range(len(q)):
-        S = gamma[t, :, None, None] * S
-        w = (v[t] - torch.einsum("hkv,hk->hv", S, k[t])) * beta[t, :, None]
-        S = S + k[t, :, :, None] * w[:, None, :]
-        out[t] = torch.einsum("hkv,hk->hv", S, q[t])
-    return out, S
+        S = gamma[t] * S
+        w = (v[t] - k[t] @ S) * beta[t]
+        S = S + k[t].mT * w
+        out[t] = q[t] @ S
+    return out[:, :, 0], S
 
 
 def _as_kv(state: Tensor, state_layout: str) -> Tensor:

@@ -94,22 +94,19 @@ def walk(
     strength, fresh = batch.beta * k_norm, batch.v.abs() + tiny_v + size
     given = batch.beta * (k_norm * (batch.dv + batch.dk * column_norm) + batch.dk * (batch.v.abs() + read + batch.dv))
     given /= 8 * working
-    R, Y, Z = (torch.zeros_like(read[0]) if len(read) else state.new_zeros(batch.rows, v.shape[2]) for _ in range(3))
-    carried, exact, alike = torch.zeros_like(read), torch.zeros_like(read), _alike(batch, v, rule)
-    for t in range(batch.length):
-        gamma = batch.gamma[t]
-        R = torch.maximum(gamma * R, read[t]) if t % CHUNK else read[t]
-        y = strength[t] * (fresh[t] + R) + given[t]  # of neutral tokens nothing
-        Y = torch.where(alike, (gamma * Y.sqrt() + y) ** 2, gamma**2 * Y + y**2)
-        Z = torch.where(batch.live[t], gamma**2 * Z + column[t], Z)
-        carried[t], exact[t] = Y, Z
-    carried, exact = carried.sqrt_() + tiny_y, exact.sqrt_() * rule.carry + 2.0**-100
+    y = strength * (fresh + _largest_read(batch, read)) + given  # of neutral tokens nothing
+    alike, start = _alike(batch, v, rule), state.new_zeros(batch.rows, v.shape[2])
+    written = _sums(torch.where(alike, batch.gamma, batch.gamma**2), torch.where(alike, y, y**2), start)
+    held = _sums(batch.gamma**2, torch.where(batch.live, column, 0.0), start)
+    carried, exact = torch.where(alike, written, written.sqrt()), held.sqrt() * rule.carry
+    Y, Z = (x[-1] if len(x) else start for x in (carried, exact))
+    carried, exact = carried + tiny_y, exact + 2.0**-100
     norm = rule.scale * batch.q.norm(dim=-1, keepdim=True)
     out = u * (2 if rule.rounded_inputs else 1) * rule.scale * o + norm * (8 * working * carried + exact)
     out += 4 * working * rule.scale * (o + ro) + _smallest(rule)
     out += rule.scale * batch.dq * (column_norm + strength * (batch.v.abs() + read))
     tokens = (batch.tokens(x) for x in (out, rule.scale * ro, norm * carried, norm * exact + _smallest(rule)))
-    Y, Z = Y.sqrt() + tiny_y, Z.sqrt() * rule.carry + 2.0**-100
+    Y, Z = Y + tiny_y, Z + 2.0**-100
     return Walk(*tokens, *(batch.columns(x) for x in (Y, Z, 8 * working * Y + Z)))
 
 
@@ -120,23 +117,44 @@ def _alike(batch: "_Batch", v: Tensor, rule: Rule) -> Tensor:
     return found & (rule.dtype != "float32")
 
 
-def _token_loop(batch: "_Batch", state: Tensor) -> tuple[Tensor, ...]:
-    """Per token and column [L, M, V]: |S.k|, sqrt(k^2.S^2) and |S|^2 after the decay, |S.q| and sqrt(q^2.S^2) after the write."""
-    S = state.reshape(batch.rows, *state.shape[2:]).clone()
-    found = tuple(state.new_zeros(batch.length, batch.rows, state.shape[3]) for _ in range(5))
-    read, size, column, o, ro = found
-    squares = torch.stack([batch.k.square(), torch.ones_like(batch.k)], 2)  # [L, M, 2, K]
+def _largest_read(batch: "_Batch", read: Tensor) -> Tensor:
+    """[L, M, V]: the largest of a chunk's reads up to each token, each decayed since."""
+    found = read.clone()
     for t in range(batch.length):
-        k, q = batch.k[t, :, None], batch.q[t, :, None]
-        S *= batch.gamma[t, :, None]
-        now = torch.bmm(k, S)[:, 0]
-        read[t] = now
-        both = torch.bmm(squares[t], S * S)
-        size[t], column[t] = both[:, 0], both[:, 1]
-        S = torch.baddbmm(S, k.transpose(1, 2), ((batch.v[t] - now) * batch.beta[t])[:, None])
-        o[t] = torch.bmm(q, S)[:, 0]
-        ro[t] = torch.bmm(q * q, S * S)[:, 0]
-    return read.abs_(), size.sqrt_(), column, o.abs_(), ro.sqrt_()
+        if t % CHUNK:
+            torch.maximum(found[t], batch.gamma[t] * found[t - 1], out=found[t])
+    return found
+
+
+def _sums(decay: Tensor, terms: Tensor, start: Tensor) -> Tensor:
+    """[L, M, V]: after each token what was there before, decayed, and the token's term."""
+    found = terms.clone()
+    for t in range(len(terms)):
+        found[t].addcmul_(decay[t], found[t - 1] if t else start)
+    return found
+
+
+def _token_loop(batch: "_Batch", state: Tensor) -> tuple[Tensor, ...]:
+    """Per token and column [L, M, V]: |S.k|, sqrt(k^2.S^2) and |S|^2 after the decay, |S.q| and sqrt(q^2.S^2) after the write.
+
+    A state that one token has left is read by its q, and, before it decays, by the next one's k: both at once.
+    """
+    S = state.reshape(batch.rows, *state.shape[2:]).clone()
+    none = batch.k.new_zeros(1, *batch.k.shape[1:])
+    looks = torch.stack([torch.cat([none, batch.q]), torch.cat([batch.k, none])], 2)  # [L + 1, M, 2, K]
+    squares = torch.cat([looks.square(), torch.ones_like(looks[:, :, :1])], 2)
+    reads, sizes = (state.new_empty(*x.shape[:3], state.shape[3]) for x in (looks, squares))
+    S_squared = torch.empty_like(S)
+    for t in range(batch.length + 1):
+        torch.bmm(looks[t], S, out=reads[t])
+        torch.bmm(squares[t], torch.mul(S, S, out=S_squared), out=sizes[t])
+        if t < batch.length:
+            S *= batch.gamma[t, :, None]
+            w = (batch.v[t] - batch.gamma[t] * reads[t, :, 1]) * batch.beta[t]
+            S.baddbmm_(batch.k[t, :, :, None], w[:, None])
+    gamma = batch.gamma
+    read, size, column = gamma * reads[:-1, :, 1], gamma**2 * sizes[:-1, :, 1], gamma**2 * sizes[:-1, :, 2]
+    return read.abs(), size.sqrt(), column, reads[1:, :, 0].abs(), sizes[1:, :, 0].sqrt()
 
 
 def _smallest(rule: Rule) -> float:
