@@ -80,8 +80,9 @@ def make_keys_extreme(case: Any, table: Any, q: Tensor, k: Tensor, v: Tensor) ->
     """The values of each request's keys as `extreme` says; faint keys are so by the first element of each query."""
     if extreme(case) == "faint":
         q[..., 0] = case.size
+    longest = max(map(len, table.seen), default=0)
     for b, slots in enumerate(table.seen):
         keys, values = k[slots], v[slots]
-        make_extreme(case, f"k{b}", keys, values, max(map(len, table.seen)))
+        make_extreme(case, f"k{b}", keys, values, longest)
         if not joint(case):
             k[slots], v[slots] = keys, values

@@ -159,8 +159,9 @@ def _pool(case: DeltaSpecCase) -> Inputs:
     accepted = torch.full((count,), NOBODY)
     only_read = [(r, case.accepted[r] - 1) for r in case.live if case.accepted[r] > case.lengths[r]]
     started = [(r, case.accepted[r] - 1) for r in case.live if case.accepted[r] > 1]
+    pad = entry_of(pad_slot(case), PAD)
     if case.pad_in_range and started and case.seed // 2 % 4:
-        order[started[0]] = entry_of(pad_slot(case), PAD)
+        order[started[0]] = pad
     if case.read_together:
         for where in only_read:
             order[where] = order[only_read[0]]
@@ -169,8 +170,7 @@ def _pool(case: DeltaSpecCase) -> Inputs:
         indices[r, used] = order[r, used]
         accepted[r] = case.accepted[r]
         state[order[r, case.accepted[r] - 1]] = numbers[r]
-    for r in case.pads:
-        indices[r, 0] = entry_of(pad_slot(case), PAD)
+    indices[list(case.pads), 0] = pad
     return {"state": state, "state_indices": indices, "num_accepted_tokens": accepted}
 
 

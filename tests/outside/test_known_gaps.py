@@ -22,7 +22,7 @@ BUGS = [(side, name) for side in PAIRS for name in vars(getattr(behind_a_gap, si
 QUICK = [("STEP", "other_heads"), ("CHUNK", "scaled")]
 TRIED = BUGS if profile_name() == "nightly" else QUICK  # half a minute each
 KNOWN = 9.0  # bounds up to which the ledger knows the gap: a whole head is off by more bounds than one element
-SECONDS = 60.0
+SECONDS = 300.0  # of a search, and of its shrinking: cases end it, also on a machine with much else to do
 
 
 def subject(side: str, name: str, rounding: str = "") -> Subject:
@@ -38,7 +38,7 @@ def subject(side: str, name: str, rounding: str = "") -> Subject:
 
 def searched(on_trial: Subject, known: dict[str, tuple[Case, float | None]], examples: int = 60) -> Tally:
     with InProcess(on_trial.candidate) as runner:
-        search = Search(on_trial, runner, trial="value", several=True)
+        search = Search(on_trial, runner, trial="value", several=True, shrink_seconds=SECONDS)
         search.recall(known)
         return search.run(examples, SECONDS, 3, None)
 
