@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernelpair.call.fakes import Fakes
 
@@ -27,6 +28,9 @@ def ops() -> Iterator[object]:
         library.define(f"{name}(Tensor x) -> {result}")
         library.impl(name, call, "CPU")
         torch.library.register_fake(f"{NAMES}::{name}", fake, lib=library)
+    library.define("fills(Tensor(a!) x) -> ()")
+    library.impl("fills", lambda x: (x.fill_(1), None)[1], "CPU")
+    torch.library.register_fake(f"{NAMES}::fills", lambda x: None, lib=library)
     library.define("without(Tensor x) -> Tensor")
     library.impl("without", lambda x: x + 1, "CPU")
     library.define("of_any_device(Tensor x) -> Tensor")
@@ -68,3 +72,9 @@ def test_strides_that_lead_nowhere_do_not_count(ops: object) -> None:
         ops.turned(torch.ones(1, 3))  # type: ignore[attr-defined]
         ops.turned(torch.ones(0, 3))  # type: ignore[attr-defined]
     assert not fakes.wrong
+
+
+def test_what_is_asked_is_in_no_trace(ops: object) -> None:
+    with Fakes():
+        graph = make_fx(lambda x: ops.fills.default(x))(torch.ones(2, 3))  # type: ignore[attr-defined]
+    assert [str(node.target) for node in graph.graph.nodes if node.op == "call_function"] == [f"{NAMES}.fills.default"]
