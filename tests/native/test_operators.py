@@ -1,14 +1,12 @@
 """Every operator, discovered: torch's own checks of a custom operator, torch.compile, and the exception classes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import Phase, find, given, settings
-from hypothesis.errors import NoSuchExample
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -16,10 +14,11 @@ import optimized
 from kernelpair.call.place import resolve
 from kernelpair.call.values import FLOAT8
 from kernelpair.contract.pair import Inputs, Pair, Stepwise
+from kernelpair.search.drawing import drawn_cases
 from properties import pairs
 
 FEW_AND_MANY = (20, 300)  # cases of each pair until all operators are called: most are in a few
-GENERATE = settings(max_examples=FEW_AND_MANY[-1], phases=(Phase.generate,), database=None, derandomize=True)
+SEED = 1
 
 
 OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -82,51 +81,46 @@ def finite(given: Any) -> Any:
     return each_tensor(change, given)
 
 
+def arguments(pair: Pair, examples: int) -> Iterator[Inputs]:
+    """Those of cases in float32 whose first tensors are not empty, of so many that are drawn."""
+    for case in drawn_cases(pair.cases.strategy, examples, SEED):
+        if case.dtype == "float32":
+            inputs = pair.cases.inputs(case)
+            if all(tensor.numel() for tensor in first_tensors(inputs)):
+                yield inputs
+
+
+def first_tensors(inputs: Inputs) -> list[Tensor]:
+    return [value for value in inputs.values() if isinstance(value, Tensor)][:2]
+
+
 def sample(pair: Pair) -> Inputs:
     """Arguments of a case whose first tensors have at least two of everything, where the pair has one; else of its plainest."""
-
-    def large(case: Any) -> bool:
-        tensors = [value for value in pair.cases.inputs(case).values() if isinstance(value, Tensor)]
-        return case.dtype == "float32" and all(min(tensor.shape, default=2) > 1 for tensor in tensors[:2])
-
-    try:
-        case = find(pair.cases.strategy, large, settings=GENERATE)
-    except NoSuchExample:
-        case = pair.cases.type()
-    return resolve(pair.cases.inputs(case))
-
-
-def plain_cases(pair: Pair, examples: int) -> list[Any]:
-    """Of so many cases those in float32 whose first tensors are not empty: a pair of several operators calls each in one."""
-    kept: list[Any] = []
-
-    @settings(GENERATE, max_examples=examples)
-    @given(pair.cases.strategy)
-    def keep(case: Any) -> None:
-        tensors = [value for value in pair.cases.inputs(case).values() if isinstance(value, Tensor)]
-        if case.dtype == "float32" and all(tensor.numel() for tensor in tensors[:2]):
-            kept.append(case)
-
-    keep()
-    return kept
+    large = (
+        inputs for examples in FEW_AND_MANY for inputs in arguments(pair, examples)
+        if all(min(tensor.shape, default=2) > 1 for tensor in first_tensors(inputs))
+    )  # fmt: skip
+    return resolve(next(large, None) or pair.cases.inputs(pair.cases.type()))
 
 
 @cache
 def recorded() -> dict[str, Call]:
     """Operator -> the arguments with which the pairs' kernels call it."""
     recorder = OperatorRecorder()
-    for pair in pairs().values():
-        arguments = sample(pair)
+
+    def call(pair: Pair, inputs: Inputs) -> None:
         with recorder:
-            pair.optimized(**arguments)
+            pair.optimized(**inputs)
+
+    for pair in pairs().values():
+        call(pair, sample(pair))
     for examples, pair in product(FEW_AND_MANY, pairs().values()):
-        if set(optimized.operators()) <= set(recorder.calls):
-            break
         if isinstance(pair.truth, Stepwise):
             continue  # a life of many calls, of operators that are pairs of their own
-        for case in plain_cases(pair, examples):
-            with recorder:
-                pair.optimized(**resolve(pair.cases.inputs(case)))
+        for inputs in arguments(pair, examples):
+            if set(optimized.operators()) <= set(recorder.calls):
+                return recorder.calls
+            call(pair, resolve(inputs))
     return recorder.calls
 
 
