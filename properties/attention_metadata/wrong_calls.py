@@ -75,11 +75,16 @@ def _no_extend(case: MetadataCase, given: Inputs) -> Inputs | None:
     return None if case.static or case.batches[0].mode not in EXTEND_MODES else given | {"extend_seq_lens": None}
 
 
+def _table_dtype(case: MetadataCase) -> torch.dtype:
+    """That of the case: cast, a table of stride 0 would have all of its entries."""
+    return torch.int32 if "req_to_token" in case.int32 else torch.int64
+
+
 def _too_many(name: str) -> Callable[[MetadataCase, Inputs], Inputs]:
     """Two requests of 2^30 tokens each, their own or the encoder's, in a table of one entry and stride 0."""
 
     def make(case: MetadataCase, given: Inputs) -> Inputs:
-        dtype = torch.int32 if "req_to_token" in case.int32 else torch.int64
+        dtype = _table_dtype(case)
         lengths = {"seq_lens": torch.tensor([0, 0]), "encoder_lens": None, name: torch.tensor([2**30, 2**30])}
         return given | lengths | {
             "steps": (("decode", 2, 2, name == "encoder_lens"),),
@@ -129,6 +134,12 @@ def _has_encoder(case: MetadataCase) -> bool:
     return case.batches[0].encoder and max(r.encoder for r in case.requests) > 0
 
 
+def _no_encoder_tokens(given: Inputs, limits: dict[str, Any]) -> dict[str, Any]:
+    """Lengths of 0, none of which is too long for buffers without an encoder's."""
+    limits.update(max_encoder_len=0)
+    return {"encoder_lens": torch.zeros_like(given["encoder_lens"])}
+
+
 def _bs_one_less(given: Inputs, limits: dict[str, Any]) -> dict[str, Any]:
     mode, live, _, encoder = given["steps"][0]
     return {"steps": ((mode, live, live - 1, encoder),)}
@@ -149,7 +160,15 @@ def _columns(given: Inputs) -> int:
     return int(given["req_to_token"].shape[1])
 
 
+def _long_beyond_32_bits(case: MetadataCase, given: Inputs) -> Inputs | None:
+    """One request has 2^32 tokens more, and a table of one entry and stride 0 has places for all of them."""
+    wrong = _one("seq_lens", lambda given, b: int(given["seq_lens"][b]) + 2**32)(case, given)
+    dtype, (rows, columns) = _table_dtype(case), given["req_to_token"].shape
+    return wrong and wrong | {"req_to_token": torch.zeros(1, 1, dtype=dtype).expand(rows, 2**32 + 2 * columns + 1)}
+
+
 _TABLE = ("seq_lens", "encoder_lens", "req_to_token")
+LENGTHS = ("req_pool_indices", "extend_seq_lens", "encoder_lens")
 WRONG_CALLS = {
     "mode_unknown": WrongCall(_mode("prefill"), ValueError, "mode"),
     "mode_none": WrongCall(_mode(None), TypeError, "mode"),
@@ -161,7 +180,10 @@ WRONG_CALLS = {
         lambda case, given: None if case.draft_steps else given | {"speculative_step_id": -1}, ValueError, "speculative_step_id"
     ),
     "chunk_zero": WrongCall(setting(attn_chunk_size=0), ValueError, "attn_chunk_size"),
-    "chunk_no_multiple": WrongCall(setting(attn_chunk_size=5, page_size=2), ValueError, "attn_chunk_size"),
+    "chunk_no_multiple": made(
+        lambda case, given: given | {"attn_chunk_size": case.page_size + 1}, ValueError, "attn_chunk_size",
+        when=lambda case: case.page_size > 1,
+    ),
     "extend_missing": WrongCall(_no_extend, ValueError, "extend_seq_lens"),
     "extend_more_than_total": WrongCall(
         _one("extend_seq_lens", lambda given, b: int(given["seq_lens"][b]) + 1), ValueError, "extend_seq_lens"
@@ -170,8 +192,7 @@ WRONG_CALLS = {
     "length_negative": WrongCall(_one("seq_lens", lambda given, b: -1), ValueError, ("seq_lens", "extend_seq_lens")),
     "length_beyond_table": WrongCall(_one("seq_lens", lambda given, b: _columns(given) + 1), IndexError, "seq_lens"),
     "length_beyond_32_bits": made(
-        _one("seq_lens", lambda given, b: int(given["seq_lens"][b]) + 2**32), ValueError, "seq_lens",
-        when=lambda case: "seq_lens" not in case.int32,
+        _long_beyond_32_bits, ValueError, "seq_lens", when=lambda case: "seq_lens" not in case.int32
     ),
     "encoder_negative": WrongCall(_one("encoder_lens", lambda given, b: -1), ValueError, "encoder_lens"),
     "encoder_beyond_table": WrongCall(_one("encoder_lens", lambda given, b: _columns(given) + 1), IndexError, _TABLE),
@@ -190,7 +211,7 @@ WRONG_CALLS = {
     "totals": WrongCall(_too_many("seq_lens"), ValueError, "seq_lens"),
     "encoder_totals": WrongCall(_too_many("encoder_lens"), ValueError, "encoder_lens"),
     "table_rank": changed("req_to_token", lambda t: t[None], ValueError, when=_eager),
-    "lengths_rank": changed("seq_lens", lambda t: t[None], ValueError, when=_eager),
+    "lengths_rank": changed("seq_lens", lambda t: t[None], ValueError, *LENGTHS, when=_eager),
     "lengths_none": WrongCall(lambda case, given: None if case.static else given | {"seq_lens": None}, TypeError, "seq_lens"),
     **{
         f"{name}_size": changed(name, lambda t: t.new_zeros(len(t) + 1), ValueError, "seq_lens", when=_eager)
@@ -211,7 +232,7 @@ WRONG_CALLS = {
                 lambda case: _has_encoder(case) and max(r.encoder for r in case.requests) > 1), IndexError, "encoder_lens"
     ),
     "encoder_without_buffers": WrongCall(
-        _static(lambda given, limits: limits.update(max_encoder_len=0), _has_encoder), ValueError, "encoder_lens"
+        _static(_no_encoder_tokens, _has_encoder), ValueError, "encoder_lens"
     ),
 }  # fmt: skip
 

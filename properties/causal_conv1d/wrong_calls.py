@@ -13,6 +13,7 @@ from properties.shared.wrong_calls import (
     Condition,
     Make,
     all_integers,
+    beside_wide,
     beyond_32_bits,
     changing,
     falling,
@@ -155,6 +156,7 @@ def weight_calls(when: Condition) -> dict[str, WrongCall]:
     }
 
 
+BATCH = ("x", "query_start_loc")  # which say how many requests there are, too
 WRONG_CALLS = {
     "pack_rank": _wrong(changing("weight", lambda w: w.reshape(-1)), ValueError, "weight", forms=("pack",)),
     "pack_middle": _wrong(
@@ -174,8 +176,10 @@ WRONG_CALLS = {
     "x_rank_4": _wrong(lambda case, given: given | {"x": given["x"][None]}, ValueError, "x", forms=("batched",)),
     "x_rank_1": _wrong(lambda case, given: given | {"x": given["x"].reshape(-1)}, ValueError, "x", forms=("update",)),
     "x_none": _wrong(setting(x=None), TypeError, "x"),
-    "x_integers": _wrong(changing("x", lambda x: x.nan_to_num().to(torch.int32)), TypeError, "x"),
-    "all_integers": all_integers("x", "packed_weight", "conv_states", when=_convolves),
+    "x_integers": beside_wide(
+        _wrong(changing("x", lambda x: x.nan_to_num().to(torch.int32)), TypeError, "x", *PACKED, "conv_states"), "bias"
+    ),
+    "all_integers": beside_wide(all_integers("x", "packed_weight", "conv_states", when=_convolves), "bias"),
     "states_none": _wrong(setting(conv_states=None), TypeError, "conv_states", forms=("update",)),
     "states_columns": _wrong(_too_few_columns, ValueError, "conv_states"),
     "states_channels": _wrong(changing("conv_states", larger(1)), ValueError, "conv_states"),
@@ -190,14 +194,16 @@ WRONG_CALLS = {
     "bias_rank": _wrong(changing("bias", lambda bias: bias[None]), ValueError, "bias"),
     "indices_without_states": _wrong(_without_states("cache_indices"), ValueError, "cache_indices", forms=FORWARD),
     "initial_without_states": _wrong(_without_states("has_initial_state"), ValueError, "has_initial_state", forms=FORWARD),
-    "indices_length": _wrong(changing("cache_indices", larger(0)), ValueError, "cache_indices"),
+    "indices_length": _wrong(changing("cache_indices", larger(0)), ValueError, "cache_indices", *BATCH),
     "indices_float": _wrong(changing("cache_indices", lambda i: i.float()), TypeError, "cache_indices"),
     "index_negative": slot("cache_indices", _live_rows, -1),
     "index_too_large": slot("cache_indices", _live_rows, 0, _slots),
     "index_huge": slot("cache_indices", _live_rows, 2**30),
     "index_duplicate": slot_twice("cache_indices", _live_rows),
     "default_slots": _wrong(_too_few_slots, ValueError, "conv_states"),
-    "initial_length": _wrong(changing("has_initial_state", larger(0)), ValueError, "has_initial_state", forms=FORWARD),
+    "initial_length": _wrong(
+        changing("has_initial_state", larger(0)), ValueError, "has_initial_state", *BATCH, forms=FORWARD
+    ),
     "initial_integers": _wrong(changing("has_initial_state", lambda i: i.long()), TypeError, "has_initial_state", forms=FORWARD),
     "offsets_negative": _wrong(_offsets(_put(0, -1)), ValueError, "query_start_loc", forms=("varlen",)),
     "offsets_beyond": _wrong(_offsets(_put(-1, 1)), ValueError, "query_start_loc", forms=("varlen",)),

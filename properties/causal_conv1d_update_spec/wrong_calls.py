@@ -11,6 +11,7 @@ from properties.shared.wrong_calls import (
     all_integers,
     always,
     any_of,
+    beside_wide,
     beyond_32_bits,
     cast,
     changed,
@@ -18,6 +19,7 @@ from properties.shared.wrong_calls import (
     falling,
     grown,
     made,
+    moved_to,
     no_index,
     one_rank_more,
     other_dtype,
@@ -65,17 +67,13 @@ def _loose_states(case: Any, given: Inputs) -> Inputs | None:
     return given | {"conv_states": states.repeat_interleave(2, dim=2)[:, :, ::2]}
 
 
-def _beyond(case: Any, given: Inputs) -> tuple[int, int]:
-    return (-1, len(given["x"]) + 1)
-
-
 WRONG_CALLS = {
     **weight_calls(always),
     "x_rank": one_rank_more("x"),
     "x_none": replaced("x", None, TypeError),
-    "x_dtype": other_dtype("x", "packed", "packed_weight", "conv_states"),
-    "x_integers": cast("x", torch.int32),
-    "all_integers": all_integers("x", "packed_weight", "conv_states"),
+    "x_dtype": beside_wide(other_dtype("x", "packed", "packed_weight", "conv_states"), "bias"),
+    "x_integers": beside_wide(cast("x", torch.int32, "packed", "packed_weight", "conv_states"), "bias"),
+    "all_integers": beside_wide(all_integers("x", "packed_weight", "conv_states"), "bias"),
     "states_none": replaced("conv_states", None, TypeError),
     "states_rank": changed("conv_states", lambda s: s.flatten(0, 1), ValueError),
     "states_dtype": other_dtype("conv_states", "x", "packed", "packed_weight"),
@@ -88,14 +86,14 @@ WRONG_CALLS = {
     "bias_dtype": cast("bias", torch.float64),
     "bias_other_half": other_half("bias"),
     "indices_none": replaced("cache_indices", None, TypeError),
-    "indices_length": grown("cache_indices", 0),
+    "indices_length": grown("cache_indices", 0, "query_start_loc", "num_accepted_tokens"),
     "indices_float": no_index("cache_indices"),
     "index_negative": slot("cache_indices", _live, -1),
     "index_too_large": slot("cache_indices", _live, 0, _slots),
     "index_huge": slot("cache_indices", _live, 2**30),
     "index_duplicate": slot_twice("cache_indices", _live),
     "accepted_none": replaced("num_accepted_tokens", None, TypeError),
-    "accepted_length": grown("num_accepted_tokens", 0),
+    "accepted_length": grown("num_accepted_tokens", 0, "query_start_loc", "cache_indices"),
     "accepted_float": no_index("num_accepted_tokens"),
     "accepted_rank": one_rank_more("num_accepted_tokens"),
     "accepted_zero": entry("num_accepted_tokens", _accepted(0), ValueError),
@@ -105,12 +103,12 @@ WRONG_CALLS = {
     "offsets_rank": one_rank_more("query_start_loc"),
     "offsets_float": no_index("query_start_loc"),
     "offsets_empty": changed("query_start_loc", lambda offsets: offsets[:0], ValueError),
-    "offsets_negative": entry("query_start_loc", lambda case, given: (0, -1), ValueError),
-    "offsets_falling": falling("query_start_loc"),
-    "offsets_beyond": entry("query_start_loc", _beyond, ValueError),
+    "offsets_negative": moved_to("query_start_loc", 0, lambda given: -1),
+    "offsets_falling": falling("query_start_loc", "conv_states"),
+    "offsets_beyond": moved_to("query_start_loc", -1, lambda given: len(given["x"]) + 1),
     "laid_over": laid_over(
         ("conv_states",), ("x", "packed_weight", "bias", "query_start_loc", "cache_indices", "num_accepted_tokens")
     ),
     "num_accepted_tokens_beyond_32_bits": beyond_32_bits("num_accepted_tokens", ValueError, live=lambda case: case.live),
-    "query_start_loc_beyond_32_bits": beyond_32_bits("query_start_loc", ValueError),
+    "query_start_loc_beyond_32_bits": beyond_32_bits("query_start_loc", ValueError, "conv_states"),
 }

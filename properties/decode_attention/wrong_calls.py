@@ -17,6 +17,7 @@ from properties.shared.wrong_calls import (
     all_integers,
     any_column,
     any_of,
+    beside_wide,
     beyond_32_bits,
     cast,
     changed,
@@ -37,6 +38,7 @@ from properties.shared.wrong_calls import (
 )
 
 FLOATS = ("q", "k_cache", "v_cache", "out", "key", "value")
+OF_REQUESTS = ("loc", "req_pool_indices", "seq_lens", "encoder_lens")  # an entry for each
 
 
 def _seen_key(case: Any, given: Inputs) -> tuple[int, int] | None:
@@ -163,19 +165,20 @@ def _either(apart: WrongCall, shared: WrongCall) -> WrongCall:
 READ = ("q", "key", "value", *INDICES, "sinks")
 
 WRONG_CALLS = {
-    **{f"{name}_dtype": other_dtype(name, *FLOATS) for name in ("q", "k_cache", "out", "key", "value")},
+    **{f"{name}_dtype": beside_wide(other_dtype(name, *FLOATS), "sinks") for name in ("q", "k_cache", "out", "key", "value")},
     "v_cache_dtype": other_dtype("v_cache", *FLOATS, when=_apart),
-    "q_integer": cast("q", torch.int32),
-    "all_integers": all_integers(*FLOATS),
+    "q_integer": beside_wide(cast("q", torch.int32, *FLOATS), "sinks"),
+    "all_integers": beside_wide(all_integers(*FLOATS), "sinks"),
     "attn_logits_dtype": cast("attn_logits", torch.float16),
     "attn_logits_splits": changed("attn_logits", lambda sums: sums[:, :, :0], ValueError),
     **{f"attn_logits_{dim}": grown("attn_logits", dim) for dim in (0, 1, 3)},
     **{f"out_{dim}": grown("out", dim, "q", "v_cache") for dim in range(3)},
-    **{f"q_{dim}": grown("q", dim, "out", "k_cache", "attn_logits", "key", "req_pool_indices") for dim in (0, 2)},
+    **{f"q_{dim}": grown("q", dim, "out", "k_cache", "attn_logits", "key", "value", *OF_REQUESTS) for dim in (0, 2)},
     **{f"key_{dim}": grown("key", dim, "k_cache", "q") for dim in range(3)},
     **{f"value_{dim}": grown("value", dim, "v_cache", "q") for dim in range(3)},
     **{f"k_cache_{dim}": grown("k_cache", dim, "v_cache", "q", when=_apart) for dim in range(3)},
-    **{f"{name}_sparse": sparse(name, when=_not_placed(name)) for name in (*FLOATS[:2], *FLOATS[3:], "attn_logits")},
+    **{f"{name}_sparse": sparse(name, when=_not_placed(name)) for name in ("q", *FLOATS[3:], "attn_logits")},
+    "k_cache_sparse": sparse("k_cache", "v_cache", when=_not_placed("k_cache")),  # which may be a part of it
     **{
         f"{name}_rank": one_rank_more(name)
         for name in ("q", "out", "attn_logits", "req_to_token", "seq_lens", "req_pool_indices")
@@ -184,7 +187,7 @@ WRONG_CALLS = {
         f"{name}_no_index": no_index(name)
         for name in ("loc", "req_to_token", "req_pool_indices", "seq_lens", "encoder_lens")
     },
-    **{f"{name}_length": grown(name, 0, "q") for name in ("loc", "req_pool_indices", "seq_lens", "encoder_lens")},
+    **{f"{name}_length": grown(name, 0, "q", *OF_REQUESTS) for name in OF_REQUESTS},
     "key_without_loc": replaced("loc", None, ValueError, when=_writes),
     "key_without_value": replaced("value", None, ValueError, when=lambda case: case.write and not case.shared),
     "value_without_key": WrongCall(
@@ -194,7 +197,9 @@ WRONG_CALLS = {
     "loc_too_large": entry("loc", _of_live(lambda case, given: given["k_cache"].shape[0]), IndexError, when=_writes),
     "loc_duplicate": slot_twice("loc", lambda case, given: live_of(case) if case.write else []),
     "pads_without_pad_slot": WrongCall(_pad_repeated, ValueError, "loc"),
-    "pad_slot_without_loc": made(setting(pad_slot=0, loc=None, key=None, value=None), ValueError, "pad_slot", "loc"),
+    "pad_slot_without_loc": made(
+        setting(pad_slot=0, loc=None, key=None, value=None), ValueError, "pad_slot", "loc", when=lambda case: not case.pads
+    ),  # without loc no request is a pad, and what stands for one that was would be wrong
     "pad_slot_float": replaced("pad_slot", 0.5, TypeError),
     "pool_negative": entry("req_pool_indices", _of_live(lambda case, given: -1), IndexError),
     "pool_too_large": entry("req_pool_indices", _of_live(lambda case, given: given["req_to_token"].shape[0]), IndexError),

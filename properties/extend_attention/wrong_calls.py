@@ -19,6 +19,7 @@ from properties.shared.wrong_calls import (
     all_integers,
     any_column,
     any_of,
+    beside_wide,
     beyond_32_bits,
     cast,
     entry,
@@ -44,6 +45,11 @@ Pick = Callable[[Any, Inputs], tuple[Any, int] | None]
 
 def _self(case: Any) -> bool:
     return not case.cross
+
+
+def _own_cache(case: Any) -> bool:
+    """Keys of its own, and caches of their shapes: those that nobody sees yet may have others, which a longer request would."""
+    return not case.cross and not case.foreign_cache
 
 
 def _reads_cache(case: Any) -> bool:
@@ -110,9 +116,23 @@ def _shorter_than_new(case: Any, given: Inputs) -> tuple[Any, int] | None:
     return (b, case.extends[b] - 1) if case.extends[b] else None
 
 
-def _past_the_rows(case: Any, given: Inputs) -> tuple[Any, int]:
+def _before_the_rows(case: Any, given: Inputs) -> tuple[Any, int]:
+    """A request whose rows all are negative: if some were not, they might be another's."""
     b = any_of(case, _all(case, given))
-    return b, given["q"].shape[0] - case.extends[b] + 1
+    return b, -max(case.extends[b], 1)
+
+
+def _past_the_rows(case: Any, given: Inputs) -> tuple[Any, int] | None:
+    """A request that would end one row behind the last, of those whose rows would be nobody else's."""
+    T, starts, free = given["q"].shape[0], given["extend_start_loc"].tolist(), []
+    for request, extend in enumerate(case.extends):
+        ends = [start + other for a, (start, other) in enumerate(zip(starts, case.extends)) if a != request and other]
+        if max(ends, default=0) <= T - extend + 1:
+            free.append(request)
+    if not free:
+        return None
+    b = any_of(case, free)
+    return b, T - case.extends[b] + 1
 
 
 def _overlapping(case: Any, given: Inputs) -> tuple[Any, int] | None:
@@ -143,7 +163,7 @@ def _cross_without_lengths(case: Any, given: Inputs) -> Inputs | None:
 def _sum_beyond_64_bits(case: Any, given: Inputs) -> Inputs | None:
     """A length of 2^63 - 1 behind an encoder's token."""
     rows = _all(case, given)
-    if case.cross or not rows or {"seq_lens", "encoder_lens"} & set(case.int32):
+    if not _own_cache(case) or not rows or {"seq_lens", "encoder_lens"} & set(case.int32):
         return None
     lengths, encoder = given["seq_lens"].clone(), torch.zeros_like(given["seq_lens"])
     at = any_of(case, rows)
@@ -155,14 +175,14 @@ WRONG_CALLS = {
     "k_none": replaced("k", None, ValueError, when=_self),
     "v_none": replaced("v", None, ValueError, when=_self),
     "no_encoder_lens": WrongCall(_cross_without_lengths, ValueError, "encoder_lens"),
-    **{f"{name}_dtype": other_dtype(name, *FLOATS) for name in FLOATS},
-    "q_integer": cast("q", torch.int32),
-    "all_integers": all_integers(*FLOATS),
+    **{f"{name}_dtype": beside_wide(other_dtype(name, *FLOATS), "sinks") for name in FLOATS},
+    "q_integer": beside_wide(cast("q", torch.int32, *FLOATS), "sinks"),
+    "all_integers": beside_wide(all_integers(*FLOATS), "sinks"),
     **{f"out_{dim}": grown("out", dim, "q", "v", "v_cache") for dim in range(3)},
-    "q_tokens": grown("q", 0, "out", "k"),
+    "q_tokens": grown("q", 0, "out", "k", "v"),
     "q_width": grown("q", 2, "k", "k_cache"),
     **{f"k_{dim}": grown("k", dim, "q", "v", "k_cache", when=_self) for dim in (0, 2)},
-    "k_heads": grown("k", 1, "q", "v", "k_cache", when=_self),
+    "k_heads": grown("k", 1, "q", "v", "k_cache", "v_cache", when=_self),
     **{f"v_{dim}": grown("v", dim, "q", "k", "out", "v_cache", when=_self) for dim in range(3)},
     "k_cache_0": grown("k_cache", 0, "v_cache"),
     "v_cache_0": grown("v_cache", 0, "k_cache"),
@@ -172,7 +192,7 @@ WRONG_CALLS = {
     **{f"{name}_sparse": sparse(name, when=_self) for name in ("k", "v")},
     **{f"{name}_rank": one_rank_more(name) for name in ("q", "out", "k_cache", "v_cache", "req_to_token", *LENGTHS)},
     **{f"{name}_no_index": no_index(name) for name in ("req_to_token", *LENGTHS)},
-    **{f"{name}_length": grown(name, 0, "req_pool_indices", "seq_lens") for name in LENGTHS},
+    **{f"{name}_length": grown(name, 0, *LENGTHS) for name in LENGTHS},
     "pool_negative": slot("req_pool_indices", _all, -1),
     "pool_too_large": slot("req_pool_indices", _all, 0, lambda given: len(given["req_to_token"])),
     "table_negative": entry("req_to_token", _used(-1), IndexError),
@@ -183,9 +203,9 @@ WRONG_CALLS = {
     "extend_seq_lens_negative": entry("extend_seq_lens", _negative, ValueError),
     "encoder_lens_negative": entry("encoder_lens", _negative, ValueError),
     "shorter_than_new": entry("seq_lens", _shorter_than_new, ValueError, "seq_lens", "extend_seq_lens"),
-    "start_negative": slot("extend_start_loc", _all, -1),
+    "start_negative": entry("extend_start_loc", _before_the_rows, IndexError),
     "start_too_large": entry("extend_start_loc", _past_the_rows, IndexError),
-    "seq_lens_too_large": entry("seq_lens", _past_the_table, IndexError, "seq_lens", "req_to_token"),
+    "seq_lens_too_large": entry("seq_lens", _past_the_table, IndexError, "seq_lens", "req_to_token", when=_own_cache),
     "encoder_lens_too_large": entry("encoder_lens", _too_long_encoder, IndexError, "encoder_lens", "seq_lens"),
     "rows_overlap": entry("extend_start_loc", _overlapping, ValueError),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k", "k_cache")),
@@ -201,7 +221,7 @@ WRONG_CALLS = {
     "out_is_v_cache": aliased("out", "v_cache"),
     "out_overlaps_itself": self_overlapping("out"),
     "laid_over": laid_over(("out",), ("q", "k", "v", "k_cache", "v_cache", *INDICES, "sinks")),
-    "seq_lens_beyond_32_bits": beyond_32_bits("seq_lens", IndexError, "req_to_token", when=_self),
+    "seq_lens_beyond_32_bits": beyond_32_bits("seq_lens", IndexError, "req_to_token", when=_own_cache),
     "extend_start_loc_beyond_32_bits": beyond_32_bits("extend_start_loc", IndexError),
     "sum_beyond_64_bits": WrongCall(_sum_beyond_64_bits, IndexError, ("seq_lens", "encoder_lens", "req_to_token")),
     "encoder_lens_beyond_32_bits": beyond_32_bits("encoder_lens", IndexError, "seq_lens", "req_to_token"),

@@ -12,6 +12,7 @@ from properties.shared.wrong_calls import (
     NO_CAPS,
     NO_SCALES,
     all_integers,
+    beside_wide,
     beyond_32_bits,
     cast,
     changed,
@@ -55,9 +56,9 @@ def _both_said(case: Any, given: Inputs) -> Inputs:
 
 WRONG_CALLS = {
     "q_none": replaced("q", None, TypeError),
-    "q_integer": cast("q", torch.int32),
-    "all_integers": all_integers(*FLOATS),
-    **{f"{name}_dtype": other_dtype(name, *FLOATS) for name in FLOATS},
+    "q_integer": beside_wide(cast("q", torch.int32, *FLOATS), "sinks"),
+    "all_integers": beside_wide(all_integers(*FLOATS), "sinks"),
+    **{f"{name}_dtype": beside_wide(other_dtype(name, *FLOATS), "sinks") for name in FLOATS},
     **{f"{name}_rank": one_rank_more(name) for name in (*FLOATS, *OFFSETS)},
     **{f"{name}_sparse": sparse(name) for name in FLOATS},
     "q_width": grown("q", 2, "k"),

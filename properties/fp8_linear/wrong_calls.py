@@ -9,7 +9,7 @@ WRONG_CALLS = {
     "scales_outputs": grown("scales", 0),
     "scales_columns": grown("scales", 1),
     "scales_rank": one_rank_more("scales"),
-    "block_n_zero": replaced("block_n", 0, ValueError),
-    "block_k_zero": replaced("block_k", 0, ValueError),
+    "block_n_zero": replaced("block_n", 0, ValueError, "block_n", "scales"),
+    "block_k_zero": replaced("block_k", 0, ValueError, "block_k", "scales"),
     "data_gaps": with_gaps("data"),
 }

@@ -10,6 +10,7 @@ from properties.fused_moe.cases import MoeCase
 from properties.shared.wrong_calls import (
     INF,
     any_of,
+    beside_wide,
     cast,
     changed,
     entry,
@@ -60,7 +61,9 @@ def _raw(name: str) -> Any:
 
 
 def _no_block(name: str) -> Any:
-    return made(lambda case, given: given | {name: -(case.seed % 2)}, ValueError, name, when=_coded)
+    """The scales have as many rows and columns as there are blocks, of which these are none."""
+    scale = name.split("_")[0] + "_scale"
+    return made(lambda case, given: given | {name: -(case.seed % 2)}, ValueError, name, scale, when=_coded)
 
 
 def _routed(name: str, change: Callable[[Any], Any]) -> WrongCall:
@@ -93,19 +96,21 @@ def _down_of_numbers(case: MoeCase, given: Inputs) -> Inputs:
     return {name: value for name, value in given.items() if not name.startswith("w2")} | {"w2": stack.data}
 
 
+OF_EXPERTS = ("w13", "w13_sums", "w13_scale", "w2", "w2_sums", "w2_scale")
+OF_I = ("w13", "w13_sums", "w13_scale", "w2", "w2_scale", "b13")  # what has a size that goes by I
 WRONG_CALLS = {
     "x_rank": one_rank_more("x"),
     "x_columns": grown("x", 1, "w13", "w2"),
     "x_fewer": changed("x", lambda x: x[:, 1:] if x.shape[1] > 1 else None, ValueError, "w13", "w2"),
-    "x_integers": cast("x", torch.int32),
+    "x_integers": beside_wide(cast("x", torch.int32, "w13", "w2"), "b13", "b2"),
     "x_strides": sparse("x"),
     "x_none": replaced("x", None, TypeError),
-    "x_dtype": other_dtype("x", "w13", "w2", when=lambda case: not _quantized(case)),
+    "x_dtype": beside_wide(other_dtype("x", "w13", "w2", when=lambda case: not _quantized(case)), "b13", "b2"),
     "w13_rank": changed("w13", lambda data: data[0], ValueError, "w2"),
     "w13_dtype": other_dtype("w13", "x", "w2"),
     "w13_integers": cast("w13", torch.int8, "x", "w2"),
     "w2_dtype": other_dtype("w2", "x", "w13"),
-    "w2_experts": grown("w2", 0, "w13", "w2_sums", "w2_scale"),
+    "w2_experts": grown("w2", 0, "w13", "b2", "w2_sums", "w2_scale"),
     "w13_experts": grown("w13", 0, "w2", "b13", "b2", "topk_ids", "w13_sums", "w13_scale"),
     "w13_panels": grown("w13", 1),
     "w2_blocks": grown("w2", 2),
@@ -119,11 +124,11 @@ WRONG_CALLS = {
     **{name: _no_block(name) for name in ("w13_block_n", "w13_block_k", "w2_block_n", "w2_block_k")},
     "kinds_mixed": made(_down_of_numbers, TypeError, "w13", "w2", when=_quantized),
     "weights_plain": _raw("w13"),
-    "I_more": made(_more_inner, ValueError, "w13", "w2"),
-    "I_zero": made(setting(I=0), ValueError, "w13", "w2", "I"),
+    "I_more": made(_more_inner, ValueError, *OF_I),
+    "I_zero": made(setting(I=0), ValueError, *OF_I, "I"),
     "layout_unknown": made(setting(layout="nib2-n32k32"), ValueError, "layout"),
     "ids_floats": no_index("topk_ids"),
-    "ids_rank": one_rank_more("topk_ids"),
+    "ids_rank": changed("topk_ids", lambda ids: ids[None], ValueError, "topk_weights"),
     "ids_rows": grown("topk_ids", 0, "x", "topk_weights"),
     "ids_below": _one_id(-2),
     "ids_above": _one_id(0, past=True),
@@ -143,7 +148,7 @@ WRONG_CALLS = {
     "routed_strides": sparse("routed"),
     "factor_infinite": _routed("routed_scaling_factor", lambda _: INF),
     "factor_too_large": _routed("routed_scaling_factor", lambda _: -1e39),
-    "shared_by_two": made(_another_expert, ValueError, "w13", "w13_sums", "w13_scale", when=_shared),
+    "shared_by_two": made(_another_expert, ValueError, *OF_EXPERTS, when=_shared),
     "b13_other_half": other_half("b13"),
     "b2_other_half": other_half("b2"),
 }

@@ -10,6 +10,7 @@ from properties.gdn_attention_core.cases import GdnCase, inputs
 from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     NO_SCALES,
+    beside_wide,
     cast,
     changed,
     entry,
@@ -47,7 +48,8 @@ def _added(name: str, step: int, *also: str) -> WrongCall:
 
 def _shorter(name: str) -> WrongCall:
     """One row less than there are tokens."""
-    return made(lambda case, given: given | {name: given[name][: case.tokens - 1]}, ValueError, name, when=_busy)
+    make = lambda case, given: given | {name: given[name][: case.tokens - 1]}  # noqa: E731
+    return made(make, ValueError, name, "num_actual_tokens", when=_busy)
 
 
 def _too_few_columns(case: GdnCase, given: Inputs) -> Inputs:
@@ -88,14 +90,15 @@ def _same_blocks(case: GdnCase, given: Inputs) -> Inputs:
 
 
 TOTAL = ("num_actual_tokens", "query_start_loc", "num_decodes", "num_decode_tokens", "num_prefill_tokens", "num_prefills")
+OF_REQUESTS = ("state_indices", "has_initial_state")  # an entry for each
 WRONG_CALLS = {
     "decode_tokens": _added("num_decode_tokens", 1, *TOTAL),
-    "decodes": _added("num_decodes", 1, *TOTAL),
-    "prefills": _added("num_prefills", 1, "state_indices"),
+    "decodes": _added("num_decodes", 1, *TOTAL, *OF_REQUESTS),
+    "prefills": _added("num_prefills", 1, "query_start_loc", *OF_REQUESTS),
     "prefill_tokens": _added("num_prefill_tokens", 1, *TOTAL),
-    "prefills_negative": replaced("num_prefills", -1, ValueError, "num_prefills", "num_prefill_tokens", when=_busy),
+    "prefills_negative": replaced("num_prefills", -1, ValueError, *TOTAL, *OF_REQUESTS, when=_busy),
     "actual_tokens": _added("num_actual_tokens", 1, *TOTAL),
-    "indices_count": grown("state_indices", 0, when=_busy),
+    "indices_count": grown("state_indices", 0, "query_start_loc", when=_busy),
     "indices_float": cast("state_indices", torch.float32, when=_busy),
     "offsets_count": grown("query_start_loc", 0, when=_busy),
     "offsets_shifted": changed("query_start_loc", lambda offsets: offsets + 1, ValueError, when=_busy),
@@ -114,9 +117,11 @@ WRONG_CALLS = {
     "a_rows": _shorter("a"),
     "b_rows": _shorter("b"),
     "out_rows": _shorter("core_attn_out"),
-    "mixed_width": grown("mixed_qkv", 1, "conv_weight", when=_busy),
+    "mixed_width": grown("mixed_qkv", 1, "conv_weight", "conv_bias", "conv_state", when=_busy),
     "mixed_strides": sparse("mixed_qkv", when=_busy),
-    "mixed_int": cast("mixed_qkv", torch.int32, when=_busy),
+    "mixed_int": beside_wide(
+        cast("mixed_qkv", torch.int32, "a", "b", "conv_weight", "conv_state", when=_busy), "A_log", "dt_bias", "conv_bias"
+    ),
     "a_heads": grown("a", 1, when=_busy),
     "b_heads": grown("b", 1, when=_busy),
     "b_dtype": cast("b", torch.float64, "mixed_qkv", when=_busy),
@@ -125,7 +130,7 @@ WRONG_CALLS = {
     "conv_columns": made(_too_few_columns, ValueError, "conv_state", when=_busy),
     "conv_channels": made(_more_channels, ValueError, "conv_state", when=_busy),
     "conv_strides": sparse("conv_state", when=_busy),
-    "conv_dtype": cast("conv_state", torch.int32, when=_busy),
+    "conv_dtype": cast("conv_state", torch.int32, "mixed_qkv", when=_busy),
     "conv_itself": self_overlapping("conv_state", when=_busy),
     "state_heads": grown("ssm_state", 1, when=_busy),
     "state_width": grown("ssm_state", 3, when=_busy),

@@ -47,10 +47,16 @@ def _too_wide(case: Int8Case, given: Inputs) -> Inputs | None:
     return given | {"data": wide, "K": columns, name: rows.new_zeros(*rows.shape[:-1], columns)}
 
 
+def _three_dimensions(case: Int8Case, given: Inputs) -> Inputs | None:
+    """q with as many entries in its first dimension as there are scales."""
+    return None if given.get("q") is None else given | {"q": given["q"][:, None]}
+
+
 def _more(name: str, by: int) -> Any:
     return lambda case, given: given | {name: given[name] + by}
 
 
+OF_N, OF_K = ("N", "data", "sums", "w_scale", "bias"), ("K", "data", "x", "q")  # what has a size that goes by it
 WRONG_CALLS = {
     "x_columns": grown("x", -1, "K"),
     "x_integers": cast("x", torch.int8),
@@ -59,7 +65,7 @@ WRONG_CALLS = {
     "x_scalar": changed("x", lambda x: x.new_zeros(()), ValueError),
     "q_columns": grown("q", 1, "K"),
     "q_unsigned": cast("q", torch.uint8),
-    "q_rank": one_rank_more("q"),
+    "q_rank": made(_three_dimensions, ValueError, "q"),
     "q_strides": sparse("q"),
     "scale_length": grown("scale", 0, "q"),
     "scale_dtype": cast("scale", torch.bfloat16),
@@ -73,10 +79,10 @@ WRONG_CALLS = {
     "out_none": replaced("out_dtype", None, TypeError, when=_matmul),
     "data_rank": changed("data", lambda data: data.flatten(4), ValueError),
     "data_floats": cast("data", torch.float32),
-    "data_N": made(_more("N", 32), ValueError, "data", "N"),
+    "data_N": made(_more("N", 32), ValueError, *OF_N),
     "K_too_large": made(_too_wide, ValueError, "K"),
-    "data_K": made(_more("K", 64), ValueError, "data", "K"),
-    "N_zero": made(setting(N=0), ValueError, "N"),
+    "data_K": made(_more("K", 64), ValueError, *OF_K),
+    "N_zero": made(setting(N=0), ValueError, *OF_N),
     "sums_length": grown("sums", 0, "N"),
     "sums_dtype": cast("sums", torch.int64),
     "weight_raw": made(_raw_weight, TypeError, "packed"),

@@ -6,7 +6,7 @@ import torch
 
 from kernelpair.contract.pair import Inputs, WrongCall
 from properties.local_attention_batches.cases import HUGE, INDICES, MOST_PAGE_ID, LocalCase, start_of, used_pages
-from properties.shared.wrong_calls import Pick, any_of, beyond_32_bits, changing, entry, falling, made, setting
+from properties.shared.wrong_calls import Pick, any_of, beyond_32_bits, changing, entry, falling, made, moved_to, setting
 
 
 def _negative(at: int) -> Pick:
@@ -89,10 +89,13 @@ WRONG_CALLS = {
     "chunk_float": WrongCall(setting(attn_chunk_size=4.0), TypeError, "attn_chunk_size"),
     "page_zero": WrongCall(setting(page_size=0), ValueError, "page_size"),
     "page_none": WrongCall(setting(page_size=None), TypeError, "page_size"),
-    "chunk_no_multiple": WrongCall(setting(attn_chunk_size=7, page_size=2), ValueError, "attn_chunk_size"),
+    "chunk_no_multiple": made(
+        lambda case, given: given | {"attn_chunk_size": case.page_size + 1}, ValueError, "attn_chunk_size",
+        when=lambda case: 1 < case.page_size < 2**20,
+    ),
     "more_new_than_total": WrongCall(_too_many_new, ValueError, _LENGTHS),
     "length_negative": entry("seq_lens", _negative(-1), ValueError),
-    "offset_negative": entry("query_start_loc", _negative(0), ValueError),
+    "offset_negative": moved_to("query_start_loc", 0, lambda given: -1),
     "offset_falls": falling("query_start_loc", "seq_lens"),
     "offset_falls_between": WrongCall(_fall_between, ValueError, _LENGTHS),
     "last_offset_negative": entry("query_start_loc", _negative(-1), ValueError),
@@ -115,5 +118,7 @@ WRONG_CALLS = {
     **{
         f"{name}_uint8": WrongCall(changing(name, lambda t: t.to(torch.uint8)), TypeError, name) for name in INDICES
     },
-    "seq_lens_beyond_32_bits": beyond_32_bits("seq_lens", IndexError, when=lambda case: case.page_size < HUGE["page_size"]),
+    "seq_lens_beyond_32_bits": beyond_32_bits(
+        "seq_lens", IndexError, when=lambda case: case.page_size < HUGE["page_size"] and case.chunk <= MOST_PAGE_ID
+    ),  # of so long a request a longer chunk would not fit int32
 }

@@ -1,6 +1,7 @@
 """One wrong call for each error in the contract of mla_decode."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from properties.shared.wrong_calls import (
     cast,
     entry,
     grown,
+    larger,
+    made,
     no_index,
     one_rank_more,
     other_dtype,
@@ -81,6 +84,31 @@ def _splits_beyond_64_bits(case: Any, given: Inputs) -> Inputs | None:
     return given | {"num_kv_splits": 2 ** (60 + case.seed % 3)} if any(case.lens) else None
 
 
+def _room(case: Any, latent: int, lens: torch.Tensor) -> int:
+    """The bytes of a workspace that would do."""
+    longest = int(lens.max()) if len(lens) else 0
+    return mla_decode_workspace_size(longest, len(case.lens), case.heads, case.page, latent, case.splits)
+
+
+def _with_room(call: WrongCall) -> WrongCall:
+    """With a workspace that the wrong lengths leave large enough: a kernel may look at that first."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        wrong = call.make(case, given)
+        if wrong is None:
+            return None
+        size = max(len(given["workspace"]), _room(case, case.latent, wrong["seq_lens"]))
+        return wrong | {"workspace": given["workspace"].new_zeros(size)}
+
+    return replace(call, make=make)
+
+
+def _wider(case: Any, given: Inputs) -> Inputs:
+    """One more column of the latents, and a workspace that would do."""
+    size = max(len(given["workspace"]), _room(case, case.latent + 1, given["seq_lens"]))
+    return given | {"q_nope": larger(2)(given["q_nope"]), "workspace": given["workspace"].new_zeros(size)}
+
+
 def _strided_workspace(case: Any, given: Inputs) -> Inputs | None:
     return None if case.layout or len(given["workspace"]) < 2 else given | {
         "workspace": given["workspace"].repeat_interleave(2)[::2]}
@@ -102,20 +130,20 @@ def _not_placed(name: str) -> Callable[[Any], bool]:
 WRONG_CALLS = {
     **{f"{name}_dtype": other_dtype(name, *FLOATS) for name in FLOATS},
     **{f"{name}_sparse": sparse(name, when=_not_placed(name)) for name in FLOATS},
-    "q_nope_integer": cast("q_nope", torch.int32),
+    "q_nope_integer": cast("q_nope", torch.int32, *FLOATS),
     "all_integers": all_integers(*FLOATS),
     **{f"q_pe_{dim}": grown("q_pe", dim, "q_nope", "kv_cache") for dim in range(3)},
-    "q_nope_width": grown("q_nope", 2, "kv_cache"),
+    "q_nope_width": made(_wider, ValueError, "q_nope", "kv_cache"),
     "kv_cache_width": grown("kv_cache", 2),
     "kv_cache_rank": one_rank_more("kv_cache"),
     "q_nope_rank": one_rank_more("q_nope"),
     "page_size": WrongCall(_pages_of_eight, ValueError, "kv_cache"),
-    "seq_lens_length": grown("seq_lens", 0),
-    "page_table_rows": grown("page_table", 0),
+    "seq_lens_length": grown("seq_lens", 0, "page_table", "q_nope"),
+    "page_table_rows": grown("page_table", 0, "seq_lens", "q_nope"),
     "page_table_rank": one_rank_more("page_table"),
     **{f"{name}_no_index": no_index(name) for name in ("seq_lens", "page_table")},
     "seq_lens_negative": _length(-1, ValueError),
-    "seq_lens_too_large": _length(1, IndexError),
+    "seq_lens_too_large": _with_room(_length(1, IndexError)),
     "page_table_narrow": WrongCall(_narrow_table, IndexError, ("seq_lens", "page_table")),
     "page_negative": _page(-1),
     "page_too_large": _page(0),
@@ -131,5 +159,5 @@ WRONG_CALLS = {
     **{f"splits_{value}": replaced("num_kv_splits", value, ValueError) for value in (0, -2)},
     "splits_beyond_64_bits": WrongCall(_splits_beyond_64_bits, ValueError, ("num_kv_splits", "workspace")),
     "laid_over": laid_over(("workspace",), ("q_nope", "q_pe", "kv_cache", "seq_lens", "page_table")),
-    "seq_lens_beyond_32_bits": beyond_32_bits("seq_lens", IndexError, "page_table"),
+    "seq_lens_beyond_32_bits": _with_room(beyond_32_bits("seq_lens", IndexError, "page_table")),
 }

@@ -87,7 +87,7 @@ PAIR = Pair(
     truth=Exact(),
     relations=packed_weights.relations({"unpacked": "weight"}, RESULTS, _part, {"data": 32}),
     wrong_calls={
-        **packed_weights.wrong_calls(),
+        **packed_weights.wrong_calls(groups=("scales",)),
         "floats": cast("weight", torch.float32),
         "bytes": cast("weight", torch.uint8),
         "other_fp8": cast("weight", torch.float8_e5m2),
@@ -99,8 +99,8 @@ PAIR = Pair(
         "scales_none": replaced("scales", None, TypeError),
         "scales_nan": anywhere("scales", NAN),
         "scales_infinite": anywhere("scales", INF, -INF),
-        "block_n_zero": replaced("block_n", 0, ValueError),
-        "block_k_negative": replaced("block_k", -1, ValueError),
+        "block_n_zero": replaced("block_n", 0, ValueError, "block_n", "scales"),
+        "block_k_negative": replaced("block_k", -1, ValueError, "block_k", "scales"),
     },
     coverage=Coverage(
         edges={

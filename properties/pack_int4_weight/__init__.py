@@ -148,7 +148,7 @@ PAIR = Pair(
         "eights": Relation(_eights, "no zero points are 8"),
     },
     wrong_calls={
-        **packed_weights.wrong_calls("codes"),
+        **packed_weights.wrong_calls("codes", groups=("scales", "zeros")),
         "too_long": made(_too_long, ValueError, "codes", "K"),
         "signed": cast("codes", torch.int8),
         "code_above": anywhere("codes", 16),
@@ -168,8 +168,8 @@ PAIR = Pair(
             for name in ("scales", "zeros")
             for how in ("fewer", "narrower", "flat", "spread", "bits")
         },
-        "group_zero": made(setting(group_size=0), ValueError, "group_size"),
-        "group_below": made(setting(group_size=-2), ValueError, "group_size"),
+        "group_zero": made(setting(group_size=0), ValueError, "group_size", "scales", "zeros"),
+        "group_below": made(setting(group_size=-2), ValueError, "group_size", "scales", "zeros"),
     },
     coverage=Coverage(
         edges={

@@ -26,9 +26,9 @@ WRONG_CALLS = {
     "weight_rank": WrongCall(
         lambda case, given: given | {"packed_weight": given["packed_weight"].flatten(4)}, ValueError, "packed_weight"
     ),
-    "weight_N": WrongCall(lambda case, given: given | {"N": case.N + 32}, ValueError, ("packed_weight", "N")),
-    "weight_K": WrongCall(lambda case, given: given | {"K": case.K + 32}, ValueError, ("packed_weight", "K")),
-    "weight_size_zero": WrongCall(lambda case, given: given | {"N": 0}, ValueError, "N"),
+    "weight_N": WrongCall(lambda case, given: given | {"N": case.N + 32}, ValueError, ("packed_weight", "N", "bias")),
+    "weight_K": WrongCall(lambda case, given: given | {"K": case.K + 32}, ValueError, ("packed_weight", "K", "x")),
+    "weight_size_zero": WrongCall(lambda case, given: given | {"N": 0}, ValueError, ("packed_weight", "N", "bias")),
     "weight_raw": WrongCall(
         lambda case, given: given | {"packed_weight": _weight(case, given["x"].dtype), "layout": None}, TypeError, "packed"
     ),

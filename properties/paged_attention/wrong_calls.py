@@ -17,6 +17,7 @@ from properties.shared.wrong_calls import (
     all_integers,
     any_column,
     any_of,
+    beside_wide,
     beyond_32_bits,
     cast,
     entry,
@@ -36,6 +37,7 @@ from properties.shared.wrong_calls import (
 
 FLOATS = ("q", "k_cache", "v_cache", "qv")
 CACHES = ("k_cache", "v_cache")
+DESCALES = ("k_descale", "v_descale")
 VECTORS = ("cache_seqlens", "cu_seqlens_q")
 Pick = Callable[[Any, Inputs], tuple[Any, int] | None]
 
@@ -190,9 +192,9 @@ def _with_all_factors(call: WrongCall) -> WrongCall:
 
 
 OF_ALL_FACTORS = {
-    "q_dtype": other_dtype("q", *FLOATS, when=_same),
-    "q_integer": cast("q", torch.int32),
-    "all_integers": all_integers(*FLOATS),
+    "q_dtype": beside_wide(other_dtype("q", *FLOATS, when=_same), "sinks"),
+    "q_integer": beside_wide(cast("q", torch.int32, *FLOATS), "sinks"),
+    "all_integers": beside_wide(all_integers(*FLOATS), "sinks"),
     **{f"{name}_dtype": other_dtype(name, *CACHES, when=_same) for name in CACHES},
     **{f"{name}_float8": _one_float8(name) for name in CACHES},
     "qv_dtype": other_dtype("qv", "q"),
@@ -203,7 +205,7 @@ OF_ALL_FACTORS = {
     **{f"k_descale_{value}": _descale_of_keys(value) for value in (0.0, -1.0, INF, NAN)},
     "q_width": grown("q", 2, "k_cache"),
     **{f"qv_{dim}": grown("qv", dim, "q", "v_cache") for dim in range(3)},
-    **{f"{name}_{dim}": grown(name, dim, *CACHES, "q", "qv") for name in CACHES for dim in range(3)},
+    **{f"{name}_{dim}": grown(name, dim, *CACHES, "q", "qv", *DESCALES) for name in CACHES for dim in range(3)},
     "k_cache_3": grown("k_cache", 3, "q"),
     "no_slots": WrongCall(lambda case, given: given | {n: given[n][:, :0] for n in CACHES}, ValueError, CACHES),
     **{f"{name}_sparse": sparse(name) for name in FLOATS if name != "qv"},
@@ -211,7 +213,7 @@ OF_ALL_FACTORS = {
     **{f"{name}_rank": one_rank_more(name) for name in ("k_cache", "v_cache", "page_table", *VECTORS)},
     "q_rank": WrongCall(lambda case, given: given | {"q": given["q"][None, None]}, ValueError, "q"),
     **{f"{name}_no_index": no_index(name) for name in ("page_table", *VECTORS)},
-    **{f"{name}_length": grown(name, 0, "page_table") for name in VECTORS},
+    **{f"{name}_length": grown(name, 0, "page_table", *VECTORS) for name in VECTORS},
     "page_negative": entry("page_table", _used(-1), IndexError),
     "page_too_large": entry("page_table", _used(0), IndexError),
     "page_of_many": WrongCall(_one_of_many_pages, IndexError, "page_table"),

@@ -1,7 +1,6 @@
 """rms_norm: calls that both sides refuse."""
 
 import torch
-from torch import Tensor
 
 from kernelpair.contract.pair import Inputs
 from properties.rms_norm.cases import NormCase
@@ -10,6 +9,7 @@ from properties.shared.wrong_calls import (
     NO_SCALES,
     aliased,
     all_integers,
+    beside_wide,
     cast,
     changed,
     grown,
@@ -39,8 +39,10 @@ def _other(case: NormCase, given: Inputs) -> Inputs:
     return given | {missing: given["x"].clone()}
 
 
-def _in_five_dimensions(x: Tensor) -> Tensor:
-    return x.reshape(*(1,) * (5 - x.dim()), *x.shape)
+def _in_five_dimensions(case: NormCase, given: Inputs) -> Inputs:
+    """x, and what has its shape."""
+    whole = {name: given[name] for name in ("x", "residual", "gate") if given[name] is not None}
+    return given | {name: value.reshape(*(1,) * (5 - value.dim()), *value.shape) for name, value in whole.items()}
 
 
 def _between(case: NormCase, given: Inputs) -> Inputs:
@@ -48,10 +50,10 @@ def _between(case: NormCase, given: Inputs) -> Inputs:
 
 
 WRONG_CALLS = {
-    "x_five_dimensions": changed("x", _in_five_dimensions, ValueError),
+    "x_five_dimensions": made(_in_five_dimensions, ValueError, "x"),
     "x_no_dimension": changed("x", lambda x: x.new_ones(()), ValueError),
     "x_integers": cast("x", torch.int64, "residual", "gate", "weight"),
-    "all_integers": all_integers("x", "residual", "gate"),
+    "all_integers": beside_wide(all_integers("x", "residual", "gate"), "weight"),
     "x_strides": sparse("x"),
     "x_none": replaced("x", None, TypeError),
     "residual_rows": grown("residual", 0, "x", when=_has_residual),

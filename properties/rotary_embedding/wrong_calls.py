@@ -1,5 +1,6 @@
 """rotary_embedding: calls that both sides refuse."""
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -13,6 +14,7 @@ from properties.shared.wrong_calls import (
     aliased,
     all_integers,
     any_of,
+    beside_wide,
     cast,
     changed,
     entry,
@@ -35,12 +37,14 @@ def _has_key(case: RotaryCase) -> bool:
 
 
 def _columns(count: int) -> Make:
-    """The table with some more columns, of one axis."""
+    """The table with some more columns, and all pairs of such a table on the first axis where there are several."""
 
     def make(case: RotaryCase, given: Inputs) -> Inputs | None:
         table = given["cos_sin_cache"]
         columns = table.shape[1] + count
-        return None if columns < 0 else given | {"cos_sin_cache": table.new_zeros(len(table), columns)}
+        section = [columns // 2, 0, 0] if case.section else None
+        wrong = {"cos_sin_cache": table.new_zeros(len(table), max(columns, 0)), "mrope_section": section}
+        return None if columns < 0 else given | wrong
 
     return make
 
@@ -57,6 +61,16 @@ def _position(value: int | None) -> Any:
     return entry("positions", pick, IndexError)
 
 
+def _section_of(numbers: Callable[[int], list[int]]) -> Make:
+    """A section of these numbers, made of how many pairs there are; positions have three axes."""
+
+    def make(case: RotaryCase, given: Inputs) -> Inputs:
+        section = numbers(case.rotary // 2)
+        return given | {"mrope_section": section, "positions": given["positions"].expand(3, -1).contiguous()}
+
+    return make
+
+
 def _section(change: int) -> Make:
     def make(case: RotaryCase, given: Inputs) -> Inputs | None:
         section = given["mrope_section"]
@@ -68,7 +82,7 @@ def _section(change: int) -> Make:
 WRONG_CALLS = {
     "query_rank": one_rank_more("query"),
     "query_integers": cast("query", torch.int32, "key", "cos_sin_cache"),
-    "all_integers": all_integers("query", "key"),
+    "all_integers": beside_wide(all_integers("query", "key"), "cos_sin_cache"),
     "query_strides": sparse("query"),
     "query_none": replaced("query", None, TypeError),
     "query_overlaps_itself": self_overlapping("query"),
@@ -99,10 +113,8 @@ WRONG_CALLS = {
         lambda case, given: given | {"mrope_section": [2**63 - 1, 2**63 - 1, case.rotary // 2 + 2]}, ValueError, "mrope_section",
         when=lambda case: bool(case.section),
     ),
-    "section_negative": made(
-        lambda case, given: given | {"mrope_section": [-1, case.rotary // 2 + 1, 0]}, ValueError, "mrope_section"
-    ),
-    "section_two": made(lambda case, given: given | {"mrope_section": [case.rotary // 2, 0]}, ValueError, "mrope_section"),
+    "section_negative": made(_section_of(lambda pairs: [-1, pairs + 1, 0]), ValueError, "mrope_section"),
+    "section_two": made(_section_of(lambda pairs: [pairs, 0]), ValueError, "mrope_section"),
     "section_text": replaced("mrope_section", "text", TypeError),
     "position_negative": _position(-1),
     "position_behind": _position(None),

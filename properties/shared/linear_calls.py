@@ -17,6 +17,9 @@ def _bias(make: Any) -> Make:
     return lambda case, given: given | {"bias": make(case)}
 
 
+OF_N, OF_K = ("N", "data", "scales", "zeros"), ("K", "data", "scales", "zeros", "x")  # what has a size that goes by it
+
+
 def wrong_calls(layout: str) -> dict[str, WrongCall]:
     """`layout`: a name that the weight's does not have."""
     return {
@@ -28,10 +31,10 @@ def wrong_calls(layout: str) -> dict[str, WrongCall]:
         "data_rank": changed("data", lambda data: data.flatten(3), ValueError),
         "data_floats": cast("data", torch.float32),
         "data_float8": cast("data", torch.float8_e4m3fn),
-        "data_N": made(more("N", 32), ValueError, "data", "N", "scales"),
-        "data_K": made(more("K", 32), ValueError, "data", "K", "scales"),
-        "N_zero": made(setting(N=0), ValueError, "N"),
-        "K_negative": made(setting(K=-1), ValueError, "K"),
+        "data_N": made(more("N", 32), ValueError, *OF_N, "bias"),
+        "data_K": made(more("K", 32), ValueError, *OF_K),
+        "N_zero": made(setting(N=0), ValueError, *OF_N, "bias"),
+        "K_negative": made(setting(K=-1), ValueError, *OF_K),
         "scales_none": replaced("scales", None, TypeError),
         "scales_dtype": cast("scales", torch.bfloat16),
         "weight_plain": made(setting(layout=None), TypeError, "packed"),

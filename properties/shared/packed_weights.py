@@ -197,21 +197,22 @@ def unpacked(wrongly: str, error: type[Exception], *names: str) -> WrongCall:
     return WrongCall(lambda case, given: given | {"unpacked_as": wrongly}, error, names)
 
 
-def wrong_calls(weight: str = "weight", data: str = "data") -> dict[str, WrongCall]:
-    """A weight that is none, and packed bytes that are not what unpacking is told."""
+def wrong_calls(weight: str = "weight", data: str = "data", groups: Sequence[str] = ()) -> dict[str, WrongCall]:
+    """A weight that is none, and packed bytes that are not what unpacking is told; `groups`: what else has a size that goes by
+    the weight's."""
     return {
         "rank": changed(weight, lambda tensor: tensor[0], ValueError),
-        "no_outputs": changed(weight, lambda tensor: tensor[:0], ValueError),
-        "no_columns": changed(weight, lambda tensor: tensor[:, :0], ValueError),
+        "no_outputs": changed(weight, lambda tensor: tensor[:0], ValueError, *groups),
+        "no_columns": changed(weight, lambda tensor: tensor[:, :0], ValueError, *groups),
         "none": replaced(weight, None, TypeError),
-        "unpacked_wider": unpacked("wider", ValueError, data, "N"),
-        "unpacked_longer": unpacked("longer", ValueError, data, "K"),
-        "unpacked_narrower": unpacked("narrower", ValueError, data, "N"),
-        "unpacked_shorter": unpacked("shorter", ValueError, data, "K"),
-        "unpacked_wider_beyond_32_bits": unpacked("wider beyond 32 bits", ValueError, data, "N"),
-        "unpacked_longer_beyond_32_bits": unpacked("longer beyond 32 bits", ValueError, data, "K"),
-        "unpacked_no_outputs": unpacked("no outputs", ValueError, data, "N"),
-        "unpacked_no_columns": unpacked("no columns", ValueError, data, "K"),
+        "unpacked_wider": unpacked("wider", ValueError, data, "N", *groups),
+        "unpacked_longer": unpacked("longer", ValueError, data, "K", *groups),
+        "unpacked_narrower": unpacked("narrower", ValueError, data, "N", *groups),
+        "unpacked_shorter": unpacked("shorter", ValueError, data, "K", *groups),
+        "unpacked_wider_beyond_32_bits": unpacked("wider beyond 32 bits", ValueError, data, "N", *groups),
+        "unpacked_longer_beyond_32_bits": unpacked("longer beyond 32 bits", ValueError, data, "K", *groups),
+        "unpacked_no_outputs": unpacked("no outputs", ValueError, data, "N", *groups),
+        "unpacked_no_columns": unpacked("no columns", ValueError, data, "K", *groups),
         "unpacked_rank": unpacked("rank", ValueError, data),
         "unpacked_apart": unpacked("apart", ValueError, data),
         "unpacked_gaps": unpacked("gaps", ValueError, data),

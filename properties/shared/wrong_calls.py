@@ -1,10 +1,12 @@
 """Ways to call a kernel wrongly that several pairs share. Each returns a `WrongCall` whose inputs are those of a valid case
 except for one thing. A case is left out if it has no such argument, or if `when` is false for it.
 
-A message may also name any of `against`: where two arguments disagree, either may be named.
+A message may also name any of `against`: where two arguments disagree, either may be named. So may that of another error of the
+same class that the call has as well and cannot be without: of several a kernel says any.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -86,6 +88,17 @@ def cast(name: str, dtype: torch.dtype, *against: str, when: Condition = always)
     return changed(name, to, TypeError, *against, when=when)
 
 
+def beside_wide(call: WrongCall, *parameters: str) -> WrongCall:
+    """The same with these parameters, which have the call's dtype or float32, in float32, which is right whatever the others
+    have: beside a dtype that is none of a call they would be wrong as well, and a kernel might say that first."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        wrong = call.make(case, given)
+        return wrong and wrong | {name: wrong[name].float() for name in parameters if isinstance(wrong.get(name), Tensor)}
+
+    return replace(call, make=make)
+
+
 def all_integers(*names: str, when: Condition = always) -> WrongCall:
     """All of these arguments, as far as they are given: they agree in their dtype, but it is one of integers."""
 
@@ -122,14 +135,14 @@ def one_rank_more(name: str, when: Condition = always) -> WrongCall:
     return changed(name, lambda value: value[None], ValueError, when=when)
 
 
-def sparse(name: str, when: Condition = always) -> WrongCall:
+def sparse(name: str, *against: str, when: Condition = always) -> WrongCall:
     """Every second element of rows twice as long."""
 
     def spread(value: Tensor) -> Tensor | None:
         room = value.shape[-1] > 1 and value.numel()
         return value.repeat_interleave(2, dim=-1)[..., ::2] if room else None
 
-    return changed(name, spread, ValueError, when=when)
+    return changed(name, spread, ValueError, *against, when=when)
 
 
 def with_gaps(name: str, when: Condition = always) -> WrongCall:
@@ -239,6 +252,19 @@ def falling(name: str, *against: str, when: Condition = always) -> WrongCall:
         return place, int(given[name][place - 1]) - 1
 
     return entry(name, pick, ValueError, name, *against, when=when)
+
+
+def moved_to(name: str, at: int, value: Callable[[Inputs], int]) -> WrongCall:
+    """All offsets are moved by as much as one of them, the first or the last, needs to be this: every request has as many tokens
+    as before, which other arguments have room for."""
+
+    def make(case: Any, given: Inputs) -> Inputs | None:
+        offsets = given.get(name)
+        if not isinstance(offsets, Tensor) or not len(offsets):
+            return None
+        return given | {name: offsets + (value(given) - int(offsets[at]))}
+
+    return made(make, ValueError, name)
 
 
 def any_of(case: Any, places: Sequence[Any]) -> Any:

@@ -8,6 +8,7 @@ from kernelpair.contract.pair import Inputs
 from properties.shared.wrong_calls import (
     INF,
     NAN,
+    beside_wide,
     cast,
     changed,
     grown,
@@ -45,9 +46,10 @@ def _other_bias(bias: torch.Tensor) -> torch.Tensor:
     return other_float(bias).to(torch.float64)
 
 
+GROUPS = ("num_expert_group", "topk_group", "topk")  # fewer groups than one leave no room for those that stay, nor for topk
 WRONG_CALLS = {
     "logits_rank": one_rank_more("logits"),
-    "logits_integers": cast("logits", torch.int32),
+    "logits_integers": beside_wide(cast("logits", torch.int32), "correction_bias"),
     "logits_none": replaced("logits", None, TypeError),
     "logits_strides": sparse("logits"),
     "bias_length": grown("correction_bias", 0),
@@ -58,10 +60,10 @@ WRONG_CALLS = {
     "topk_negative": replaced("topk", -1, ValueError),
     "topk_too_large": made(_too_many, ValueError, "topk"),
     "topk_float": replaced("topk", 1.5, TypeError),
-    "groups_zero": replaced("num_expert_group", 0, ValueError),
-    "groups_negative": replaced("num_expert_group", -1, ValueError),
-    "groups_split": made(_split, ValueError, "num_expert_group"),
-    "kept_zero": replaced("topk_group", 0, ValueError),
+    "groups_zero": replaced("num_expert_group", 0, ValueError, *GROUPS),
+    "groups_negative": replaced("num_expert_group", -1, ValueError, *GROUPS),
+    "groups_split": made(_split, ValueError, *GROUPS),
+    "kept_zero": replaced("topk_group", 0, ValueError, "topk_group", "topk"),
     "kept_too_many": made(_more_groups, ValueError, "topk_group"),
     "bias_in_groups_of_one": made(
         _groups_of_one, ValueError, "correction_bias", when=lambda case: case.bias != "none" and case.experts > 1
