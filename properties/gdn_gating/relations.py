@@ -19,10 +19,10 @@ def _constant(case: GatingCase, session: Session) -> None:
     row, head = case.seed % case.rows, case.seed % case.heads
     at = {name: given[name][row, head] for name in ("a", "b")} | {name: given[name][head] for name in VECTORS}
     flat = given | {name: torch.full_like(given[name], value.item()) for name, value in at.items()}
-    again = session.run(replace(case, layout={}), flat, judged=False)
+    again = session.run_moved(replace(case, layout={}), flat)
     for name in NAMES:
         expected = session.first.outputs[name][row, head].reshape(1, 1).repeat(case.rows, case.heads)
-        session.expect_same(name, again.outputs[name], expected, "one input everywhere")
+        session.expect_moved(name, again.outputs[name], expected, "one input everywhere")
 
 
 def _permuted(case: GatingCase, session: Session) -> None:
@@ -30,9 +30,10 @@ def _permuted(case: GatingCase, session: Session) -> None:
     rows, heads = permutation(case.seed, "rows", case.rows), permutation(case.seed, "heads", case.heads)
     other = given | {name: given[name][rows][:, heads] for name in ("a", "b")}
     other |= {name: given[name][heads] for name in VECTORS}
-    again = session.run(replace(case, layout={}), other, judged=False)
+    again = session.run_moved(replace(case, layout={}), other)
     for name in NAMES:
-        session.expect_same(name, again.outputs[name], session.first.outputs[name][rows][:, heads], "rows and heads permuted")
+        says, expected = "rows and heads permuted", session.first.outputs[name][rows][:, heads]
+        session.expect_moved(name, again.outputs[name], expected, says)
 
 
 def _dense(case: GatingCase, session: Session) -> None:

@@ -15,6 +15,7 @@ from properties.fp8_linear.cases import dense_weight
 from properties.fused_moe.cases import call_reference
 from reference import decode_attention as decode
 from reference.rms_norm import rms_norm
+from reference.topk_gating import topk_gating
 
 
 def of_flushed_sums(x: Tensor, weight: Tensor | None, eps: float = 1e-6, residual: Tensor | None = None, **more: Any) -> Tensor:
@@ -55,6 +56,38 @@ def of_rounded_codes(x: Tensor, bias: Tensor | None = None, **given: Any) -> Ten
     given.pop("layout", None)
     y = x.float() @ dense_weight(given).to(x.dtype).float().T
     return (y if bias is None else y + bias.float()).to(x.dtype)
+
+
+def of_groups_by_themselves(**given: Any) -> tuple[Tensor, Tensor]:
+    """Groups are chosen in another loop, whose scores round otherwise than those of a plain choice."""
+    weights, ids = topk_gating(**given)
+    return weights * (1 + 2.0**-22 * (given["num_expert_group"] > 1)), ids
+
+
+def of_scales_multiplied_first(form: str, **given: Any) -> Tensor:
+    """Bytes with scales take the product of both, where floats take one after the other."""
+    out = properties.pairs()["int8_linear"].reference(form=form, **given)
+    return out * (1 + 2.0**-23 * (form == "matmul"))
+
+
+def of_weighted_rows(**given: Any) -> Tensor:
+    """A weight on the input has products of its own, which are summed in another order."""
+    return call_reference(**given) * (1 + 2.0**-23 * given["apply_router_weight_on_input"])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "line"),
+    [
+        (of_groups_by_themselves, '{"pair":"topk_gating","v":1,"trial":"groups","tokens":5,"experts":8,"groups":4,"kept":4}'),
+        (of_scales_multiplied_first, '{"pair":"int8_linear","v":1,"trial":"two_steps","outer":[3],"N":33,"K":31}'),
+        (of_scales_multiplied_first, '{"pair":"int8_linear","v":1,"trial":"two_steps","symmetric":false,"values":"exact"}'),
+        (of_weighted_rows, '{"pair":"fused_moe","v":1,"trial":"on_input","tokens":5,"experts":3,"topk":1,"D":64,"I":32}'),
+    ],
+)
+def test_another_form_of_somebody_elses_kernel_owes_no_bits(kernel: Any, line: str) -> None:
+    pair, case = read_case(properties.pairs(), line)
+    candidate = Candidate("admitted", f"{__name__}:{kernel.__name__}")
+    assert check(Subject(pair, candidate, foreign=True), case, InProcess(candidate)).failures == []
 
 
 @pytest.mark.parametrize(
