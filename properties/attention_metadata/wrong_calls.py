@@ -168,6 +168,8 @@ def _long_beyond_32_bits(case: MetadataCase, given: Inputs) -> Inputs | None:
 
 
 _TABLE = ("seq_lens", "encoder_lens", "req_to_token")
+NO_CAPTURE = ("capture", "captured", "mode", "bs")  # no argument is wrong by itself
+OF_ENCODER = ("encoder_lens", "max_encoder_len")
 LENGTHS = ("req_pool_indices", "extend_seq_lens", "encoder_lens")
 WRONG_CALLS = {
     "mode_unknown": WrongCall(_mode("prefill"), ValueError, "mode"),
@@ -181,12 +183,12 @@ WRONG_CALLS = {
     ),
     "chunk_zero": WrongCall(setting(attn_chunk_size=0), ValueError, "attn_chunk_size"),
     "chunk_no_multiple": made(
-        lambda case, given: given | {"attn_chunk_size": case.page_size + 1}, ValueError, "attn_chunk_size",
+        lambda case, given: given | {"attn_chunk_size": case.page_size + 1}, ValueError, "attn_chunk_size", "page_size",
         when=lambda case: case.page_size > 1,
     ),
     "extend_missing": WrongCall(_no_extend, ValueError, "extend_seq_lens"),
     "extend_more_than_total": WrongCall(
-        _one("extend_seq_lens", lambda given, b: int(given["seq_lens"][b]) + 1), ValueError, "extend_seq_lens"
+        _one("extend_seq_lens", lambda given, b: int(given["seq_lens"][b]) + 1), ValueError, ("extend_seq_lens", "seq_lens")
     ),
     "extend_negative": WrongCall(_one("extend_seq_lens", lambda given, b: -1), ValueError, "extend_seq_lens"),
     "length_negative": WrongCall(_one("seq_lens", lambda given, b: -1), ValueError, ("seq_lens", "extend_seq_lens")),
@@ -219,20 +221,22 @@ WRONG_CALLS = {
     },
     **{f"{name}_float": changed(name, lambda t: t.float(), TypeError, when=_eager) for name in INDICES},
     **{f"{name}_uint8": changed(name, lambda t: t.to(torch.uint8), TypeError, when=_eager) for name in INDICES},
-    "bs_beyond_max": WrongCall(_static(lambda given, limits: limits.update(max_bs=given["steps"][0][1] - 1)), ValueError, "bs"),
+    "bs_beyond_max": WrongCall(
+        _static(lambda given, limits: limits.update(max_bs=given["steps"][0][1] - 1)), ValueError, ("bs", "max_bs")
+    ),
     "bs_below_live": WrongCall(_static(_bs_one_less), ValueError, ("bs", "seq_lens")),
-    "never_captured": WrongCall(_static(lambda given, limits: limits.update(capture="never")), ValueError, "captured"),
+    "never_captured": WrongCall(_static(lambda given, limits: limits.update(capture="never")), ValueError, NO_CAPTURE),
     "topk": WrongCall(_static(lambda given, limits: limits.update(draft_steps=2, topk=2)), ValueError, "topk"),
     "static_extend": WrongCall(
         _static(lambda given, limits: {"steps": tuple(("extend", *step[1:]) for step in given["steps"])}), ValueError, "mode"
     ),
-    "context_too_long": WrongCall(_context_too_long, IndexError, "seq_lens"),
+    "context_too_long": WrongCall(_context_too_long, IndexError, ("seq_lens", "max_context_len")),
     "encoder_too_long": WrongCall(
         _static(lambda given, limits: limits.update(max_encoder_len=max(int(given["encoder_lens"].max()) - 1, 0)),
-                lambda case: _has_encoder(case) and max(r.encoder for r in case.requests) > 1), IndexError, "encoder_lens"
+                lambda case: _has_encoder(case) and max(r.encoder for r in case.requests) > 1), IndexError, OF_ENCODER
     ),
     "encoder_without_buffers": WrongCall(
-        _static(_no_encoder_tokens, _has_encoder), ValueError, "encoder_lens"
+        _static(_no_encoder_tokens, _has_encoder), ValueError, OF_ENCODER
     ),
 }  # fmt: skip
 

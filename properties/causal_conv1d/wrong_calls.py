@@ -156,18 +156,19 @@ def weight_calls(when: Condition) -> dict[str, WrongCall]:
     }
 
 
+STATES = ("conv_states", "cache_indices", "has_initial_state")
 BATCH = ("x", "query_start_loc")  # which say how many requests there are, too
 WRONG_CALLS = {
     "pack_rank": _wrong(changing("weight", lambda w: w.reshape(-1)), ValueError, "weight", forms=("pack",)),
     "pack_middle": _wrong(
         changing("weight", lambda w: w.reshape(len(w), 1, -1).repeat(1, 2, 1)), ValueError, "weight", forms=("pack",)
     ),
-    "pack_width_1": _wrong(changing("weight", lambda w: w[..., :1]), ValueError, "width", forms=("pack",)),
+    "pack_width_1": _wrong(changing("weight", lambda w: w[..., :1]), ValueError, "weight", "width", forms=("pack",)),
     "pack_width_5": _wrong(
-        changing("weight", lambda w: w[..., :1].repeat_interleave(5, -1)), ValueError, "width", forms=("pack",)
+        changing("weight", lambda w: w[..., :1].repeat_interleave(5, -1)), ValueError, "weight", "width", forms=("pack",)
     ),
     "pack_integers": _wrong(changing("weight", lambda w: w.to(torch.int32)), TypeError, "weight", forms=("pack",)),
-    "pack_nothing": _wrong(changing("weight", lambda w: w[:0]), ValueError, "dim", forms=("pack",)),
+    "pack_nothing": _wrong(changing("weight", lambda w: w[:0]), ValueError, "weight", "dim", forms=("pack",)),
     "unpack_width": _wrong(_unpack(width=5), ValueError, *PACKED),
     "unpack_dim": _wrong(_unpack(blocks=1), ValueError, *PACKED),
     **weight_calls(_convolves),
@@ -192,15 +193,15 @@ WRONG_CALLS = {
     "bias_dtype": _wrong(changing("bias", lambda bias: bias.to(torch.float64)), TypeError, "bias"),
     "bias_other_half": other_half("bias", when=_convolves),
     "bias_rank": _wrong(changing("bias", lambda bias: bias[None]), ValueError, "bias"),
-    "indices_without_states": _wrong(_without_states("cache_indices"), ValueError, "cache_indices", forms=FORWARD),
-    "initial_without_states": _wrong(_without_states("has_initial_state"), ValueError, "has_initial_state", forms=FORWARD),
+    "indices_without_states": _wrong(_without_states("cache_indices"), ValueError, *STATES, forms=FORWARD),
+    "initial_without_states": _wrong(_without_states("has_initial_state"), ValueError, *STATES, forms=FORWARD),
     "indices_length": _wrong(changing("cache_indices", larger(0)), ValueError, "cache_indices", *BATCH),
     "indices_float": _wrong(changing("cache_indices", lambda i: i.float()), TypeError, "cache_indices"),
     "index_negative": slot("cache_indices", _live_rows, -1),
     "index_too_large": slot("cache_indices", _live_rows, 0, _slots),
     "index_huge": slot("cache_indices", _live_rows, 2**30),
     "index_duplicate": slot_twice("cache_indices", _live_rows),
-    "default_slots": _wrong(_too_few_slots, ValueError, "conv_states"),
+    "default_slots": _wrong(_too_few_slots, ValueError, *STATES, *BATCH),
     "initial_length": _wrong(
         changing("has_initial_state", larger(0)), ValueError, "has_initial_state", *BATCH, forms=FORWARD
     ),

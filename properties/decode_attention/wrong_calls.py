@@ -188,11 +188,15 @@ WRONG_CALLS = {
         for name in ("loc", "req_to_token", "req_pool_indices", "seq_lens", "encoder_lens")
     },
     **{f"{name}_length": grown(name, 0, "q", *OF_REQUESTS) for name in OF_REQUESTS},
-    "key_without_loc": replaced("loc", None, ValueError, when=_writes),
-    "key_without_value": replaced("value", None, ValueError, when=lambda case: case.write and not case.shared),
+    "key_without_loc": replaced("loc", None, ValueError, "loc", "key", when=_writes),
+    "key_without_value": replaced(
+        "value", None, ValueError, "value", "key", when=lambda case: case.write and not case.shared
+    ),
     "value_without_key": WrongCall(
         lambda case, given: given | {"key": None} if given["value"] is not None else None, ValueError, ("value", "key")),
-    "no_encoder_lens": replaced("encoder_lens", None, ValueError, when=lambda case: case.cross),
+    "no_encoder_lens": replaced(
+        "encoder_lens", None, ValueError, "encoder_lens", "is_cross_attn", when=lambda case: case.cross
+    ),
     "loc_negative": entry("loc", _of_live(_negative), IndexError, when=_writes),
     "loc_too_large": entry("loc", _of_live(lambda case, given: given["k_cache"].shape[0]), IndexError, when=_writes),
     "loc_duplicate": slot_twice("loc", lambda case, given: live_of(case) if case.write else []),

@@ -174,7 +174,7 @@ def _sum_beyond_64_bits(case: Any, given: Inputs) -> Inputs | None:
 WRONG_CALLS = {
     "k_none": replaced("k", None, ValueError, when=_self),
     "v_none": replaced("v", None, ValueError, when=_self),
-    "no_encoder_lens": WrongCall(_cross_without_lengths, ValueError, "encoder_lens"),
+    "no_encoder_lens": WrongCall(_cross_without_lengths, ValueError, ("encoder_lens", "is_cross_attn")),
     **{f"{name}_dtype": beside_wide(other_dtype(name, *FLOATS), "sinks") for name in FLOATS},
     "q_integer": beside_wide(cast("q", torch.int32, *FLOATS), "sinks"),
     "all_integers": beside_wide(all_integers(*FLOATS), "sinks"),

@@ -74,7 +74,7 @@ WRONG_CALLS = {
     "causal_text": replaced("causal", "yes", TypeError),
     "flags_dtype": cast("causal_requests", torch.int32),
     "flags_count": grown("causal_requests", 0),
-    "flags_and_causal": WrongCall(_both_said, ValueError, "causal_requests"),
+    "flags_and_causal": WrongCall(_both_said, ValueError, ("causal", "causal_requests")),
     "alignment": replaced("alignment", "top_right", ValueError),
     "alignment_none": replaced("alignment", None, TypeError),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k")),

@@ -96,6 +96,7 @@ def _down_of_numbers(case: MoeCase, given: Inputs) -> Inputs:
     return {name: value for name, value in given.items() if not name.startswith("w2")} | {"w2": stack.data}
 
 
+ON_INPUT = ("apply_router_weight_on_input", "topk_ids", "topk_weights")
 OF_EXPERTS = ("w13", "w13_sums", "w13_scale", "w2", "w2_sums", "w2_scale")
 OF_I = ("w13", "w13_sums", "w13_scale", "w2", "w2_scale", "b13")  # what has a size that goes by I
 WRONG_CALLS = {
@@ -136,7 +137,7 @@ WRONG_CALLS = {
     "weights_columns": grown("topk_weights", 1, "topk_ids"),
     "weights_dtype": cast("topk_weights", torch.bfloat16),
     "weights_none": replaced("topk_weights", None, TypeError, when=_moe),
-    "on_input_of_many": made(_not_one_column, ValueError, "apply_router_weight_on_input", when=_moe),
+    "on_input_of_many": made(_not_one_column, ValueError, *ON_INPUT, when=_moe),
     "b13_width": grown("b13", 1),
     "b13_integers": cast("b13", torch.int32),
     "b13_strides": sparse("b13"),

@@ -90,7 +90,7 @@ WRONG_CALLS = {
     "page_zero": WrongCall(setting(page_size=0), ValueError, "page_size"),
     "page_none": WrongCall(setting(page_size=None), TypeError, "page_size"),
     "chunk_no_multiple": made(
-        lambda case, given: given | {"attn_chunk_size": case.page_size + 1}, ValueError, "attn_chunk_size",
+        lambda case, given: given | {"attn_chunk_size": case.page_size + 1}, ValueError, "attn_chunk_size", "page_size",
         when=lambda case: 1 < case.page_size < 2**20,
     ),
     "more_new_than_total": WrongCall(_too_many_new, ValueError, _LENGTHS),

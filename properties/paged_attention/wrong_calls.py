@@ -161,7 +161,7 @@ def _other_multiples(change: Callable[[Any, torch.Tensor], torch.Tensor], error:
         multiples = torch.arange(len(case.rows) + 1) * case.rows[0]
         return of_four_dimensions(case, given) | {"cu_seqlens_q": change(case, multiples)}
 
-    return WrongCall(make, error, "cu_seqlens_q")
+    return WrongCall(make, error, ("cu_seqlens_q", "q") if error is ValueError else "cu_seqlens_q")
 
 
 def _one_more(case: Any, multiples: torch.Tensor) -> torch.Tensor:

@@ -66,7 +66,8 @@ WRONG_CALLS = {
     "kept_zero": replaced("topk_group", 0, ValueError, "topk_group", "topk"),
     "kept_too_many": made(_more_groups, ValueError, "topk_group"),
     "bias_in_groups_of_one": made(
-        _groups_of_one, ValueError, "correction_bias", when=lambda case: case.bias != "none" and case.experts > 1
+        _groups_of_one, ValueError, "correction_bias", "num_expert_group",
+        when=lambda case: case.bias != "none" and case.experts > 1,
     ),
     "scoring_unknown": replaced("scoring", "sqrtsoftplus", ValueError),
     "scoring_none": replaced("scoring", None, TypeError),

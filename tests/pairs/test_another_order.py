@@ -90,6 +90,24 @@ def new_tokens_first(**given: Any) -> Any:
     return _of("local_attention_batches", **given)
 
 
+def weight_named(**given: Any) -> Any:
+    if given["form"] == "pack" and not 2 <= given["weight"].shape[-1] <= 4:
+        raise ValueError("weight is neither two nor three nor four columns wide")
+    return _of("causal_conv1d", **given)
+
+
+def states_named(**given: Any) -> Any:
+    if given["conv_states"] is None and given["cache_indices"] is not None:
+        raise ValueError("conv_states are not there")
+    return _of("causal_conv1d", **given)
+
+
+def capture_named(**given: Any) -> Any:
+    if given["static"] and given["static"]["capture"] == "never":
+        raise ValueError("a replay before its capture")
+    return _of("attention_metadata", **given)
+
+
 @pytest.mark.parametrize(
     ("kernel", "name", "wrong", "fields"),
     [
@@ -104,6 +122,9 @@ def new_tokens_first(**given: Any) -> Any:
         (overlap_first, "extend_attention", "start_too_large", '"prefixes":[0,0],"extends":[2,2]'),
         (workspace_first, "mla_decode", "seq_lens_beyond_32_bits", '"lens":[3]'),
         (lengths_first, "decode_attention", "pad_slot_without_loc", '"lens":[3,2],"pads":[1],"pad":"zero"'),
+        (weight_named, "causal_conv1d", "pack_width_5", '"form":"pack"'),
+        (states_named, "causal_conv1d", "indices_without_states", '"form":"varlen"'),
+        (capture_named, "attention_metadata", "never_captured", '"batches":[{"requests":[{}]}]'),
         (new_tokens_first, "local_attention_batches", "offset_negative", '"requests":[[2,2]]'),
     ],
 )  # fmt: skip
