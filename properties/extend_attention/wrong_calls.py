@@ -39,6 +39,7 @@ from properties.shared.wrong_calls import (
 )
 
 FLOATS = ("q", "k", "v", "out", "k_cache", "v_cache")
+OF_COLUMNS = ("encoder_lens", "seq_lens", "req_to_token")
 LENGTHS = ("req_pool_indices", "seq_lens", "extend_seq_lens", "extend_start_loc", "encoder_lens")
 Pick = Callable[[Any, Inputs], tuple[Any, int] | None]
 
@@ -206,7 +207,7 @@ WRONG_CALLS = {
     "start_negative": entry("extend_start_loc", _before_the_rows, IndexError),
     "start_too_large": entry("extend_start_loc", _past_the_rows, IndexError),
     "seq_lens_too_large": entry("seq_lens", _past_the_table, IndexError, "seq_lens", "req_to_token", when=_own_cache),
-    "encoder_lens_too_large": entry("encoder_lens", _too_long_encoder, IndexError, "encoder_lens", "seq_lens"),
+    "encoder_lens_too_large": entry("encoder_lens", _too_long_encoder, IndexError, *OF_COLUMNS),
     "rows_overlap": entry("extend_start_loc", _overlapping, ValueError),
     "heads": WrongCall(_one_head_more, ValueError, ("q", "k", "k_cache")),
     **replaced_each("sm_scale", NO_SCALES),

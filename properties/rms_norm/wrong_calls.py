@@ -50,8 +50,8 @@ def _between(case: NormCase, given: Inputs) -> Inputs:
 
 
 WRONG_CALLS = {
-    "x_five_dimensions": made(_in_five_dimensions, ValueError, "x"),
-    "x_no_dimension": changed("x", lambda x: x.new_ones(()), ValueError),
+    "x_five_dimensions": made(_in_five_dimensions, ValueError, "x", "residual", "gate"),
+    "x_no_dimension": changed("x", lambda x: x.new_ones(()), ValueError, "residual", "gate", "weight"),
     "x_integers": cast("x", torch.int64, "residual", "gate", "weight"),
     "all_integers": beside_wide(all_integers("x", "residual", "gate"), "weight"),
     "x_strides": sparse("x"),

@@ -113,6 +113,7 @@ def capture_named(**given: Any) -> Any:
     [
         (rate_first, "gdn_gating", "all_integers", '"dtype":"bfloat16"'),
         (residual_first, "rms_norm", "x_five_dimensions", '"form":"residual"'),
+        (residual_first, "rms_norm", "x_no_dimension", '"form":"residual"'),
         (kept_first, "topk_gating", "groups_zero", ''),
         (section_first, "rotary_embedding", "rotary_wide", '"width":16,"rotary":16,"section":[3,3,2]'),
         (data_first, "int4_linear", "N_zero", ''),
