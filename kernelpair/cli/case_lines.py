@@ -1,5 +1,6 @@
 """Cases as a command line gives them: lines of JSON, files that hold one a line, ids of findings."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from kernelpair.providers.findings import Finding
 from kernelpair.suite import Suite
 from kernelpair.trial.check import read_case
 
+CASE = re.compile(r"""(?!\s*\{\s*"pair")\W{0,5}pair\W*:\W*\w""")  # a case begins like this without its quotes, or with others
+
 
 class Given(NamedTuple):
     """One line, with the finding that it is of, and where it stands (`file:line`), if it is of one or stands in a file."""
@@ -23,6 +26,8 @@ class Given(NamedTuple):
 
 def lines_of(suite: Suite, argument: str) -> Iterator[Given]:
     """The lines that one argument stands for. UsageError where it is none of the three."""
+    if CASE.match(argument):
+        raise UsageError(f"{argument!r}: a shell has changed the quotes of this case; give it as it was printed, in quotes")
     if argument.lstrip().startswith("{"):
         yield Given(argument)
         return

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelpair.cli.select import select_candidates, select_loaded
+from kernelpair.contract.case import own_fields
 from kernelpair.contract.mistakes import told
 from kernelpair.contract.pair import NotFuzzed, Pair, Stepwise
 from kernelpair.search.drawing import drawn_cases
@@ -30,7 +31,7 @@ def _summary(path: Path) -> str:
 
 
 def _describe(suite: Suite, pair: Pair, wanted: bool) -> dict[str, Any]:
-    """What a pair says of itself; with what its kernel is called only where the pair is asked for, since that takes cases."""
+    """What a pair says of itself; with what its kernel is called, and what its cases say, only where the pair is asked for."""
     files = suite.files(pair)
     candidates = select_candidates(suite, pair, ())
     tiers = {tier.name: tier for tier in suite.tiers()}
@@ -38,7 +39,7 @@ def _describe(suite: Suite, pair: Pair, wanted: bool) -> dict[str, Any]:
         "pair": pair.name,
         "summary": _summary(suite.root / files["properties"]).removeprefix(f"{pair.name} on trial: "),
         "dtypes": list(pair.signature.dtypes),
-        **(_called(pair) if wanted else {}),
+        **(_called(pair) | {"case": own_fields(pair.cases.type)} if wanted else {}),
         "candidates": [_candidate(name, reason, tiers.get(name)) for name, reason in candidates],
         "relations": {name: relation.says for name, relation in pair.relations.items()} | _built_in(pair),
         "not_fuzzed": pair.fuzz.why if isinstance(pair.fuzz, NotFuzzed) else "",
@@ -67,11 +68,14 @@ def _called(pair: Pair) -> dict[str, Any]:
 
 
 def _by_form(pair: Pair) -> dict[str, list[str]]:
-    """Of a reference that takes whatever it is given: what drawn cases of each form bring."""
-    found: dict[str, dict[str, None]] = {}
+    """Of a reference that takes whatever it is given: what drawn cases of each form bring. A text stands beside its name: no
+    signature says that a form, a layout or a dtype comes as one."""
+    found: dict[str, dict[str, str]] = {}
     for case in drawn_cases(pair.cases.strategy, DRAWN, 1):
-        found.setdefault(getattr(case, "form", ""), {}).update(dict.fromkeys(pair.cases.inputs(case)))
-    return {form: list(names) for form, names in found.items()}
+        brought = pair.cases.inputs(case).items()
+        named = {name: f"{name}={value!r}" if isinstance(value, str) else name for name, value in brought}
+        found[getattr(case, "form", "")] = named | found.get(getattr(case, "form", ""), {})
+    return {form: list(names.values()) for form, names in found.items()}
 
 
 def _candidate(name: str, reason: str, tier: Tier | None) -> dict[str, Any]:

@@ -96,6 +96,9 @@ def _show(console: Console, entry: dict[str, Any]) -> None:
     for role in ("changes", "results"):
         if entry.get(role):
             console.print(f"  {role:12} {' '.join(entry[role])}", soft_wrap=True, markup=False)
+    if entry.get("case"):
+        says = " ".join(f"{name}={value}" for name, value in entry["case"].items())
+        console.print(f"  case         {says}", soft_wrap=True, markup=False)
     for number, (name, says) in enumerate(entry["relations"].items()):
         console.print(f"  {'relations' if number == 0 else '':12} {name}: {says}", soft_wrap=True, markup=False)
     console.print(f"  wrong calls  {len(entry['wrong_calls'])}: {' '.join(entry['wrong_calls'])}", soft_wrap=True, markup=False)

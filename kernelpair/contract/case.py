@@ -5,9 +5,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from kernelpair.names import unknown
 
 WRONG_CALL = "wrong_call:"  # a trial by this prefix expects an error instead of a result
 FORMERLY = "rejects:"  # that prefix in lines saved before it had this name
@@ -79,6 +81,20 @@ def to_line(pair: str, version: int, case: Case) -> str:
     return json.dumps(values, separators=(",", ":"), default=_plain)
 
 
+def own_fields(case_type: type[Case]) -> dict[str, str]:
+    """The fields that a pair adds to those of every case -> as a line says them: the values to choose from, the one first that a
+    line leaves out, or that one alone. What a limit looks at, and what one may write into a line."""
+    hints, shared = get_type_hints(case_type), _defaults(Case)
+    own = {name: default for name, default in _defaults(case_type).items() if name not in shared}
+    return {name: "|".join(_choices(hints[name], "" if own[name] is MISSING else own[name])) for name in own}
+
+
+def _choices(hint: Any, default: Any) -> list[str]:
+    others = get_args(hint) if get_origin(hint) is Literal else ()
+    values = [default, *(value for value in others if value != default)]
+    return [json.dumps(value, separators=(",", ":"), default=_plain) for value in values]
+
+
 def _is(value: Any, default: Any) -> bool:
     """Equal, and no zero of the other sign."""
     if value != default:
@@ -132,6 +148,8 @@ def from_values(case_type: type[CaseT], pair: str, expected: int, version: int, 
         case = adapter.validate_json(json.dumps(values))
     except ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == "unexpected_keyword_argument" and len(first["loc"]) == 1:
+            raise CaseError(f"{pair}: {unknown('field', str(first['loc'][0]), _defaults(case_type))}") from None  # type: ignore[arg-type]
         where = ".".join(map(str, first["loc"])) or "the case"
         raise CaseError(f"{pair}: {where}: {first['msg']} (got {first['input']!r})") from None
     return case

@@ -97,9 +97,9 @@ def read_case(pairs: Mapping[str, Pair], line: str) -> tuple[Pair, Case]:
     pair = pairs[name]
     case = from_values(pair.cases.type, name, pair.cases.version, version, values)
     if case.trial not in known_trials(pair):
-        raise CaseError(f"{name}: trial: unknown trial {case.trial!r}; known are {', '.join(known_trials(pair))}")
+        raise CaseError(f"{name}: trial: {unknown('trial', case.trial, known_trials(pair))}")
     if pair.signature.dtypes and case.dtype not in pair.signature.dtypes:
-        raise CaseError(f"{name}: dtype: unknown dtype {case.dtype!r}; known are {', '.join(pair.signature.dtypes)}")
+        raise CaseError(f"{name}: dtype: {unknown('dtype', case.dtype, pair.signature.dtypes)}")
     try:
         with _limited_memory(BUILD_BYTES):
             inputs = pair.cases.inputs(case)
@@ -130,7 +130,7 @@ def _check_placement(pair: Pair, case: Case, inputs: Inputs) -> None:
         if argument not in inputs and argument not in pair.signature.layouts:
             raise CaseError(f"{pair.name}: layout: no argument {argument!r}; the arguments are {', '.join(inputs)}")
         if layout not in known:
-            raise CaseError(f"{pair.name}: layout.{argument}: unknown layout {layout!r}; known are {', '.join(known)}")
+            raise CaseError(f"{pair.name}: layout.{argument}: {unknown('layout', layout, known)}")
     for argument in case.int32:
         if argument not in pair.signature.indices:
             known = list(pair.signature.indices)

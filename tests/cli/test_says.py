@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
@@ -12,8 +13,10 @@ import properties
 from kernelpair import __version__
 from kernelpair.cli.main import _told
 from kernelpair.cli.streams import SPELL_OUT
+from kernelpair.contract.case import Case
 from kernelpair.names import unknown
 from optimized import tiers
+from properties.topk_gating.cases import TopkCase
 from tests.command_line import COMMAND, ENVIRONMENT, kernelpair
 
 Capture = pytest.CaptureFixture[str]
@@ -71,10 +74,20 @@ def test_list_of_one_pair(capsys: Capture) -> None:
 def test_list_of_one_pair_says_what_its_kernel_is_called_with(capsys: Capture) -> None:
     assert kernelpair("list", "store_cache", "int8_linear") == 0
     out = capsys.readouterr().out
-    assert "  arguments    k v k_cache v_cache indices pad_slot\n  changes      k_cache v_cache\n  relations" in out
-    assert "linear: form x data sums N K w_scale bias symmetric\n" in out
-    assert "matmul: form q scale azp data sums N K w_scale bias out_dtype\n" in out
+    assert "  arguments    k v k_cache v_cache indices pad_slot\n  changes      k_cache v_cache\n  case " in out
+    assert "linear: form='linear' x data sums N K w_scale bias symmetric\n" in out
+    assert "matmul: form='matmul' q scale azp data sums N K w_scale bias out_dtype='float" in out
     assert "  results      out\n" in out
+
+
+def test_list_of_one_pair_says_what_its_cases_say(capsys: Capture) -> None:
+    """A limit of a provider looks at these fields, and who edits a line writes them."""
+    assert kernelpair("list", "topk_gating", "--json") == 0
+    (entry,) = json.loads(capsys.readouterr().out)["pairs"]
+    assert entry["case"].keys() == {spec.name for spec in fields(TopkCase)} - {spec.name for spec in fields(Case)}
+    assert entry["case"]["pads"] == "null" and entry["case"]["scoring"] == '"softmax"|"sigmoid"'
+    assert kernelpair("list", "topk_gating") == 0
+    assert '  case         tokens=1 experts=1 topk=1 groups=1 kept=1 scoring="softmax"|"sigmoid" ' in capsys.readouterr().out
 
 
 def test_doctor_tells_the_flags_where_they_are_asked_for(capsys: Capture) -> None:
