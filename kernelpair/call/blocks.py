@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kernelpair.call.fork_server import WORKERS
 
+PERTURB = "MALLOC_PERTURB_"
 BEHIND = 16  # bytes that are looked at, of those between the end of the result and that of its block: glibc fills as many,
 LINKS, SIZE = 32, 8  # but not always the first and the last of a block: one that is free has its neighbours and its size there
 LENGTH, FLAGS, MAPPED = 8, 7, 2  # bytes of a block's length; the bits of it that are flags; the one of a block mapped alone
@@ -57,10 +58,18 @@ def _length(start: int) -> int:
     return (noted & ~FLAGS) - LENGTH * (2 if noted & MAPPED else 1)
 
 
+def as_handed_out(element: Tensor) -> bool:
+    """Whether an element of a result holds what workers' memory is filled with when it is handed out: nobody has written it."""
+    perturb = os.environ.get(PERTURB, WORKERS[PERTURB])  # the judge's own, if it is no process of a server
+    if element.element_size() < 2 or not perturb.isdecimal():
+        return False
+    return set(element.contiguous().view(1).view(torch.uint8).tolist()) == {int(perturb) & 0xFF ^ 0xFF}
+
+
 @cache
 def _fills() -> tuple[int, int]:
     """What glibc fills memory with when it is taken back, and when it is handed out."""
-    perturb = int(os.environ["MALLOC_PERTURB_"]) & 0xFF
+    perturb = int(os.environ[PERTURB]) & 0xFF
     return perturb, perturb ^ 0xFF
 
 
@@ -68,7 +77,7 @@ def _fills() -> tuple[int, int]:
 def _filled() -> bool:
     """Whether the C library of this process keeps its blocks so: it is tried, with blocks that were written to before."""
     usable = getattr(ctypes.CDLL(None), "malloc_usable_size", None)
-    if usable is None or not os.environ.get("MALLOC_PERTURB_", "").isdecimal() or ctypes.sizeof(ctypes.c_size_t) != LENGTH:
+    if usable is None or not os.environ.get(PERTURB, "").isdecimal() or ctypes.sizeof(ctypes.c_size_t) != LENGTH:
         return False
     if WORKERS["GLIBC_TUNABLES"] not in os.environ.get("GLIBC_TUNABLES", "").split(":"):
         return False

@@ -186,7 +186,6 @@ def _table(failure: Failure) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 2))
     for heading in ("tensor", "index", "expected", "got", "bound", "ratio"):
         table.add_column(heading, justify="left" if heading == "tensor" else "right")
-    for difference in failure.differences:
-        numbers = (difference.expected, difference.got, difference.bound, difference.ratio)
-        table.add_row(failure.tensor, str(list(difference.index)), *(f"{number:.6g}" for number in numbers))
+    for each in failure.differences:
+        table.add_row(failure.tensor, str(list(each.index)), *each.told(), f"{each.bound:.6g}", f"{each.ratio:.6g}")
     return table

@@ -33,6 +33,7 @@ KINDS = {
     "wrong_path": "the call took another path than the one that the candidate claims",
     "vacuous": "the bound is so loose over a whole run that it proves nothing",
 }
+DIGITS = (6, 9, 17)  # of a number: for a glance, and what tells two floats of 32 and of 64 bits apart
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,14 @@ class Difference:
     got: float | int | bool
     bound: float
     ratio: float
+
+    def told(self) -> tuple[str, str]:
+        """What was expected and what came, in as many digits as tell the one from the other: whole numbers in all of theirs."""
+        whole = [int(number) for number in (self.expected, self.got) if number == number // 1]
+        if isinstance(self.got, int) and len(whole) == 2:
+            return str(whole[0]), str(whole[1])
+        texts = [(f"{self.expected:.{digits}g}", f"{self.got:.{digits}g}") for digits in DIGITS]
+        return next((text for text in texts if text[0] != text[1]), texts[0])
 
 
 @dataclass(frozen=True)

@@ -161,8 +161,7 @@ def _differences(view: View) -> list[tuple[str, ...]]:
     rows = []
     for failure in view.failures:
         for each in failure.differences[:6]:
-            numbers = (each.expected, each.got, each.bound, each.ratio)
-            rows.append((failure.tensor, str(list(each.index)), *(f"{number:.6g}" for number in numbers)))
+            rows.append((failure.tensor, str(list(each.index)), *each.told(), f"{each.bound:.6g}", f"{each.ratio:.6g}"))
     return rows
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernelpair.call.blocks import as_handed_out
 from kernelpair.call.defaults import defaults_of, other_defaults
 from kernelpair.call.memory import Arena, Placed
 from kernelpair.call.place import Buffer, Placement, element_mask
@@ -129,7 +130,9 @@ def judged(compared: Compared) -> list[Failure]:
         count = int(where.sum())
         if count:
             shown = _differences(got, truth, bound, ratio, where)
-            failures.append(Failure(kind, compared.name, _say(kind, count, got.numel(), shown[0]), shown))
+            fresh = compared.before is None and as_handed_out(got[shown[0].index])
+            says = _say(kind, count, got.numel(), shown[0]) + ("; memory that nobody has written holds this" if fresh else "")
+            failures.append(Failure(kind, compared.name, says, shown))
     return failures
 
 
@@ -241,8 +244,9 @@ def _say(kind: str, count: int, total: int, worst: Difference) -> str:
         return f"{count} of {total} elements keep their old content, the first {index}"
     if kind == "nonfinite":
         return f"{count} of {total} elements are not finite, the first {index}: {worst.got} for {worst.expected:.6g}"
+    expected, got = worst.told()
     tail = f", bound {worst.bound:.3g}, ratio {worst.ratio:.3g}" if worst.bound else ", must be equal"
-    return f"{count} of {total} elements differ, the worst {index}: {worst.got:.6g} for {worst.expected:.6g}{tail}"
+    return f"{count} of {total} elements differ, the worst {index}: {got} for {expected}{tail}"
 
 
 def memory(placement: Placement, arena: Arena, masks: Mapping[str, Tensor | bool], scratch: tuple[str, ...]) -> list[Failure]:

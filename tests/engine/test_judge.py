@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernelpair.call.fork_server import WORKERS
 from kernelpair.call.memory import Arena
 from kernelpair.call.place import Placement, place, settle
 from kernelpair.contract.case import Case
@@ -202,6 +203,29 @@ def test_nothing_to_judge_passes() -> None:
 def test_a_long_list_is_cut() -> None:
     (failure,) = judged(torch.zeros(1000), torch.ones(1000, dtype=torch.float64), torch.zeros(1000, dtype=torch.float64))
     assert "1000 of 1000" in failure.detail and len(failure.differences) == judge.SHOWN
+
+
+@pytest.mark.parametrize(
+    ("got", "truth", "says"),
+    [
+        (torch.tensor([0.25]), wide(1.5), "0.25 for 1.5,"),
+        (torch.tensor([1.0 + 2.0**-23]), wide(1), "1.00000012 for 1,"),  # alike in six digits
+        (torch.tensor([66_000_001]), wide(66_000_002), "66000001 for 66000002,"),
+        (torch.tensor([0.25]), wide(INF), "0.25 for inf,"),
+        (torch.tensor([-0.0]).double(), torch.tensor([0.0]).double(), "-0 for 0,"),
+    ],
+)
+def test_two_numbers_that_differ_are_told_apart(got: torch.Tensor, truth: torch.Tensor, says: str) -> None:
+    (failure,) = judged(got, truth, None)
+    assert says in failure.detail, failure.detail
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int32])
+def test_a_result_that_nobody_wrote_is_told_from_one_that_is_wrong(dtype: torch.dtype) -> None:
+    fill = torch.full((1, 8), int(WORKERS["MALLOC_PERTURB_"]) ^ 0xFF, dtype=torch.uint8).view(dtype)
+    (failure,) = judged(fill, torch.ones(fill.shape, dtype=torch.float64), None)
+    assert failure.detail.endswith("; memory that nobody has written holds this")
+    assert not any("nobody" in other.detail for other in judged(-fill, torch.ones(fill.shape, dtype=torch.float64), None))
 
 
 # --- tightness ---
