@@ -25,7 +25,8 @@ def print_line(console: Console, result: PairResult, undrawn: Sequence[str], *, 
     for path, count in instructions(result.executed).items():
         line.append(f"  {count:,} {path} instructions", style="dim")
     if result.unsupported:
-        line.append(f"  {sum(result.unsupported.values())} drawn outside of documented limits", style="dim")
+        limits = "" if result.cases else ": " + ", ".join(f"{limit} ({count})" for limit, count in result.unsupported.items())
+        line.append(f"  {sum(result.unsupported.values())} drawn outside of documented limits{limits}", style="dim")
     console.print(line, soft_wrap=True)
     if verbose and result.verdict != "skip":
         for says in _covered(result):

@@ -116,16 +116,16 @@ def instructions(executed: Mapping[str, int]) -> dict[str, int]:
 
 def replay_command(line: str, candidate: str, suite: str | None = None) -> str:
     """What to type to see a case again; `suite` is what `--suite` was given."""
-    return f"kernelpair replay {shlex.quote(line)} {_chosen(candidate, suite)}"
+    return f"kernelpair replay {shlex.quote(line)} {chosen(candidate, suite)}"
 
 
-def _chosen(candidate: str, suite: str | None) -> str:
+def chosen(candidate: str, suite: str | None = None) -> str:
     """The options that choose a candidate of a suite."""
-    chosen = ["--tier", candidate]
+    options = ["--tier", candidate]
     if candidate.startswith(PREFIX):
         spec, cpu = spec_and_cpu(candidate)
-        chosen = ["--provider", spec, *(["--cpu", cpu] if cpu else [])]
-    return shlex.join([*chosen, *(["--suite", suite] if suite else [])])
+        options = ["--provider", spec, *(["--cpu", cpu] if cpu else [])]
+    return shlex.join([*options, *(["--suite", suite] if suite else [])])
 
 
 def command_for_pytest(test: str, pair: str, candidate: str) -> str:
@@ -160,7 +160,7 @@ def result_of(ended: Ended, pair: Pair, suite: str | None = None) -> PairResult:
             tally.shared.get(label, ""), suite,
         )
     ]
-    again = f"kernelpair check {pair.name} {_chosen(ended.job.candidate, suite)} -v"
+    again = f"kernelpair check {pair.name} {chosen(ended.job.candidate, suite)} -v"
     failures += [FailureReport(f.kind, "", again, f"{f.tensor}: {f.detail}") for f in tally.vacuous]
     return PairResult(
         pair=ended.job.pair,

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from kernelpair.report.lines import PairResult
+from kernelpair.providers.provider import PREFIX
+from kernelpair.report.lines import PairResult, chosen
 
 FEW = 4  # names that a sentence lists; of more it says how many
 LEAST_CASES = 20  # of a pair, from which it can be said that nothing needs doing
@@ -55,7 +56,13 @@ def thin(results: Sequence[PairResult]) -> str:
     said = _several([f"{pair} ({_cases(drawn[pair])}, {count(len(missed[pair]), 'edge')} never drawn)" for pair in few], "pairs")
     most = max(-(-sum(result.cases for result in drawn[pair]) // len(drawn[pair])) for pair in few)
     named = few if len(few) <= LINE_OF_PAIRS or 2 * len(few) <= len(drawn) else []  # most of very many: all of them
-    return f"Thin: {said}. For more: {' '.join(['kernelpair check', *named])} --examples {max(4 * most, 200)}"
+    return f"Thin: {said}. For more: {_check(results, named)} --examples {max(4 * most, 200)}"
+
+
+def _check(results: Sequence[PairResult], pairs: Sequence[str]) -> str:
+    """The command that tries these pairs again, with the provider whose kernels were tried."""
+    foreign = next((result.candidate for result in results if result.candidate.startswith(PREFIX)), "")
+    return " ".join(["kernelpair check", *pairs, *([chosen(foreign)] if foreign else [])])
 
 
 def shortest_first(results: Sequence[PairResult]) -> list[PairResult]:
@@ -79,9 +86,11 @@ def next_steps(
             return ["see above why nothing was tried, and what this machine can run: kernelpair doctor"]
         if few:
             return ["more cases of what is thin (above)"]
+        tried = _distinct(result.pair for result in results if result.verdict == "pass")
+        again = _check(results, tried if len(tried) <= LINE_OF_PAIRS else [])
         if min(result.cases for result in results if result.verdict == "pass") < LEAST_CASES:
-            return ["more cases, for so few prove little: kernelpair check --seconds 60"]
-        return ["nothing needs doing. More cases make it surer: kernelpair check --seconds 600"]
+            return [f"more cases, for so few prove little: {again} --seconds 60"]
+        return [f"nothing needs doing. More cases make it surer: {again} --seconds 600"]
     first = next((failure for result in failed for failure in result.failures if failure.kind != "vacuous"), None)
     if first is not None and first.kind == "unfinished":
         return ["fill it in, then the same check again"]

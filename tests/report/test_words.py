@@ -39,7 +39,9 @@ def test_a_pass_says_kindly_that_nothing_needs_doing() -> None:
 
 def test_a_pass_of_few_cases_asks_for_more() -> None:
     one = PairResult("conv", "avx2", "pass", cases=1, seconds=3)
-    assert next_steps([PASSED, one]) == ["more cases, for so few prove little: kernelpair check --seconds 60"]
+    assert next_steps([PASSED, one]) == ["more cases, for so few prove little: kernelpair check conv --seconds 60"]
+    many = [PairResult(f"pair{i}", "avx2", "pass", cases=900) for i in range(30)]
+    assert next_steps(many)[0].endswith(": kernelpair check --seconds 600")
     assert next_steps([PASSED], few=True) == ["more cases of what is thin (above)"]
 
 
@@ -54,6 +56,14 @@ def test_a_pair_of_which_edges_were_drawn_on_no_tier_is_thin() -> None:
     said = "Thin: conv (100 cases, 1 edge never drawn). For more: kernelpair check conv --examples 200"
     assert thin([*rare, *SKIPPED, FAILED]) == said
     assert thin([PASSED, *SKIPPED]) == ""
+
+
+def test_what_asks_for_more_cases_asks_for_the_same_kernels() -> None:
+    """`kernelpair check` alone would try our own."""
+    foreign = PairResult("conv", "provider:my kernels.py on amx", "pass", cases=1200, seconds=3, uncovered=["empty"])
+    command = "kernelpair check conv --provider 'my kernels.py' --cpu amx"
+    assert next_steps([foreign, *SKIPPED])[0].endswith(f": {command} --seconds 600")
+    assert thin([foreign]).endswith(f"For more: {command} --examples 4800")
 
 
 def test_a_run_that_is_thin_throughout_is_repeated_without_a_line_of_names() -> None:
