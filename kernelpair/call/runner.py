@@ -249,7 +249,7 @@ class Isolated(Runner):
         if code in (None, CLOSED_CHANNEL):
             name = CLOSES if code else otherwise
         else:
-            name = signal_name(-code) if code < 0 else f"exit status {code}"
+            name = signal_name(-code) if code < 0 else f"exits with status {code}"
         return Outcome("crash", name, f"{name}{': ' + tail if tail else ''}", fault=noted(self.arena, log))
 
     def _stop(self) -> None:

@@ -32,7 +32,12 @@ RNG_BYTES = 2500  # of numpy's global generator: 624 words and a position
 CACHES = ("torchinductor_",)  # beginnings of names in the temporary folder that later calls use again
 MXCSR_CONTROL, X87_CONTROL = 0xFFC0, 0x1F3F  # without the flags that every operation may raise
 X87_AT = 0  # of the words of <fenv.h>: on x86-64 the x87 control word stands at its begin,
-MXCSR_AT = 7 if platform.machine() == "x86_64" else 0  # and MXCSR behind the rest; elsewhere the one control word
+X86 = platform.machine() == "x86_64"
+MXCSR_AT = 7 if X86 else 0  # and MXCSR behind the rest; elsewhere the one control word
+ROUNDING = ("to nearest", "down", "up", "towards zero")
+ROUNDS_AT = {"mxcsr": 13, "x87": 10}  # the lower of the two bits that say how
+MASKS_AT = {"mxcsr": 0x1F80, "x87": 0x3F} if X86 else {}  # of exceptions
+FLUSHES = {"flush-to-zero": 1 << 15, "denormals-are-zero": 1 << 6}  # bits of MXCSR
 SIGNALS = range(1, signal.NSIG)
 LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
 TIMERS = {"real": signal.ITIMER_REAL, "virtual": signal.ITIMER_VIRTUAL, "profiling": signal.ITIMER_PROF}
@@ -228,8 +233,18 @@ def changes(before: tuple[Any, ...], after: tuple[Any, ...], imported: bool) -> 
     for name, was, now in zip(NAMES, before, after):
         if was != now and not (imported and name in BY_IMPORT) and not (name in GROWING and now < was):
             what = _CHANGES.get(name, "{1} instead of {0}" if name not in _UNPRINTED else "changed")
-            found.append(SideEffect((STATE | DEEP)[name], name, what.format(_shown(name, was), _shown(name, now))))
+            says = what.format(_shown(name, was), _shown(name, now)) + (_modes(name, was, now) if name in MASKS_AT else "")
+            found.append(SideEffect((STATE | DEEP)[name], name, says))
     return found
+
+
+def _modes(name: str, was: int, now: int) -> str:
+    """What the bits of a control word that changed are, in words."""
+    rounds, flushes = ROUNDS_AT[name], FLUSHES if name == "mxcsr" else {}
+    told = [f"{mode} {'on' if now & bit else 'off'}" for mode, bit in flushes.items() if (was ^ now) & bit]
+    told += [f"rounds {ROUNDING[now >> rounds & 3]}"] if (was ^ now) >> rounds & 3 else []
+    told += ["exceptions unmasked"] if was & ~now & MASKS_AT[name] else []
+    return f" ({', '.join(told)})" if told else ""
 
 
 def lasting(state: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -80,7 +80,7 @@ def test_a_good_call_leaves_its_result_in_the_arena(isolated: Make) -> None:
     [
         ("segfaults", "SIGSEGV"),
         ("aborts_with_words", "SIGABRT: first | *** corrupted ***"),
-        ("leaves", "exit status 3"),
+        ("leaves", "exits with status 3"),
         ("real_time_signal", "signal 37"),
         ("closes_all", CLOSES),
         ("puts_others_in_their_place", CLOSES),
@@ -287,7 +287,7 @@ def test_in_process_says_what_a_worker_says(isolated: Make, arena: Arena, name: 
         (Candidate("toy", "tests.no_such_module:good"), "No module named 'tests.no_such_module'"),
         (Candidate("toy", "tests.kernels:PAGE"), "tests.kernels:PAGE is a int, not a callable"),
         (kernel("good", prepare="fails_to_load"), "libsomething.so.3"),
-        (kernel("good", prepare="dies_on_loading"), "died at its start: exit status 4"),
+        (kernel("good", prepare="dies_on_loading"), "died at its start: exits with status 4"),
     ],
 )
 def test_a_candidate_that_does_not_load_is_no_verdict(isolated: Make, candidate: Candidate, says: str) -> None:

@@ -194,7 +194,8 @@ def test_cases_outside_of_limits_are_counted_and_not_judged(capsys: Capture) -> 
 def test_a_kernel_that_supports_nothing_was_not_tested(capsys: Capture) -> None:
     nothing = written(HEAD + '@adapts("store_cache", limits={"nothing": lambda case: True})\ndef f(**given):\n    pass\n')
     assert kernelpair("check", "store_cache", "--provider", nothing, "--examples", "5", "--seed", "1", "--in-process") == 3
-    assert "nothing was tested" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "nothing was tested" in out and re.search(r"drawn outside of documented limits: nothing \(\d+\)\n", out)
 
 
 def test_an_adapter_may_refuse_by_its_arguments() -> None:
@@ -309,7 +310,7 @@ torch.set_default_dtype(torch.float64)
 def test_a_module_that_changes_how_numbers_are_computed_is_told_and_changes_nothing_here(capsys: Capture) -> None:
     assert kernelpair("check", "--provider", written(FAST_MATH), "--examples", "10") == 1
     out = capsys.readouterr().out
-    assert "fp_state: mxcsr: when it was loaded: 0x9fc0 instead of 0x1f80" in out
+    assert "fp_state: mxcsr: when it was loaded: 0x9fc0 instead of 0x1f80 (flush-to-zero on, denormals-are-zero on)" in out
     assert "settings: default_dtype: when it was loaded: torch.float64 instead of torch.float32" in out
     assert torch.get_default_dtype() is torch.float32
     assert torch.tensor(1e-40).mul(1.0).item() > 0, "denormals are flushed to zero in the judging process"

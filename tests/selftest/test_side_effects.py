@@ -56,6 +56,21 @@ def test_what_is_left_is_caught(fault: str) -> None:
     assert FAULTS[fault] in tally.failures, f"{set(tally.failures)} after {tally.cases} cases"
 
 
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        ("rounds_down", "(rounds down)"),
+        ("flushes_to_zero", "(flush-to-zero on)"),
+        ("takes_denormals_for_zero", "(denormals-are-zero on)"),
+        ("unmasks_exceptions", "(exceptions unmasked)"),
+        ("unmasks_x87_exceptions", "(exceptions unmasked)"),
+    ],
+)
+def test_how_numbers_are_computed_now_is_told_in_words(kernel: str, says: str) -> None:
+    failures = [failure for verdict in _try(subject(kernel)).failures.values() for failure in verdict.failures]
+    assert any(failure.kind == "fp_state" and failure.detail.endswith(says) for failure in failures), failures
+
+
 def test_what_is_known_is_not_judged() -> None:
     why = "its library is compiled with -ffast-math"
     assert _try(subject("flushes_when_loaded", mxcsr=why, fp_of_pool=why), 60).passed
