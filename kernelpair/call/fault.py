@@ -2,7 +2,7 @@
 
 A Python handler cannot run between a fault and the death of the process. So the worker installs a few machine instructions: they
 copy what the kernel says of the fault into the last page of the arena, which the judge maps too, let glibc print the frames to
-the worker's log, and return; the instruction then faults once more, under the default action.
+the worker's log, and return; the instruction then faults once more, under the default action. A signal that was sent, as by abort(), is sent again.
 """
 
 import ctypes
@@ -15,25 +15,27 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from kernelpair.call.memory import PAGE, Arena
 
-SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 NOTE = np.dtype([(name, "<i8") for name in ("signal", "address", "code", "instruction", "error", "at")])
 FRAMES_AT = 64  # in the note, behind its fields
 MOST_FRAMES = 24
 SA_SIGINFO, SA_ONSTACK, SA_RESETHAND = 0x4, 0x08000000, 0x80000000
 WRITES, FETCHES = 0x2, 0x10  # bits of the error code that the CPU gives a page fault
+SI_TKILL = -6  # sent to a thread, as abort() does to its own
 SI_KERNEL = 0x80  # no page fault: an address that is none, or an operand that must be aligned and is not
 NULL = 1 << 16  # an address below this was a null pointer once
 FRAME = re.compile(r"^(?P<file>/[^()]*?)(\((?P<symbol>[^()+]*)\+(?P<offset>0x[0-9a-f]+)\))? ?\[(?P<address>0x[0-9a-f]+)\]$")
 PRINTED_FRAME = re.compile(r"^(/[^()]*(\([^()]*\))? ?)?\[0x[0-9a-f]+\]$")
 TOLD = 4  # frames in a message
-MACHINERY = ("libffi", "_ctypes", "libpython", "python", "libtorch", "libc10", "libgomp", "libc.so", "libc-", "ld-linux")
+MACHINERY = ("libffi", "_ctypes", "libpython", "python", "libtorch", "libc10", "libgomp", "libc.so", "libc-", "libstdc++",
+             "ld-linux")
 """Beginnings of the names of files that only lead to a kernel, or are called by one."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -78,7 +80,8 @@ class Fault:
     arena: int
     """Where the arena begins in the worker."""
     frames: tuple[Frame, ...]
-    """The instruction that faulted first, if its library could be named."""
+    """The instruction that faulted first, if its library could be named; then the calls: a byte before where each returns to,
+    for a call that never returns may be the last instruction of its line."""
 
     @property
     def access(self) -> str:
@@ -141,7 +144,7 @@ def noted(arena: Arena, log: str) -> Fault | None:
         int(note["address"]) & (1 << 64) - 1,
         int(note["error"]),
         int(note["at"]) - arena.limit,
-        tuple(frames[where:]),
+        (*frames[where : where + 1], *(replace(frame, offset=frame.offset - 1) for frame in frames[where + 1 :])),
     )
 
 
@@ -154,15 +157,18 @@ def told(fault: Fault, extents: Sequence[Extent], guard: str, capacity: int) -> 
     """The fault in one sentence: what was read or written, relative to which argument, and by which code."""
     name = signal.Signals(fault.signal).name
     kernels = [frame for frame in fault.frames[1:] if not os.path.basename(frame.file).startswith(MACHINERY)]
-    where = ", called from ".join(str(frame) for frame in [*fault.frames[:1], *kernels][:TOLD])
+    first = fault.frames[:1] if fault.signal != signal.SIGABRT else ()  # which is where abort() sends the signal
+    where = ", called from ".join(str(frame) for frame in [*first, *kernels][:TOLD])
     return f"{name}: {_deed(fault, extents, guard, capacity)}{', in ' + where if where else ''}"
 
 
 def _deed(fault: Fault, extents: Sequence[Extent], guard: str, capacity: int) -> str:
+    if fault.signal == signal.SIGABRT and fault.code == SI_TKILL:
+        return "the process gave up (abort)"
     if fault.code <= 0:
         return "sent by a process, not raised by an instruction"
     if fault.signal == signal.SIGILL:
-        return "an instruction that this CPU lacks"
+        return "an instruction that this CPU lacks, or a compiler's trap (ud2)"
     if fault.signal == signal.SIGFPE:
         return "a division by zero, or one whose result does not fit"
     if fault.code == SI_KERNEL:
@@ -218,7 +224,7 @@ def without_parameters(function: str) -> str:
         if letter == "(" and not depth:
             break
         name += letter if not depth and letter != ">" else ""
-    return name.split()[-1] if name.split() else function
+    return name.split()[-1].removesuffix("::{lambda") if name.split() else function
 
 
 def _page(content: bytes, size: int = PAGE, executable: bool = False) -> int:

@@ -18,6 +18,7 @@ from tests.selftest.toy import PAIR, ToyCase
 
 ROWS = ToyCase(rows=3, width=5)
 ARENA = 1 << 32
+ILLEGAL = "an instruction that this CPU lacks, or a compiler's trap (ud2)"
 EXTENTS = [Extent(8000, 8192, ["x"]), Extent(16384, 16400, ["k", "v"])]
 
 
@@ -36,7 +37,8 @@ def crash(name: str, guard: str = "end") -> str:
         ("writes_right", "end", "SIGSEGV: writes just past the end of `out` (guard at the end), in writes_right"),
         ("writes_left", "start", "SIGSEGV: writes 4 bytes before the start of `out` (guard at the start), in writes_left"),
         ("segfault", "end", "SIGSEGV: writes address 0x10, a null pointer's, in segfault"),
-        ("illegal_instruction", "end", "SIGILL: an instruction that this CPU lacks, in illegal_instruction"),
+        ("illegal_instruction", "end", f"SIGILL: {ILLEGAL}, in illegal_instruction"),
+        ("aborts", "end", "SIGABRT: the process gave up (abort), in aborts"),
         ("division_by_zero", "end", "SIGFPE: a division by zero, or one whose result does not fit, in division_by_zero"),
     ],
 )
@@ -87,6 +89,7 @@ def test_frames_that_only_lead_to_the_kernel_are_left_out() -> None:
         ("kernelpair::(anonymous namespace)::Rows<unsigned short>::score<8>(Block const&, long)", "kernelpair::Rows::score"),
         ("void run<store(Call const&)::{lambda(long, long)#1}>(long, long)", "run"),
         ("reads_past", "reads_past"),
+        ("decode::{lambda(long, float*)#1}::operator()(long, float*) const", "decode"),
     ],
 )
 def test_a_function_by_its_name(function: str, name: str) -> None:
