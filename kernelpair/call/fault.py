@@ -2,7 +2,8 @@
 
 A Python handler cannot run between a fault and the death of the process. So the worker installs a few machine instructions: they
 copy what the kernel says of the fault into the last page of the arena, which the judge maps too, let glibc print the frames to
-the worker's log, and return; the instruction then faults once more, under the default action. A signal that was sent, as by abort(), is sent again.
+the worker's log, and return; the instruction then faults once more, under the default action. A signal that was sent, as by
+abort(), is sent again.
 """
 
 import ctypes

@@ -145,7 +145,8 @@ def right(found: Scores, ids: Tensor) -> Tensor:
     rank = found.groups.masked_fill(used, torch.inf).argsort(dim=-1, descending=True, stable=True)
     kept = torch.zeros_like(used).scatter(1, rank[:, : found.kept], True)
     held = fine & _groups_right(found, kept) & _experts_right(found, ids, kept)
-    for row in (fine & ~held).nonzero()[:, 0].tolist():
+    open_rows = used.sum(-1) < found.kept  # the others left no group to guess, and a wrong kernel has thousands of them
+    for row in (fine & ~held & open_rows).nonzero()[:, 0].tolist():
         held[row] = _some_groups_right(found, ids, used, row)
     return held
 

@@ -144,3 +144,10 @@ def test_the_largest_scaling_factor_that_float32_rounds_to_a_number() -> None:
     logits = torch.zeros(1, 8)
     got, wanted = (side(logits, 2, scaling_factor=3.4028235e38)[0] for side in (optimized.operator("topk_gating"), topk_gating))
     assert got.isfinite().all() and torch.equal(got, wanted)
+
+
+def test_where_the_choice_names_all_groups_no_other_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of a wrong kernel took two milliseconds, and a model's batch has thousands of rows."""
+    monkeypatch.setattr("properties.topk_gating.selection._some_groups_right", None)
+    assert not is_right(routed([0.5, 0.3, 0.4], 2), [0, 1])
+    assert not is_right(routed([0.1, 0.2, 0.4, 0.3, 0.3, 0.4], 2, groups=3, kept=2), [0, 2])
