@@ -8,7 +8,7 @@ from kernelpair.call.place import place, settle
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Pair
 
-SHOWN = 12  # entries of an index tensor
+SHOWN = 12  # entries of a tensor
 
 
 def picture(pair: Pair, case: Case) -> str:
@@ -33,4 +33,6 @@ def _argument(case: Case, name: str, placed: Placed, value: Tensor) -> str:
     if value.dtype in (torch.int32, torch.int64, torch.bool) and value.dim() <= 2:
         entries = value.flatten()[:SHOWN].tolist()
         text += f" = {entries}{' …' if value.numel() > SHOWN else ''}"
+    elif 0 < value.numel() <= SHOWN:  # as few as to work the result out by hand
+        text += f" = [{', '.join(f'{number:.6g}' for number in value.double().flatten().tolist())}]"
     return text
