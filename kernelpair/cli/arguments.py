@@ -12,7 +12,7 @@ EPILOG = """\
 first steps:
   kernelpair doctor                          what this machine can run
   kernelpair check                           every pair on every tier that runs here
-  kernelpair check store_cache --tier avx512 one pair on one tier
+  kernelpair check store_cache --tier scalar one pair on one tier
   kernelpair replay '<case>' -v              one failing case again, with every difference
 
 exit status: 0 all is well, 1 a candidate failed, 2 wrong usage, 3 nothing was tested,
@@ -25,11 +25,12 @@ Commands = Any
 
 
 class _Help(argparse.HelpFormatter):
-    """Fills a paragraph, and keeps the lines of a text that has several, such as examples."""
+    """Fills a paragraph, and keeps the lines of examples, which somebody copies, and of any text that has several."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines = text.splitlines(keepends=True)
-        return "".join(indent + line for line in lines) if len(lines) > 1 else super()._fill_text(text, width, indent)
+        kept = len(lines) > 1 or text.startswith("example: ")
+        return "".join(indent + line for line in lines) if kept else super()._fill_text(text, width, indent)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -97,8 +98,8 @@ def _cpu(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpu", metavar="C", help=says)
 
 
-def _html(parser: argparse.ArgumentParser) -> None:
-    says = "write a page with pictures of every failure to this file (needs pip install 'kernelpair[report]')"
+def _html(parser: argparse.ArgumentParser, what: str = "with pictures of every failure") -> None:
+    says = f"write a page {what} to this file (needs pip install 'kernelpair[report]')"
     parser.add_argument("--html", metavar="F", help=says)
 
 
@@ -122,7 +123,8 @@ def _add_doctor(commands: Commands) -> None:
 
 
 def _add_listing(commands: Commands) -> None:
-    listing = commands.add_parser("list", help="pairs with their candidates, dtypes, relations and files")
+    listing = commands.add_parser("list", help="pairs with their candidates, dtypes, relations and files",
+                                  description="With a PAIR also what its kernel is called with, and what its cases may say.")
     _pairs(listing)
     _provider(listing)
     listing.add_argument("--json", action="store_true", help="as JSON")
@@ -145,6 +147,7 @@ def _add_check(commands: Commands) -> None:
         help="put candidates on trial",
         description="Draws cases for each pair and tier and judges every call: values, memory, errors, relations. A failure is "
         "shrunk to its smallest case and printed with the command that replays it.",
+        epilog="example: kernelpair check store_cache rms_norm --tier scalar --seconds 20 --json results.json",
     )
     _pairs(check)
     _tiers(check)
@@ -179,6 +182,7 @@ def _add_replay(commands: Commands) -> None:
         help="run saved cases again",
         description="Takes cases as lines of JSON, files that hold one a line, or ids of findings. With -v every difference is "
         "shown: tensor, index, expected, got, bound, ratio.",
+        epilog="""example: kernelpair replay '{"pair":"store_cache","v":1,"rows":3}' -v""",
     )
     replay.add_argument(
         "cases", nargs="+", metavar="CASE", help="a case as printed by check, a file of cases, or the id of a finding (VC-01)"
@@ -206,6 +210,7 @@ def _add_mutate(commands: Commands) -> None:
         description="Plants one bug at a time in a copy of the kernels' sources, compiles it and puts it on trial until "
         "something notices it. Then tries the kernels as they are, on as many cases. Status 0 if every mutant is noticed and no "
         "unchanged kernel is blamed.",
+        epilog="example: kernelpair mutate store_cache --seconds 20",
     )
     _pairs(mutate)
     one = "only this mutant of its pair: PAIR/NAME (may be repeated)"
@@ -237,6 +242,7 @@ def _add_premerge(commands: Commands) -> None:
         description="Finds what changed against the base, tries the pairs that it touches (saved cases first), gives the rest of "
         "the time to the others, and compares the speed of changed kernels with the base's build. A slowdown is reported; it is "
         "a failure only with --fail-on-slowdown.",
+        epilog="example: kernelpair premerge --base main --markdown comment.md --junit premerge.xml",
     )
     premerge.add_argument("--base", metavar="REV", help="compare with this commit (default: where the branch left main)")
     premerge.add_argument("--seconds", type=_above_0, default=40.0, metavar="S", help="time for all trials together (default 40)")
@@ -298,6 +304,7 @@ def _add_watch(commands: Commands) -> None:
         help="build and try again after every change of a source",
         description="Builds, tries the failures of earlier runs and then new cases, and waits for the next saved file. The first "
         "failure ends the command; with --keep-going only Ctrl-C does.",
+        epilog="example: kernelpair watch store_cache --tier scalar",
     )
     _pairs(watch)
     _tiers(watch)
@@ -318,7 +325,8 @@ def _add_campaign(commands: Commands) -> None:
         help="many cases on many machines",
         description="Shares out blocks of cases to the nodes of a Ray cluster, by labels that say what their CPUs can run; "
         "without --address to the cores of this machine. Each block's result is a file; blocks that have one are not run again.",
-        epilog="on each machine: ray start --address=HEAD:6379 --labels \"$(kernelpair campaign --labels)\"",
+        epilog="example: kernelpair campaign --hours 8 --folder night --json night.json\n"
+        "on each machine: ray start --address=HEAD:6379 --labels \"$(kernelpair campaign --labels)\"",
     )
     _pairs(campaign)
     _tiers(campaign)
@@ -354,7 +362,7 @@ def _add_history(commands: Commands) -> None:
     _pairs(history)
     history.add_argument("--what", choices=("rate", "cases", "tightness", "mutants", "bench"), help="only figures of this kind")
     _json(history, "the figures")
-    _html(history)
+    _html(history, "that plots them")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import fields
@@ -11,6 +12,7 @@ import pytest
 
 import properties
 from kernelpair import __version__
+from kernelpair.cli.arguments import parser
 from kernelpair.cli.main import _told
 from kernelpair.cli.streams import SPELL_OUT
 from kernelpair.contract.case import Case
@@ -61,6 +63,19 @@ def test_list(capsys: Capture) -> None:
 def test_help_is_0(capsys: Capture, command: tuple[str, ...]) -> None:
     assert kernelpair(*command, "--help") == 0
     assert "usage: kernelpair" in capsys.readouterr().out
+
+
+def test_every_example_of_a_help_can_be_copied(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one line however narrow the terminal is, and with options that there are."""
+    monkeypatch.setenv("COLUMNS", "60")
+    examples = re.findall(r"^  (kernelpair [a-z].*?)(?:  | one pair|$)", parser().format_help(), re.MULTILINE)
+    (commands,) = [action.choices for action in parser()._actions if isinstance(action.choices, dict)]
+    for command in commands.values():
+        told = [line.strip() for line in command.format_help().splitlines()]
+        examples += [line[line.index("kernelpair ") :] for line in told if re.search(r"^(example: )?kernelpair [a-z]", line)]
+    assert len(examples) >= 12
+    for example in examples:
+        parser().parse_args(shlex.split(example)[1:])
 
 
 def test_list_of_one_pair(capsys: Capture) -> None:
