@@ -123,8 +123,8 @@ def _add_doctor(commands: Commands) -> None:
 
 
 def _add_listing(commands: Commands) -> None:
-    listing = commands.add_parser("list", help="pairs with their candidates, dtypes, relations and files",
-                                  description="With a PAIR also what its kernel is called with, and what its cases may say.")
+    listing = commands.add_parser("list", help="the pairs, or all that is known of one",
+                                  description="With a PAIR: what its kernel is called with, candidates, cases, trials, files.")
     _pairs(listing)
     _provider(listing)
     listing.add_argument("--json", action="store_true", help="as JSON")

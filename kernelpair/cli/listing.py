@@ -13,6 +13,8 @@ from kernelpair.cli.remembered import remembered
 from kernelpair.cli.select import provider_named, select_suite
 from kernelpair.suite import Suite
 
+MORE = "more of one: kernelpair list PAIR (its candidates, arguments, cases, relations, wrong calls and files)"
+
 
 def listing(options: argparse.Namespace) -> int:
     """Print the pairs, or what a provider covers of them; exit status 0, or 70 where a pair is broken."""
@@ -25,10 +27,13 @@ def listing(options: argparse.Namespace) -> int:
         print(json.dumps(answer, indent=2))
         return status
     console = Console(highlight=False)
+    show = _show if options.pairs else _show_briefly
     for entry in answer["pairs"]:
-        _show(console, entry)
+        show(console, entry)
     for name, says in answer["broken"].items():
         console.print(Text.assemble((name, "bold"), (f"  broken: {says}", "red")), soft_wrap=True, markup=False)
+    if answer["pairs"] and not options.pairs:
+        console.print(MORE, style="dim", soft_wrap=True, markup=False)
     return status
 
 
@@ -79,13 +84,21 @@ def _cover(options: argparse.Namespace, suite: Suite) -> int:
     return EXIT_OK
 
 
-def _name(name: str, runnable: bool, reason: str, run_as: str) -> str:
+def _candidate(name: str, runnable: bool, reason: str, run_as: str) -> str:
     return f"({name})" if reason else f"{name} ({run_as})" if run_as else name
 
 
-def _show(console: Console, entry: dict[str, Any]) -> None:
+def _show_briefly(console: Console, entry: dict[str, Any]) -> None:
+    """What it is, on a line of its own: nobody finds a pair among hundreds of lines."""
     console.print(Text.assemble((entry["pair"], "bold"), f"  {entry['summary']}"), soft_wrap=True, markup=False)
-    names = [_name(**candidate) for candidate in entry["candidates"]]
+    if entry["incomplete"]:
+        console.print(f"  incomplete   {entry['incomplete']}", style="yellow", soft_wrap=True, markup=False)
+
+
+def _show(console: Console, entry: dict[str, Any]) -> None:
+    """All that is known of a pair."""
+    console.print(Text.assemble((entry["pair"], "bold"), f"  {entry['summary']}"), soft_wrap=True, markup=False)
+    names = [_candidate(**candidate) for candidate in entry["candidates"]]
     console.print(f"  candidates   {' '.join(names)}", soft_wrap=True, markup=False)
     console.print(f"  dtypes       {' '.join(entry['dtypes'])}", soft_wrap=True, markup=False)
     for number, (form, names) in enumerate(entry.get("arguments", {}).items()):

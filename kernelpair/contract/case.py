@@ -84,8 +84,8 @@ def to_line(pair: str, version: int, case: Case) -> str:
 def own_fields(case_type: type[Case]) -> dict[str, str]:
     """The fields that a pair adds to those of every case -> as a line says them: the values to choose from, the one first that a
     line leaves out, or that one alone. What a limit looks at, and what one may write into a line."""
-    hints, shared = get_type_hints(case_type), _defaults(Case)
-    own = {name: default for name, default in _defaults(case_type).items() if name not in shared}
+    hints, shared = get_type_hints(case_type), {spec.name for spec in fields(Case)}
+    own = {name: default for name, default in _defaults(case_type).items() if name not in shared}  # type: ignore[arg-type]
     return {name: "|".join(_choices(hints[name], "" if own[name] is MISSING else own[name])) for name in own}
 
 

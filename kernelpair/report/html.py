@@ -158,7 +158,7 @@ def _histogram_says(plane: PlaneType) -> str:
 
 def _differences(view: View) -> list[tuple[str, ...]]:
     """The worst elements: tensor, index, expected, got, bound, ratio."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for failure in view.failures:
         for each in failure.differences[:6]:
             rows.append((failure.tensor, str(list(each.index)), *each.told(), f"{each.bound:.6g}", f"{each.ratio:.6g}"))

@@ -81,11 +81,11 @@ def test_a_pair_without_wrong_calls_is_listed_as_incomplete(suite: PlainSuite, c
 
 def test_a_pair_that_is_not_fuzzed_is_listed_with_the_reason_instead_of_the_trial(suite: PlainSuite, capsys: Capture) -> None:
     suite.all = [replace(pair, fuzz=every_argument) for pair in suite.all]
-    kernelpair("list")
+    kernelpair("list", "toy", "broken")
     said = capsys.readouterr().out
     assert " fuzz: calls made wrong at random " in said and "no fuzz" not in said
     suite.all = [replace(pair, fuzz=NotFuzzed("nobody checks slots")) for pair in suite.all]
-    kernelpair("list")
+    kernelpair("list", "toy", "broken")
     said = capsys.readouterr().out
     assert "\n  no fuzz      nobody checks slots\n" in said and " fuzz: " not in said
 

@@ -54,9 +54,16 @@ def test_list(capsys: Capture) -> None:
     assert [candidate["name"] for candidate in entry["candidates"]] == [tier.name for tier in tiers()]
     assert {"gather", "repeat", "threads", "poison"} <= set(entry["relations"]) and "index_negative" in entry["wrong_calls"]
     assert all((properties.ROOT / path).exists() for entry in listed.values() for path in entry["files"].values())
+
+
+def test_a_list_has_a_line_for_each_pair_and_says_how_to_see_more(capsys: Capture) -> None:
     assert kernelpair("list") == 0
+    *lines, more = capsys.readouterr().out.splitlines()
+    named = [line.partition("  ")[0] for line in lines if not line.startswith("  incomplete   ")]
+    assert named == list(properties.pairs()) and "kernelpair list PAIR" in more
+    assert kernelpair("list", "store_cache") == 0
     out = capsys.readouterr().out
-    assert "store_cache" in out and "reference/store_cache.py" in out
+    assert "reference/store_cache.py" in out and "kernelpair list PAIR" not in out
 
 
 @pytest.mark.parametrize("command", [(), ("doctor",), ("list",), ("check",), ("replay",), ("bench",)])
