@@ -34,10 +34,10 @@ def not_tried(results: Sequence[PairResult]) -> str:
             reasons.setdefault(result.reason, []).append(result)
     if not reasons:
         return ""
-    parts = []
+    parts, tried = [], {result.shown for result in results if result.verdict != "skip"}
     for reason, skipped in reasons.items():
         candidates = _distinct(result.shown for result in skipped)
-        every = len(_distinct(result.pair for result in skipped)) > 1
+        every = len(_distinct(result.pair for result in skipped)) > 1 and tried.isdisjoint(candidates)
         names = candidates if every else [f"{result.pair}[{result.shown}]" for result in skipped]
         parts.append(f"{_several(names, 'trials')} ({reason})")
     return f"Not tried: {'; '.join(parts)}."

@@ -16,6 +16,13 @@ def test_a_pass_says_on_how_much() -> None:
     assert not_tried([PASSED, *SKIPPED]) == "Not tried: amx (this CPU lacks AMX)."
 
 
+def test_what_a_provider_lacks_is_not_the_provider() -> None:
+    lacks = [PairResult(pair, "provider:mine.py", "skip", "mine has no such kernel") for pair in ("conv", "extend")]
+    one = PairResult("decode", "provider:mine.py", "pass", cases=1200, seconds=3)
+    assert not_tried([one, *lacks]) == "Not tried: conv[mine.py] and extend[mine.py] (mine has no such kernel)."
+    assert not_tried(lacks) == "Not tried: mine.py (mine has no such kernel)."
+
+
 def test_a_failure_says_where_and_what_else_was_tried() -> None:
     assert proven([PASSED, FAILED]) == "Failed: decode[avx2]; 1 other trial found nothing in 1,200 cases."
     assert proven([FAILED], interrupted=True) == "Failed when it was interrupted: decode[avx2]."
