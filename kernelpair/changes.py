@@ -46,7 +46,9 @@ def base_revision(root: Path, wanted: str | None) -> str:
         found = _git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         if found:
             return found if wanted else _git(root, "merge-base", "HEAD", found) or found
-    raise RevisionError(f"git knows no revision {wanted!r}" if wanted else "there is no branch main: give --base REV")
+    shallow = _git(root, "rev-parse", "--is-shallow-repository") == "true"
+    why = "; this clone is shallow: fetch all of its history (in a workflow: fetch-depth: 0)" if shallow else ""
+    raise RevisionError((f"git knows no revision {wanted!r}" if wanted else "there is no branch main: give --base REV") + why)
 
 
 def changed_files(root: Path, base: str) -> list[str]:

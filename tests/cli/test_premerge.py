@@ -199,6 +199,24 @@ def test_the_base_and_what_changed(tmp_path: Path) -> None:
         base_revision(tmp_path, "nowhere")
 
 
+def test_a_shallow_clone_is_told_apart_from_a_repository_without_main(tmp_path: Path) -> None:
+    """What a workflow checks out unless it asks for more."""
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    whole, shallow = tmp_path / "whole", tmp_path / "shallow"
+    for command in (
+        ["init", "-q", "-b", "change", str(whole)],
+        ["-C", str(whole), *author, "commit", "-q", "--allow-empty", "-m", "one"],
+        ["-C", str(whole), *author, "commit", "-q", "--allow-empty", "-m", "two"],
+        ["clone", "-q", "--depth", "1", whole.as_uri(), str(shallow)],
+    ):
+        subprocess.run(["git", *command], check=True)
+    with pytest.raises(RevisionError, match=r"there is no branch main: give --base REV$"):
+        base_revision(whole, None)
+    for wanted in (None, "main"):
+        with pytest.raises(RevisionError, match="; this clone is shallow: fetch all of its history"):
+            base_revision(shallow, wanted)
+
+
 def test_an_unknown_base_is_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["premerge", "--base", "nowhere"]) == 2
     assert "--base: git knows no revision 'nowhere'" in capsys.readouterr().err
