@@ -93,7 +93,7 @@ def _seen(result: PairResult, group: str) -> str:
     """How many cases were a group's, and how far off."""
     cases, worst = result.groups.get(group, (0, None))
     far = f", up to {worst:.3g} times the bound" if worst else ""
-    return f" ({cases} cases{far})" if cases else ""
+    return f" ({words.count(cases, 'case')}{far})" if cases else ""
 
 
 class CheckRun:

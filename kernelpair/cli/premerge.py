@@ -17,6 +17,7 @@ from kernelpair.cli.pages import premerge_page
 from kernelpair.cli.select import select_candidates, select_suite
 from kernelpair.contract.candidate import Candidate
 from kernelpair.providers.subjects import Subjects
+from kernelpair.report import words
 from kernelpair.report.files import write_whole
 from kernelpair.report.history import History
 from kernelpair.report.lines import PairResult, result_of, write_junit
@@ -90,7 +91,8 @@ def premerge(options: argparse.Namespace) -> int:
         console.print("asking which operators each pair calls, where that is not known yet")
         needs = Needs.of(suite, called(place, needs.all))
     run = Premerge(base, files, affected(suite, files, needs))
-    console.print(f"against {base[:10]}: {len(files)} files changed; affected: {', '.join(run.touched.tiers) or 'no pair'}")
+    changed = f"{words.count(len(files), 'file')} changed"
+    console.print(f"against {base[:10]}: {changed}; affected: {', '.join(run.touched.tiers) or 'no pair'}")
     try:
         _trials(run, options, place, console)
         _benches(run, place, console)
@@ -261,7 +263,8 @@ def summary(run: Premerge) -> list[str]:
 def markdown(run: Premerge) -> str:
     """The summary as a pull request's comment."""
     good = not run.failed and not run.errors
-    lines = [f"### kernelpair: {'pass' if good else 'fail'}", "", f"Against `{run.base[:10]}`, {len(run.files)} files changed."]
+    changed = f"Against `{run.base[:10]}`, {words.count(len(run.files), 'file')} changed."
+    lines = [f"### kernelpair: {'pass' if good else 'fail'}", "", changed]
     if run.touched.tiers:
         lines += ["", "| affected pair | tiers | cases | verdict | because of |", "|---|---|---|---|---|"]
         for name, files in run.touched.files.items():
