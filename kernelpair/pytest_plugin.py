@@ -9,6 +9,7 @@ suite is found from pytest's root folder as the command line finds it:
         kernelpair_trial()
 """
 
+import argparse
 import os
 import shlex
 import zlib
@@ -50,9 +51,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     settings.load_profile("ci" if os.environ.get("CI") else "dev")
     group = parser.getgroup("kernelpair")
     group.addoption("--tier", action="append", default=[], help="put only this tier on trial (may be repeated)")
-    group.addoption("--examples", type=int, default=None, help="cases for each pair and tier (else the profile's max_examples)")
+    group.addoption("--examples", type=_count, help="cases for each pair and tier (else the profile's max_examples)")
     group.addoption("--kernelpair-suite", default=None, metavar="MODULE[:ATTRIBUTE]", help="the pairs to put on trial")
     group.addoption("--kernelpair-seed", type=int, default=None, help="of pairs alone; else --hypothesis-seed is theirs too")
+
+
+def _count(text: str) -> int:
+    """Of cases: none would prove nothing, and pass."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, got {text}")
+    return int(text)
 
 
 def _register(folder: Path) -> None:

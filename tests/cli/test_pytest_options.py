@@ -80,6 +80,12 @@ def test_an_unknown_profile_is_a_usage_error(project: Path, given: str) -> None:
     assert "there is no Hypothesis profile 'nowhere'; known are dev, ci, nightly" in said and "INTERNALERROR" not in said
 
 
+@pytest.mark.parametrize("given", ["0", "-3", "many"])
+def test_a_run_of_no_cases_is_a_usage_error(project: Path, given: str) -> None:
+    status, said = run(project, GOOD, f"--examples={given}")
+    assert status == pytest.ExitCode.USAGE_ERROR and f"must be a whole number, 1 or more, got {given}" in said, said
+
+
 def test_a_profile_of_the_user_is_theirs(project: Path) -> None:
     ours = 'from hypothesis import settings\nsettings.register_profile("ci", max_examples=7, database=None)\n'
     (project / "conftest.py").write_text(ours + 'settings.load_profile("ci")\n')
