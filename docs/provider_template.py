@@ -16,7 +16,7 @@ def prepare():
 
 @adapts(
     "store_cache",  # a name from `kernelpair list`
-    limits={  # what is documented about your kernel -> does this case lie outside of it
+    limits={  # what is documented about your kernel -> does this case lie outside (its fields: kernelpair list store_cache)
         "no pads": lambda case: bool(case.pads),
         "float dtypes": lambda case: case.dtype not in ("bfloat16", "float16", "float32"),
     },
