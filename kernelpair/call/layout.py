@@ -191,5 +191,9 @@ POOL = (*DENSE_LAST, FAR)
 """For those that are written, pools of slots and pages foremost."""
 TABLE = (*ANY_STRIDES, FAR, FAR_COLUMNS)
 """For tables of indices."""
+FAR_VECTOR = (*ANY_STRIDES, FAR_COLUMNS)
+"""For vectors of indices and lengths that may be a column of a table as large as a machine's memory."""
+FAR_PARAMETERS = (*PARAMETERS, FAR_COLUMNS)
+"""The same of numbers or flags."""
 FUSED = "fused"
 """Of a tensor whose next argument shares its buffer row by row, as k and v halves of one projection (`Signature.fused`)."""

@@ -9,11 +9,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import EXPANDED, FLAT, PARAMETERS, READ_ROWS, REPEATED
+from kernelpair.call.layout import EXPANDED, FAR, FAR_PARAMETERS, FLAT, READ_ROWS, REPEATED
 from kernelpair.call.values import generator, poison_value, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.strategies import any_of, around, common, float_dtypes, shrinking, together
+from properties.shared.strategies import any_of, around, between, common, float_dtypes, near, shrinking, together
 
 NAMES = ("out", "lse")
 ROWS = (1, 2, 0, 3, 7, 33)
@@ -21,12 +21,16 @@ HEADS = (1, 2, 3, 8, 16)
 WIDTHS = (1, 5, 11, *around(16, 32), 22, 28, 64, 96, 128, 0)
 MODELS = ((300, 32, 128), (33, 128, 512), (2048, 8, 64), (256, 28, 128), (16, 71, 64), (1030, 16, 80))  # T, H, Dv
 GAPS = (1.0, 0.0, 8.0, 40.0, 200.0, 6e4)  # largest |lse_a - lse_b| / 2: beyond 104 the smaller part has no weight in float32
+SIZES = (1.0, 1e-3, 1e2, 1e2, 3e38)  # of the values; the last as far as the dtype reaches
+MANY = (35_000, 2)  # rows and heads, or columns, of one case in 64 each: more than 16 bits count
+WIDEST = 70_000
 BASES = (0.0, 5.0, -60.0, 3000.0, 6e4, -6e4, -2e9, -1e30, -2e38, 3e38)  # around which a part lies; float32 ends at 3.4e38
+LOGARITHM = {"base": 0.0, "base_b": -7.8, "gap": 1.0}  # a sum near 0, in which the last bits of log(1 + w) show; w is about 2^-11
 LAYOUTS = {
     "v_a": READ_ROWS,
     "v_b": READ_ROWS,
-    "lse_a": (*PARAMETERS, FLAT),
-    "lse_b": (*PARAMETERS, FLAT),
+    "lse_a": (*FAR_PARAMETERS, FAR, FLAT),
+    "lse_b": (*FAR_PARAMETERS, FAR, FLAT),
 }
 
 
@@ -56,7 +60,7 @@ FIELDS = together({
     "base": any_of(*BASES),
     "base_b": any_of(*(None,) * 3 * len(BASES), *BASES),
     "empty": any_of("none", "none", "some", "some", "a", "b", "both"),
-    "size": any_of(1.0, 1e-3, 1e2),
+    "size": any_of(*SIZES),
     "silent": any_of(False, False, False, False, True),
 })
 
@@ -65,8 +69,15 @@ FIELDS = together({
 def strategy(draw: st.DrawFn) -> MergeCase:
     """Any parts, layouts and dtypes that the contract allows."""
     fields = draw(FIELDS)
+    if fields["seed"] % 16 == 3:
+        fields |= LOGARITHM
     rows, heads = draw(any_of(*ROWS), label="rows"), draw(any_of(*HEADS), label="heads")
-    return MergeCase(**fields, rows=rows, heads=heads, width=draw(any_of(*WIDTHS), label="width"))
+    width, rare = draw(any_of(*WIDTHS), label="width"), draw(between(0, 63), label="rare")
+    if rare == 63:
+        return MergeCase(**near(fields), rows=MANY[0], heads=MANY[1], width=min(width, 3))
+    if rare == 62:
+        return MergeCase(**near(fields), rows=min(rows, 2), heads=min(heads, 2), width=WIDEST)
+    return MergeCase(**fields, rows=rows, heads=heads, width=width)
 
 
 @cache
@@ -100,7 +111,8 @@ def inputs(case: MergeCase) -> Inputs:
     dtype: torch.dtype = getattr(torch, case.dtype)
     given: Inputs = {}
     for name in ("a", "b"):
-        values = uniform(case.seed, f"v_{name}", (case.rows, case.heads, case.width), dtype, case.size)
+        size = min(case.size, torch.finfo(dtype).max)
+        values = uniform(case.seed, f"v_{name}", (case.rows, case.heads, case.width), dtype, size)
         base = case.base if name == "a" or case.base_b is None else case.base_b
         lse = uniform(case.seed, f"lse_{name}", (case.rows, case.heads), scale=case.gap) + base
         empty = _empty(case, name)
@@ -118,6 +130,9 @@ MEASURES: dict[str, Callable[[Any], int]] = {"elements": lambda case: case.rows 
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no rows": lambda case: case.rows == 0,
     "no width": lambda case: case.width == 0,
+    "more rows of heads than 16 bits count": lambda case: case.rows * case.heads > 2**16,
+    "more columns than 16 bits count": lambda case: case.width > 2**16 and case.rows > 0,
+    "values next to the largest": lambda case: case.size > 1e38 and not case.silent and case.rows * case.width > 0,
     "a partial vector": lambda case: case.width % 16 > 0,
     "some empty parts": lambda case: case.empty == "some" and case.rows * case.heads > 4,
     "both parts empty": lambda case: case.empty == "both" and case.rows > 0,
