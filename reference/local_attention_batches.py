@@ -47,12 +47,14 @@ def local_attention_batches(
     width = min(attn_chunk_size // page_size, M)
     q_local, k_local, rows = [], [], []
     for b, (q, k) in enumerate(zip(q_lens, k_lens)):
-        chunks = range((k - q) // attn_chunk_size, (k - 1) // attn_chunk_size + 1) if q and k else ()
+        chunks = range((k - q) // attn_chunk_size, (k - 1) // attn_chunk_size + 1) if q and k else range(0)
+        begin = chunks.start * attn_chunk_size // page_size
+        used = block_table[b, begin : -(-k // page_size)].tolist() if chunks else []
         for c in chunks:
             first, end = c * attn_chunk_size, min((c + 1) * attn_chunk_size, k)
             q_local.append(end - max(first, k - q))
             k_local.append(end - first)
-            pages = block_table[b, first // page_size : -(-end // page_size)].tolist()
+            pages = used[first // page_size - begin : -(-end // page_size) - begin]
             if not all(0 <= page < INT32_END for page in pages):
                 raise IndexError(f"block_table[{b}, {first // page_size}...] = {pages} must be page ids in [0, {INT32_END})")
             rows.append(pages + [0] * (width - len(pages)))

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from kernelpair.call.layout import ANY_STRIDES, TABLE
+from kernelpair.call.layout import FAR_VECTOR, TABLE
 from kernelpair.call.values import permutation, poison_value
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
-from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, common, crowded, near, together
+from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, common, crowded, either, near, together
 
 PAGES = (1, 2, 3, 16)
 CHUNK_PAGES = (1, 2, 4, 8)
@@ -27,6 +27,9 @@ MOST_SPARE = 2  # table columns beyond the longest request
 LONGEST: dict[str, Any] = {  # one chunk of as many keys as int32 holds; pages of high ids, for no relation makes its tokens
     "page_size": MOST_PAGE_ID, "chunk_pages": 1, "requests": ((1, MOST_PAGE_ID),), "high": True,
 }  # fmt: skip
+ALL_NEW = (  # of such chunks: as many new tokens as int32 holds, and some whose sums no float32 holds
+    ((MOST_PAGE_ID, MOST_PAGE_ID),), ((2**24 + 1, 2**24 + 5), (1, 3), (2**25 + 3, 2**25 + 3)),
+)  # fmt: skip
 BEYOND = LONGEST | {  # chunks that int32 does not hold, of which only the ends have new tokens
     "page_size": 2**31, "requests": ((2, 2**31 + 5), (0, 2**31)), "spare": 0,
 }  # fmt: skip
@@ -35,15 +38,19 @@ HUGE = {  # pages so large that all of a table's hold more tokens than int64 cou
 }  # fmt: skip
 CROWDED = ((1, 1), (2, 3), (0, 2), (1, 4), (1, 2))  # new and all tokens of a crowd's requests, in turn
 MANY_PAGES = 70_000  # more than 16 bits count
-WIDE = {  # so many pages of a chunk, and of a request
+WIDE: dict[str, Any] = {  # so many pages of a chunk, and of a request
     "page_size": 1, "chunk_pages": MANY_PAGES, "requests": ((1, 3), (2, MANY_PAGES)),
+}  # fmt: skip
+ALL_WIDE = WIDE | {"requests": ((MANY_PAGES, MANY_PAGES), (2, 3)), "high": True}  # and as many new tokens of one chunk
+MANY_ROWS = {  # so many chunks of one token
+    "page_size": 1, "chunk_pages": 1, "requests": ((2, 3), (MANY_PAGES, MANY_PAGES), (1, 1)), "high": True,
 }  # fmt: skip
 ENDLESS = ((2**62, 4), (16, 2**60))  # pages and their number in a chunk, which int64 does not hold
 PAST_A_CHUNK = ((2, 5), (1, 1), (2, 3), (3, 4))  # new and all tokens in a last chunk, which begins with a new one or one before
 LAST = HUGE | {"requests": ((2, 2**62 + 5), (1, 1))}  # a chunk whose end, were it full, would be beyond int64
 
 INDICES = ("query_start_loc", "seq_lens", "block_table")
-LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES) | {"block_table": TABLE}
+LAYOUTS = dict.fromkeys(INDICES, FAR_VECTOR) | {"block_table": TABLE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +116,8 @@ def strategy(draw: st.DrawFn) -> LocalCase:
     fields = draw(FIELDS)
     longest = draw(between(0, 63), label="longest")
     if longest == 63:
-        return LocalCase(**fields | LONGEST)
+        given = draw(any_of(LONGEST["requests"], *ALL_NEW), label="new and all tokens")
+        return LocalCase(**fields | LONGEST | {"requests": given} | ({"start": 0} if given in ALL_NEW else {}))
     if longest == 62:
         return LocalCase(**fields | BEYOND | {"int32": tuple(name for name in fields["int32"] if name != "seq_lens")})
     if longest == 61:
@@ -122,7 +130,9 @@ def strategy(draw: st.DrawFn) -> LocalCase:
         page, pages = draw(any_of(*ENDLESS), label="endless")
         return LocalCase(**fields | HUGE | {"page_size": page, "chunk_pages": pages})
     if longest == 56:
-        return LocalCase(**near(fields) | WIDE)
+        return LocalCase(**near(fields) | (ALL_WIDE if draw(either, label="all new") else WIDE))
+    if longest == 55 and fields["seed"] % 2:
+        return LocalCase(**near(fields) | MANY_ROWS)
     if crowded(fields):
         return LocalCase(**fields, requests=(CROWDED * CROWD)[: draw(CROWDS, label="crowd")])
     if longest in (57, 58):
@@ -173,7 +183,7 @@ RESULTS = ("seqlens_q_local", "cu_seqlens_q_local", "seqlens_k_local", "block_ta
 def _rows(case: LocalCase) -> list[int]:
     """How many virtual requests each request gives: chunks that hold a new token."""
     return [
-        len({(k - i) // case.chunk for i in range(1, q + 1)}) if k else 0
+        (k - 1) // case.chunk - (k - q) // case.chunk + 1 if q and k else 0
         for q, k in case.requests
     ]
 
@@ -204,6 +214,10 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a crowd of requests": lambda case: len(case.requests) == CROWD,
     "more pages than 16 bits count": lambda case: case.chunk_pages == MANY_PAGES,
     "more chunks than a byte counts": lambda case: max(_rows(case), default=0) > 255,
+    "more chunks than 16 bits count": lambda case: len(case.requests) < CROWD and sum(_rows(case)) > 2**16,
+    "as many new tokens as int32 holds": lambda case: sum(q for q, k in case.requests if k) == MOST_PAGE_ID,
+    "more new tokens than float32 counts": lambda case: sum(q for q, k in case.requests if k) > 2**24,
+    "more new tokens of a chunk than 16 bits count": lambda case: case.chunk_pages == MANY_PAGES == case.requests[0][0],
     "a chunk that would end beyond int64": lambda case: case.chunk == 2**62 < max((k for _, k in case.requests), default=0),
     "highest page ids": lambda case: case.high and sum(_rows(case)) > 0,
     **{f"page {page}": lambda case, page=page: case.page_size == page for page in PAGES},  # type: ignore[misc]
