@@ -8,7 +8,7 @@ from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Relation
 from kernelpair.trial.session import Session
 from properties.quantize_rows_int8.cases import QuantizeCase
-from properties.shared.every_value import set_sign
+from properties.shared.every_value import make_signalling, set_sign
 from reference.quantize_rows_int8 import LEAST_RANGE
 
 
@@ -45,12 +45,14 @@ def _permuted(case: QuantizeCase, session: Session) -> None:
 
 
 def _not_finite(case: QuantizeCase, session: Session) -> None:
-    """NaN, of either sign, or infinity anywhere in a row makes its scale NaN, and reaches no other row."""
+    """NaN, of either sign and quiet or not, or infinity anywhere in a row makes its scale NaN, and reaches no other row."""
     given, first = session.inputs(), session.first.outputs
     x, row, column = given["x"].clone(), case.rows // 2, case.seed % case.width
     x[row, column] = (torch.nan, torch.inf, -torch.inf, torch.nan)[case.seed % 4]
     if case.seed % 4 == 3:
         set_sign(x[row], column)
+    if case.seed % 4 in (0, 3) and case.seed // 4 % 2:
+        make_signalling(x[row], column)
     again = session.run(replace(case, layout={}), given | {"x": x}, judged=False).outputs
     session.expect(bool(again["scale"][row].isnan()), "scale", "a row that is not finite has the scale NaN")
     others = torch.arange(case.rows) != row

@@ -39,8 +39,19 @@ def patterns(dtype: torch.dtype, finite: bool) -> Tensor:
 
 def set_sign(values: Tensor, place: Any) -> None:
     """Set the sign bits there, those of NaN too, whose sign torch loses where it rounds: x86 makes NaN with that bit set."""
-    bits = values.view({2: torch.int16, 4: torch.int32}[values.dtype.itemsize])
+    bits = _bits(values)
     bits[place] |= torch.iinfo(bits.dtype).min
+
+
+def make_signalling(values: Tensor, place: Any) -> None:
+    """Make the NaN there one of its sign that is not quiet and next to infinity, as memory may hold that nobody computed."""
+    bits = _bits(values)
+    infinity = int(_bits(values.new_full((), torch.inf)))
+    bits[place] = bits[place] & torch.iinfo(bits.dtype).min | infinity | 1
+
+
+def _bits(values: Tensor) -> Tensor:
+    return values.view({2: torch.int16, 4: torch.int32}[values.dtype.itemsize])
 
 
 def every_value(case: SweepCase, shape: tuple[int, ...], *, finite: bool) -> Tensor:
