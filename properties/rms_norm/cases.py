@@ -21,7 +21,7 @@ from properties.shared.strategies import any_of, around, between, common, float_
 
 OUTER = ((1,), (2,), (3,), (5,), (33,), (0,), (), (3, 2), (5, 33), (2, 3, 2), (3, 2, 5))
 WIDTHS = (1, 2, 7, *around(8, 16, 32, 64), 13, 22, 28, 96, 128, 264, 1024, 2880, 5121, 16384, 0)  # of a group
-GROUPS = (0, 0, 0, 1, 2, 3, 8)
+GROUPS = (0, 0, 0, 1, 2, 3, 8, 40)
 MOST_ELEMENTS = 1 << 15
 MODELS = (  # outer sizes, width of a group, groups
     ((16,), 4096, 0), ((7,), 7168, 0), ((33,), 2048, 0), ((130, 8), 128, 0), ((64, 32), 64, 0), ((5,), 512, 16), ((3,), 16384, 0),
@@ -34,7 +34,8 @@ EPS = (1e-6, 1e-5, 1e-12, 1.0, 1e-20, 1e-40, 1e30)
 LEAST = 2e-19  # squares next to the least normal number, which still rule where eps is smaller
 FAINT = 2.0**-110  # squares below the least number: eps alone rules
 # 1e4: what a few channels of large models reach; 1e-10: next to small eps
-SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4, 1e-10, LEAST, FAINT)
+HUGE = 1e15  # squares that are far from the end of float32, but not from that of a sum that was scaled up
+SIZES = (1.0, 1e-3, 30.0, 0.1, 1e4, 1e-10, LEAST, FAINT, HUGE)
 FAINT_EPS = 1e-12  # the least beside faint numbers
 PEAK = 32.0  # a larger one would hide the other columns' squares
 STEEPEST, HEAVY = 1e4, 500.0  # gates and weights, but of float16, which does not hold the results
@@ -134,7 +135,7 @@ def completed(fields: dict[str, Any], outer: tuple[int, ...], width: int, groups
     if fields["size"] == FAINT:
         fields["eps"] = max(fields["eps"], FAINT_EPS)
     if fields["dtype"] == "float16":
-        fields |= {"steep": min(fields["steep"], 100.0), "heavy": False}
+        fields |= {"steep": min(fields["steep"], 100.0), "heavy": False, "size": min(fields["size"], 1e4)}
     if fields["near"] or fields["weight"] == "none":
         fields["heavy"] = False
     return NormCase(**fields, outer=outer, width=width, groups=groups)
