@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import EXPANDED, PARAMETERS, READ_ROWS
+from kernelpair.call.layout import EXPANDED, FAR_PARAMETERS, READ_ROWS
 from kernelpair.call.values import generator, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -26,7 +26,9 @@ GROUPED = (  # groups of so many
     (2, 1), (8, 32), (8, 20), (4, 18), (2, 33), (4, 2), (2, 7), (3, 130), (8, 1), (4, 16), (5, 3), (20, 2), (17, 3), (4, 130),
     (40, 3), (70, 2), (300, 2),
 )  # fmt: skip
-LARGE = ((3, 130), (4, 130), (2, 96), (5, 80))  # groups of more experts than a word has bits, of one case in 16
+LARGE = (  # groups of more experts than a word has bits, or than a byte counts, of one case in 16
+    (3, 130), (4, 130), (2, 96), (5, 80), (3, 300), (2, 520),
+)  # fmt: skip
 MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers of models
     (128, 8, 1, 1, "softmax", False), (128, 4, 1, 1, "softmax", True), (512, 10, 1, 1, "softmax", False),
     (256, 8, 8, 4, "sigmoid", True), (160, 6, 8, 3, "softmax", False), (384, 8, 1, 1, "sigmoid", True),
@@ -35,7 +37,7 @@ MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers
 MODEL_TOKENS = (256, 130, 1024)
 SPREADS = (1.0, 0.2, 6.0, 200.0, 6e4)  # of the logits; the last as far as float16 reaches
 SCALES = (1.0, 2.5, 0.5, -1.0, 0.0, 1e30, 2.8269999027252197)  # the last is 2.827 in float32, which 16 bits do not hold
-LAYOUTS = {"logits": READ_ROWS, "correction_bias": PARAMETERS}
+LAYOUTS = {"logits": READ_ROWS, "correction_bias": FAR_PARAMETERS}
 BIAS_SIZES = {"zeros": 0.0, "small": 2.0**-7, "reorders": 0.5, "rules": 40.0, "overflows": 3e38}
 
 
@@ -119,7 +121,7 @@ def strategy(draw: st.DrawFn) -> TopkCase:
     topk, kept = draw(any_of(*TOPK), label="topk"), draw(any_of(1, 2, 4, 3, 8, 15, 17, 33), label="groups that stay")
     more = {"scoring": draw(any_of("softmax", "sigmoid")), "bias": draw(any_of("none", "none", "call", "float32"))}
     if large:
-        more, kept = more | {"bias": ("call", "float32")[rare % 2]}, 1
+        more, kept = more | {"bias": ("call", "float32", "none")[rare % 3]}, 1
     return completed(fields, tokens, experts, min(topk or most, most) if most else topk, groups, kept, **more)
 
 
