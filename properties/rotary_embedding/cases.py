@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import FAR, PARAMETERS, POOL, READ_ROWS
+from kernelpair.call.layout import FAR, FAR_PARAMETERS, POOL, READ_ROWS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -36,7 +36,7 @@ WIDEST_TABLE = 64  # of so many; wider ones take memory
 FACTORS = (1.0, 1.0, 1.0, 1.4375, 0.25, 40.0)  # of tables that also scale, as for longer contexts
 HUGE = 1e30  # elements, where the dtype holds them
 LARGEST_HALF = 1e4  # times cosines and sines up to 1, in float16
-LAYOUTS = {"query": POOL, "key": POOL, "cos_sin_cache": READ_ROWS, "positions": PARAMETERS}
+LAYOUTS = {"query": POOL, "key": POOL, "cos_sin_cache": READ_ROWS, "positions": (*FAR_PARAMETERS, FAR)}
 INDICES = ("positions",)
 FUSED = (("query", "key"), ("key", "query"))
 
@@ -103,6 +103,10 @@ def completed(
     tables = (POSITIONS, MANY_POSITIONS) if rotary == 2 else (*[POSITIONS] * 15, MANY_POSITIONS)
     if fields["exact"]:
         fields = fields | {"factor": 1.0}
+    table = draw(any_of(*tables), label="table") if small else POSITIONS
+    section = draw(any_of((), (), *sections), label="section")
+    if section and fields["seed"] % 16 == 5:
+        fields["layout"] = fields["layout"] | {"positions": FAR}  # its axes
     return RotaryCase(
         **fields,
         tokens=tokens,
@@ -110,8 +114,8 @@ def completed(
         kv_heads=heads[1],
         width=width,
         rotary=rotary,
-        table=draw(any_of(*tables), label="table") if small else POSITIONS,
-        section=draw(any_of((), (), *sections), label="section"),
+        table=table,
+        section=section,
     )
 
 
@@ -208,6 +212,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "key behind more heads of query": lambda case: case.layout.get("query") == "fused" and 0 < (case.kv_heads or 0) < case.heads,
     "three axes in blocks": lambda case: bool(case.section) and not case.interleaved and case.rotary > 6,
     "three axes in turn": lambda case: bool(case.section) and case.interleaved and case.rotary > 6,
+    "positions of three axes far apart": lambda case: case.section != ()
+    and case.layout.get("positions") == FAR and case.tokens > 0,
     "strided positions of three axes": lambda case: bool(case.section)
     and case.layout.get("positions") in ("strided", "transposed"),
     "a float32 table beside 16 bits": lambda case: case.wide and case.dtype != "float32",
