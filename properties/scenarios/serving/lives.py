@@ -15,9 +15,9 @@ from properties.shared.strategies import between, choices, common
 LONG_STRETCH = 24  # so that a prompt of 24 has more keys than a decode takes in one piece
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "dtype": ("float32", "bfloat16", "float16"),
-    "stack": ("one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft", "draft", "encoder"),
+    "stack": ("one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft", "draft", "encoder", "latent"),
     "paged": (False, True),
-    "latent_pages": ("decodes", "all"),
+    "latent_pages": ("decodes", "all", "all"),  # the backend that serves all knows caps and windows
     "page": (1, 2, 4, 16),
     "replayed": (False, True, True, True),
     "recorded": (False, True),
