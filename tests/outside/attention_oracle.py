@@ -33,10 +33,10 @@ def attend(row: QueryRow, sm_scale: float, cap: float, sinks: Tensor | None) -> 
     Each of the two evaluations sums D products a score and n + 1 terms a softmax; an error e of a score moves a weighted mean of
     the values by no more than 2 e times the largest of them, and so much do n + 16 further roundings.
     """
-    heads, (n, kv_heads, width) = row.q.shape[0], row.values.shape
+    heads, n = row.q.shape[0], len(row.keys)
     if not heads or not n:
-        return (torch.zeros(heads, width, dtype=torch.float64),) * 2
-    keys, values = (side.repeat_interleave(heads // kv_heads, dim=1).transpose(0, 1) for side in (row.keys, row.values))
+        return (torch.zeros(heads, row.values.shape[2], dtype=torch.float64),) * 2
+    keys, values = _of_heads(row)
     products = keys * row.q[:, None]  # [H, n, D]
     z = products.sum(-1) * sm_scale
     wrong = products.abs().sum(-1) * sm_scale * (products.shape[-1] + 4) * ROUNDING
@@ -55,10 +55,16 @@ def attend(row: QueryRow, sm_scale: float, cap: float, sinks: Tensor | None) -> 
     return out, torch.where(largest > 0, (4 * e + (n + 16) * ROUNDING) * largest, 0.0)  # e may be infinite
 
 
-def by_sdpa(row: QueryRow, sm_scale: float) -> Tensor:
-    """The same by torch's own attention, for a row with neither cap nor sinks that sees a key."""
+def _of_heads(row: QueryRow) -> tuple[Tensor, Tensor]:
+    """Keys and values [H, n, ...] of each query head: h of them sees kv head h // group."""
     group = row.q.shape[0] // row.keys.shape[1]
     keys, values = (side.repeat_interleave(group, dim=1).transpose(0, 1) for side in (row.keys, row.values))
+    return keys, values
+
+
+def by_sdpa(row: QueryRow, sm_scale: float) -> Tensor:
+    """The same by torch's own attention, for a row with neither cap nor sinks that sees a key."""
+    keys, values = _of_heads(row)
     bias = None if row.bias is None else row.bias[:, None]
     return scaled_dot_product_attention(row.q[:, None], keys, values, attn_mask=bias, scale=sm_scale)[:, 0]
 
