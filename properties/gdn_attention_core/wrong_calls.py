@@ -48,8 +48,9 @@ def _added(name: str, step: int, *also: str) -> WrongCall:
 
 def _shorter(name: str) -> WrongCall:
     """One row less than there are tokens."""
-    make = lambda case, given: given | {name: given[name][: case.tokens - 1]}  # noqa: E731
-    return made(make, ValueError, name, "num_actual_tokens", when=_busy)
+    return made(
+        lambda case, given: given | {name: given[name][: case.tokens - 1]}, ValueError, name, "num_actual_tokens", when=_busy
+    )
 
 
 def _too_few_columns(case: GdnCase, given: Inputs) -> Inputs:

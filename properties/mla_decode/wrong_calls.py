@@ -18,8 +18,6 @@ from properties.shared.wrong_calls import (
     cast,
     entry,
     grown,
-    larger,
-    made,
     no_index,
     one_rank_more,
     other_dtype,
@@ -84,29 +82,20 @@ def _splits_beyond_64_bits(case: Any, given: Inputs) -> Inputs | None:
     return given | {"num_kv_splits": 2 ** (60 + case.seed % 3)} if any(case.lens) else None
 
 
-def _room(case: Any, latent: int, lens: torch.Tensor) -> int:
-    """The bytes of a workspace that would do."""
-    longest = int(lens.max()) if len(lens) else 0
-    return mla_decode_workspace_size(longest, len(case.lens), case.heads, case.page, latent, case.splits)
-
-
-def _with_room(call: WrongCall) -> WrongCall:
-    """With a workspace that the wrong lengths leave large enough: a kernel may look at that first."""
+def _with_room(call: WrongCall, columns: int = 0) -> WrongCall:
+    """With a workspace that the wrong lengths, or so many columns more of the latents, leave large enough: a kernel may look at
+    that first."""
 
     def make(case: Any, given: Inputs) -> Inputs | None:
         wrong = call.make(case, given)
         if wrong is None:
             return None
-        size = max(len(given["workspace"]), _room(case, case.latent, wrong["seq_lens"]))
-        return wrong | {"workspace": given["workspace"].new_zeros(size)}
+        lens, workspace = wrong["seq_lens"], given["workspace"]
+        longest = int(lens.max()) if len(lens) else 0
+        needed = mla_decode_workspace_size(longest, len(case.lens), case.heads, case.page, case.latent + columns, case.splits)
+        return wrong | {"workspace": workspace.new_zeros(max(len(workspace), needed))}
 
     return replace(call, make=make)
-
-
-def _wider(case: Any, given: Inputs) -> Inputs:
-    """One more column of the latents, and a workspace that would do."""
-    size = max(len(given["workspace"]), _room(case, case.latent + 1, given["seq_lens"]))
-    return given | {"q_nope": larger(2)(given["q_nope"]), "workspace": given["workspace"].new_zeros(size)}
 
 
 def _strided_workspace(case: Any, given: Inputs) -> Inputs | None:
@@ -133,7 +122,7 @@ WRONG_CALLS = {
     "q_nope_integer": cast("q_nope", torch.int32, *FLOATS),
     "all_integers": all_integers(*FLOATS),
     **{f"q_pe_{dim}": grown("q_pe", dim, "q_nope", "kv_cache") for dim in range(3)},
-    "q_nope_width": made(_wider, ValueError, "q_nope", "kv_cache"),
+    "q_nope_width": _with_room(grown("q_nope", 2, "kv_cache"), 1),
     "kv_cache_width": grown("kv_cache", 2),
     "kv_cache_rank": one_rank_more("kv_cache"),
     "q_nope_rank": one_rank_more("q_nope"),
