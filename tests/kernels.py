@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -50,6 +51,7 @@ puts_others_in_their_place = _bad(lambda x, out: [os.dup2(os.open(os.devnull, os
 leaves = _bad(lambda x, out: os._exit(3))
 exits = _bad(lambda x, out: sys.exit(3))
 sleeps = _bad(lambda x, out: time.sleep(60))
+waits_for_a_compiler = _bad(lambda x, out: subprocess.run("sleep 60; true", shell=True, check=True))  # noqa: S602
 stops = _bad(lambda x, out: signal.raise_signal(signal.SIGSTOP))
 sleeps_two_seconds = _bad(lambda x, out: time.sleep(2))
 writes_past_end = _bad(lambda x, out: ctypes.memset(_last_byte(out), 0, 1))

@@ -15,7 +15,7 @@ from kernelpair.call.common import done_with, server_of
 from kernelpair.call.fault import forget, noted, without_frames
 from kernelpair.call.fork_server import Forked, ForkServer, ServerGone
 from kernelpair.call.memory import Arena
-from kernelpair.call.system import give_up_reading, here, is_stopped, signal_name, waited_for_processor
+from kernelpair.call.system import give_up_reading, here, is_stopped, names_below, signal_name, waited_for_processor
 from kernelpair.call.worker import CLOSED_CHANNEL, LOG_BYTES, Caller, CallRequest, Outcome, stderr_tail, work, written
 from kernelpair.contract.candidate import Candidate
 
@@ -231,9 +231,11 @@ class Isolated(Runner):
     def _hung(self) -> Outcome:
         seconds = self._hang_seconds
         self._hang_seconds = min(seconds, HANG_SECONDS_AGAIN)
-        held = ", for a signal or a debugger has stopped its process" if is_stopped(self._pid) else ""
+        why = ", for a signal or a debugger has stopped its process" if is_stopped(self._pid) else ""
+        if names := names_below(self._pid):
+            why += f", while a process that it has started still runs: {', '.join(names)}"
         self._stop()
-        return Outcome("hang", "Hang", f"no answer within {seconds:g} s{held}")
+        return Outcome("hang", "Hang", f"no answer within {seconds:g} s{why}")
 
     def _died(self, otherwise: str = CLOSES, seconds: float = END_SECONDS) -> Outcome:
         """How the worker ended within these seconds; if it is still there, what else it has done."""

@@ -93,13 +93,25 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
-def children() -> set[int]:
+def children(pid: int | str = "self") -> set[int]:
     """The processes whose parent is this one, whichever of its threads forked them; zombies too."""
     found: set[int] = set()
-    for task in os.listdir("/proc/self/task"):
-        with suppress(OSError):  # the thread has ended
-            found.update(map(int, Path("/proc/self/task", task, "children").read_text().split()))
+    with suppress(OSError):  # the process has ended
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):  # the thread has ended
+                found.update(map(int, Path(f"/proc/{pid}/task", task, "children").read_text().split()))
     return found
+
+
+def names_below(pid: int) -> list[str]:
+    """The names of the processes that it has started, and of those that these have."""
+    names, waiting = [], [pid]
+    while waiting:
+        for child in sorted(children(waiting.pop())):
+            waiting.append(child)
+            with suppress(OSError):  # it has ended
+                names.append(told(f"/proc/{child}/comm").decode().strip())
+    return list(dict.fromkeys(names))
 
 
 def kill_children(but: Collection[int] = ()) -> None:

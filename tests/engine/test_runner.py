@@ -124,6 +124,12 @@ def test_a_process_that_is_stopped_is_told_from_one_that_does_not_come_to_an_end
     )
 
 
+def test_a_hang_in_which_a_process_that_the_call_has_started_still_runs_names_it(isolated: Make) -> None:
+    outcome = call(isolated("waits_for_a_compiler", hang_seconds=1.0))
+    says = "no answer within 1 s, while a process that it has started still runs: sh, sleep"
+    assert (outcome.status, outcome.message) == ("hang", says)
+
+
 def test_a_call_that_waits_for_a_processor_is_no_hang(isolated: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter(range(100))
     monkeypatch.setattr("kernelpair.call.runner.waited_for_processor", lambda pid: float(next(told)))
