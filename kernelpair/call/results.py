@@ -46,7 +46,8 @@ def named_results(result: Any, names: tuple[str, ...]) -> dict[str, Any]:
         raise TypeError(f"the call returned a tuple of {count}, the contract names one value: {names[0]}")
     values = result if isinstance(result, tuple) else (result,)
     if len(values) != len(names):
-        raise TypeError(f"the call returned {len(values)} values, the contract names {len(names)}: {', '.join(names)}")
+        count = f"{len(values)} value{'' if len(values) == 1 else 's'}"
+        raise TypeError(f"the call returned {count}, the contract names {len(names)}: {', '.join(names)}")
     return {name: value for name, value in zip(names, values) if value is not None}
 
 

@@ -341,6 +341,7 @@ class Caller:
         others, fresh = [*self.last, *(kept for _, kept, _ in self.kept)], list[Tensor]()
         for answer, call in zip(answers, calls):
             error = answer.error if isinstance(answer, _Raised) else None
+            function = self.function if error is not None else None
             if error is None:
                 try:
                     named = named_results(answer, request.results)
@@ -356,7 +357,7 @@ class Caller:
                     error = unfit
             if error is not None:
                 name, *bases = (printable(base.__name__) for base in type(error).__mro__)
-                outcomes.append(Outcome("exception", name, words_of(error), (name, *bases), raised_at(error)))
+                outcomes.append(Outcome("exception", name, words_of(error), (name, *bases), raised_at(error, function)))
         self.last = fresh
         return outcomes
 

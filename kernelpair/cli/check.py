@@ -211,7 +211,7 @@ class CheckRun:
 
     def _ended(self, ended: Ended) -> None:
         if ended.error.startswith(UNFINISHED):
-            says = ended.error.removeprefix("NotImplementedError: ").partition("; the case was ")[0]
+            says = ended.error.removeprefix("NotImplementedError: ").partition("; raised at ")[0]
             failure = FailureReport("unfinished", "", f"kernelpair check {ended.job.pair}", says)
             self.results.append(PairResult(*ended.job.key, "fail", cases=ended.tally.cases, failures=[failure]))
             self._print(self.results[-1])

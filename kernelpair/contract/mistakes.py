@@ -97,11 +97,23 @@ def told(error: BaseException) -> str:
     return f"{file}:{line}: {says}" if file else says
 
 
-def raised_at(error: BaseException) -> str:
-    """File, line and function of the innermost frame of a call that is neither the engine's nor a library's; empty if none is."""
+def raised_at(error: BaseException, function: Callable[..., Any] | None = None) -> str:
+    """File, line and function of the innermost frame of a call that is neither the engine's nor a library's; where `function`
+    did not take its arguments, the place of its parameters; empty if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if _is_theirs(frame.filename) and "site-packages" not in Path(frame.filename).parts]
-    return f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno}, in {theirs[-1].name}" if theirs else ""
+    if theirs:
+        return f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno}, in {theirs[-1].name}"
+    code = getattr(function, "__code__", None)
+    if isinstance(error, TypeError) and code is not None and frames and ENGINE in Path(frames[-1].filename).parents:
+        return f"{Path(code.co_filename).name}:{code.co_firstlineno}, its parameters: every argument comes by its name"
+    return ""
+
+
+def with_place(error: BaseException) -> str:
+    """An error that the code of a pair has raised, and where."""
+    says, at = f"{type(error).__name__}: {error}", raised_at(error)
+    return f"{says}; raised at {at}" if at else says
 
 
 def _is_theirs(file: str) -> bool:

@@ -20,6 +20,7 @@ from kernelpair.call.runner import HarnessError, InProcess, Isolated, Runner
 from kernelpair.call.system import here, signal_name, stand
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import Case, CaseError
+from kernelpair.contract.mistakes import with_place
 from kernelpair.contract.pair import Pair
 from kernelpair.interruption import raise_until_caught, until_interrupted
 from kernelpair.search.search import SHRINK_SECONDS, Search
@@ -117,7 +118,7 @@ def carry_out(
     except HarnessError as error:
         ended.error = str(error)
     except Exception as error:  # noqa: BLE001 - one pair's mistake must not end the other trials
-        ended.error = f"{type(error).__name__}: {error}"
+        ended.error = with_place(error)
     finally:
         journal.remove()
     return ended

@@ -15,6 +15,7 @@ from kernelpair.call.memory import PAGE
 from kernelpair.call.place import resolve, settle
 from kernelpair.call.runner import HarnessError, Runner
 from kernelpair.contract.case import WRONG_CALL, Case, CaseError, from_values, pair_of_line
+from kernelpair.contract.mistakes import with_place
 from kernelpair.contract.pair import Inputs, Pair, Stepwise
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict
@@ -77,7 +78,7 @@ def check(
         with suppress(Abandoned):
             hold_trial(session)
     except Exception as error:
-        says = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
+        says = str(error) if isinstance(error, HarnessError) else with_place(error)
         raise HarnessError(f"{says}; the case was {session.line}") from error
     session.verdict.failures += session.effects
     return session.verdict

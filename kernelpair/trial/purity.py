@@ -1,6 +1,7 @@
 """Code that judges may not change its arguments: a bound that scales its keys in place makes the next bound wrong.
 
-The check copies every tensor before a call and compares the bits after it, so it is behind a switch: KERNELPAIR_CHECK_PURITY=1.
+torch counts what it does to a tensor in place, and the count is always looked at. What goes around it (numpy, `.data`, C)
+is seen by a copy of every tensor, compared bit for bit after the call, behind a switch: KERNELPAIR_CHECK_PURITY=1.
 """
 
 import os
@@ -24,17 +25,26 @@ def checked() -> bool:
 
 @contextmanager
 def unchanged(pair: str, function: str, arguments: Mapping[str, Any], may_change: Collection[str] = ()) -> Iterator[None]:
-    """HarnessError naming pair, function and argument if the block changes a bit of any tensor in `arguments`, or swaps it for
-    another one. Those in `may_change`, and what shares memory with them, are the function's to write."""
-    if not checked():
-        yield
-        return
+    """HarnessError naming pair, function and argument if the block changes any tensor in `arguments` in place, and with the
+    switch a bit of one, or swaps it for another one. Those in `may_change`, and what shares memory with them, are the function's
+    to write."""
     free = {tensor.untyped_storage().data_ptr() for name in may_change for _, tensor in tensors(name, arguments.get(name))}
-    before = {
-        place: (tensor, tensor.shape, tensor.stride(), tensor.data_ptr(), _bits(tensor))
+    given = {
+        place: tensor
         for name, value in arguments.items()
         for place, tensor in tensors(name, value)
         if tensor.untyped_storage().data_ptr() not in free
+    }
+    if not checked():
+        counts = {place: tensor._version for place, tensor in given.items()}
+        yield
+        for place, tensor in given.items():
+            if tensor._version != counts[place]:
+                free_to = f"it may change {', '.join(may_change) or 'none'}"
+                raise HarnessError(f"{pair}: {function} changed its argument {place} in place; {free_to}")
+        return
+    before = {
+        place: (tensor, tensor.shape, tensor.stride(), tensor.data_ptr(), _bits(tensor)) for place, tensor in given.items()
     }
     yield
     after = {place: tensor for name, value in arguments.items() for place, tensor in tensors(name, value)}

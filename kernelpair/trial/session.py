@@ -20,7 +20,7 @@ from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.trial import judge
 from kernelpair.trial.purity import unchanged
-from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, Masks, bound_of, mask_of, result_dtype, settled_by, truth_of
+from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, Masks, bound_of, mark, mask_of, result_dtype, settled_by, truth_of
 
 THREADS = 2  # of a call, unless the trial varies them
 
@@ -301,8 +301,8 @@ class Session:
     def masks(self, case: Case, placement: Placement) -> Masks:
         """What the contract writes of the placed arguments."""
         return {
-            name: mask(case, placement.logical)
-            for name, mask in self.pair.signature.written.items()
+            name: mark(self.pair, case, name, placement.logical)
+            for name in self.pair.signature.written
             if isinstance(placement.arguments.get(name), Placed)
         }
 

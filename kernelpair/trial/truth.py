@@ -52,17 +52,36 @@ def truth_of(pair: Pair, settled: Inputs) -> tuple[Outputs, Inputs]:
     for name in (*pair.signature.written, *pair.signature.scratch):
         if isinstance(arguments.get(name), Tensor):
             kept[name] = arguments[name].clone()
-    with unchanged(pair.name, "reference", arguments, (*pair.signature.written, *pair.signature.scratch)):
-        result = pair.reference(**arguments)
+    who = f"{place_of(pair.reference)}: pair {pair.name}"
+    with unchanged(who, "reference", arguments, (*pair.signature.written, *pair.signature.scratch)):
+        result = _referred(pair, arguments)
     truth: Outputs = {name: arguments[name] for name in pair.signature.written if isinstance(arguments.get(name), Tensor)}
-    truth |= named_results(result, tuple(pair.signature.results))
+    try:
+        truth |= named_results(result, tuple(pair.signature.results))
+    except TypeError as error:
+        raise HarnessError(f"{who}: the reference: {error} (Signature.results)") from None
     return truth, kept
+
+
+def _referred(pair: Pair, arguments: Inputs) -> Any:
+    """What the reference returns. HarnessError where `inputs` makes other arguments than it takes."""
+    try:
+        return pair.reference(**arguments)
+    except TypeError as error:
+        begun = error.__traceback__ is None or error.__traceback__.tb_next is not None
+        if begun or not hasattr(pair.reference, "__code__"):  # that of a builtin has no frame
+            raise
+        makes = f"`inputs` makes {', '.join(arguments)}"
+        raise HarnessError(f"{place_of(pair.reference)}: pair {pair.name}: {makes}; of the reference: {error}") from None
 
 
 def bound_of(pair: Pair, way: Within, case: Case, inputs: Inputs, truth: Outputs) -> Bound:
     """The bound of each output. HarnessError where it names what is no output."""
-    with unchanged(pair.name, "bound", {"inputs": inputs, "truth": truth}):
+    with unchanged(f"{place_of(way.bound)}: pair {pair.name}", "bound", {"inputs": inputs, "truth": truth}):
         bound = way.bound(case, inputs, truth)
+    if not isinstance(bound, Mapping):
+        what = f"a {type(bound).__name__}, not a mapping of outputs to theirs"
+        raise HarnessError(f"{place_of(way.bound)}: pair {pair.name}: the bound is {what}; the outputs are {', '.join(truth)}")
     refuse_unknown_outputs(pair.name, way, bound, truth)
     return {name: _of_each_element(pair.name, way, name, each, truth[name]) for name, each in bound.items()}
 
@@ -92,6 +111,19 @@ def settled_by(
             if value.dtype.is_floating_point and name not in pair.signature.written:
                 open_elements[name] = ~value.isnan()
     return replace(expected, truth=truth, bound=bound_of(pair, way, case, inputs, truth)), open_elements
+
+
+def mark(pair: Pair, case: Case, name: str, inputs: Inputs) -> Tensor | bool:
+    """The elements of an argument that the contract writes. HarnessError where the mask does not fit it."""
+    written, shape = pair.signature.written[name], inputs[name].shape
+    mask = written(case, inputs)
+    try:
+        torch.as_tensor(mask).expand(shape)
+    except RuntimeError:
+        shapes = f"{list(torch.as_tensor(mask).shape)} for one of shape {list(shape)}"
+        says = f"the mask of {name} (Signature.written) has shape {shapes}"
+        raise HarnessError(f"{place_of(written)}: pair {pair.name}: {says}") from None
+    return mask
 
 
 def refuse_unknown_outputs(pair: str, way: Within, bound: Bound, truth: Outputs) -> None:

@@ -94,6 +94,43 @@ class _Suite(Suite):
         return _BreaksWhenAsked(one=TOY, broken=TOY, two=TOY)
 
 
+def of_other_parameters(x: Tensor, slots: Tensor, out: Tensor, factor: float) -> None:
+    reference(x, slots, out, factor)
+
+
+def refuses_all(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    raise IndexError("no such dimension")
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        (replace(TOY, reference=of_other_parameters),
+         rf"^{HERE}:\d+: pair toy: `inputs` makes x, slots, out, scale; of the reference: .* keyword argument 'scale'"),
+        (replace(TOY, signature=replace(TOY.signature, results=()), reference=lambda **given: (1, 2)),
+         rf"^{HERE}:\d+: pair toy: the reference: the call returned 2 values, the contract names 0"),
+        (replace(TOY, truth=Within(lambda case, inputs, truth: truth["out"])),  # type: ignore[arg-type, return-value]
+         rf"^{HERE}:\d+: pair toy: the bound is a Tensor, not a mapping of outputs to theirs; the outputs are out"),
+        (replace(TOY, reference=refuses_all),
+         r"^IndexError: no such dimension; raised at test_mistakes\.py:\d+, in refuses_all; the case was"),
+        (replace(TOY, signature=replace(TOY.signature, written={"out": lambda case, given: torch.ones(7, 2) > 0})),
+         rf"^{HERE}:\d+: pair toy: the mask of out \(Signature\.written\) has shape \[7, 2\] for one of shape \[1, 1\]"),
+    ],
+    ids=["parameters", "results", "bound", "raises", "written"],
+)  # fmt: skip
+def test_a_mistake_that_a_call_shows_is_told_with_its_place(pair: Pair, says: str) -> None:
+    candidate = kernel("good")
+    with InProcess(candidate) as runner, pytest.raises(HarnessError, match=says):
+        check(Subject(pair, candidate), ToyCase(), runner)
+
+
+def test_a_kernel_of_other_parameters_is_told_where_they_are() -> None:
+    candidate = replace(kernel("good"), entry=f"{__name__}:of_other_parameters")
+    with InProcess(candidate) as runner:
+        (failure,) = check(Subject(TOY, candidate), ToyCase(), runner).failures
+    assert re.search(r"\(test_mistakes\.py:\d+, its parameters: every argument comes by its name\)$", failure.detail)
+
+
 def test_one_broken_pair_does_not_hide_the_others() -> None:
     found, broken = loaded(_Suite())
     assert list(found) == ["one", "two"]
