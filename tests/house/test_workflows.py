@@ -85,8 +85,12 @@ def test_both_compilers_are_tried(workflow: str, job: str) -> None:
 
 
 def test_packages_objects_and_failures_are_kept() -> None:
-    kept = {step["with"]["path"] for step in steps() if step.get("uses", "").startswith("actions/cache@")}
-    assert {"~/.cache/ccache", ".hypothesis"} <= kept
+    used = [(step.get("uses", "").partition("@")[0], step) for step in steps()]
+    assert [step["with"]["path"] for action, step in used if action == "actions/cache"] == ["~/.cache/ccache"]
+    restored = [step["with"] for action, step in used if action == "actions/cache/restore"]
+    saved = [step["with"] for action, step in used if action == "actions/cache/save" and "always()" in step["if"]]
+    assert saved == [{name: with_[name] for name in ("path", "key")} for with_ in restored], "a job that fails keeps what failed"
+    assert len(saved) == 3 and all(with_["path"].endswith(".hypothesis") for with_ in saved)
     (python,) = (step["with"] for step in parsed(ACTIONS[1])["runs"]["steps"] if "setup-python" in step.get("uses", ""))
     assert python["cache"] == "pip" and list(ROOT.glob(python["cache-dependency-path"]))
     for name in WORKFLOWS:
