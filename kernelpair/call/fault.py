@@ -24,6 +24,8 @@ import numpy as np
 from kernelpair.call.memory import PAGE, Arena
 
 SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+SENT = {each.name for each in signal.Signals} - {each.name for each in (*SIGNALS, signal.SIGTRAP, signal.SIGSYS)}
+"""Names of signals that no instruction raises: somebody sends them."""
 NOTE = np.dtype([(name, "<i8") for name in ("signal", "address", "code", "instruction", "error", "at")])
 FRAMES_AT = 64  # in the note, behind its fields
 MOST_FRAMES = 24
@@ -161,6 +163,11 @@ def told(fault: Fault, extents: Sequence[Extent], guard: str, capacity: int) -> 
     first = fault.frames[:1] if fault.signal != signal.SIGABRT else ()  # which is where abort() sends the signal
     where = ", called from ".join(str(frame) for frame in [*first, *kernels][:TOLD])
     return f"{name}: {_deed(fault, extents, guard, capacity)}{', in ' + where if where else ''}"
+
+
+def was_sent(fault: Fault) -> bool:
+    """Whether some process sent the signal, which may be another one: no instruction raised it, and no thread its own."""
+    return fault.code <= 0 and fault.code != SI_TKILL
 
 
 def _deed(fault: Fault, extents: Sequence[Extent], guard: str, capacity: int) -> str:

@@ -131,6 +131,14 @@ class Outcome:
         results = [result for outcome in (self, *self.others) for result in outcome.results.values()]
         return any(isinstance(result, Returned) and result.around for result in results)
 
+    @property
+    def from_outside(self) -> bool:
+        """Whether it may not be the call's doing that its process ended: by a signal that was sent, as by a system without
+        memory or by its operator, or with the process that had started it."""
+        if self.fault is not None:
+            return fault.was_sent(self.fault)
+        return self.status == "kills_parent" or (self.status == "crash" and self.error in fault.SENT)
+
 
 @dataclass(frozen=True)
 class _Raised:

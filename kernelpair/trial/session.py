@@ -237,11 +237,11 @@ class Session:
             placement.arguments, guards, at, results, threads, also, keep, deep, weigh, collect, again, fakes, fresh
         )
         outcome = self.runner.run(request)
-        if outcome.around or (outcome.growth and not outcome.spoiled):  # what comes but once is chance, or serves later calls
+        if outcome.from_outside or outcome.around or (outcome.growth and not outcome.spoiled):
             for each in (placement, *others):
                 self.restore(each)
-            second = self.runner.run(request)
-            second.side_effects += second.growth
+            second = self.runner.run(request)  # what comes but once is chance, or serves later calls
+            second.side_effects += () if outcome.from_outside or outcome.spoiled else second.growth
             if second.status == "ok" or not outcome.around:  # else the first call wrote over what the second needs
                 outcome = second
         if outcome.status == "harness":

@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -101,6 +102,29 @@ def test_after_a_crash_comes_a_new_worker(isolated: Make) -> None:
         assert runner.restarts == restarts
         assert call(runner).status == "crash"
         assert call(runner, ToyCase(rows=0)).status == "ok"
+
+
+class Killed(Isolated):
+    """Whose worker somebody kills before each of so many calls."""
+
+    times, number = 1, signal.SIGKILL
+
+    def run(self, request: CallRequest, again: bool = False) -> Outcome:
+        self.start()
+        if self.times:
+            self.times -= 1
+            os.kill(self._pid, self.number)
+        return super().run(request, again)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU, signal.SIGSEGV])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_call_whose_process_somebody_kills_is_made_once_more(arena: Arena, number: signal.Signals, times: int) -> None:
+    with Killed(kernel("good"), preload=("properties.suite",), arena=arena) as runner:
+        runner.number, runner.times = number, times
+        verdict = judged(runner, "good")
+    assert kinds(verdict) == ["crash"] * (times - 1)
+    assert all(number.name in failure.detail for failure in verdict.failures)
 
 
 def test_a_signal_to_its_group_ends_a_candidates_own_server_alone(isolated: Make) -> None:
