@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Inputs, Outputs, Within
 from properties.chunk_gated_delta_rule.cases import ChunkCase, result_dtype
 from properties.shared.attention_bound import rounding
-from properties.shared.delta_rule_bound import BF16_STORE, CARRY, UNIT, Rule, Walk, walk
+from properties.shared.delta_rule_bound import BF16_STORE, CARRY, UNIT, Rule, Walk, propagated, walk
 
 
 def averaged(columns: int) -> float:
@@ -43,9 +43,21 @@ def _start(case: ChunkCase, given: Inputs) -> Tensor:
 _last: list[tuple[Inputs, Rule, Walk]] = []  # bound and aggregate of one call need the same walk
 
 
-def _walk(case: ChunkCase, given: Inputs, carry: float) -> Walk:
+def _rule(case: ChunkCase, carry: float = CARRY) -> Rule:
     scale = case.K**-0.5 if case.scale is None else case.scale
-    rule = Rule(case.dtype, case.l2norm, case.eps, scale, carry=carry, accurate=case.accurate)
+    return Rule(case.dtype, case.l2norm, case.eps, scale, carry=carry, accurate=case.accurate)
+
+
+def carried(case: ChunkCase, given: Inputs, error: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a call with one sequence alone: what errors of its initial state, of which each element may take its column's, make of
+    its outputs and of its final state."""
+    q, k, g, beta = (given[name].double() for name in ("q", "k", "g", "beta"))
+    out, state = propagated(q, k, g, beta, _as_kv(case, error)[0].amax(-2), _rule(case))
+    return out, (state[:, None, :] if case.state_layout == "kv" else state[..., None]).expand(error.shape)
+
+
+def _walk(case: ChunkCase, given: Inputs, carry: float) -> Walk:
+    rule = _rule(case, carry)
     if not (_last and _last[0][0] is given and _last[0][1] == rule):
         spans = [span if n in case.live else (span[0], span[0]) for n, span in enumerate(case.spans)]
         q, k, v, g, beta = (given[name] for name in ("q", "k", "v", "g", "beta"))

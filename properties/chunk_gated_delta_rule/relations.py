@@ -10,11 +10,12 @@ from torch import Tensor
 from kernelpair.call.values import permutation
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import JudgedCall, Session
-from properties.chunk_gated_delta_rule.bound import bound
+from properties.chunk_gated_delta_rule.bound import bound, carried
 from properties.chunk_gated_delta_rule.cases import TOKENS, ChunkCase, inputs
 from properties.shared.pads import other_dtypes
 from reference.gated_delta_rule_update import gated_delta_rule_update
 
+NAMES = ("out", "final_state")
 PLAIN: dict[str, Any] = {"layout": {}}  # relations rebuild their arguments densely
 
 
@@ -40,21 +41,28 @@ def _agrees(case: ChunkCase, session: Session, out: Tensor, state: Tensor, says:
 
 
 def _split(case: ChunkCase, session: Session) -> None:
-    """One long sequence in two calls; the bound of the whole covers both parts, chunk boundaries aside."""
-    given = session.inputs()
-    length = case.lengths[0]
-    cut = case.before + 1 + case.seed % (length - 1)
-    state, outs = given["initial_state"], []
-    for begin, end in ((case.before, cut), (cut, case.before + length)):
-        part = {name: given[name][begin:end] for name in TOKENS}
-        offsets = torch.tensor([0, end - begin])
-        result = session.run(replace(case, **PLAIN), given | part | {"initial_state": state, "cu_seqlens": offsets}, judged=False)
-        state = result.outputs["final_state"]
-        outs.append(result.outputs["out"])
-    covered = slice(case.before, case.before + length)
-    first = session.first
-    _close(session, "out", torch.cat(outs), first.outputs["out"][covered], _bounds(session)["out"][covered], "in two parts")
-    _close(session, "final_state", state, first.outputs["final_state"], _bounds(session)["final_state"], "in two parts")
+    """One long sequence in two calls. The second one's chunks begin elsewhere, and it starts from what the first has left: so it
+    has a bound of its own, and the error of its start comes to it."""
+    given, first = session.inputs(), session.first
+    length, start = case.lengths[0], case.before
+    cut = start + 1 + case.seed % (length - 1)
+
+    def part(begin: int, end: int, state: Tensor | None) -> tuple[Inputs, JudgedCall]:
+        of_part = {name: given[name][begin:end] for name in TOKENS} | {"cu_seqlens": torch.tensor([0, end - begin])}
+        alone = replace(case, lengths=(end - begin,), before=0, after=0, **PLAIN)
+        if state is not None:
+            alone = replace(alone, state="float32")
+        return of_part, session.run(alone, given | of_part | {"initial_state": state}, note="in two parts")
+
+    _, one = part(start, cut, given["initial_state"])
+    tokens, two = part(cut, start + length, one.outputs["final_state"])
+    moved = dict(zip(NAMES, carried(case, tokens, one.bound_of("final_state"))))
+    for name, part_of_whole in (("out", slice(cut, start + length)), ("final_state", slice(None))):
+        tolerance = first.bound_of(name)[part_of_whole] + two.bound_of(name) + moved[name]
+        session.expect_close(name, two.outputs[name], first.outputs[name][part_of_whole], tolerance, "in two parts")
+    head = slice(start, cut)
+    tolerance = first.bound_of("out")[head] + one.bound_of("out")
+    session.expect_close("out", one.outputs["out"], first.outputs["out"][head], tolerance, "in two parts")
 
 
 def _as_steps(case: ChunkCase, session: Session) -> None:

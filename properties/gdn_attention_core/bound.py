@@ -1,7 +1,8 @@
 """gdn_attention_core: how far a result may be from the truth."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from kernelpair.contract.pair import Inputs, Outputs
 from properties.causal_conv1d.batch import through_silu
 from properties.gdn_attention_core.cases import GdnCase
 from properties.shared.attention_bound import HALF_FP16_SUBNORMAL, accumulation_error
-from properties.shared.delta_rule_bound import BF16_STORE, Moved, Rule, step_bound, walk
+from properties.shared.delta_rule_bound import BF16_STORE, Moved, Rule, propagated, step_bound, walk
 from reference.causal_conv1d import causal_conv1d_fwd, causal_conv1d_update
 from reference.gdn_gating import gdn_gating
 from serving import PackedConvWeight
@@ -90,6 +91,26 @@ def _starts(case: GdnCase, given: Inputs, requests: list[int]) -> Tensor:
 
 def _rule(case: GdnCase) -> Rule:
     return Rule(case.dtype, case.l2norm, case.eps, case.K**-0.5, rounded_inputs=True)
+
+
+def columns_of(case: GdnCase, bounds: Tensor, decoded: bool = False) -> Tensor:
+    """2-norms [HV, V] that errors of a slot's columns have at most: a decode bounds each element, and after a prefill each may
+    take what is its whole column's."""
+    keys = 1 if case.state_layout == "kv" else 2
+    return bounds.norm(dim=keys) if decoded else bounds.amax(keys)
+
+
+def carried(case: GdnCase, given: Inputs, errors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Of each request with tokens: what errors of the state that it starts from, by columns [HV, V], make of its outputs, and of
+    the columns that it leaves."""
+    decoded, filled = _convolved(case, given)
+    q, k = (torch.cat(both) for both in zip(decoded.values[:2], filled.values[:2]))
+    g, beta = gdn_gating(given["A_log"], given["a"][: case.tokens], given["b"][: case.tokens], given["dt_bias"])
+    found, rule = [], _rule(case)
+    for (begin, end), error in zip(pairwise(given["query_start_loc"].tolist()), errors):
+        rows = slice(begin, end)
+        found.append(propagated(q[rows], k[rows], g[rows], beta[rows], error, rule))
+    return found
 
 
 def _decode_bound(case: GdnCase, given: Inputs, rows: list[int]) -> tuple[Tensor, Tensor]:

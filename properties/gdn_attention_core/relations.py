@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernelpair.contract.pair import Inputs, Relation
 from kernelpair.trial.session import Session
+from properties.gdn_attention_core.bound import carried, columns_of
 from properties.gdn_attention_core.cases import INDICES, GdnCase
 from properties.shared.pads import other_dtypes
 
@@ -56,19 +57,36 @@ def _two_calls(case: GdnCase, session: Session) -> None:
     _compare(case, session, out, two.outputs["conv_state"], two.outputs["ssm_state"], "decodes, then prefills")
 
 
+def widened(given: Inputs) -> Inputs:
+    """Floats in float64."""
+    floats = {name: value.double() for name, value in given.items() if isinstance(value, Tensor) and value.is_floating_point()}
+    return given | floats
+
+
 def _in_pieces(case: GdnCase, session: Session, decode_last: bool, cut: int, says: str) -> None:
-    """One prefill as a prefill of `cut` tokens and the rest as another prefill, or as a decode."""
-    given, length = session.inputs(), case.prefills[0]
+    """One prefill as a prefill of `cut` tokens and the rest as another prefill, or as a decode. The rest starts from the state
+    that the first has left: it has a bound of its own, and the error of its start comes to it."""
+    given, length, first = session.inputs(), case.prefills[0], session.first
     head = part(case, given, [0], 0, list(range(cut)), [0, cut])
     small = replace(case, prefills=(cut,), extra=0, layout={})
-    one = session.run(small, head, judged=False)
+    one = session.run(small, head, note=says)
     moved = given | {name: one.outputs[name] for name in ("conv_state", "ssm_state")}
     tail = part(case, moved, [0], int(decode_last), list(range(cut, length)), [0, length - cut])
     tail["has_initial_state"] = torch.tensor([True])
     rest = replace(small, decodes=int(decode_last), prefills=() if decode_last else (length - cut,), cold=())
-    two = session.run(rest, tail, judged=False)
-    out = torch.cat([one.outputs["core_attn_out"], two.outputs["core_attn_out"]])
-    _compare(case, session, out, two.outputs["conv_state"], two.outputs["ssm_state"], says)
+    two = session.run(rest, tail, note=says)
+    slot, out = int(given["state_indices"][0]), "core_attn_out"
+    ((carry, columns),) = carried(rest, widened(tail), [columns_of(case, one.bound_of("ssm_state")[slot])])
+    head_rows, tail_rows = slice(cut), slice(cut, length)
+    for got, rows, tolerance in (
+        (one, head_rows, one.bound_of(out)), (two, tail_rows, two.bound_of(out) + carry)
+    ):
+        allowed = first.bound_of(out)[rows] + tolerance
+        session.expect_close(out, got.outputs[out], first.outputs[out][rows], allowed, says)
+    carried_on = columns[:, None, :] if case.state_layout == "kv" else columns[..., None]
+    allowed = first.bound_of("ssm_state")[slot] + two.bound_of("ssm_state")[slot] + carried_on
+    session.expect_close("ssm_state", two.outputs["ssm_state"][slot], first.outputs["ssm_state"][slot], allowed, says)
+    session.expect_same("conv_state", two.outputs["conv_state"][slot], first.outputs["conv_state"][slot], says)
 
 
 def _two_prefills(case: GdnCase, session: Session) -> None:

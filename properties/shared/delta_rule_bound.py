@@ -240,6 +240,15 @@ def step_bound(
     return out + rule.scale * torch.einsum("nhkv,nhk->nhv", S.abs() + E, dq), E
 
 
+def propagated(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, error: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+    """What errors of one sequence's initial state, 2-norms of columns [HV, V], make of its outputs [T, HV, V] and of its final
+    state: a step is linear in the state that it starts from, `S = exp(g) (1 - beta k k^T) S0` and what does not depend on it."""
+    (q, _), (k, _) = (_normalised(x, torch.zeros_like(x), rule) for x in (q, k))
+    q, k = (x.norm(dim=-1).repeat_interleave(len(error) // x.shape[1], 1) for x in (q, k))
+    grown = (g.exp() * (1 - beta * k.square()).abs().clamp_min(1.0)).cumprod(0)[..., None] * error
+    return rule.scale * q[..., None] * grown, grown[-1]
+
+
 def _normalised(x: Tensor, error: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
     """q or k [n, H, K] as the rule uses it, and how far errors of its elements move that.
 

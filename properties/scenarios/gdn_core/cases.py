@@ -36,6 +36,10 @@ class _Request:
     slot: int
     seen: int = 0
     outputs: list[Tensor] = field(default_factory=list)
+    allowed: list[Tensor] = field(default_factory=list)
+    """How far each of them may be from the truth of the whole,"""
+    error: Tensor | None = None
+    """and columns [HV, V] of the state."""
 
 
 @dataclass
