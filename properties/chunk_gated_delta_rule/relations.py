@@ -108,7 +108,7 @@ def _as_pool(case: ChunkCase, session: Session) -> None:
 
 
 def _only_decay(case: ChunkCase, session: Session) -> None:
-    """beta = 0: the state only decays; without decay it keeps its bits."""
+    """beta = 0: the state only decays, in our own kernels more exactly than the bound asks; without decay it keeps its bits."""
     given = session.inputs()
     initial, final = given["initial_state"], session.first.outputs["final_state"]
     for n, (begin, end) in enumerate(case.spans):
@@ -118,6 +118,8 @@ def _only_decay(case: ChunkCase, session: Session) -> None:
             continue
         expected = initial[n].double() * total.exp()[:, None, None]
         tolerance = expected.abs() * (2.0**-20 * (end - begin) + 2.0**-22 * total.abs()[:, None, None]) + 2.0**-100
+        if session.subject.foreign:
+            tolerance = session.first.bound_of("final_state")[n]
         session.expect_close("final_state", final[n], expected, tolerance, "beta = 0: exp(sum g) S0")
 
 

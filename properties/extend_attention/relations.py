@@ -183,9 +183,9 @@ def _cross_ignores(case: Any, session: Session) -> None:
     given = session.inputs()
     extends = given["extend_seq_lens"]
     changed = {"sliding_window": 3, "seq_lens": extends + 1, "k": None, "v": None}
-    other = session.run(case, given | changed, judged=False)
+    other = session.run_moved(case, given | changed)  # lengths may say how the work is cut
     says = "cross attention with another window, other seq_lens, no k and v"
-    session.expect_same("out", other.outputs["out"][_rows(given)], session.first.outputs["out"][_rows(given)], says)
+    session.expect_moved("out", other.outputs["out"][_rows(given)], session.first.outputs["out"][_rows(given)], says)
 
 
 def _constant(case: Any, session: Session) -> None:

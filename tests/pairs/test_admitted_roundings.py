@@ -70,6 +70,17 @@ def of_scales_multiplied_first(form: str, **given: Any) -> Tensor:
     return out * (1 + 2.0**-23 * (form == "matmul"))
 
 
+def of_lengths_that_cut(**given: Any) -> None:
+    """The longest request says how keys are cut, in cross attention too."""
+    properties.pairs()["extend_attention"].reference(**given)
+    given["out"].mul_(1 + 2.0**-23 * int(given["seq_lens"].max() % 2))
+
+
+def of_decays_as_exact_as_scores(**given: Any) -> Any:
+    """An exponential that is off by 2^-18."""
+    return properties.pairs()["chunk_gated_delta_rule"].reference(**given | {"g": given["g"] + 2.0**-18})
+
+
 def of_weighted_rows(**given: Any) -> Tensor:
     """A weight on the input has products of its own, which are summed in another order."""
     return call_reference(**given) * (1 + 2.0**-23 * given["apply_router_weight_on_input"])
@@ -81,6 +92,8 @@ def of_weighted_rows(**given: Any) -> Tensor:
         (of_groups_by_themselves, '{"pair":"topk_gating","v":1,"trial":"groups","tokens":5,"experts":8,"groups":4,"kept":4}'),
         (of_scales_multiplied_first, '{"pair":"int8_linear","v":1,"trial":"two_steps","outer":[3],"N":33,"K":31}'),
         (of_scales_multiplied_first, '{"pair":"int8_linear","v":1,"trial":"two_steps","symmetric":false,"values":"exact"}'),
+        (of_lengths_that_cut, '{"pair":"extend_attention","v":1,"trial":"cross","prefixes":[2],"encoder":[5],"cross":true}'),
+        (of_decays_as_exact_as_scores, '{"pair":"chunk_gated_delta_rule","v":1,"trial":"decay","lengths":[2],"beta":"zero"}'),
         (of_weighted_rows, '{"pair":"fused_moe","v":1,"trial":"on_input","tokens":5,"experts":3,"topk":1,"D":64,"I":32}'),
     ],
 )
