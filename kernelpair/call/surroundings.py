@@ -111,6 +111,8 @@ BY_IMPORT = {
 NOT_ON_LOADING = BY_IMPORT | {"torch_threads", "recursion_limit", "alternative_stack", "processes", "temporary_files"}
 GROWING = ("threads", "descriptors")
 """What a first call may make for all later ones: a side effect only if the same call does it again."""
+BY_OTHERS = {"processors", "priority", "resource_limits"}
+"""What somebody else may change of a process that runs: side effects only if the same call does it again."""
 NAMES = (*STATE, *DEEP)
 _CHANGES = {"threads": "{1} threads where there were {0}", "descriptors": "the lowest free file descriptor is {1}, was {0}"}
 _UNPRINTED = {

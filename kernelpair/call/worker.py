@@ -28,6 +28,7 @@ from kernelpair.call.memory import Arena, Placed
 from kernelpair.call.results import Returned, collected, named_results
 from kernelpair.call.series import NoAnswer, Repeated, Repeats, Repetition
 from kernelpair.call.surroundings import (
+    BY_OTHERS,
     GROWING,
     NAMES,
     STATE,
@@ -133,10 +134,12 @@ class Outcome:
 
     @property
     def from_outside(self) -> bool:
-        """Whether it may not be the call's doing that its process ended: by a signal that was sent, as by a system without
-        memory or by its operator, or with the process that had started it."""
+        """Whether what happened to its process may not be the call's doing: an end by a signal that was sent, as by a system
+        without memory or by its operator, or with the process that had started it; another priority."""
         if self.fault is not None:
             return fault.was_sent(self.fault)
+        if any(effect.name in BY_OTHERS for effect in self.side_effects):
+            return True
         return self.status == "kills_parent" or (self.status == "crash" and self.error in fault.SENT)
 
 
