@@ -5,6 +5,7 @@ import os
 import re
 import struct
 import sys
+import threading
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -84,6 +85,23 @@ def waited_for_processor(pid: int) -> float:
         for task in os.listdir(f"/proc/{pid}/task"):
             waited.append(int(told(f"/proc/{pid}/task/{task}/schedstat").split()[1]))
     return max(waited) / 1e9
+
+
+def lets_start(threads: int) -> bool:
+    """Whether the system lets a process start so many threads now: its user, or a container, may have a limit."""
+    over, started = threading.Event(), []
+    try:
+        for _ in range(threads):
+            each = threading.Thread(target=over.wait, daemon=True)
+            each.start()
+            started.append(each)
+        return True
+    except RuntimeError:
+        return False
+    finally:
+        over.set()
+        for each in started:
+            each.join()
 
 
 def is_stopped(pid: int) -> bool:

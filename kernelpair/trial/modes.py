@@ -13,6 +13,7 @@ from kernelpair.call.place import Placement
 from kernelpair.call.runner import HarnessError
 from kernelpair.call.series import Repeats, Stretch
 from kernelpair.call.surroundings import NAMES
+from kernelpair.call.system import lets_start
 from kernelpair.call.worker import Outcome
 from kernelpair.contract.case import WRONG_CALL, Case
 from kernelpair.contract.pair import Outputs
@@ -186,7 +187,7 @@ def _make_series(session: Session, calls: int, seconds: float) -> None:
 
 
 def _threads(session: Session) -> None:
-    for threads in thread_counts(os.cpu_count() or 1, session.case.seed):
+    for threads in filter(lets_start, thread_counts(os.cpu_count() or 1, session.case.seed)):
         session.run(threads=threads, note=f"{threads} threads", fakes=True)
 
 

@@ -2,11 +2,9 @@
 
 import os
 import select
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +15,6 @@ from kernelpair.call.fork_server import fork_server
 from kernelpair.call.memory import Arena
 from kernelpair.call.place import place, settle
 from kernelpair.call.runner import CLOSES, HarnessError, InProcess, Isolated
-from kernelpair.call.surroundings import SideEffect
 from kernelpair.call.system import waited_for_processor
 from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.candidate import Candidate
@@ -104,51 +101,6 @@ def test_after_a_crash_comes_a_new_worker(isolated: Make) -> None:
         assert runner.restarts == restarts
         assert call(runner).status == "crash"
         assert call(runner, ToyCase(rows=0)).status == "ok"
-
-
-class Killed(Isolated):
-    """Whose worker somebody kills before each of so many calls."""
-
-    times, number = 1, signal.SIGKILL
-
-    def run(self, request: CallRequest, again: bool = False) -> Outcome:
-        self.start()
-        if self.times:
-            self.times -= 1
-            os.kill(self._pid, self.number)
-        return super().run(request, again)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU, signal.SIGSEGV])
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_call_whose_process_somebody_kills_is_made_once_more(arena: Arena, number: signal.Signals, times: int) -> None:
-    with Killed(kernel("good"), preload=("properties.suite",), arena=arena) as runner:
-        runner.number, runner.times = number, times
-        verdict = judged(runner, "good")
-    assert kinds(verdict) == ["crash"] * (times - 1)
-    assert all(number.name in failure.detail for failure in verdict.failures)
-
-
-class Reniced(Isolated):
-    """Whose worker somebody gives another priority, in so many calls that are looked at for it."""
-
-    times = 1
-
-    def run(self, request: CallRequest, again: bool = False) -> Outcome:
-        outcome = super().run(request, again)
-        if request.deep and self.times:
-            self.times -= 1
-            outcome = replace(outcome, side_effects=(SideEffect("settings", "priority", "5 instead of 0"),), spoiled=True)
-            self._stop()
-        return outcome
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_call_in_whose_time_somebody_changes_a_priority_is_made_once_more(arena: Arena, times: int) -> None:
-    with Reniced(kernel("good"), preload=("properties.suite",), arena=arena) as runner:
-        runner.times = times
-        verdict = judged(runner, "good", replace(ROWS, trial="aftermath"))
-    assert kinds(verdict) == ["settings"] * (times - 1)
 
 
 def test_a_signal_to_its_group_ends_a_candidates_own_server_alone(isolated: Make) -> None:
