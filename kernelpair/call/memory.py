@@ -6,6 +6,7 @@ import mmap
 import os
 import resource
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -77,6 +78,8 @@ class Arena:
             limit = "" if most == resource.RLIM_INFINITY else f": ulimit -v is {most >> 10} KiB"
             says = f"{capacity >> 30} GiB, of which only what is touched takes memory, cannot be mapped ({error.strerror}){limit}"
             raise NoAddressSpace(says) from error
+        with suppress(OSError):  # a system that has no huge pages
+            self._map.madvise(mmap.MADV_NOHUGEPAGE)  # by which a row that is touched would fill the gap beside it (`resident`)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
         self._typed: dict[torch.dtype, Tensor] = {}
         self._words: dict[np.dtype[Any], npt.NDArray[Any]] = {}

@@ -45,6 +45,7 @@ from kernelpair.contract.mistakes import raised_at
 
 LOG_BYTES = 1 << 20  # the end of what a worker wrote, where its last words are looked for
 LINE_BUFFERED = 1  # _IOLBF of stdio.h
+NO_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "std::bad_alloc")  # in messages of torch and of C++
 CLOSED_CHANNEL = 193  # a worker's exit status after a call that closed the connection to the judge; kernels end with smaller ones
 THREADS = NAMES.index("torch_threads")
 LEFT = "left_behind"  # not seen in a process that does other things too: threads, files and memory may be its own
@@ -140,6 +141,8 @@ class Outcome:
             return fault.was_sent(self.fault)
         if any(effect.name in BY_OTHERS for effect in self.side_effects):
             return True
+        if self.status == "exception":
+            return self.error == "MemoryError" or any(says in self.message for says in NO_MEMORY)
         return self.status == "kills_parent" or (self.status == "crash" and self.error in fault.SENT)
 
 

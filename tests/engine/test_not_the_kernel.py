@@ -3,6 +3,8 @@
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,25 +56,39 @@ def test_a_call_whose_process_somebody_kills_is_made_once_more(arena: Arena, num
     assert all(number.name in says for _, says in failures)
 
 
-class Reniced(Isolated):
-    """Whose worker somebody gives another priority, in so many calls that are looked at for it."""
+class Disturbed(Isolated):
+    """Whose worker somebody gives another priority, or no memory, in so many calls that are looked at for it."""
 
     times = 1
+    changes: dict[str, Any] = {}
 
     def run(self, request: CallRequest, again: bool = False) -> Outcome:
         outcome = super().run(request, again)
         if request.deep and self.times:
             self.times -= 1
-            outcome = replace(outcome, side_effects=(SideEffect("settings", "priority", "5 instead of 0"),), spoiled=True)
+            outcome = replace(outcome, **self.changes)
             self._stop()
         return outcome
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_call_in_whose_time_somebody_changes_a_priority_is_made_once_more(arena: Arena, times: int) -> None:
-    runner = Reniced(kernel("good"), preload=("properties.suite",), arena=arena)
-    runner.times = times
-    assert [kind for kind, _ in found(runner, replace(ROWS, trial="aftermath"))] == ["settings"] * (times - 1)
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("settings", {"side_effects": (SideEffect("settings", "priority", "5 instead of 0"),), "spoiled": True}),
+        ("exception", {"status": "exception", "error": "RuntimeError", "message": "DefaultCPUAllocator: can't allocate memory"}),
+        ("exception", {"status": "exception", "error": "MemoryError", "message": "std::bad_alloc"}),
+    ],
+)
+def test_a_call_that_somebody_disturbs_is_made_once_more(arena: Arena, kind: str, changes: dict[str, Any], times: int) -> None:
+    runner = Disturbed(kernel("good"), preload=("properties.suite",), arena=arena)
+    runner.times, runner.changes = times, changes
+    assert [each for each, _ in found(runner, replace(ROWS, trial="aftermath"))] == [kind] * (times - 1)
+
+
+def test_rows_beside_a_gap_are_in_no_huge_page(arena: Arena) -> None:
+    about = Path("/proc/self/smaps").read_text().partition(f"{arena.address:x}-")[2].partition("VmFlags:")[2].partition("\n")[0]
+    assert "nh" in about.split()
 
 
 def test_no_call_has_more_threads_than_the_system_lets_start(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
