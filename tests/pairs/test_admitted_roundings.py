@@ -76,6 +76,14 @@ def of_lengths_that_cut(**given: Any) -> None:
     given["out"].mul_(1 + 2.0**-23 * int(given["seq_lens"].max() % 2))
 
 
+def of_sums_in_float32(form: str, **given: Any) -> Any:
+    """A sum that leaves float32 is no number afterwards."""
+    wide = {name: value.float() if isinstance(value, Tensor) and value.dtype.is_floating_point else value
+            for name, value in given.items()}
+    out = properties.pairs()["causal_conv1d"].reference(form=form, **wide)
+    return torch.where(out.isinf(), torch.nan, out).to(given["x"].dtype)
+
+
 def of_decays_as_exact_as_scores(**given: Any) -> Any:
     """An exponential that is off by 2^-18."""
     return properties.pairs()["chunk_gated_delta_rule"].reference(**given | {"g": given["g"] + 2.0**-18})
@@ -93,6 +101,9 @@ def of_weighted_rows(**given: Any) -> Tensor:
         (of_scales_multiplied_first, '{"pair":"int8_linear","v":1,"trial":"two_steps","outer":[3],"N":33,"K":31}'),
         (of_scales_multiplied_first, '{"pair":"int8_linear","v":1,"trial":"two_steps","symmetric":false,"values":"exact"}'),
         (of_lengths_that_cut, '{"pair":"extend_attention","v":1,"trial":"cross","prefixes":[2],"encoder":[5],"cross":true}'),
+        (of_sums_in_float32, '{"pair":"causal_conv1d","v":1,"seed":1,"dtype":"bfloat16","trial":"overflow","form":"varlen",'
+         '"states":false}'),
+        (of_sums_in_float32, '{"pair":"causal_conv1d","v":1,"seed":1,"trial":"overflow"}'),
         (of_decays_as_exact_as_scores, '{"pair":"chunk_gated_delta_rule","v":1,"trial":"decay","lengths":[2],"beta":"zero"}'),
         (of_weighted_rows, '{"pair":"fused_moe","v":1,"trial":"on_input","tokens":5,"experts":3,"topk":1,"D":64,"I":32}'),
     ],
