@@ -6,7 +6,7 @@ BIN := .venv/bin
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help build in-place wheel debug check test lint types bench screenshots peers findings sanitize clean
+.PHONY: help build in-place wheel debug check test lint types bench screenshots peers findings sanitize emulated clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
@@ -83,6 +83,15 @@ sanitize: build ## the test suite on a library with AddressSanitizer and Undefin
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python > build/sanitize.log
 	$(BIN)/cmake --build build/sanitize
 	$(SANITIZERS) $(BIN)/python -m pytest -n auto
+
+# A library of its own: no kernel of it is fast, and none is chosen unasked.
+EMULATED := $(abspath build/emulated/_kernels.so)
+EMULATED_TIERS := avx512 avx512_vnni avx512_bf16 amx
+emulated: build ## every pair on the tiers of AVX512 and AMX, on a CPU that has neither
+	$(BIN)/cmake -S . -B build/emulated -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DKERNELPAIR_EMULATED=ON \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python > build/emulated.log
+	$(BIN)/cmake --build build/emulated
+	KERNELPAIR_LIBRARY=$(EMULATED) $(BIN)/kernelpair check $(EMULATED_TIERS:%=--tier %)
 
 # One tier with symbols and little optimization, for a debugger: a library of its own, which KERNELPAIR_LIBRARY selects. The other
 # tiers are not compiled for it.

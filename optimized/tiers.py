@@ -15,8 +15,9 @@ from optimized.library import load, raise_as_marked
 @dataclass(frozen=True)
 class Tier:
     """One build of the kernels. `reason` says why a tier that is not runnable is not; `flags` are its compiler flags;
-    `products` how it multiplies bf16: none (as float32), dots, tile_registers or soft_tiles. `run_as` is `trapped` where it can
-    be put on trial all the same, with its tile instructions carried out by a handler (`optimized.trapped`)."""
+    `products` how it multiplies bf16: none (as float32), dots, tile_registers or soft_tiles. `run_as` is not empty
+    where it can be put on trial all the same: `trapped`, with its tile instructions carried out by a handler
+    (`optimized.trapped`), `emulated`, with those of AVX512 by what the library was compiled to (csrc/simd/emulated.h)."""
 
     name: str
     compiled: bool

@@ -36,10 +36,10 @@ def install() -> None:
 
 
 def trap_tiles() -> None:
-    """Catch them, and let a tier that lacks nothing else run when it is named."""
+    """Catch them, and let a tier run when it is named that lacks nothing else but what this library emulates."""
     install()
     load_untried()
-    torch.ops.kernelpair._allow_trapped_tiles()
+    torch.ops.kernelpair._allow_stand_ins()
 
 
 def cpuid_faults() -> bool:

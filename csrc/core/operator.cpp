@@ -75,7 +75,7 @@ std::string _operators() {
 }
 
 void _set_tier(const std::string& name) { select_tier(name); }
-void _allow_trapped_tiles() { allow_trapped_tiles(); }
+void _allow_stand_ins() { allow_stand_ins(); }
 
 std::string _selected_tier(bool products) {
   return name_of(selected_tier(products ? Work::products : Work::other));
@@ -92,7 +92,7 @@ void _forget_last_tier() { forget_last_tier(); }
 KP_OPERATOR_FOR(CompositeExplicitAutograd, _tiers, "() -> str");
 KP_OPERATOR_FOR(CompositeExplicitAutograd, _operators, "() -> str");
 KP_OPERATOR_FOR(CompositeExplicitAutograd, _set_tier, "(str name) -> ()");
-KP_OPERATOR_FOR(CompositeExplicitAutograd, _allow_trapped_tiles, "() -> ()");
+KP_OPERATOR_FOR(CompositeExplicitAutograd, _allow_stand_ins, "() -> ()");
 KP_OPERATOR_FOR(CompositeExplicitAutograd, _selected_tier, "(bool products=True) -> str");
 KP_OPERATOR_FOR(CompositeExplicitAutograd, _asked_tier, "() -> str");
 KP_OPERATOR_FOR(CompositeExplicitAutograd, _last_tier, "() -> str");

@@ -53,13 +53,21 @@ bool tile_permission() {
 #endif
 }
 
-// What the flags of the tier let the compiler use, and this CPU has not: "avx512f, avx512bw". Names that begin
-// with `apart` are left out.
-std::string lacking(Tier tier, std::string_view apart = "none of them") {
+// Whether instructions of this name are carried out by others in this library, whatever the CPU has (simd/emulated.h).
+bool is_emulated(std::string_view feature) { return KERNELPAIR_EMULATED && feature.starts_with("avx512"); }
+
+// Whether csrc/trap can carry them out, one by one.
+bool is_trapped(std::string_view feature) { return feature.starts_with("amx-"); }
+
+bool never(std::string_view) { return false; }
+
+// What the tier has, and this CPU has not or this library does not use: "avx512f, avx512bw". Features that are `lent` are
+// left out.
+std::string lacking(Tier tier, bool (*lent)(std::string_view) = never) {
   std::string names;
   switch (tier) {
-#define KP_FEATURE(feature)                                                              \
-  if (!std::string_view(feature).starts_with(apart) && !__builtin_cpu_supports(feature)) \
+#define KP_FEATURE(feature)                                                         \
+  if (!lent(feature) && (is_emulated(feature) || !__builtin_cpu_supports(feature))) \
     names += (names.empty() ? "" : ", ") + std::string(feature);
 #define KP_CASE(name, products, flags, features) \
   case Tier::name: features break;
@@ -71,16 +79,19 @@ std::string lacking(Tier tier, std::string_view apart = "none of them") {
   return names;
 }
 
-// Whether nothing is lacking but the tile instructions themselves, which csrc/trap can carry out.
-bool lacks_only_tiles(Tier tier) {
-  return info(tier).compiled && info(tier).products == Products::tile_registers && !lacking(tier).empty() &&
-         lacking(tier, "amx-").empty();
+// How a tier runs here all the same, if nothing is lacking but what others carry out; else empty.
+std::string run_as(Tier tier) {
+  const auto lent = [](std::string_view feature) { return is_emulated(feature) || is_trapped(feature); };
+  if (!info(tier).compiled || lacking(tier).empty() || !lacking(tier, lent).empty()) return "";
+  if (lacking(tier, is_trapped).empty()) return "trapped";
+  return lacking(tier, is_emulated).empty() ? "emulated" : "emulated, trapped";
 }
 
 std::string find_obstacle(Tier tier) {
   if (!info(tier).compiled) return "not compiled into this library";
-  const std::string features = lacking(tier);
-  if (!features.empty()) return "this CPU lacks " + features;
+  if (const std::string of_cpu = lacking(tier, is_emulated); !of_cpu.empty())
+    return "this CPU lacks " + of_cpu;
+  if (const std::string rest = lacking(tier); !rest.empty()) return "this library does without " + rest;
   if (info(tier).products == Products::tile_registers && !tile_permission())
     return "the operating system refuses the AMX tile registers";
   return "";
@@ -97,11 +108,12 @@ const std::string& obstacle(Tier tier) {
   return obstacles[static_cast<int>(tier)];
 }
 
-// Set where the tile instructions are trapped: such a tier then runs if it is named, and is never chosen.
-std::atomic<bool> tiles_trapped{false};
+// Set where tiers may run whose instructions others carry out: such a tier then runs if it is named, and is never chosen.
+std::atomic<bool> stand_ins_allowed{false};
 
 bool may_run(Tier tier) {
-  return obstacle(tier).empty() || (tiles_trapped.load(std::memory_order_relaxed) && lacks_only_tiles(tier));
+  return obstacle(tier).empty() ||
+         (stand_ins_allowed.load(std::memory_order_relaxed) && !run_as(tier).empty());
 }
 
 std::string names_of_tiers() {
@@ -180,7 +192,7 @@ void select_tier(const std::string& name) {
 
 std::string asked_tier() { return name_if_any(asked.load()); }
 
-void allow_trapped_tiles() { tiles_trapped.store(true); }
+void allow_stand_ins() { stand_ins_allowed.store(true); }
 
 std::string last_tier() { return name_if_any(last.load()); }
 
@@ -195,7 +207,7 @@ std::string describe_tiers() {
     tiers += concat({i ? ", " : "", "{\"name\": ", json_string(kTiers[i].name),
                      ", \"compiled\": ", kTiers[i].compiled ? "true" : "false",
                      ", \"runnable\": ", why.empty() ? "true" : "false", ", \"reason\": ", json_string(why),
-                     ", \"run_as\": ", json_string(lacks_only_tiles(static_cast<Tier>(i)) ? "trapped" : ""),
+                     ", \"run_as\": ", json_string(run_as(static_cast<Tier>(i))),
                      ", \"products\": ", json_string(kTiers[i].products_name),
                      ", \"flags\": ", json_string(kTiers[i].flags), "}"});
   }

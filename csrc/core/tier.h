@@ -35,9 +35,9 @@ const char* name_of(Tier tier);
 Tier selected_tier(Work work = Work::products);
 // "" is as at the start; ValueError for a tier that is unknown or cannot run here.
 void select_tier(const std::string& name);
-std::string asked_tier();    // the last one so selected
-void allow_trapped_tiles();  // the tile instructions of this process are carried out by csrc/trap
-std::string last_tier();     // empty if no kernel ran since the last forget_last_tier()
+std::string asked_tier();  // the last one so selected
+void allow_stand_ins();  // tiers may run whose instructions others carry out: csrc/trap, or csrc/simd/emulated.h
+std::string last_tier();  // empty if no kernel ran since the last forget_last_tier()
 void forget_last_tier();
 std::string describe_tiers();  // JSON for the Python face
 

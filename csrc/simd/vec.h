@@ -27,6 +27,10 @@
 namespace kernelpair::KP_TIER {
 namespace {
 
+#if defined(KP_EMULATED_AVX512F) && !defined(__AVX512F__)
+#error "simd/emulated_names.h has to be the first that is included"
+#endif
+
 #if defined(__AVX512F__)
 constexpr int kVectorBytes = 64;
 #elif defined(__AVX2__)

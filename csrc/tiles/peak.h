@@ -55,7 +55,9 @@ int64_t peak_byte_products(const void* operands, int64_t rounds) {
 
 // Sums that are all the same would be one.
 KP_INLINE void keep_apart(F32x16& sum) {
-#if defined(__AVX512F__)
+#if defined(KP_EMULATED_AVX512F)
+  asm volatile("" : "+m"(sum));
+#elif defined(__AVX512F__)
   asm volatile("" : "+v"(sum.p[0]));
 #elif defined(__SSE2__)
   KP_EACH_PIECE(asm volatile("" : "+x"(sum.p[i])));
