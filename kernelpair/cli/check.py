@@ -223,7 +223,7 @@ class CheckRun:
                 self.progress.ended((ended.job.pair, shown(ended.job.candidate)), ended.tally.cases)
             who = f"{ended.job.pair} {shown(ended.job.candidate)}".rstrip()
             reason = fault or f"harness fault: {ended.error}"
-            self.results.append(PairResult(*ended.job.key, "skip", reason, ended.tally.cases))
+            self.results.append(PairResult(*ended.job.key, "skip", reason, ended.tally.cases, fault=True))
             if not fault or fault not in told_before:  # one mistake may stop every tier
                 told = fault or f"harness fault: {who}: {ended.error}"
                 self.console.print(told, style="red", soft_wrap=True, markup=False)
@@ -298,7 +298,7 @@ class CheckRun:
         unwritten = False
         for path, write in (
             (options.json, lambda: write_json(Path(options.json), self.results, facts)),
-            (options.junit, lambda: write_junit(Path(options.junit), self.results)),
+            (options.junit, lambda: write_junit(Path(options.junit), self.results, facts)),
             (options.html, lambda: self._write_page(seconds, interrupted, steps, history)),
         ):
             try:

@@ -61,7 +61,7 @@ def leave(options: argparse.Namespace) -> None:
     seed, files = getattr(options, "seed", None), vars(options) if options.command == "check" else {}
     nothing = {
         "json": json.dumps({"results": [], "environment": {"seed": seed, "interrupted": True}}) + "\n",
-        "junit": '<testsuite name="kernelpair" tests="0" failures="0" skipped="0" />\n',
+        "junit": '<testsuite name="kernelpair" tests="0" failures="0" errors="0" skipped="0" />\n',
         "html": "<!doctype html><title>kernelpair check</title><p>Interrupted before the first trial.</p>\n",
     }
     for name, text in nothing.items():

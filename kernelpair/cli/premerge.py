@@ -16,6 +16,7 @@ from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXI
 from kernelpair.cli.pages import premerge_page
 from kernelpair.cli.select import select_candidates, select_suite
 from kernelpair.contract.candidate import Candidate
+from kernelpair.environment import environment
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report import words
 from kernelpair.report.files import write_whole
@@ -105,7 +106,9 @@ def premerge(options: argparse.Namespace) -> int:
     if options.markdown:
         write_whole(Path(options.markdown), markdown(run))
     if options.junit:
-        write_junit(Path(options.junit), run.results)
+        pairs = [(error.partition(": ")[0], error) for error in run.errors]
+        faults = [PairResult(pair, "", "skip", f"harness fault: {error}", fault=True) for pair, error in pairs]
+        write_junit(Path(options.junit), [*run.results, *faults], environment() | {"notes": "; ".join(run.notes)})
     history = History.usual(suite.root)
     if history is not None and run.results:
         history.append("premerge", run.results)

@@ -91,6 +91,8 @@ class PairResult:
     """How it ran where the machine lacks what it needs, such as "trapped"."""
     executed: dict[str, int] = field(default_factory=dict)
     """Instructions that the calls executed, as far as they can be seen: "amx loads" -> how many."""
+    fault: bool = False
+    """Of a skip: harness, pair or input is at fault, and the run does not pass."""
     tables: list[PlaceTable] = field(default_factory=list)
     """Place by place: of each failing case that has such a table, or else the largest ratios over all cases of the run."""
 
@@ -220,18 +222,23 @@ def _of_xml(text: str) -> str:
     return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
-def write_junit(path: Path, results: Sequence[PairResult]) -> None:
-    """One test case for each pair and candidate, as CI systems read it."""
+def write_junit(path: Path, results: Sequence[PairResult], environment: Mapping[str, Any]) -> None:
+    """One test case for each pair and candidate, as CI systems read it. What stands in no log is here too: seed and machine."""
     suite = ElementTree.Element("testsuite", name="kernelpair", tests=str(len(results)))
-    for verdict, attribute in (("fail", "failures"), ("skip", "skipped")):
-        suite.set(attribute, str(sum(result.verdict == verdict for result in results)))
+    suite.set("failures", str(sum(result.verdict == "fail" for result in results)))
+    suite.set("errors", str(sum(result.fault for result in results)))
+    suite.set("skipped", str(sum(result.verdict == "skip" and not result.fault for result in results)))
+    suite.set("time", f"{sum(result.seconds for result in results):.3f}")
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in environment.items():
+        ElementTree.SubElement(properties, "property", name=name, value=_of_xml(str(value)))
     for result in results:
         entry = ElementTree.SubElement(
             suite, "testcase", classname=result.pair, name=result.shown, time=f"{result.seconds:.3f}"
         )
         if result.verdict == "skip":
-            ElementTree.SubElement(entry, "skipped", message=_of_xml(result.reason))
+            ElementTree.SubElement(entry, "error" if result.fault else "skipped", message=_of_xml(result.reason))
         for failure in result.failures:
             node = ElementTree.SubElement(entry, "failure", type=failure.kind, message=_of_xml(failure.detail))
-            node.text = failure.replay
+            node.text = "\n".join(filter(None, (failure.replay, failure.shared)))
     write_whole(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True))

@@ -200,7 +200,7 @@ def test_junit_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernelpair("check", *IN_PROCESS, "100", "--junit", "r.xml") == 1
     suite = ElementTree.parse("r.xml").getroot()  # noqa: S314 - our own file
     assert (suite.tag, suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("testsuite", "1", "1", "0")
-    (entry,) = suite
+    (entry,) = suite.iter("testcase")
     assert (entry.get("classname"), entry.get("name")) == ("toy", "python")
     (failure,) = entry
     assert failure.get("type") == "value" and "kernelpair replay" in (failure.text or "")

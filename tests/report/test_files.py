@@ -41,10 +41,24 @@ def test_a_pipe_that_has_no_path_is_written_to() -> None:
 def test_characters_that_xml_does_not_have_are_spelled(tmp_path: Path) -> None:
     failure = FailureReport("exception", "{}", "kernelpair replay", "\x1b[31mred\x1b[0m \x00 ü")
     skipped = PairResult("p", "d", "skip", "\x07")
-    write_junit(tmp_path / "r.xml", [PairResult("p", "c", "fail", failures=[failure]), skipped])
+    write_junit(tmp_path / "r.xml", [PairResult("p", "c", "fail", failures=[failure]), skipped], {})
     suite = ElementTree.fromstring((tmp_path / "r.xml").read_text())  # noqa: S314 - our own
     assert [node.get("message") for node in suite.iter("failure")] == ["\\x1b[31mred\\x1b[0m \\x00 ü"]
     assert [node.get("message") for node in suite.iter("skipped")] == ["\\x07"]
+
+
+def test_junit_tells_a_fault_of_the_harness_from_what_was_left_out_and_says_what_the_log_says(tmp_path: Path) -> None:
+    failure = FailureReport("value", "{}", "kernelpair replay '{}'", "far off", shared="fails for all rows")
+    results = [PairResult("p", "c", "fail", failures=[failure]), PairResult("p", "d", "skip", "this CPU lacks it"),
+               PairResult("q", "c", "skip", "harness fault: no such dimension", fault=True)]  # fmt: skip
+    write_junit(tmp_path / "r.xml", results, {"seed": 7, "cpu": "Some CPU"})
+    suite = ElementTree.fromstring((tmp_path / "r.xml").read_text())  # noqa: S314 - our own
+    counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": "3", "failures": "1", "errors": "1", "skipped": "1"}
+    assert [node.get("message") for node in suite.iter("error")] == ["harness fault: no such dimension"]
+    assert [node.text for node in suite.iter("failure")] == ["kernelpair replay '{}'\nfails for all rows"]
+    said = {node.get("name"): node.get("value") for node in suite.iter("property")}
+    assert said == {"seed": "7", "cpu": "Some CPU"}
 
 
 def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
