@@ -47,11 +47,9 @@ def _split(case: ChunkCase, session: Session) -> None:
     length, start = case.lengths[0], case.before
     cut = start + 1 + case.seed % (length - 1)
 
-    def part(begin: int, end: int, state: Tensor | None) -> tuple[Inputs, JudgedCall]:
+    def part(begin: int, end: int, state: Tensor) -> tuple[Inputs, JudgedCall]:
         of_part = {name: given[name][begin:end] for name in TOKENS} | {"cu_seqlens": torch.tensor([0, end - begin])}
         alone = replace(case, lengths=(end - begin,), before=0, after=0, **PLAIN)
-        if state is not None:
-            alone = replace(alone, state="float32")
         return of_part, session.run(alone, given | of_part | {"initial_state": state}, note="in two parts")
 
     _, one = part(start, cut, given["initial_state"])

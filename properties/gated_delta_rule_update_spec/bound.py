@@ -36,11 +36,12 @@ def bound(case: DeltaSpecCase, given: Inputs, truth: Outputs) -> Bound:
     """For token i of a request, with S0 the state before it, S the state after it, E of a single step and E_{-1} = 0:
 
         E   = c (G |S0| + |k| W^T) + t(0)          c, G and W as in gated_delta_rule_update
-        E_i = E + gamma (1 + 2^-13) (E_{i-1} + beta |k| (|k|^T E_{i-1}))
+        E_i = E + gamma (1 + c (1 + |g|)) (E_{i-1} + beta |k| (|k|^T E_{i-1}))
         |dS| <= E_i, |do| <= u |o| + scale (E_i + c |S|)^T |q| + t(0); a stored bfloat16 state adds 2^-8 |S|
 
     A step is linear in the state that it starts from: S = gamma (I - beta k k^T) S0 + .. An error of S0 goes through that, and
-    through the step's own roundings, which 2^-13 covers. What is stored is rounded once, and nobody reads it in this call.
+    through the step's own roundings, for E counts those of |S0|. What is stored is rounded once, and nobody reads it in this
+    call.
     """
     if case.exact:
         dtypes = {"out": getattr(torch, case.dtype), "state": getattr(torch, case.state_dtype)}
@@ -73,7 +74,7 @@ def _step(x: Operands, t: int, S0: Tensor, before: Tensor, c: float) -> tuple[Te
     W = beta * (v.abs() + torch.einsum("hkv,hk->hv", G * S0.abs(), k.abs()))
     carried = before + k.abs()[..., None] * (beta * torch.einsum("hkv,hk->hv", before, k.abs()))[:, None]
     error = c * (G * S0.abs() + k.abs()[..., None] * W[:, None]) + 2 * SMALLEST_NORMAL
-    return S, error + gamma * (1 + 2.0**-13) * carried
+    return S, error + gamma * (1 + c * (1 + g.abs()))[:, None, None] * carried
 
 
 TRUTH = Within(bound, sharp=lambda case: case.exact or case.dtype == "float32")
