@@ -71,9 +71,10 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         pytest.skip(f"this CPU lacks {', '.join(sorted(missing))}, with which AVX512 is emulated")
     folder = tmp_path_factory.mktemp("emulated")
     (folder / "all.cpp").write_text(PROGRAM)
-    flags = [f"-m{name}" for name in AVX2] + ["-DKP_EMULATED_AVX512F", "-DKP_EMULATED_AVX512BF16", "-DKP_EMULATED_AVX512VNNI"]
-    command = [os.environ.get("CXX", "g++"), "-std=gnu++20", "-O1", "-shared", "-fPIC", "-Wno-psabi", "-ffp-contract=off", *flags, f"-I{CSRC}"]
-    subprocess.run([*command, "-include", str(NAMES), "-o", "all.so", "all.cpp"], cwd=folder, check=True)
+    flags = [f"-m{name}" for name in AVX2] + [f"-DKP_EMULATED_{name}" for name in ("AVX512F", "AVX512BF16", "AVX512VNNI")]
+    options = ["-std=gnu++20", "-O1", "-shared", "-fPIC", "-Wno-psabi", "-ffp-contract=off", f"-I{CSRC}", "-include", str(NAMES)]
+    command = [os.environ.get("CXX", "g++"), *options, *flags, "-o", "all.so", "all.cpp"]
+    subprocess.run(command, cwd=folder, check=True)
     return ctypes.CDLL(str(folder / "all.so"))
 
 
