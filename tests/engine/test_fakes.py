@@ -1,4 +1,5 @@
-"""Fake implementations are compared with what calls return; operators without one are left alone."""
+"""Fake implementations are compared with what calls return, and schemas with what they write; operators without a fake
+implementation are left alone."""
 
 from collections.abc import Iterator
 
@@ -31,6 +32,9 @@ def ops() -> Iterator[object]:
     library.define("fills(Tensor(a!) x) -> ()")
     library.impl("fills", lambda x: (x.fill_(1), None)[1], "CPU")
     torch.library.register_fake(f"{NAMES}::fills", lambda x: None, lib=library)
+    library.define("writes(Tensor x, Tensor(a!) y, Tensor[] z) -> ()")
+    library.impl("writes", lambda x, y, z: [each.fill_(2) for each in (x, y, *z)] and None, "CPU")
+    torch.library.register_fake(f"{NAMES}::writes", lambda x, y, z: None, lib=library)
     library.define("without(Tensor x) -> Tensor")
     library.impl("without", lambda x: x + 1, "CPU")
     library.define("of_any_device(Tensor x) -> Tensor")
@@ -65,6 +69,23 @@ def test_what_is_wrong_is_said_with_both_sides(ops: object, name: str, says: str
     with Fakes() as fakes:
         getattr(ops, name).default(torch.ones(2, 3))
     assert says in fakes.wrong[f"{NAMES}::{name}"]
+
+
+@pytest.mark.parametrize(
+    ("x", "z", "name"),
+    [(torch.full((2,), torch.nan), [], "x"), (torch.full((2,), 2.0), [torch.ones(3, dtype=torch.bool), torch.ones(3)], "z")],
+)
+def test_a_schema_that_is_silent_about_what_is_written_is_told(ops: object, x: Tensor, z: list[Tensor], name: str) -> None:
+    with Fakes() as fakes:
+        ops.writes.default(x, torch.ones(2), z)  # type: ignore[attr-defined]
+    assert fakes.wrong == {f"{NAMES}::writes": f"its schema does not say that it writes {name}"}
+
+
+def test_what_is_marked_is_not_told_by_another_name(ops: object) -> None:
+    pool = torch.ones(4, 3)
+    with Fakes() as fakes:
+        ops.writes.default(torch.full((2,), 2.0), pool, [pool[1:3, :2], pool[:0]])  # type: ignore[attr-defined]
+    assert not fakes.wrong
 
 
 def test_strides_that_lead_nowhere_do_not_count(ops: object) -> None:
