@@ -12,7 +12,7 @@ from torch import Tensor
 
 import optimized.attention_metadata
 import reference.attention_metadata
-from kernelpair.call.layout import ANY_STRIDES, TABLE
+from kernelpair.call.layout import FAR_VECTOR, TABLE
 from kernelpair.call.values import permutation, poison_value
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -27,7 +27,6 @@ from properties.shared.strategies import (
     crowded,
     either,
     near,
-    shrinking,
     together,
 )
 
@@ -41,7 +40,7 @@ MOST_PAGES = 4  # of one request, give or take a token
 MOST_REQUESTS = 4
 MOST_REPLAYED = 3  # requests of a step; a sequence of steps matters more than their size
 MOST_STEPS = 5
-MANY_PAGES = 70_000  # of one request in one case of 96: more than 16 bits count
+MANY_PAGES = 70_000  # of one request in one case of 48, or rows of the table: more than 16 bits count
 # Scalar counts: mostly a few, for those matter together with all else; rarely more than any table of cases has places for.
 DRAFTS = (0, 1, 2, 5, 0, 1, 2, 5, 0, 1, 2, 5, 16, 64)
 STEP_IDS = (0, 1, 2, 0, 1, 2, 0, 1, 2, 5, 20)
@@ -49,7 +48,7 @@ DRAFT_STEPS = (0, 0, 0, 0, 1, 1, 3, 3, 7)
 MOST_ROWS = 9  # of the request table: more than any batch has requests
 
 INDICES = ("seq_lens", "req_pool_indices", "req_to_token", "extend_seq_lens", "encoder_lens")
-LAYOUTS = dict.fromkeys(INDICES, ANY_STRIDES) | {"req_to_token": TABLE}
+LAYOUTS = dict.fromkeys(INDICES, FAR_VECTOR) | {"req_to_token": TABLE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,11 +177,19 @@ def strategy(draw: st.DrawFn) -> MetadataCase:
         requests = tuple(MetadataRequest(total=1 + b % 5, new=1 + b % 2 * (b % 5), row=crowd - 1 - b) for b in range(crowd))
         step = MetadataStep(mode=mode, requests=requests)
         return MetadataCase(**fields | {"rows": crowd}, static=static, batches=(step,))
-    if fields["seed"] % 96 == 53:
-        total = draw(shrinking(MANY_PAGES), label="pages")
-        requests = (MetadataRequest(), MetadataRequest(total=total, new=min(total, 2), row=fields["rows"] - 1))
+    if fields["seed"] % 48 == 5:
+        total = draw(any_of(3, *(MANY_PAGES,) * 3), label="pages")
+        encoder, rows = total * (fields["seed"] // 48 % 3 > 0), min(fields["rows"], 2)
+        requests = (MetadataRequest(), MetadataRequest(total=total, new=min(total, 2), encoder=encoder, row=rows - 1))
+        step = MetadataStep(mode=draw(any_of(*STATIC_MODES), label="mode"), requests=requests, encoder=encoder > 0)
+        fields |= near(fields) | {"page_size": 1, "chunk_pages": 0, "rows": rows}
+        return MetadataCase(**fields, static=static, batches=(step,))
+    if fields["seed"] % 96 == 54:
+        rows = draw(any_of(2, *(MANY_PAGES,) * 3), label="rows")
+        requests = (MetadataRequest(total=2, row=rows - 1), MetadataRequest(row=rows // 2))
         step = MetadataStep(mode=draw(any_of(*STATIC_MODES), label="mode"), requests=requests)
-        return MetadataCase(**fields | near(fields) | {"page_size": 1, "chunk_pages": 0}, static=static, batches=(step,))
+        fields |= near(fields) | {"page_size": 1, "chunk_pages": 0, "rows": rows}
+        return MetadataCase(**fields, static=static, batches=(step,))
     page_size, rows, encoder = fields["page_size"], fields["rows"], draw(either, label="encoder")
     if not static:
         return MetadataCase(**fields, batches=draw(_eager_batch(page_size, rows, encoder), label="batch"))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, ODD_STRIDE, PARAMETERS, POOL, READ_ROWS, TABLE
+from kernelpair.call.layout import EXPANDED, FAR_PARAMETERS, FAR_VECTOR, ODD_STRIDE, POOL, READ_ROWS, TABLE
 from kernelpair.call.values import permutation, poison, poison_value, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Alias, Inputs
@@ -24,9 +24,10 @@ from properties.shared.attention_values import (
     sinks_of,
     steep,
     stretch,
+    unusual_heads,
 )
-from properties.shared.pads import BEYOND, MANY_SLOTS, more_slots, named
-from properties.shared.strategies import CROWDS, any_of, around, common, crowded, shrinking, together
+from properties.shared.pads import BEYOND, MANY_SLOTS, more_rows, more_slots, named
+from properties.shared.strategies import CROWDS, any_of, around, common, crowded, one_far, shrinking, together
 from reference.checks import are_pads
 
 HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4), (34, 2), (35, 35))  # (H, Hkv)
@@ -51,15 +52,16 @@ LAYOUTS = {
     "out": POOL,
     "key": READ_ROWS,
     "value": READ_ROWS,
-    "loc": ANY_STRIDES,
+    "loc": FAR_VECTOR,
     "attn_logits": POOL,
     "req_to_token": TABLE,
-    "req_pool_indices": ANY_STRIDES,
-    "seq_lens": ANY_STRIDES,
-    "encoder_lens": ANY_STRIDES,
-    "sinks": PARAMETERS,
+    "req_pool_indices": FAR_VECTOR,
+    "seq_lens": FAR_VECTOR,
+    "encoder_lens": FAR_VECTOR,
+    "sinks": FAR_PARAMETERS,
 }
 INDICES = ("loc", "req_to_token", "req_pool_indices", "seq_lens", "encoder_lens")
+VECTORS = ("loc", "req_pool_indices", "seq_lens", "encoder_lens", "sinks")
 FUSED = (("k_cache", "v_cache"), ("v_cache", "k_cache"), ("key", "value"))
 
 
@@ -165,7 +167,7 @@ def _lengths(most: int, splits: int) -> st.SearchStrategy[int]:
 @st.composite
 def strategy(draw: st.DrawFn) -> DecodeAttentionCase:
     """Any call that the contract allows, within the budget of work."""
-    fields = draw(FIELDS)
+    fields = one_far(draw(FIELDS), VECTORS)
     shared, (heads, kv_heads), (width, width_v) = draw(FORMS, label="shared, heads, widths")
     batch = draw(BATCH, label="batch")
     most = draw(BUDGET, label="budget") // (heads * width * max(batch, 1))
@@ -174,17 +176,25 @@ def strategy(draw: st.DrawFn) -> DecodeAttentionCase:
         heads, kv_heads, width, width_v, batch, length = 5, 1, 33, 31, min(batch, 2), any_of(300, 512, 513)
         fields |= {"splits": max(fields["splits"], 3), "values": "random"}
         fields["dtype"] = {"float16": "float32"}.get(fields["dtype"], fields["dtype"])  # float16 has no room for such values
+    if fields["seed"] % 32 == 11 and not shared:  # partial results of several requests, far apart
+        heads, kv_heads, width, width_v, batch, length = 5, 1, 33, 31, max(2, min(batch, 3)), any_of(200, 300)
+        fields |= {"splits": max(fields["splits"], 3), "layout": fields["layout"] | {"attn_logits": "far"}}
+    if unusual := unusual_heads(fields["seed"]):
+        (heads, kv_heads), (width, width_v), shared = unusual, WIDTHS[batch % 2], False
+        batch, length = min(batch, 3), any_of(1, 2, 33)
     if fields["seed"] % 64 == 20:
         batch, heads, kv_heads, width, width_v, length = 1, 1, 1, 1, 1, any_of(FARTHEST)
     lens = tuple(draw(length, label="tokens") for _ in range(batch))
     if crowded(fields, 112):
         longest = draw(shrinking(3), label="longest")
         heads, kv_heads, width, width_v, lens = 1, 1, 1, 1, tuple(1 + b % longest for b in range(draw(CROWDS, label="crowd")))
-    kind = draw(KINDS, label="kind")
+    kind = "behind an encoder" if fields["seed"] % 128 == 20 else draw(KINDS, label="kind")
     encoder = None
     if kind != "self":
         encoder = tuple(draw(length if kind == "cross" else ENCODER, label="encoder") for _ in range(batch))
         encoder = encoder if len(lens) == batch else lens
+    if kind == "behind an encoder" and lens == (FARTHEST,):
+        encoder = lens
     sizes = {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v}
     return completed(draw, fields, lens, kind, encoder, shared, sizes)
 
@@ -206,11 +216,14 @@ def completed(
         fields["splits"] = min(n + 1, MOST_SPLITS)
     if rare == 60:
         sizes = sizes | {"heads": 0}
+    sinks: Literal["none", "same", "float32"] = "none" if exact else draw(SINKS, label="sinks")
+    if sizes["heads"] > 256 and not exact:  # each has one of its own
+        sinks = "float32"
     cap = 0.0 if exact or fields["seed"] % 16 == FAINT_SEED else draw(CAP, label="cap")
     return DecodeAttentionCase(
         **steep(fields, cap), **sizes, lens=lens, encoder=encoder,
         window=window if isinstance(window, int) else {"n-1": n - 1, "n": n, "n+1": n + 1, "n/2": n // 2}[window],
-        cap=cap, sinks="none" if exact else draw(SINKS, label="sinks"),
+        cap=cap, sinks=sinks,
         pad=pad, pads=tuple(pads), cross=kind == "cross", shared=shared, value_given=shared and rare % 2 == 1,
         same_row=len(lens) > 1 and fields["values"] != "one_hot" and rare % 16 == 14,
     )
@@ -238,11 +251,11 @@ def table_of(case: DecodeAttentionCase) -> SlotTable:
     lengths = keys_of(case)
     # Slots that nobody sees; new rows go there where there is no last token.
     spare = batch + 2 + more_slots(case.seed, case.layout, case.kv_heads * (case.width + case.width_v))
-    rows = batch + 2
-    pool = permutation(case.seed, "pool", rows)[:batch]
+    width = max([b + n for b, n in zip(behind, lengths)], default=0) + 2
+    more = more_rows(case.seed, case.layout, width)
+    rows, pool = batch + 2 + more, permutation(case.seed, "pool", batch + 2)[:batch] + more
     if case.same_row and batch:
         pool[:] = pool[0]
-    width = max([b + n for b, n in zip(behind, lengths)], default=0) + 2
     owners = [0] * batch if case.same_row else list(range(batch))
     tokens = [max((behind[i] + lengths[i] for i in range(batch) if owners[i] == b), default=0) for b in range(batch)]
     slots = sum(tokens) + spare

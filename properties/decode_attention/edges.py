@@ -16,6 +16,10 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a crowd of requests": lambda case: len(live_of(case)) > 1024,
     "more keys than 16 bits count": lambda case: any(n > 2**16 for n in keys_of(case)),
     "more slots than 16 bits count": lambda case: any(keys_of(case)) and table_of(case).slots > 2**16,
+    "more of an encoder's slots than 16 bits count": lambda case: any(
+        n and e > 2**16 for n, e in zip(keys_of(case), behind_of(case))),
+    "more rows of the table than 16 bits count": lambda case: any(keys_of(case)) and len(table_of(case).columns) > 2**16,
+    "more heads than a byte counts": lambda case: case.heads > 256 and any(keys_of(case)),
     "cross attention": lambda case: case.cross and any(keys_of(case)),
     "behind an encoder": lambda case: case.encoder is not None and not case.cross and any(keys_of(case)),
     "window cuts": lambda case: not case.cross and any(0 < case.window < n for n in keys_of(case)),

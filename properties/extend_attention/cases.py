@@ -8,14 +8,14 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS, SHARED, TABLE
+from kernelpair.call.layout import EXPANDED, FAR_PARAMETERS, FAR_VECTOR, POOL, READ_ROWS, SHARED, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
-from properties.shared.pads import MANY_SLOTS, more_slots, more_tokens
-from properties.shared.strategies import CROWD, CROWDS, any_of, around, common, crowded, either, together
+from properties.shared.pads import MANY_SLOTS, more_rows, more_slots, more_tokens
+from properties.shared.strategies import CROWD, CROWDS, any_of, around, common, crowded, either, one_far, together
 
 HEADS = ((1, 1), (3, 1), (4, 1), (8, 1), (16, 1), (2, 2), (6, 2), (8, 2), (12, 4), (16, 16), (35, 35))  # (H, Hkv)
 WIDTHS = (
@@ -29,7 +29,8 @@ LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: sever
 RARE_BUDGET = 40_000_000  # one case in 200; reaches 1,024 new tokens
 CROWDED = [(1 + b % 2, b % 3) for b in range(CROWD)]  # new and cached tokens of requests
 # More keys than 16 bits count; a request of several groups of rows behind many others.
-RAREST = {20: [(2, 2**16 + 465)], 36: [*CROWDED[:69], (600, 5)]}
+FARTHEST = (2**16 + 465,)
+RAREST = {20: [(2, *FARTHEST)], 36: [*CROWDED[:69], (600, 5)]}
 EMULATED_WORK = 6_000_000  # multiply-adds of padded tiles: 10 ms
 LAYOUTS = {
     "q": READ_ROWS,
@@ -39,14 +40,15 @@ LAYOUTS = {
     "k_cache": (*POOL, SHARED),
     "v_cache": (*POOL, SHARED),
     "req_to_token": TABLE,
-    "req_pool_indices": ANY_STRIDES,
-    "seq_lens": ANY_STRIDES,
-    "extend_seq_lens": ANY_STRIDES,
-    "extend_start_loc": ANY_STRIDES,
-    "encoder_lens": ANY_STRIDES,
-    "sinks": PARAMETERS,
+    "req_pool_indices": FAR_VECTOR,
+    "seq_lens": FAR_VECTOR,
+    "extend_seq_lens": FAR_VECTOR,
+    "extend_start_loc": FAR_VECTOR,
+    "encoder_lens": FAR_VECTOR,
+    "sinks": FAR_PARAMETERS,
 }
 INDICES = ("req_to_token", "req_pool_indices", "seq_lens", "extend_seq_lens", "extend_start_loc", "encoder_lens")
+VECTORS = ("req_pool_indices", "seq_lens", "extend_seq_lens", "extend_start_loc", "encoder_lens", "sinks")
 FUSED = (("k", "v"), ("k_cache", "v_cache"), ("v_cache", "k_cache"))
 
 
@@ -142,7 +144,7 @@ def _request(draw: st.DrawFn, scores: int) -> tuple[int, int]:
 @st.composite
 def strategy(draw: st.DrawFn) -> ExtendAttentionCase:
     """Any call that the contract allows, within the budget of work."""
-    fields = draw(FIELDS)
+    fields = one_far(draw(FIELDS), VECTORS)
     heads, kv_heads = draw(any_of(*HEADS), label="heads")
     width, width_v = draw(any_of(*WIDTHS), label="widths")
     batch = draw(any_of(*BATCHES), label="batch")
@@ -158,14 +160,20 @@ def strategy(draw: st.DrawFn) -> ExtendAttentionCase:
     scores = budget // (heads * (width + width_v) * max(batch, 1))
     if rarest := fields["seed"] % 64 in RAREST or crowded(fields, 160):
         heads, kv_heads, width, width_v = 1, 1, 1, 1
+    if unusual := numbers.unusual_heads(fields["seed"]):
+        (heads, kv_heads), (width, width_v), scores = unusual, WIDTHS[rare % 3], 100
     requests = [draw(_request(scores), label="request") for _ in range(0 if rarest else batch)]
     requests += RAREST.get(fields["seed"] % 64) or CROWDED[: draw(CROWDS, label="crowd")] if rarest else []
     extends, prefixes = tuple(e for e, _ in requests), tuple(p for _, p in requests)
     kind = draw(KINDS, label="kind")
+    if fields["seed"] % 128 == 20:
+        kind = "behind an encoder"
     encoder = None
     if kind == "cross":
         keys = (0, *prefixes[1:]) if rare % 3 == 0 else prefixes
         prefixes, encoder = tuple(p % 5 for p in prefixes), keys[: len(requests)]
+    elif kind == "behind an encoder" and prefixes == FARTHEST:
+        encoder = FARTHEST
     elif kind == "behind an encoder":
         encoder = tuple(draw(ENCODER, label="encoder") if len(requests) < 9 else b % 3 for b, _ in enumerate(requests))
     elif kind == "foreign cache" and rare % 4:
@@ -187,11 +195,14 @@ def completed(
     exact = fields["values"] != "random"
     if rare % 64 == 40:
         sizes = sizes | {"heads": 0}
+    sinks: Literal["none", "same", "float32"] = "none" if exact else draw(SINKS, label="sinks")
+    if sizes["heads"] > 256 and not exact:  # each has one of its own
+        sinks = "float32"
     cap = 0.0 if exact or fields["seed"] % 16 == numbers.FAINT_SEED else draw(CAP, label="cap")
     return ExtendAttentionCase(
         **numbers.steep(fields, cap), **sizes, extends=extends, prefixes=prefixes, encoder=encoder,
         window=window if isinstance(window, int) else named[window],
-        cap=cap, sinks="none" if exact else draw(SINKS, label="sinks"),
+        cap=cap, sinks=sinks,
         cross=kind == "cross", new_keys=kind != "cross" or rare % 2 == 0,
         without=("", "", "k", "v")[rare // 2 % 4] if kind == "cross" and rare % 2 == 0 else "",
         foreign_cache=kind == "foreign cache",
@@ -226,13 +237,13 @@ def batch_of(case: ExtendAttentionCase) -> TokenPlan:
         start[b] = tokens
         tokens += case.extends[b]
     tokens += case.seed % 4 if case.gaps else 0
-    rows = B + 2
-    pool = permutation(case.seed, "pool", rows)[:B]
-    if case.same_row and B:
-        pool[:] = pool[0]
     behind = [0 if case.cross or case.encoder is None else case.encoder[b] for b in range(B)]
     cached = [keys_of(case, b) if case.cross else case.prefixes[b] for b in range(B)]
     width = max([behind[b] + keys_of(case, b) for b in range(B)], default=0) + case.seed % 3
+    more = more_rows(case.seed, case.layout, width)
+    rows, pool = B + 2 + more, permutation(case.seed, "pool", B + 2)[:B] + more
+    if case.same_row and B:
+        pool[:] = pool[0]
     owner = [0] * B if case.same_row else list(range(B))
     held = [max((behind[b] + cached[b] for b in range(B) if owner[b] == o), default=0) for o in range(B)]
     slots = sum(held) + 2 + more_slots(case.seed, case.layout, case.kv_heads * (case.width + case.width_v))
@@ -343,6 +354,9 @@ EDGES: dict[str, Any] = {
     "1024 around": lambda case: _some(case, *around(1024)),
     "more keys than 16 bits count": lambda case: _some_keys(case, 2**16),
     "more tokens than 16 bits count": lambda case: any(case.extends) and max(batch_of(case).start) >= 2**16,
+    "more of an encoder's slots than 16 bits count": lambda case: not case.cross and max(case.encoder or (0,)) >= 2**16,
+    "more rows of the table than 16 bits count": lambda case: any(case.prefixes) and len(batch_of(case).columns) > 2**16,
+    "more heads than a byte counts": lambda case: case.heads > 256 and any(case.extends),
     "a crowd of requests": lambda case: len(case.extends) > 1024,
     "a long request behind many": lambda case: len(case.extends) > 64 and case.extends[-1] > 512,
     "cross attention": lambda case: case.cross and any(case.encoder or ()),

@@ -10,13 +10,13 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, READ_ROWS
+from kernelpair.call.layout import EXPANDED, FAR_PARAMETERS, FAR_VECTOR, READ_ROWS
 from kernelpair.call.values import poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
 from properties.shared.pads import more_tokens
-from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, choices, common, crowded, near, together
+from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, choices, common, crowded, near, one_far, together
 
 HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4), (35, 35))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
@@ -35,12 +35,13 @@ LAYOUTS = {
     "q": READ_ROWS,
     "k": READ_ROWS,
     "v": READ_ROWS,
-    "cu_seqlens_q": ANY_STRIDES,
-    "cu_seqlens_k": ANY_STRIDES,
-    "causal_requests": (*ANY_STRIDES, EXPANDED),
-    "sinks": PARAMETERS,
+    "cu_seqlens_q": FAR_VECTOR,
+    "cu_seqlens_k": FAR_VECTOR,
+    "causal_requests": FAR_PARAMETERS,
+    "sinks": FAR_PARAMETERS,
 }
 INDICES = ("cu_seqlens_q", "cu_seqlens_k")
+VECTORS = ("cu_seqlens_q", "cu_seqlens_k", "causal_requests", "sinks")
 FUSED = (("k", "v"), ("v", "k"))
 
 
@@ -127,7 +128,7 @@ def _lengths(most: int) -> st.SearchStrategy[int]:
 @st.composite
 def strategy(draw: st.DrawFn) -> VarlenCase:
     """Any call that the contract allows, within the budget of work."""
-    fields = draw(FIELDS)
+    fields = one_far(draw(FIELDS), VECTORS)
     heads, kv_heads = draw(any_of(*HEADS), label="heads")
     width, width_v = draw(any_of(*WIDTHS), label="widths")
     batch = draw(any_of(*BATCHES), label="batch")
@@ -135,6 +136,8 @@ def strategy(draw: st.DrawFn) -> VarlenCase:
     if rare % 8 == 7:
         budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
         width, width_v = WIDTHS[rare // 8 % 5]
+    if unusual := numbers.unusual_heads(fields["seed"]):
+        (heads, kv_heads), (width, width_v) = unusual, WIDTHS[rare % 3]
     most = max(1, budget // (heads * (width + width_v) * max(batch, 1)))
     lens = tuple(draw(_lengths(most), label="keys") for _ in range(batch))
     rows = tuple(draw(_lengths(max(1, most // max(n, 1))), label="rows") for n in lens)
@@ -149,6 +152,8 @@ def strategy(draw: st.DrawFn) -> VarlenCase:
         heads, kv_heads, width, width_v = 1, 1, 1, 1
         crowd = draw(CROWDS, label="crowd")
         rows, lens = CROWDED[0][:crowd], CROWDED[1][:crowd]
+        if fields["seed"] // 64 % 4:  # flags that do not repeat with any power of two
+            fields = fields | {"causal": "thirds"}
     if fields["seed"] % 64 == 20:
         rows, lens = (1 + rare % 3,), (FARTHEST,)
     if fields["seed"] % 64 == 21:
@@ -247,6 +252,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a window and a causal request": lambda case: case.right > 0 and case.causal in FLAGGED,
     "more keys than 16 bits count": lambda case: _some(case, lambda q, k: q > 0 and k > 2**16),
     "more rows of a request than 16 bits count": lambda case: _some(case, lambda q, k: q > 2**16 and k > 0),
+    "more heads than a byte counts": lambda case: case.heads > 256 and _some(case, lambda q, k: q > 0 and k > 0),
     "a crowd of requests": lambda case: len(case.rows) > 1024,
     "more requests than bits of a word": lambda case: len(case.rows) > 64,
     "softcap": lambda case: case.cap > 0,

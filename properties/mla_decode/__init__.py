@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from kernelpair.call.layout import PARAMETERS
+from kernelpair.call.layout import FAR_PARAMETERS
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from optimized import operator
 from properties.mla_decode.bench import BENCH
@@ -33,7 +33,7 @@ PAIR = Pair(
     signature=Signature(
         scratch=("workspace",),
         indices=INDICES,
-        layouts=LAYOUTS | {"seq_lens": PARAMETERS},  # one length may stand for all (`alike`)
+        layouts=LAYOUTS | {"seq_lens": FAR_PARAMETERS},  # one length may stand for all (`alike`)
     ),
     truth=Within(bound, ours=ours, sharp=sharp),
     relations=RELATIONS,

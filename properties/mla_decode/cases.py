@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, POOL, READ_ROWS, TABLE
+from kernelpair.call.layout import EXPANDED, FAR_VECTOR, POOL, READ_ROWS, TABLE
 from kernelpair.call.values import generator, permutation, poison, poison_value, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -22,7 +22,7 @@ from properties.shared.strategies import CROWDS, alike, around, common, crowded,
 PAGES = (16, 32, 64, 128)
 HEADS = (1, 5, 11, 16, 33, 64, 127, 128, 260)
 WIDTHS = ((8, 8), (32, 16), (64, 32), (7, 3), (512, 64), (25, 6), (17, 0), (16, 70), (530, 5))  # (Dl, Dr)
-SPLITS = (-1, 1, 2, 7, 128, 200)
+SPLITS = (-1, 1, 2, 7, 128, 200, 300)
 BATCHES = (1, 1, 2, 2, 3, 4, 17, 0)
 LENGTHS = (1, 2, 0, *around(7, 14, 16, 32), 40, *around(64), 100, *around(128), 300, 513, 520, 600)
 WORK = 3_000_000  # multiply-adds of a case's scores
@@ -35,7 +35,7 @@ LAYOUTS = {
     "q_nope": READ_ROWS,
     "q_pe": READ_ROWS,
     "kv_cache": POOL,
-    "seq_lens": ANY_STRIDES,
+    "seq_lens": FAR_VECTOR,
     "page_table": TABLE,
     "workspace": ("offset",),
 }

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from kernelpair.call.layout import PARAMETERS
+from kernelpair.call.layout import FAR_PARAMETERS
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from optimized.paged_attention import paged_attention as optimized_paged_attention
 from properties.paged_attention.bench import BENCH
@@ -44,7 +44,7 @@ PAIR = Pair(
     ),
     signature=Signature(
         indices=INDICES,
-        layouts=LAYOUTS | {"cache_seqlens": PARAMETERS},  # one length may stand for all (`alike`)
+        layouts=LAYOUTS | {"cache_seqlens": FAR_PARAMETERS},  # one length may stand for all (`alike`)
         fused=FUSED,
     ),
     truth=Within(bound, ours=ours, sharp=sharp),

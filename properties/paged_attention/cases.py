@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS, SHARED, STRIDED, TABLE
+from kernelpair.call.layout import EXPANDED, FAR, FAR_COLUMNS, FAR_PARAMETERS, FAR_VECTOR, POOL, READ_ROWS, SHARED, STRIDED, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
 from kernelpair.call.values import permutation, poison
 from kernelpair.contract.case import Case
@@ -17,7 +17,7 @@ from kernelpair.contract.pair import Inputs
 from properties.paged_attention.factors import descale_far, descales_of, slopes_of
 from properties.shared import attention_values as numbers
 from properties.shared.pads import MANY_SLOTS, more_slots, more_tokens
-from properties.shared.strategies import CROWD, CROWDS, alike, any_of, around, between, common, crowded, together
+from properties.shared.strategies import CROWD, CROWDS, alike, any_of, around, between, common, crowded, one_far, together
 
 HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4), (35, 35), (40, 2))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
@@ -41,15 +41,16 @@ LAYOUTS = {
     "k_cache": (*POOL, SHARED, SHARED),  # twice: few cases have several kv heads and rows that stand alone
     "v_cache": (*POOL, SHARED, SHARED),
     "page_table": TABLE,
-    "cache_seqlens": ANY_STRIDES,
-    "cu_seqlens_q": ANY_STRIDES,
+    "cache_seqlens": FAR_VECTOR,
+    "cu_seqlens_q": FAR_VECTOR,
     "qv": READ_ROWS,
-    "k_descale": PARAMETERS,
-    "v_descale": PARAMETERS,
-    "sinks": PARAMETERS,
-    "alibi_slopes": PARAMETERS,
+    "k_descale": (*FAR_PARAMETERS, FAR),
+    "v_descale": (*FAR_PARAMETERS, FAR),
+    "sinks": FAR_PARAMETERS,
+    "alibi_slopes": FAR_PARAMETERS,
 }
 INDICES = ("page_table", "cache_seqlens", "cu_seqlens_q")
+VECTORS = ("cache_seqlens", "cu_seqlens_q", "sinks", "alibi_slopes")
 FUSED = (("k_cache", "v_cache"), ("v_cache", "k_cache"))
 
 
@@ -145,7 +146,7 @@ def _rows(most: int, length: int) -> st.SearchStrategy[int]:
 @st.composite
 def strategy(draw: st.DrawFn) -> PagedAttentionCase:
     """Any call that the contract allows, within the budget of work."""
-    fields = draw(FIELDS)
+    fields = one_far(draw(FIELDS), VECTORS)
     kind = draw(KINDS, label="kind")
     latent = kind == "latent"
     heads, kv_heads = draw(any_of(*HEADS), label="heads")
@@ -163,6 +164,9 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
     if latent and rare % 12 == 5:  # groups of heads, each with a latent, and one rope part for all of them
         heads, kv_heads = 8, 2
         fields["layout"] = {name: kind for name, kind in fields["layout"].items() if name != "v_cache"} | {"k_cache": SHARED}
+    if (unusual := numbers.unusual_heads(fields["seed"])) and not latent:
+        (heads, kv_heads), (width, width_v), batch = unusual, WIDTHS[rare % 3], min(batch, 2)
+        fields["alibi"] |= heads > 256  # each has a slope of its own
     few = rare % 60 == 58  # one row over few keys: its kv heads are shared out to threads
     if few:
         batch, (heads, kv_heads) = 1, (8, 1 if latent else 2)
@@ -186,6 +190,8 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
         heads, kv_heads, width, width_v = 1, 1, 1, 1
         crowd = draw(CROWDS, label="crowd")
         rows, lens = RAREST.get(fields["seed"] % 64) or (CROWDED[0][:crowd], CROWDED[1][:crowd])
+    if lens == (FARTHEST,) and fields["seed"] // 64 % 2:
+        fields["page"] = FARTHEST - 1  # more slots of one page than 16 bits count
     late = fields["seed"] % 32 == 9 and kind == "same"
     if late:
         (heads, kv_heads), (width, width_v) = HEADS[0], WIDTHS[rare % 3]
@@ -220,7 +226,8 @@ def completed(
     cap = 0.0 if exact or fields["seed"] % 16 == numbers.FAINT_SEED else draw(CAP, label="cap")
     descale = (False, False) if latent or exact else draw(DESCALE, label="descale")
     if any(descale) and rare % 8 == 5:  # a factor of each request and kv head, heads apart
-        fields["layout"] = {**fields["layout"], "k_descale" if descale[0] else "v_descale": STRIDED}
+        apart = (STRIDED, FAR, FAR_COLUMNS)[rare // 8 % 3]
+        fields["layout"] = {**fields["layout"], "k_descale" if descale[0] else "v_descale": apart}
     return PagedAttentionCase(
         **numbers.steep(fields, cap), **sizes, rows=rows, lens=lens,
         left=left if isinstance(left, int) else named[left], right=right if isinstance(right, int) else named[right],

@@ -12,6 +12,8 @@ EDGES: dict[str, Any] = {
     "no requests": lambda case: not case.rows,
     "more keys than 16 bits count": lambda case: any(q and k > 2**16 for q, k in zip(case.rows, case.lens)),
     "more rows than 16 bits count": lambda case: any(case.rows) and any(case.lens) and int(batch_of(case).offsets[-1]) > 2**16,
+    "more slots of a page than 16 bits count": lambda case: case.page > 2**16 and any(case.rows) and max(case.lens) > 2**16,
+    "more heads than a byte counts": lambda case: case.heads > 256 and any(q and k for q, k in zip(case.rows, case.lens)),
     "a crowd of requests": lambda case: len(case.rows) > 1024,
     "several rows behind many requests": lambda case: len(case.rows) > 64 and case.rows[-1] > 512,
     "no keys": lambda case: any(q and not k for q, k in zip(case.rows, case.lens)),

@@ -30,6 +30,7 @@ LARGE_SCALE = 1.75 * 2.0**127  # times log2(e) it leaves float32
 MOST_SUM, SMALL_VALUES = 2.0**126, 2.0**-110  # of a row's values, in all; and each where all are small
 FAINT = (20.0, 40.0, 60.0)  # how far the scores of faint keys lie below the others
 FAINT_SEED = 15  # of 16: the keys are faint, if nothing stands against it
+MANY_HEADS = ((300, 300), (300, 2), (300, 300), (300, 1))  # more of either, or of a group, than a byte counts
 FAR_LATENTS = 2.0**90  # or its inverse: of latents, which are keys and values
 
 
@@ -55,6 +56,13 @@ def stretch(case: Any) -> tuple[float, float]:
     if half:
         return LARGE_SCALE if case.values == "one_hot" else 2.0**100, 2.0**-18
     return LARGE_SCALE, 2.0**-120
+
+
+def unusual_heads(seed: int) -> tuple[int, int] | None:
+    """(H, Hkv) of three cases in 64: very many of them, or a group of any size up to 64, which no power of two need divide."""
+    if seed % 32 == 27:
+        return MANY_HEADS[seed // 32 % len(MANY_HEADS)]
+    return ((1 + seed // 128 % 64) * (kv := 1 + seed // 64 % 2), kv) if seed % 64 == 45 else None
 
 
 def cap_of(case: Any) -> float:

@@ -16,13 +16,19 @@ NOBODY = -(2**20)  # no slot
 BEYOND = 2**40  # larger than 32 bits hold, and than what wrong calls have for an index
 
 MANY_SLOTS = 2**16 + 3  # more than 16 bits count
-SMALL_SLOT, SMALL_TOKEN = 54, 64  # elements of one of so many
+SMALL_SLOT, SMALL_TOKEN, SMALL_ROW = 54, 64, 16  # elements of one of so many
 
 
 def more_slots(seed: int, layout: Mapping[str, str], elements: int) -> int:
     """How many slots a pool has that nobody needs: of one case in eight whose slots have few elements more than 16 bits count, so
     that most of those that are used have larger numbers. Slots far apart would take a page each."""
     return MANY_SLOTS if 0 < elements <= SMALL_SLOT and _near(layout) and seed % 8 == 4 else 0
+
+
+def more_rows(seed: int, layout: Mapping[str, str], columns: int) -> int:
+    """Rows of a request table that nobody has, in front of the others: of one case in eight whose rows are short more than
+    16 bits count."""
+    return MANY_SLOTS if columns <= SMALL_ROW and _near(layout) and seed % 8 == 6 else 0
 
 
 def more_tokens(seed: int, layout: Mapping[str, str], elements: int) -> int:

@@ -38,6 +38,7 @@ __all__ = [
     "kernel_paths",
     "layouts",
     "near",
+    "one_far",
     "poisons",
     "seeds",
     "shrinking",
@@ -70,6 +71,15 @@ def crowded(fields: dict[str, Any], every: int = 128) -> bool:
 def near(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of a case of very many rows: far apart each would take a page of memory."""
     return fields | {"layout": {name: kind for name, kind in fields["layout"].items() if kind not in (FAR, FAR_COLUMNS)}}
+
+
+def one_far(fields: dict[str, Any], vectors: Sequence[str]) -> dict[str, Any]:
+    """The fields; of one case in eight one of these vectors lies far apart, and nothing else. Among all layouts of many arguments
+    that comes up in one of a hundred."""
+    seed, near_ones = fields["seed"], near(fields)
+    if seed % 8 != 3:
+        return fields
+    return near_ones | {"layout": near_ones["layout"] | {vectors[seed // 8 % len(vectors)]: FAR_COLUMNS}}
 
 
 def kernel_paths(*prefixes: str, but: Sequence[str] = ()) -> Callable[[str], list[str]]:
