@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import optimized.gated_delta_rule_prefill
-from kernelpair.call.layout import ANY_STRIDES, EXPANDED, PARAMETERS, POOL, READ_ROWS, SHARED
+from kernelpair.call.layout import EXPANDED, FAR, FAR_PARAMETERS, FAR_VECTOR, POOL, READ_ROWS, SHARED
 from kernelpair.call.values import generator, poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -51,13 +51,13 @@ LAYOUTS = {
     "q": READ_ROWS,
     "k": READ_ROWS,
     "v": READ_ROWS,
-    "g": PARAMETERS,
-    "beta": PARAMETERS,
+    "g": (*FAR_PARAMETERS, FAR),
+    "beta": (*FAR_PARAMETERS, FAR),
     "initial_state": READ_ROWS,
     "state": POOL,
-    "state_indices": ANY_STRIDES,
-    "has_initial_state": PARAMETERS,
-    "cu_seqlens": ANY_STRIDES,
+    "state_indices": FAR_VECTOR,
+    "has_initial_state": FAR_PARAMETERS,
+    "cu_seqlens": FAR_VECTOR,
 }
 FUSED = (("q", "k"), ("k", "q"))
 INDICES = ("state_indices", "cu_seqlens")

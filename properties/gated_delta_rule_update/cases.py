@@ -8,13 +8,25 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, POOL, READ_ROWS, TURNED
+from kernelpair.call.layout import FAR_PARAMETERS, FAR_VECTOR, POOL, READ_ROWS, TURNED
 from kernelpair.call.values import poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared.pads import drawn_pad, drawn_pads, entry_of, free_slots, more_slots
 from properties.shared.softplus import NEVER, given_threshold, settled
-from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, common, crowded, either, float_dtypes, together
+from properties.shared.strategies import (
+    CROWD,
+    CROWDS,
+    any_of,
+    around,
+    between,
+    common,
+    crowded,
+    either,
+    float_dtypes,
+    one_far,
+    together,
+)
 from reference.checks import are_pads
 
 REQUESTS = (1, 2, 0, 4, 17, 33, 70)
@@ -22,7 +34,7 @@ CROWD_WIDTH = 7  # of keys and values of a crowd
 BUFFER = 512  # of the kernel, for q and k
 KEY_SIZES = (1, 16, 32, 40, 64, 128, BUFFER, 600, 2 * BUFFER, 1030)  # the last ones: one buffer, more, two, more
 VALUE_SIZES = (1, 7, *around(16, 32), 21, 28, 40, 64, 96, 128, 272, 600)
-MANY_HEADS, MANY_HEADS_WIDTH = 23, 20  # key heads, of widths up to this: with their groups more than the bits of a word
+MANY_HEADS, MANY_HEADS_WIDTH = 87, 20  # key heads, of widths up to this: with their groups more than a byte counts
 HEADS = (1, 2, 1, 2, 1, 2, 1, MANY_HEADS)
 GROUPS = (1, 2, 3, 4)  # value heads that share a key head
 SCALES = (1.0, 1e-3, 1e2)
@@ -32,21 +44,22 @@ WEAKEST, WEAK = -30.0, -8.0  # b of tokens that write little: beta is 2^-43 to 2
 EPS = (1e-5, 1e-6, 1e-3, 1e-16, 100.0)
 SMALL_EPS = 1e-12  # with less of it keys are so small that it counts
 TINY = 1e-8  # factor of such keys
+LARGE = 2.0**36  # of normalised queries and keys
 FAINT = 2.0**-20  # factor of states that little is written to
 MOST_ELEMENTS = 150_000  # of all states; beyond it requests are fewer
 MORE_BITS = 2.0**11 + 2.0**5 + 3  # one more than float16 keeps
 PAD = -7
 MATRIX = (*READ_ROWS, *TURNED, "strided", "transposed")
 ARGUMENT_LAYOUTS = {
-    "A_log": PARAMETERS,
-    "dt_bias": PARAMETERS,
+    "A_log": FAR_PARAMETERS,
+    "dt_bias": FAR_PARAMETERS,
     "q": READ_ROWS,
     "k": READ_ROWS,
     "v": READ_ROWS,
     "a": MATRIX,
     "b": MATRIX,
     "state": POOL,
-    "state_indices": ANY_STRIDES,
+    "state_indices": FAR_VECTOR,
 }
 VECTORS = ("A_log", "dt_bias")
 
@@ -70,7 +83,8 @@ class DeltaCase(Case):
     size: float = 1.0
     """Of q, k, v and the states."""
     decay: str = "some"
-    """What the gates make of the old state: some, none (gamma = 1), all (gamma = 0)."""
+    """What the gates make of the old state: some, none (gamma = 1), all (gamma = 0); slow (gamma below 1 by 2^-9 to 2^-18) and
+    fast (most of it between 2^-20 and 2^-120)."""
     weak: bool = False
     """Tokens write little, and what states hold before is as little or nothing: without it all that is written would be lost."""
     exact: bool = False
@@ -108,16 +122,18 @@ SIZES = _sizes()
 @st.composite
 def strategy(draw: st.DrawFn) -> DeltaCase:
     """Any call that the contract allows."""
-    fields, sizes = draw(FIELDS), draw(SIZES)
+    fields, sizes = one_far(draw(FIELDS), (*VECTORS, "state_indices")), draw(SIZES)
     if crowded(fields, 64):
         requests = draw(CROWDS, label="crowd")
         sizes = {"key_size": CROWD_WIDTH, "value_size": CROWD_WIDTH, "group": 1, "key_heads": 1, "requests": requests}
+    if fields["seed"] % 16 == 9:  # a result that lies as v does would not be contiguous
+        fields |= {"layout": fields["layout"] | {"v": "swapped"}}
     return completed(draw, fields, sizes)
 
 
 def decays(threshold: float) -> tuple[str, ...]:
     """Below a threshold of 0 a fast decay would be a growth beyond all numbers."""
-    return ("some", "some", "none", *(("all",) if threshold >= 0 else ()))
+    return ("some", "some", "none", "slow", *(("fast", "all") if threshold >= 0 else ()))
 
 
 def completed(draw: st.DrawFn, fields: dict[str, Any], sizes: dict[str, Any]) -> DeltaCase:
@@ -161,7 +177,7 @@ def slots_of(case: DeltaCase) -> int:
 
 def _numbers(case: DeltaCase, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Unnormalised keys and queries have a norm about one or below, so that float16 outputs stay in range; normalised ones
-    are tiny where eps is."""
+    are tiny where eps is, or seldom so large that their squares sum to more than 2^60."""
     if case.exact:
         numbers = small_integers(case.seed, name, shape, dtype)
         if name == "q" and case.dtype == "float32":
@@ -171,6 +187,8 @@ def _numbers(case: DeltaCase, name: str, shape: tuple[int, ...], dtype: torch.dt
         return uniform(case.seed, name, shape, dtype, case.size * (0.0, FAINT)[case.seed % 2])
     if name not in ("q", "k"):
         return uniform(case.seed, name, shape, dtype, case.size)
+    if case.l2norm and case.seed % 8 == 6 and dtype != torch.float16:  # it holds none so large
+        return uniform(case.seed, name, shape, dtype, LARGE)
     size = case.size * (TINY if case.eps < SMALL_EPS else 1) if case.l2norm else min(case.size, 1.0) * (3 / shape[-1]) ** 0.5
     return uniform(case.seed, name, shape, dtype, size)
 
@@ -185,13 +203,13 @@ def _gates(case: DeltaCase) -> Inputs:
     dtype: torch.dtype = getattr(torch, case.dtype)
     vector = {name: torch.float32 if name in case.wide else dtype for name in VECTORS}
     heads = case.key_heads * case.group
-    rate = {"some": 0.0, "none": -200.0, "all": 8.0}[case.decay]
+    rate = {"some": 0.0, "none": -200.0, "slow": -8.0, "fast": 3.0, "all": 8.0}[case.decay]
     dt_bias = uniform(case.seed, "dt_bias", (heads,)).to(vector["dt_bias"])
     a = uniform(case.seed, "a", (case.requests, heads), scale=2.0).to(dtype)
     if case.layout.get("a") == "expanded":
         a = a[:1].expand(a.shape).contiguous()
     a = settled(a, dt_bias, case.softplus_beta, case.softplus_threshold, case.seed)
-    b = uniform(case.seed, "b", (case.requests, heads), dtype, 4.0)
+    b = uniform(case.seed, "b", (case.requests, heads), dtype, 12.0 if case.seed % 4 == 1 else 4.0)
     if case.weak:
         b = uniform(case.seed, "b", (case.requests, heads), scale=(WEAK - WEAKEST) / 2).add_((WEAK + WEAKEST) / 2).to(dtype)
     if case.exact:
@@ -281,6 +299,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "q and k fused": lambda case: case.layout.get("q") == "fused",
     "gamma = 1": _says(decay="none"),
     "gamma = 0": _says(decay="all"),
+    "a slow decay": lambda case: case.decay == "slow" and case.requests > len(case.pads),
+    "a fast decay": lambda case: case.decay == "fast" and case.requests > len(case.pads),
     "no norm": _says(l2norm=False),
     **{f"eps {eps:g}": lambda case, eps=eps: case.l2norm and case.eps == eps for eps in EPS[2:]},  # type: ignore[misc]
     "a given scale": lambda case: case.scale is not None,

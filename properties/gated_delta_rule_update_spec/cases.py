@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import properties.gated_delta_rule_update.cases as step
-from kernelpair.call.layout import ANY_STRIDES, POOL, TURNED
+from kernelpair.call.layout import FAR_VECTOR, POOL, TURNED
 from kernelpair.call.values import poison
 from kernelpair.contract.pair import Inputs
 from properties.gated_delta_rule_update.cases import PAD, DeltaCase
 from properties.shared.crowds import few_if_wider
 from properties.shared.drafts import DRAWN, DraftRequests, repeated
 from properties.shared.pads import NOBODY, drawn_pad, drawn_pads, entry_of, free_slots, more_tokens, nobodys
-from properties.shared.strategies import CROWD, any_of, between, common, either, float_dtypes, shrinking, together
+from properties.shared.strategies import CROWD, any_of, between, common, either, float_dtypes, one_far, shrinking, together
 
 TOKENS = (1, 2, 3, 0, 5, 1, 2, 9)  # of a request
 MANY = (17, 33, 70, CROWD)  # requests
@@ -30,8 +30,8 @@ MOST_ELEMENTS = 100_000  # of the states of all tokens
 ARGUMENT_LAYOUTS = {
     **step.ARGUMENT_LAYOUTS,
     "state_indices": (*TURNED, *POOL, "strided", "transposed"),
-    "num_accepted_tokens": ANY_STRIDES,
-    "query_start_loc": ANY_STRIDES,
+    "num_accepted_tokens": FAR_VECTOR,
+    "query_start_loc": FAR_VECTOR,
 }
 INDICES = ("state_indices", "num_accepted_tokens", "query_start_loc")
 
@@ -96,7 +96,7 @@ def strategy(draw: st.DrawFn) -> DeltaSpecCase:
 
 
 def _completed(draw: st.DrawFn, lengths: tuple[int, ...], sizes: dict[str, Any]) -> DeltaSpecCase:
-    fields = draw(FIELDS)
+    fields = one_far(draw(FIELDS), ("num_accepted_tokens", "query_start_loc", *step.VECTORS))
     elements = sizes["key_size"] * sizes["value_size"] * sizes["key_heads"] * sizes["group"]
     fields["before"] += more_tokens(fields["seed"], fields["layout"], elements)
     pads = drawn_pads(draw, len(lengths))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.gdn_attention_core
 import reference.gdn_attention_core
-from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, POOL, READ_ROWS
+from kernelpair.call.layout import ANY_STRIDES, FAR_PARAMETERS, FAR_VECTOR, POOL, READ_ROWS
 from kernelpair.call.values import poison, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -22,6 +22,7 @@ from reference.causal_conv1d import causal_conv1d_pack_weight
 from serving import GdnMetadata, PackedConvWeight
 
 PAD = -5
+MANY = 19  # prefills of a batch: more than a table of 16 holds
 LAYOUTS = {
     "mixed_qkv": READ_ROWS,
     "a": (*READ_ROWS, *ANY_STRIDES),
@@ -29,12 +30,12 @@ LAYOUTS = {
     "core_attn_out": POOL,
     "conv_state": POOL,
     "ssm_state": POOL,
-    "conv_bias": PARAMETERS,
-    "A_log": PARAMETERS,
-    "dt_bias": PARAMETERS,
-    "state_indices": ANY_STRIDES,
-    "query_start_loc": ANY_STRIDES,
-    "has_initial_state": ANY_STRIDES,
+    "conv_bias": FAR_PARAMETERS,
+    "A_log": FAR_PARAMETERS,
+    "dt_bias": FAR_PARAMETERS,
+    "state_indices": FAR_VECTOR,
+    "query_start_loc": FAR_VECTOR,
+    "has_initial_state": FAR_VECTOR,
 }
 INDICES = ("state_indices", "query_start_loc")
 BEYOND = 70  # slots behind the last one: where an entry leads that nobody uses
@@ -75,6 +76,8 @@ class GdnCase(Case):
     l2norm: bool = True
     eps: float = 1e-6
     size: float = 1.0
+    steep: float = 1.0
+    """Gates are so many times the usual ones: of the steep ones softplus is its argument, and sigmoid all but 0 or 1."""
 
     @property
     def heads(self) -> int:
@@ -121,8 +124,8 @@ class GdnCase(Case):
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "dtype": ("float32", "bfloat16", "float16"),
-    "decodes": (0, 1, 3),
-    "prefills": (1, 0, 3, 1, 3, 10),
+    "decodes": (0, 1, 3, 0, 1, 17),
+    "prefills": (1, 0, 3, 1, 3, 10, 3, MANY),
     "length": (1, 2, 3, 0, 4, 5, 63, 64, 65),
     "other": (1, 2, 0, 3, 5),
     "extra": (0, 0, 3),
@@ -141,6 +144,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "l2norm": (True, True, False),
     "eps": (1e-5, 1e-6, 0.01, 100.0),
     "size": (1.0, 1e-2, 30.0),
+    "steep": (1.0, 1.0, 8.0),
 }
 SLOTS: dict[str, tuple[Any, ...]] = {
     "pads": ("none", "none", "some", "some", "some", "all"),
@@ -162,7 +166,7 @@ def strategy(draw: st.DrawFn) -> GdnCase:
     """Any batch, layouts and dtypes that the contract allows, small enough for the reference."""
     drawn = draw(BATCHES, label="batch")
     count, length, other = drawn.pop("prefills"), drawn.pop("length"), drawn.pop("other")
-    return completed(drawn, (length, other, *(1,) * 8)[:count], draw(FIELDS))
+    return completed(drawn, (length, other, *(1,) * MANY)[:count], draw(FIELDS))
 
 
 def completed(drawn: dict[str, Any], prefills: tuple[int, ...], fields: dict[str, Any]) -> GdnCase:
@@ -271,8 +275,8 @@ def inputs(case: GdnCase) -> Inputs:
         caches[case.longer] = torch.cat([cache, poison(case.poison, (LONGER, *cache.shape[1:]), cache.dtype)])
     return {
         "mixed_qkv": mixed(case, "mixed", rows)[:, 0],
-        "a": uniform(case.seed, "a", (rows, case.heads), dtype, 3.0),
-        "b": uniform(case.seed, "b", (rows, case.heads), dtype, 4.0),
+        "a": uniform(case.seed, "a", (rows, case.heads), dtype, 3.0 * case.steep),
+        "b": uniform(case.seed, "b", (rows, case.heads), dtype, 4.0 * case.steep),
         "core_attn_out": poison(case.poison, (rows, case.heads, case.V), dtype),
         **caches,
         **parameters(case),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from kernelpair.call.layout import PARAMETERS, READ_ROWS, TURNED
+from kernelpair.call.layout import FAR_PARAMETERS, READ_ROWS, TURNED
 from kernelpair.call.values import uniform
 from kernelpair.contract.pair import Inputs
 from properties.shared.every_value import DTYPES, SweepCase, every_value, halves
@@ -23,10 +23,11 @@ LEAST_RATE, MOST_RATE = -99, 79
 THRESHOLDS = (20.0, 0.5, NEVER, -5.0, -1e30)  # the last: softplus is x everywhere
 BETAS = (1.0, 0.5, 2.0, 1.25, 8.0)
 VECTORS = ("A_log", "dt_bias")
+APART = (0.0, 0.0, 0.0, 200.0, -200.0)
 MOST_ELEMENTS = 8192
 SWEEP: dict[str, Any] = {"rows": 2048, "heads": 32, "log_rate": -10}  # 65,536 elements; the largest a must not make g overflow
 MATRIX = (*READ_ROWS, *TURNED, "strided", "transposed")
-ARGUMENT_LAYOUTS = {"a": MATRIX, "b": MATRIX, "A_log": PARAMETERS, "dt_bias": PARAMETERS}
+ARGUMENT_LAYOUTS = {"a": MATRIX, "b": MATRIX, "A_log": FAR_PARAMETERS, "dt_bias": FAR_PARAMETERS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,8 @@ class GatingCase(SweepCase):
     heads: int = 1
     centre: int = 0
     """a + dt_bias lies within 3 of it."""
+    apart: float = 0.0
+    """a is larger by it, and dt_bias smaller: their sum is small beside either of them."""
     log_rate: int = 0
     spread: float = 4.0
     """Largest |b|."""
@@ -64,6 +67,7 @@ def completed(draw: st.DrawFn, fields: dict[str, Any], rows: int, heads: int) ->
         rows=rows,
         heads=heads,
         centre=draw(any_of(*CENTRES), label="centre"),
+        apart=draw(any_of(*APART), label="apart"),
         log_rate=draw(any_of(*LOG_RATES) if draw(between(0, 7)) else between(LEAST_RATE, MOST_RATE), label="log_rate"),
         spread=draw(any_of(4.0, 200.0, 1e-3)),
         softplus_beta=draw(any_of(*BETAS)),
@@ -94,8 +98,8 @@ def inputs(case: GatingCase) -> Inputs:
     dtype: torch.dtype = getattr(torch, case.dtype)
     vector = {name: torch.float32 if name in case.wide else dtype for name in VECTORS}
     half = case.centre / 2
-    dt_bias = (uniform(case.seed, "dt_bias", (case.heads,)) + half).to(vector["dt_bias"])
-    a = (uniform(case.seed, "a", (case.rows, case.heads), scale=2.0) + half).to(dtype)
+    dt_bias = (uniform(case.seed, "dt_bias", (case.heads,)) + half - case.apart).to(vector["dt_bias"])
+    a = (uniform(case.seed, "a", (case.rows, case.heads), scale=2.0) + half + case.apart).to(dtype)
     if case.layout.get("a") == "expanded":
         a = a[:1].expand(a.shape).contiguous()
     if case.softplus_threshold < 15:
@@ -140,6 +144,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "strided b": lambda case: case.layout.get("b") in ("strided", "transposed", *TURNED),
     "|b| saturates": lambda case: case.spread > 100,
     "float32 vectors beside 16-bit gates": lambda case: bool(case.wide) and case.dtype != "float32",
+    "a and dt_bias that all but cancel": lambda case: case.apart != 0 and case.centre == 0 and case.rows > 0,
     **{f"x near {centre}": _says(centre=centre) for centre in CENTRES},
     **{f"threshold {t}": _says(softplus_threshold=t) for t in THRESHOLDS},
     **{f"softplus_beta {s}": _says(softplus_beta=s) for s in BETAS},
