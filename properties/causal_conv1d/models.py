@@ -12,11 +12,11 @@ from properties.shared.models import ragged
 from properties.shared.strategies import any_of, between, shrinking
 
 # Form, channels, and a batch's requests and tokens of the longest: more than a chunk of tokens, of a row buffer, of channels, and
-# more tokens than 16 bits count.
+# more tokens and more channels than 16 bits count.
 SHAPES = (
     ("varlen", 8192, 3, 17), ("update", 8192, 16, 1), ("update", 10240, 5, 1), ("batched", 12288, 2, 6), ("update", 256, 256, 1),
     ("varlen", 128, 2, 1100), ("batched", 96, 2, 1030), ("varlen", 2048, 33, 12), ("varlen", 1056, 1, 130),
-    ("varlen", 64, 1, 4200), ("varlen", 32, 1, 4100), ("varlen", 2, 1, 66_000),
+    ("varlen", 64, 1, 4200), ("varlen", 32, 1, 4100), ("varlen", 2, 1, 66_000), ("update", 70_000, 2, 1),
 )  # fmt: skip
 LONG = 4096  # tokens; most sequences of more have dense channels, as a layer's projection leaves them
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.causal_conv1d
 import reference.causal_conv1d
-from kernelpair.call.layout import ANY_STRIDES, LAYOUTS, PARAMETERS
+from kernelpair.call.layout import FAR_PARAMETERS, FAR_VECTOR, LAYOUTS
 from kernelpair.call.values import poison, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -43,10 +43,10 @@ ARGUMENT_LAYOUTS = {
     "x": MATRIX_LAYOUTS,
     "conv_states": STATE_LAYOUTS,
     "packed_weight": ("offset",),
-    "bias": PARAMETERS,
-    "query_start_loc": ANY_STRIDES,
-    "cache_indices": ANY_STRIDES,
-    "num_accepted_tokens": ANY_STRIDES,
+    "bias": FAR_PARAMETERS,
+    "query_start_loc": FAR_VECTOR,
+    "cache_indices": FAR_VECTOR,
+    "num_accepted_tokens": FAR_VECTOR,
 }
 INDICES = ("query_start_loc", "cache_indices", "num_accepted_tokens")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.fp8_linear as optimized
 import reference.fp8_linear as reference
-from kernelpair.call.layout import PARAMETERS, READ_ROWS
+from kernelpair.call.layout import FAR, FAR_PARAMETERS, READ_ROWS
 from kernelpair.call.values import generator, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -31,10 +31,13 @@ LONG_BLOCK, TWO_LONG_BLOCKS = "64x768", 800  # more columns than are decoded at 
 SMALL_BLOCKS = ("32x64", "96x96", "5x48", "3x5", "40x35")
 BLOCKS = ("tensor", "channel", "128x128", "64x128", *SMALL_BLOCKS, LONG_BLOCK, f"{WIDE + 3}x{WIDE + 5}")
 MAGNITUDES = (1.0, 1.0, 1e-6)  # the last one of weights that are all but 0
+FAINT = 2.0**-40  # of x, whose dtype holds it
 HUGE = 2.0**100  # the scale of a block of zeros
 BEYOND = 13  # small whole x times 2 to this power have sums that float16 does not hold
 LAYOUT = "e4m3-vnni2-n32k32"
-LAYOUTS = {"x": (*READ_ROWS, "strided", "transposed"), "data": ("offset",), "scales": PARAMETERS, "bias": PARAMETERS}
+LAYOUTS = {
+    "x": (*READ_ROWS, "strided", "transposed"), "data": ("offset",), "scales": (*FAR_PARAMETERS, FAR), "bias": FAR_PARAMETERS,
+}  # fmt: skip
 INTEGERS = (0x00, 0x80, 0x38, 0xB8, 0x40, 0xC0, 0x30, 0x01)  # 0, -0, 1, -1, 2, -2, 1/2, and the smallest subnormal
 
 
@@ -55,6 +58,8 @@ class Fp8LinearCase(Case):
     of all codes, scales of 1; where there are several blocks the first one is of zeros, with a scale out of all proportion."""
     magnitude: float = 1.0
     """Of uniform scales, and of the bias beside them."""
+    reach: float = 1.0
+    """Of uniform x without a bias, times its usual size: float16 holds no such small numbers, bfloat16 and float32 do."""
 
     @property
     def block_size(self) -> tuple[int, int]:
@@ -73,6 +78,7 @@ FIELDS = together({
     "bias": any_of("", *DTYPES),
     "values": any_of(*VALUES),
     "magnitude": any_of(*MAGNITUDES),
+    "reach": any_of(1.0, 1.0, FAINT),
 })  # fmt: skip
 
 
@@ -83,13 +89,17 @@ def strategy(draw: st.DrawFn) -> Fp8LinearCase:
     outer, N, K = linear_layers.drawn_layer(draw, ROWS, OUTPUTS, DEPTHS)
     if fields["block"] == LONG_BLOCK and prod(outer) <= 32:
         N, K = min(N, 33), max(K, TWO_LONG_BLOCKS)
+    if fields["seed"] % 64 == 33:
+        outer, N, K = (1 + fields["seed"] // 64 % 3,), min(N, 7), linear_layers.MANY
     return completed(fields, outer, N, K)
 
 
 def completed(fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> Fp8LinearCase:
-    """The case of these sizes; of magnitude 1 where its scales are of a kind of their own."""
+    """The case of these sizes; of magnitude 1 where its scales are of a kind of their own, and of faint x where they show."""
     magnitude = fields["magnitude"] if fields["values"] == "uniform" else 1.0
-    return Fp8LinearCase(**fields | {"outer": outer, "N": N, "K": K, "magnitude": magnitude})
+    plain = fields["values"] != "uniform" or fields["bias"] or fields["dtype"] == "float16"
+    fields = linear_layers.fewer_apart(fields, outer) | {"magnitude": magnitude, "reach": 1.0 if plain else fields["reach"]}
+    return Fp8LinearCase(**fields | {"outer": outer, "N": N, "K": K})
 
 
 def _codes(case: Fp8LinearCase) -> Tensor:
@@ -129,7 +139,7 @@ def _x(case: Fp8LinearCase, dtype: torch.dtype) -> Tensor:
         chosen = torch.from_numpy(generator(case.seed, "x").integers(0, K, size=rows))
         x = torch.nn.functional.one_hot(chosen, K).to(dtype)
     else:
-        x = uniform(case.seed, "x", (rows, K), dtype, scale=2.0**-6)
+        x = uniform(case.seed, "x", (rows, K), dtype, scale=2.0**-6 * case.reach)
     return x.reshape(*case.outer, K)
 
 

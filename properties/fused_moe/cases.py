@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 import optimized.fused_moe as optimized
 import reference.fused_moe as reference
-from kernelpair.call.layout import ANY_STRIDES, READ_ROWS, REPEATED
+from kernelpair.call.layout import READ_ROWS, REPEATED, TABLE
 from kernelpair.call.values import generator, permutation, poison_value, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -27,7 +27,7 @@ WIDTHS = (1, *around(16), *around(32), 64, 96, 128)  # of D and of I
 LONG = 300  # tokens of one case in 32
 MOST_PRODUCTS = 6_000_000  # of a case: 20 ms for the float64 truth and its bound
 MOST_EMULATED = 1_500_000
-ROUTES = ("random", "pads", "ascending", "constant", "twice")
+ROUTES = ("random", "pads", "ascending", "constant", "twice", "padded")
 PARTS = ("sums", "scale", "block_n", "block_k")  # of a quantized stack
 MAGNITUDES = (1.0, 1e-2, 8.0, 1000.0)  # of x; with the last one gates and ups are some thousands, whose products float16 lacks
 GATE = 32.0  # from here on silu(g) = g
@@ -37,7 +37,7 @@ BLOCKS = ("128x128", "tensor", "channel", "32x64", "96x96", "5x48", "3x5", "40x3
 FACTORS = (1.0, 2.5, -2055 / 4096, 0.0)  # the third one lies about halfway between two numbers of 16 bits
 ROWS_APART = tuple(kind for kind in READ_ROWS if kind not in REPEATED)  # every expert has a bias of its own
 LAYOUTS = {
-    "x": READ_ROWS, "w13": ("offset",), "w2": ("offset",), "topk_weights": ANY_STRIDES, "topk_ids": ANY_STRIDES,
+    "x": READ_ROWS, "w13": ("offset",), "w2": ("offset",), "topk_weights": TABLE, "topk_ids": TABLE,
     "b13": ROWS_APART, "b2": ROWS_APART, "routed": READ_ROWS,
     **dict.fromkeys(("w13_sums", "w13_scale", "w2_sums", "w2_scale"), ("apart", "far", "strided", "transposed")),
 }  # fmt: skip
@@ -59,8 +59,9 @@ class MoeCase(Case):
     routed: bool = False
     """Of the shared form: something is added."""
     factor: float = 1.0
-    route: Literal["random", "pads", "ascending", "constant", "twice"] = "random"
-    """`pads`: a third of the ids is -1, their weights NaN. `constant`: one expert for all. `twice`: a row names it k times."""
+    route: Literal["random", "pads", "ascending", "constant", "twice", "padded"] = "random"
+    """`pads`: a third of the ids is -1, their weights NaN. `constant`: one expert for all. `twice`: a row names it k times.
+    `padded`: of the tokens the first third names experts, as in a batch that was captured for more of them."""
     int8: bool = False
     """Weights of bytes; rows are quantized before each projection."""
     block: str = ""
@@ -164,6 +165,8 @@ def _ids(case: MoeCase) -> Tensor:
     if case.route == "twice":
         return torch.from_numpy(drawn.integers(0, case.experts, size=(case.tokens, 1))).expand(shape).clone()
     ids = torch.from_numpy(drawn.integers(0, case.experts, size=shape))
+    if case.route == "padded":
+        ids[-(-case.tokens // 3) :] = -1
     if case.route == "pads":
         ids[torch.from_numpy(drawn.integers(0, 3, size=shape)) == 0] = -1
     return ids

@@ -7,6 +7,7 @@ RARE: dict[int, tuple[tuple[int, int, int, int, int], dict[str, Any]]] = {  # to
     61: ((1199, 160, 8, 3, 2), {}),  # two chunks, of more pairs than of fewer experts
     60: ((9, 20, 17, 33, 17), {}),  # experts of a token that no vector of sixteen holds
     59: ((8300, 2, 1, 2, 2), {"form": "moe", "on_input": True, "route": "pads"}),  # three chunks, with weights on the input
+    54: ((8300, 2, 1, 2, 2), {"form": "moe", "route": "padded"}),  # three, of which two have no tokens with experts
     58: ((8300, 1, 1, 2, 2), {"form": "shared", "routed": True}),  # three through one expert beside what was routed elsewhere
     57: ((1025, 1, 1, 8, 8), {"form": "moe", "route": "constant"}),  # a chunk of one expert and one row more
     55: ((70_000, 2, 1, 2, 1), {"layout": {}, "values": "uniform"}),  # a chunk that begins behind the 65,536th token
@@ -21,6 +22,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "one expert for more than 32 tokens": lambda case: case.route == "constant" and case.pairs > 32,
     "an expert twice in a row": lambda case: case.route == "twice" and case.topk > 1 and case.tokens > 0,
     "pads": lambda case: case.route == "pads" and case.pairs > 8,
+    "a padded batch": lambda case: case.route == "padded" and case.pairs > 8,
+    "a part of a long call that is padding": lambda case: case.route == "padded" and case.tokens > 8192,
     "weights on the input": lambda case: case.on_input and case.tokens > 1,
     "b13 alone": lambda case: bool(case.b13) and not case.b2,
     "b2 alone": lambda case: bool(case.b2) and not case.b13,

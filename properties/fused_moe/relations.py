@@ -181,7 +181,7 @@ def _moe(case: MoeCase) -> bool:
 
 
 def _hit(case: MoeCase) -> bool:
-    return _moe(case) and case.route != "pads"
+    return _moe(case) and case.route not in ("pads", "padded")
 
 
 def _padded(case: MoeCase) -> bool:

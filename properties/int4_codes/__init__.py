@@ -13,7 +13,7 @@ from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Relat
 from kernelpair.trial.session import Session
 from optimized import int4_linear as optimized
 from properties.shared.packed_weights import MEASURES, WeightCase, of_models, of_sizes
-from properties.shared.strategies import any_of, common, together
+from properties.shared.strategies import any_of, common, near, together
 from properties.shared.wrong_calls import cast, changed, grown, made, one_rank_more, replaced, setting
 from properties.thresholds import branches
 from reference import int4_codes as reference
@@ -24,6 +24,8 @@ OUTPUTS = (8, 16, 24, 40, 64, 96, 416)  # N
 DEPTHS = (8, 16, 32, 40, 64, 128, 1024)  # K; of awq any number
 SHAPES = ((28_672, 24), (64, 14_336), (8, 65_536), (4096, 256))
 GROUPS = (1, 2, 3, 8, 33, 130, 896)  # the last: of 32 columns each, in a layer of 28,672
+MANY_GROUPS = 70_000  # of one case in 15, of few outputs: more than 16 bits count
+FEW_OUTPUTS = 16
 LAYOUTS = dict.fromkeys(("qweight", "qzeros"), (*ANY_STRIDES, "transposed", "far", "far_columns"))
 
 
@@ -44,14 +46,16 @@ class WordsCase(WeightCase):
 FIELDS = together({
     **common(LAYOUTS, []),
     "format": any_of(*FORMATS),
-    "groups": any_of(*GROUPS),
+    "groups": any_of(*GROUPS * 2, MANY_GROUPS),
     "zero_offset": any_of(1, 0),
     "fewer": any_of(0, 1, 3),
 })  # fmt: skip
 
 
 def _whole(N: int, K: int, **fields: Any) -> WordsCase:
-    """Whole words either way."""
+    """Whole words either way; outputs that are few where groups are many."""
+    if fields["groups"] == MANY_GROUPS:
+        N, fields = min(N, FEW_OUTPUTS), near(fields)
     return WordsCase(N=-(-N // 8) * 8, K=-(-K // 8) * 8, **fields)
 
 
@@ -165,6 +169,7 @@ PAIR = Pair(
             "one word of outputs": lambda case: case.N == 8,
             "K of no whole words": lambda case: case.format == "awq" and case.fewer > 0,
             "several groups": lambda case: case.groups > 1,
+            "more groups than 16 bits count": lambda case: case.groups > 2**16,
             "transposed": lambda case: case.layout.get("qweight") == "transposed" and case.K > 8 and case.N > 8,
             **{f"format {name}": lambda case, name=name: case.format == name for name in FORMATS},  # type: ignore[misc]
             **{f"zero_offset {n}": lambda case, n=n: _gptq(case) and case.zero_offset == n for n in (0, 1)},  # type: ignore[misc]

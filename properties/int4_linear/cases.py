@@ -10,7 +10,7 @@ from torch import Tensor
 
 import optimized.int4_linear as optimized
 import reference.int4_linear as reference
-from kernelpair.call.layout import PARAMETERS, READ_ROWS
+from kernelpair.call.layout import FAR_PARAMETERS, READ_ROWS
 from kernelpair.call.values import generator, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -31,11 +31,12 @@ LONG_GROUP = 520  # columns: the bytes of a row of one sign sum up to more than 
 VALUES = ("uniform", "integers", "one_sign")
 LARGEST = 127  # of |x| where rows in int8 are exact
 BEYOND = 8  # such x times 2 to this power have sums that float16 does not hold
+FAINT = 2.0**-40  # of x
 SMALL = 2.0**-14  # of the scales in one of four cases: none is a normal number of float16
 LAYOUT = "nib2-n32k32"
 LAYOUTS = {
     "x": (*READ_ROWS, "strided", "transposed"), "data": ("offset",), "scales": ("offset",), "zeros": ("offset",),
-    "bias": PARAMETERS,
+    "bias": FAR_PARAMETERS,
 }  # fmt: skip
 
 
@@ -69,6 +70,11 @@ class Int4Case(Case):
         """Of all scales, beside those that are usual."""
         return SMALL if self.seed // 4 % 4 == 3 else 1.0
 
+    @property
+    def reach(self) -> float:
+        """Of uniform x without a bias, of one case in four: float16 holds no such small numbers, bfloat16 and float32 do."""
+        return 1.0 if self.bias or self.dtype == "float16" or self.seed // 16 % 4 < 3 else FAINT
+
 
 FIELDS = together({
     **common(LAYOUTS, []),
@@ -94,13 +100,14 @@ def strategy(draw: st.DrawFn) -> Int4Case:
 
 def completed(fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> Int4Case:
     """The case of these sizes."""
-    return Int4Case(**fields | {"outer": outer, "N": N, "K": K, "layout": laid_out(fields["layout"], outer)})
+    layout = laid_out(linear_layers.fewer_apart(fields, outer)["layout"], outer)
+    return Int4Case(**fields | {"outer": outer, "N": N, "K": K, "layout": layout})
 
 
 def _x(case: Int4Case, dtype: torch.dtype) -> Tensor:
     rows, K = prod(case.outer), case.K
     if case.values == "uniform":
-        return uniform(case.seed, "x", (rows, K), dtype).reshape(*case.outer, K)
+        return uniform(case.seed, "x", (rows, K), dtype, case.reach).reshape(*case.outer, K)
     if case.values == "one_sign":  # so small that float16 holds the results
         sizes = (1 + uniform(case.seed, "x", (rows, K)).abs()) / 16
         return signed(case.seed // 2, "x", sizes[:, :1].sign()).mul(sizes).to(dtype).reshape(*case.outer, K)

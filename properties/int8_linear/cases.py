@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.int8_linear as optimized
 import reference.int8_linear as reference
-from kernelpair.call.layout import ANY_STRIDES, PARAMETERS, READ_ROWS
+from kernelpair.call.layout import FAR_PARAMETERS, FAR_VECTOR, READ_ROWS
 from kernelpair.call.values import generator, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -35,8 +35,8 @@ TINY = 2.0**-56  # of either scale beside the longest sums of ends: their produc
 BEYOND = 9  # exact x, or scales of rows, times 2 to this power have results that float16 does not hold
 LAYOUT = "vnni4-n32k64"
 LAYOUTS = {
-    "x": READ_ROWS, "q": READ_ROWS, "scale": PARAMETERS, "azp": PARAMETERS, "data": ("offset",), "sums": ANY_STRIDES,
-    "w_scale": PARAMETERS, "bias": PARAMETERS,
+    "x": READ_ROWS, "q": READ_ROWS, "scale": FAR_PARAMETERS, "azp": FAR_PARAMETERS, "data": ("offset",), "sums": FAR_VECTOR,
+    "w_scale": FAR_PARAMETERS, "bias": FAR_PARAMETERS,
 }  # fmt: skip
 
 
@@ -91,13 +91,15 @@ def strategy(draw: st.DrawFn) -> Int8Case:
         few = min(N, 7), min(K, 31)
         M, N, K = draw(any_of((LONG, *few), (LONG, 1, DEEP), (2 * LONG, *few)), label="M, N, K")
         return completed(fields, (M,), N, K)
+    if rare == 27:
+        return completed(fields, (linear_layers.MANY,), min(N, 7), min(K, 7))
     return completed(fields, drawn_outer(draw, (M, N, K), folded=fields["form"] == "linear"), N, K)
 
 
 def completed(fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> Int8Case:
     """The case of these sizes; of magnitude 1 where its values are of a kind of their own."""
     magnitude = fields["magnitude"] if fields["values"] == "uniform" and K <= 512 else 1.0
-    layout = laid_out(fields["layout"], outer)
+    layout = laid_out(linear_layers.fewer_apart(fields, outer)["layout"], outer)
     return Int8Case(**fields | {"outer": outer, "N": N, "K": K, "magnitude": magnitude, "layout": layout})
 
 

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernelpair.call.layout import FAR, PARAMETERS
+from kernelpair.call.layout import FAR, FAR_PARAMETERS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Signature
 from optimized import operator
@@ -24,7 +24,7 @@ BLOCKS = (
     (packed_weights.WIDE + 3, packed_weights.WIDE + 5),
 )  # fmt: skip
 MAGNITUDES = (1.0, 1.0, 3e38, 1e-40)  # times a code, which packing does not do, they would be infinite or 0
-LAYOUTS = {"weight": packed_weights.WEIGHT_LAYOUTS, "scales": (*PARAMETERS, FAR)}
+LAYOUTS = {"weight": packed_weights.WEIGHT_LAYOUTS, "scales": (*FAR_PARAMETERS, FAR)}
 
 
 @dataclass(frozen=True, kw_only=True)

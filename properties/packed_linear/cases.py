@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optimized.packed_linear as optimized
 import reference.packed_linear as reference
-from kernelpair.call.layout import PARAMETERS, READ_ROWS
+from kernelpair.call.layout import FAR_PARAMETERS, READ_ROWS
 from kernelpair.call.values import generator, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
@@ -26,10 +26,11 @@ OUTPUTS = (1, 7, 12, *around(16), 24, *around(32, 48, 64), 416)  # N
 DEPTHS = (1, 2, 3, *around(32, 64), 96, 512, 4099)  # K
 DTYPES = ("float32", "bfloat16", "float16")
 VALUES = ("uniform", "integers", "one_hot", "one_hot_x")
-SCALES = (1.0, 1e-3, 1e2)
+FAINT = 2.0**-40
+SCALES = (1.0, 1e-3, 1e2, FAINT)
 BEYOND = 14  # whole x times 2 to this power have sums that float16 does not hold
 ANY_LAYOUT = "vnni2-n32k32"  # a known tag; the shape decides
-LAYOUTS = {"x": (*READ_ROWS, "strided", "transposed"), "packed_weight": ("offset",), "bias": PARAMETERS}
+LAYOUTS = {"x": (*READ_ROWS, "strided", "transposed"), "packed_weight": ("offset",), "bias": FAR_PARAMETERS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,10 @@ FIELDS = together({**common(LAYOUTS, []), "dtype": st.sampled_from(DTYPES)})
 def strategy(draw: st.DrawFn) -> LinearCase:
     """Any sizes within the budget, dtypes, strides and values."""
     fields = draw(FIELDS)
-    return completed(draw, fields, *linear_layers.drawn_layer(draw, ROWS, OUTPUTS, DEPTHS))
+    outer, N, K = linear_layers.drawn_layer(draw, ROWS, OUTPUTS, DEPTHS)
+    if fields["seed"] % 64 == 33:
+        outer, N, K = (1 + fields["seed"] // 64 % 3,), min(N, 7), linear_layers.MANY
+    return completed(draw, fields, outer, N, K)
 
 
 def completed(draw: st.DrawFn, fields: dict[str, Any], outer: tuple[int, ...], N: int, K: int) -> LinearCase:
@@ -63,7 +67,9 @@ def completed(draw: st.DrawFn, fields: dict[str, Any], outer: tuple[int, ...], N
     values = draw(any_of(*VALUES), label="values")
     scale = draw(any_of(*SCALES), label="scale") if values == "uniform" and K <= 512 else 1.0
     bias = draw(any_of("", *DTYPES), label="bias")
-    return LinearCase(**fields, outer=outer, N=N, K=K, bias=bias, values=values, scale=scale)
+    if scale == FAINT and fields["dtype"] == "float16":  # which holds no such small numbers
+        scale = 1.0
+    return LinearCase(**linear_layers.fewer_apart(fields, outer), outer=outer, N=N, K=K, bias=bias, values=values, scale=scale)
 
 
 def _weight(case: LinearCase, dtype: torch.dtype) -> Tensor:

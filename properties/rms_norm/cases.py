@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import EXPANDED, PARAMETERS, POOL, READ_ROWS
+from kernelpair.call.layout import EXPANDED, FAR_PARAMETERS, POOL, READ_ROWS
 from kernelpair.call.layout import FUSED as HALVES
 from kernelpair.call.place import repeated
 from kernelpair.call.values import generator, uniform
@@ -41,7 +41,7 @@ PEAK = 32.0  # a larger one would hide the other columns' squares
 STEEPEST, HEAVY = 1e4, 500.0  # gates and weights, but of float16, which does not hold the results
 WRITABLE = (*POOL, HALVES)
 """Of x in place."""
-LAYOUTS = {"x": READ_ROWS, "residual": POOL, "gate": READ_ROWS, "weight": PARAMETERS}
+LAYOUTS = {"x": READ_ROWS, "residual": POOL, "gate": READ_ROWS, "weight": FAR_PARAMETERS}
 FUSED = (("x", "residual"), ("residual", "x"))
 SIXTEEN = ("bfloat16", "float16")
 

@@ -18,7 +18,7 @@ from kernelpair.trial.session import Session
 from properties.shared.attention_bound import HALF_FP16_SUBNORMAL, UNIT_ROUNDOFF, accumulation_error, flush_error
 from properties.shared.packed_weights import LONG as VOCABULARY
 from properties.shared.packed_weights import SAME_WEIGHT, kept
-from properties.shared.strategies import any_of, between, shrinking
+from properties.shared.strategies import any_of, between, near, shrinking
 
 MOST_PRODUCTS = 4_000_000  # M * N * K of a case: 10 ms for the float64 truth
 DEEP = 2080  # K of rare cases: sums are put away between slices of K
@@ -26,6 +26,7 @@ DEEPER = 8320  # of more steps of 32 than 8 bits count
 DEEP_ROWS = ((65, DEEP), (65, DEEPER), (270, DEEP)), ((20, DEEP), (5, DEEPER), (16, DEEP))  # M, K of two cases in 32
 MOST_EMULATED = 1_000_000  # M * N * K, each rounded up to tiles: 20 ms of tiles in software
 LONG = 1090  # rows of one: more than a kernel copies at a time, by more than it multiplies at a time
+MANY = VOCABULARY  # rows or columns that 16 bits do not count
 ONE_MORE = (1025, 265)  # by one, and one more than share a reading of the weights
 MANY_PANELS = (  # the shape of x without K, N, K
     ((65,), 97, DEEP), ((161,), 97, DEEP), ((13,), 1664, 416), ((1,), VOCABULARY, 8), ((20,), 800, 8), ((20,), 1568, 8),
@@ -59,6 +60,11 @@ def laid_out(layout: Mapping[str, str], outer: tuple[int, ...]) -> dict[str, str
     return {name: kind for name, kind in layout.items() if outer or (name, kind) != ("x", "expanded")}
 
 
+def fewer_apart(fields: dict[str, Any], outer: tuple[int, ...]) -> dict[str, Any]:
+    """The fields; rows that are very many lie near each other, for far apart each would take a page of memory."""
+    return near(fields) if prod(outer) >= MANY else fields
+
+
 def drawn_layer(
     draw: st.DrawFn, rows: Sequence[int], outputs: Sequence[int], depths: Sequence[int]
 ) -> tuple[tuple[int, ...], int, int]:
@@ -73,6 +79,8 @@ def drawn_layer(
         N, K = draw(any_of((min(N, 7), min(K, 31)), (min(N, 7), 32), (1, DEEP)), label="N, K")
     if rare == 28:  # of several panels a thread, of more than sums wait, or of a vocabulary: no fewer would do
         return draw(any_of(*MANY_PANELS), label="sizes")
+    if rare == 27:
+        return (MANY,), min(N, 7), min(K, 7)
     return drawn_outer(draw, (M, N, K)), N, K
 
 
@@ -108,6 +116,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "odd K": lambda case: case.K % 2 == 1,
     "long K": lambda case: case.K > 2048,
     "more than 1024 rows": lambda case: prod(case.outer) > 1024,
+    "more rows than 16 bits count": lambda case: prod(case.outer) > 2**16,
 }
 """Of any layer on bf16 tiles or vectors."""
 

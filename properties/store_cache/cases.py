@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import ANY_STRIDES, POOL, READ_ROWS
+from kernelpair.call.layout import FAR_VECTOR, POOL, READ_ROWS
 from kernelpair.call.values import any_bits, poison
 from kernelpair.contract.pair import Inputs
 from properties.shared.every_value import DTYPES as DTYPES_OF_16_BITS
@@ -37,7 +37,7 @@ LAYOUTS = {
     "v": READ_ROWS,
     "k_cache": POOL,
     "v_cache": POOL,
-    "indices": ANY_STRIDES,
+    "indices": FAR_VECTOR,
 }
 FUSED = (("k", "v"), ("k_cache", "v_cache"), ("v_cache", "k_cache"))
 
