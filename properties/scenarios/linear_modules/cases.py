@@ -101,7 +101,10 @@ def _modules(side: Any, workspace: Callable[[], Any]) -> Callable[..., dict[str,
         dispatch gets its weights in the call's dtype, which holds them."""
         linear = side.Linear(weight.shape[1], weight.shape[0], bias=has_bias, dtype=weight.dtype)
         if loads == "again":
-            linear.load(-weight, bias)
+            lent = None if bias is None else bias.clone()
+            linear.load(-weight, lent)
+            if lent is not None:
+                lent.fill_(torch.nan)  # it is the caller's again
         linear.load(weight, None if loads == "again" else bias)
         refused = loads == "refused" and _refused(lambda: linear.load(-weight, weight.new_zeros(len(weight) + 1)))
         call: torch.dtype = getattr(torch, dtype)

@@ -194,7 +194,7 @@ def _more(case: ServingCase, spec: dict[str, Any]) -> dict[str, Any]:
         return {}
     no_window = spec.get("local") or any(each.get("is_cross") for each in specs(case))
     both = case.more == "all"
-    cap = {"logit_cap": 3.0} if (both or case.more == "cap") and "logit_cap" not in spec else {}
+    cap = {"logit_cap": case.spread} if (both or case.more == "cap") and "logit_cap" not in spec else {}
     free = (both or case.more == "window") and not no_window and "sliding_window" not in spec
     return cap | ({"sliding_window": 5} if free else {})
 

@@ -99,6 +99,8 @@ def strategy(draw: st.DrawFn) -> ServingCase:
         options["paged"] = True
     options["replayed"] |= bool(several)
     options["provoked"] |= bool(several) and fields["seed"] % 4 > 1
+    if options["stack"] == "latent" and options["latent_pages"] == "all" and fields["seed"] % 2:
+        options["more"] = "all"
     options["page"] = _page(options)
     options["recorded"] &= options["replayed"]
     if options["stretch"] > 1:
