@@ -17,7 +17,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared.delta_rule_bound import UNIT
 from properties.shared.pads import SUBSETS, drawn_pad, entry_of, free_slots, named
-from properties.shared.strategies import choices, common, together
+from properties.shared.strategies import choices, common, one_laid_out, together
 from reference.causal_conv1d import causal_conv1d_pack_weight
 from serving import GdnMetadata, PackedConvWeight
 
@@ -38,6 +38,7 @@ LAYOUTS = {
     "has_initial_state": FAR_VECTOR,
 }
 INDICES = ("state_indices", "query_start_loc")
+VECTORS = {name: LAYOUTS[name] for name in (*INDICES, "has_initial_state", "conv_bias", "A_log", "dt_bias")}
 BEYOND = 70  # slots behind the last one: where an entry leads that nobody uses
 LONGER = 2  # slots that one cache has more than the other
 MOST_COLUMNS = 80  # of convolution states with as many columns as channels
@@ -166,7 +167,8 @@ def strategy(draw: st.DrawFn) -> GdnCase:
     """Any batch, layouts and dtypes that the contract allows, small enough for the reference."""
     drawn = draw(BATCHES, label="batch")
     count, length, other = drawn.pop("prefills"), drawn.pop("length"), drawn.pop("other")
-    return completed(drawn, (length, other, *(1,) * MANY)[:count], draw(FIELDS))
+    fields = one_laid_out(draw(FIELDS), VECTORS)
+    return completed(drawn, (length, other, *(1,) * MANY)[:count], fields)
 
 
 def completed(drawn: dict[str, Any], prefills: tuple[int, ...], fields: dict[str, Any]) -> GdnCase:

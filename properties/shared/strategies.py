@@ -1,6 +1,6 @@
 """Hypothesis strategies that every pair uses: those of the engine, and the paths through our kernels' code."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernelpair.call.layout import EXPANDED, FAR, FAR_COLUMNS
@@ -39,6 +39,7 @@ __all__ = [
     "layouts",
     "near",
     "one_far",
+    "one_laid_out",
     "poisons",
     "seeds",
     "shrinking",
@@ -80,6 +81,15 @@ def one_far(fields: dict[str, Any], vectors: Sequence[str]) -> dict[str, Any]:
     if seed % 8 != 3:
         return fields
     return near_ones | {"layout": near_ones["layout"] | {vectors[seed // 8 % len(vectors)]: FAR_COLUMNS}}
+
+
+def one_laid_out(fields: dict[str, Any], kinds: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The fields; of one case in eight one of these arguments lies in one of its ways, whatever else does."""
+    seed, name = fields["seed"], list(kinds)[fields["seed"] // 8 % len(kinds)]
+    if seed % 8 != 3:
+        return fields
+    kind = kinds[name][seed // 8 // len(kinds) % len(kinds[name])]
+    return fields | {"layout": fields["layout"] | {name: kind}}
 
 
 def kernel_paths(*prefixes: str, but: Sequence[str] = ()) -> Callable[[str], list[str]]:
