@@ -33,9 +33,10 @@ from tests.selftest.toy import PAIR as TOY
 PLACE = Place("properties.suite")
 SOURCES = ("csrc/", "kernelpair/", "optimized/", "properties/", "reference/", "serving/", "CMakeLists.txt", "pyproject.toml")
 FOR_ALL = {  # needed by no pair alone: how the library is made and put on trial
-    "csrc/core/build_info.h.in", "csrc/core/shared_kernels.cpp.in", "csrc/core/tiers.h.in", "csrc/trap/claim.cpp",
-    "csrc/trap/claim.h", "csrc/trap/decode.cpp", "csrc/trap/decode.h", "csrc/trap/tiles.cpp", "csrc/trap/tiles.h",
-    "csrc/trap/trap.cpp", "csrc/trap/trap.h",
+    "csrc/core/build_info.h.in", "csrc/core/shared_kernels.cpp.in", "csrc/core/tiers.h.in",
+    "csrc/simd/emulated.h", "csrc/simd/emulated_names.h",
+    "csrc/trap/claim.cpp", "csrc/trap/claim.h", "csrc/trap/decode.cpp", "csrc/trap/decode.h", "csrc/trap/tiles.cpp",
+    "csrc/trap/tiles.h", "csrc/trap/trap.cpp", "csrc/trap/trap.h",
     "optimized/peak.py", "optimized/trapped.py", "properties/amx_claimed.py", "properties/cpuid_sites.py",
     "properties/object_mutants.py", "properties/planting.py", "properties/steering.py", "properties/tile_counts.py",
 }
