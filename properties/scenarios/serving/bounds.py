@@ -13,7 +13,6 @@ from kernelpair.contract.pair import Inputs
 from kernelpair.contract.verdict import Failure, Tightness
 from kernelpair.trial import judge
 from properties.gdn_attention_core.bound import bound as layer_bound
-from properties.gdn_attention_core.bound import carried, columns_of
 from properties.gdn_attention_core.cases import GdnCase
 from properties.scenarios.serving.cases import CHUNK, GDN, GDN_WIDTH, LONGEST, ServingCase
 from properties.scenarios.serving.plan import Work
@@ -103,11 +102,10 @@ def _bound(case: ServingCase, layer: AttentionLayer, rows: Sequence[LayerRows]) 
 
 def gdn_bounds(
     case: ServingCase, layer: GdnLayer, work: Sequence[Work], decodes: int, given: Inputs, states: tuple[Tensor, Tensor],
-    slots: Sequence[int], truth: tuple[Tensor, Tensor], errors: Sequence[Tensor | None],
-) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
+    slots: Sequence[int], truth: tuple[Tensor, Tensor],
+) -> tuple[Tensor, Tensor]:
     """Bounds of one call's outputs and of the delta rule's states; `states` are the pools before it, `truth` outputs and states
-    after it, all float64. And, of float32 states, how far each request's outputs and the columns of its state may be from what
-    all of its tokens in one call give, where the columns that it starts from may be off by its one of `errors`."""
+    after it, all float64."""
     prefills = work[decodes:]
     batch = GdnCase(
         dtype=case.dtype, state=case.state, conv_layout=case.conv_layout, state_layout=case.state_layout, width=GDN_WIDTH,
@@ -129,14 +127,7 @@ def gdn_bounds(
         "has_initial_state": torch.tensor([one.start > 0 for one in work]),
     }
     bound = layer_bound(batch, inputs, {"core_attn_out": truth[0], "ssm_state": truth[1]})
-    out, ssm, whole, done = bound["core_attn_out"], bound["ssm_state"], [], 0
-    if case.state == "float32":
-        none = torch.zeros(truth[0].shape[1:], dtype=torch.float64)
-        moved = carried(batch, inputs, [none if error is None else error for error in errors])
-        for i, (slot, length, (rows, columns)) in enumerate(zip(slots, lengths, moved)):
-            whole.append((out[done : done + length] + rows, columns_of(batch, ssm[slot], i < decodes) + columns))
-            done += length
-    return out, ssm, whole
+    return bound["core_attn_out"], bound["ssm_state"]
 
 
 def gdn_layer_bound(dtype: str, given: Inputs, n: int, totals: Sequence[int], truth: Tensor, eps: float) -> Tensor:

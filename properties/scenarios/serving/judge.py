@@ -64,10 +64,6 @@ class Judge:
         self.rows: dict[int, list[LayerRows]] = {layer.layer_id: [] for layer in self.reference.layers}
         self.taken = dict.fromkeys(self.rows, 0)  # rows of each layer's outputs that were judged
         self.history: dict[tuple[ServedRequest, int], list[Tensor]] = {}
-        self.allowed: dict[tuple[ServedRequest, int], list[Tensor]] = {}
-        """Of recurrent layers, how far these outputs may be from those of one call,"""
-        self.errors: dict[tuple[ServedRequest, int], Tensor] = {}
-        """and columns of the states that they left."""
 
     def verdict(self) -> Judged:
         steps = plan(self.case)
@@ -154,7 +150,8 @@ class Judge:
             if not bool((got[live:] == 0).all()):
                 self._record("value", f"out{n}", "rows of padded requests are not 0")
             layer = self.reference.layers[n]
-            whole = self._judge_gdn(call, layer, slots, states, got[:live], truth[:live]) if isinstance(layer, GdnLayer) else []
+            if isinstance(layer, GdnLayer):
+                self._judge_gdn(call, layer, slots, states, got[:live], truth[:live])
             done = 0
             for i, one in enumerate(call.work):
                 part = slice(done, done + len(one.rows))
@@ -164,8 +161,6 @@ class Judge:
                 kept = len(one.rows) if call.finals is None else call.finals[i]
                 if kept:
                     self.history.setdefault((one.request, n), []).append(got[part][:kept])
-                    if whole:
-                        self.allowed.setdefault((one.request, n), []).append(whole[i][:kept])
 
     def _next_rows(self, n: int, truth: Tensor) -> Tensor:
         """The server's output of this call, out of all outputs of the layer."""
@@ -200,23 +195,19 @@ class Judge:
 
     def _judge_gdn(
         self, call: LayerPass, layer: GdnLayer, slots: ServerTable, states: Mapping[str, Tensor], got: Tensor, truth: Tensor
-    ) -> list[Tensor]:
-        """Of float32 states, how far each request's outputs may be from those of all its tokens in one call."""
+    ) -> None:
         n = layer.layer_id
         decodes = len(call.work) if call.mode == "decode" else call.num_decodes
         after = self.wide[f"ssm{n}"]
         if not call.work:
-            return []
-        out, ssm, whole = gdn_bounds(
+            return
+        out, ssm = gdn_bounds(
             self.case, layer, call.work, decodes, self._gdn_inputs(n, call.work), (states[f"conv{n}"], states[f"ssm{n}"]),
             [slots.row(one.request) for one in call.work], (truth, after),
-            [self.errors.get((one.request, n)) for one in call.work],
         )
         if call.save:
             self.bounds[f"ssm{n}"] = ssm
-            self.errors |= {(one.request, n): columns for one, (_, columns) in zip(call.work, whole)}
         self._compare(f"out{n}", got, truth, out, "delta rule")
-        return [allowed for allowed, _ in whole]
 
     def _gdn_inputs(self, n: int, work: Sequence[Work]) -> dict[str, Tensor]:
         rows = torch.tensor([row for one in work for row in one.rows])
@@ -262,6 +253,7 @@ class Judge:
             encoding = [request] if request.encoder else []
             layers = [n for n in range(len(alone.layers)) if (request, n) in self.history]
             call = LayerPass("extend", [work], layers, encoding=encoding)
+            before = {name: pool.clone() for name, pool in memory.items() if name[0] in "cs"}
             truths = alone.run(call, batch_of(self.case, call, slots))
             for n, truth in truths.items():
                 got, layer = torch.cat(self.history[request, n]), alone.layers[n]
@@ -273,7 +265,10 @@ class Judge:
                     keys = self._keys(layer, memory, at)
                     self.rows[n].append(LayerRows(index, self.note, request.shared, q, *keys, got, truth[request.shared :]))
                 elif self.case.state == "float32":
-                    self._compare(f"out{n}", got, truth, torch.cat(self.allowed[request, n]), "delta rule")
+                    pools = before[f"conv{n}"], before[f"ssm{n}"]
+                    given = self._gdn_inputs(n, [work])
+                    bound, _ = gdn_bounds(self.case, layer, [work], 0, given, pools, [0], (truth, memory[f"ssm{n}"]))
+                    self._compare(f"out{n}", got, truth, bound, "delta rule")
 
     def _left(self, index: int) -> None:
         """When everybody has gone, nothing is held any more: whatever was refused in between has kept nothing."""
