@@ -155,20 +155,26 @@ def _anchor(case: LocalCase, session: Session) -> None:
 
 
 FAR_CHUNK = 2**30
+FAR_TABLE = 2**24 + 16  # columns of what somebody else's kernel may copy: 400 MB at most
 
 
 def _far_chunks(case: LocalCase, session: Session) -> None:
     """Chunks so far along that a float64 holds neither their first tokens nor their quotients by the chunk: cached tokens one
-    below, at and above a multiple of the chunk. The table has one entry, of stride 0, for no memory holds as many."""
-    page, new = FAR_CHUNK >> case.seed % 3, 1 + case.seed // 3 % 3
-    before = (2**28 >> case.seed // 9 % 2) - 1 - case.seed % 7  # chunks; float64 holds no 2^57 - 1
+    below, at and above a multiple of the chunk. The table has one entry, of stride 0, for no memory holds as many. Somebody
+    else's kernel may copy all of it, so there it is shorter: 2^54 tokens, beyond which a float64 holds no odd number."""
+    if session.subject.foreign:
+        page, columns, before = FAR_CHUNK, FAR_TABLE, FAR_TABLE - 1 - case.seed % 7
+    else:
+        page, columns = FAR_CHUNK >> case.seed % 3, FAR_CHUNK
+        before = (2**28 >> case.seed // 9 % 2) - 1 - case.seed % 7  # chunks; float64 holds no 2^57 - 1
+    new = 1 + case.seed // 3 % 3
     dtype = torch.int32 if case.seed // 18 % 2 else torch.int64
     totals = [before * FAR_CHUNK + step + new for step in (-1, 0, 1)]
     given = {
         "attn_chunk_size": FAR_CHUNK,
         "query_start_loc": torch.arange(len(totals) + 1) * new,
         "seq_lens": torch.tensor(totals),
-        "block_table": torch.full((1, 1), case.seed, dtype=dtype).expand(len(totals), FAR_CHUNK),
+        "block_table": torch.full((1, 1), case.seed, dtype=dtype).expand(len(totals), columns),
         "page_size": page,
     }
     own = replace(case, layout={}, int32=("block_table",) if dtype == torch.int32 else ())

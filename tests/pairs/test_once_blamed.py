@@ -1,9 +1,13 @@
 """Cases by which right kernels were blamed once: they pass."""
 
+from typing import Any
+
 import pytest
+from torch import Tensor
 
 import properties
 from kernelpair.call.runner import InProcess
+from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
 from kernelpair.trial.check import check, read_case
 
@@ -37,3 +41,18 @@ def test_what_once_blamed_a_right_kernel_passes(tier: str, line: str) -> None:
     pair, case = read_case(properties.pairs(), line)
     candidate = properties.suite.candidate(pair, tier)
     assert check(Subject(pair, candidate), case, InProcess(candidate)).failures == []
+
+
+def copies_its_table(block_table: Tensor, **others: Any) -> Any:
+    """A kernel for dense tables alone, on a machine that has 1 GiB to spare."""
+    if block_table.numel() * block_table.element_size() > 1 << 30:
+        raise MemoryError("no room for a copy of block_table")
+    pair = properties.pairs()["local_attention_batches"]
+    return pair.reference(block_table=block_table.contiguous(), **others)
+
+
+def test_somebody_elses_kernel_may_copy_a_table_whose_chunks_lie_far_along() -> None:
+    line = '{"pair":"local_attention_batches","v":1,"trial":"far"}'
+    pair, case = read_case(properties.pairs(), line)
+    candidate = Candidate("copies", f"{__name__}:{copies_its_table.__name__}")
+    assert check(Subject(pair, candidate, foreign=True), case, InProcess(candidate)).failures == []
