@@ -53,6 +53,8 @@ exits = _bad(lambda x, out: sys.exit(3))
 sleeps = _bad(lambda x, out: time.sleep(60))
 waits_for_a_compiler = _bad(lambda x, out: subprocess.run("sleep 60; true", shell=True, check=True))  # noqa: S602
 stops = _bad(lambda x, out: signal.raise_signal(signal.SIGSTOP))
+stops_its_group = _bad(lambda x, out: os.kill(0, signal.SIGSTOP))
+stops_its_parent_and_dies = _bad(lambda x, out: (os.kill(os.getppid(), signal.SIGSTOP), os.kill(os.getpid(), signal.SIGKILL)))
 sleeps_two_seconds = _bad(lambda x, out: time.sleep(2))
 writes_past_end = _bad(lambda x, out: ctypes.memset(_last_byte(out), 0, 1))
 writes_before_start = _bad(lambda x, out: ctypes.memset(out.data_ptr() - 1, 0, 1))

@@ -26,6 +26,7 @@ from importlib import import_module
 from itertools import count
 from typing import NamedTuple
 
+from kernelpair.call.stopped import Stopped
 from kernelpair.call.system import be_called, die_with, inherit_orphans, kill_children
 
 WORKERS = {
@@ -72,10 +73,11 @@ class _Forked(NamedTuple):
 class _Server:
     """The serving side: forks on request, reports what ended, and kills what has lost its owner."""
 
-    def __init__(self, channel: socket.socket, folder: str) -> None:
+    def __init__(self, channel: socket.socket, folder: str, wakes: bool) -> None:
         self._parent = os.getppid()
         self._first, self._folder = channel, folder
         self._forked: dict[int, _Forked] = {}
+        self._stopped = Stopped(wakes)
         self._selector = selectors.DefaultSelector()
         self._ended, self._wake = socket.socketpair()
         for end in (self._ended, self._wake):
@@ -96,6 +98,7 @@ class _Server:
                     self._reap()
                 elif not self._answer(asked):
                     return
+            self._stopped.wake(self._forked)
 
     def _answer(self, channel: socket.socket) -> bool:
         """Do what one message says. False when the first channel has closed."""
@@ -111,6 +114,7 @@ class _Server:
         elif "signal" in asked:
             for pid, forked in self._forked.items():
                 if forked == _Forked(channel, asked["signal"]):
+                    self._stopped.sent(pid, asked["number"])
                     os.kill(pid, asked["number"])
         elif "load" in asked:
             import_module(COMMON).load(descriptors.pop())
@@ -156,11 +160,14 @@ class _Server:
         """Report what has ended, and kill what it left behind."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             except ChildProcessError:
                 return
             if not pid:
                 break
+            if os.WIFSTOPPED(status):
+                self._stopped.note(pid)
+                continue
             forked = self._forked.pop(pid, None)
             if forked is not None:
                 report = {"ended": forked.key, "status": os.waitstatus_to_exitcode(status)}
@@ -188,8 +195,9 @@ def _empty(folder: str) -> None:
                 os.unlink(left)
 
 
-def serve(descriptor: int) -> None:
-    """Serve the channel with this descriptor, then end everything that was forked."""
+def serve(descriptor: int, wakes: bool = False) -> None:
+    """Serve the channel with this descriptor, then end everything that was forked. With `wakes` what is stopped goes on: not so a
+    worker, whose judge sees that its call does not come back."""
     with suppress(PermissionError):  # the first server has one already
         os.setsid()  # a signal to the group of a worker is none to judges and to other workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -198,7 +206,7 @@ def serve(descriptor: int) -> None:
     with suppress(OSError):  # a disk that is full: what is forked uses the folder that there is
         folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix=FOLDER)
         tempfile.tempdir = None
-    server = _Server(socket.socket(fileno=descriptor), folder)
+    server = _Server(socket.socket(fileno=descriptor), folder, wakes)
     try:
         server.serve()
     finally:
@@ -218,7 +226,7 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
             import_module(module)
     gc.freeze()  # nor is it looked at in what is forked
     gc.enable()
-    serve(descriptor)
+    serve(descriptor, wakes=True)
 
 
 class Forked:

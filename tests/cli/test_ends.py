@@ -163,6 +163,17 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert running.process.returncode == 0 and "1 passed" in out, err
 
 
+@pytest.mark.parametrize("victim", ["lead", "judge"])
+def test_a_run_of_which_something_stops_a_process_goes_on_and_says_so(tmp_path: Path, victim: str) -> None:
+    with run(tmp_path / "run", "check", "store_cache", "--tier", "scalar", "--examples", "400", *SUITE) as running:
+        _leader(running)
+        os.kill(running.processes(f"kernelpair-{victim}")[0], signal.SIGSTOP)
+        out, err = running.end()
+    assert running.process.returncode == 0 and "1 passed" in out, err
+    name = f"kernelpair-{victim}"[:15]  # all that the system keeps
+    assert f"kernelpair: something had stopped {name}, a process of this run; a kernel can do that. It goes on\n" in err
+
+
 def test_a_run_whose_leader_is_killed_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     with run(tmp_path / "run", "check", "store_cache", "--tier", "scalar", "--seconds", "60", *SUITE) as running:
         os.kill(_leader(running), signal.SIGKILL)

@@ -124,6 +124,15 @@ def test_a_process_that_is_stopped_is_told_from_one_that_does_not_come_to_an_end
     )
 
 
+@pytest.mark.parametrize("name", ["stops_its_group", "stops_its_parent_and_dies"])
+def test_a_server_that_a_call_stops_goes_on(isolated: Make, name: str) -> None:
+    runner = isolated(name, hang_seconds=3.0)
+    for _ in range(2):
+        outcome = call(runner)
+        assert (outcome.status, outcome.error) == (("hang", "Hang") if name == "stops_its_group" else ("crash", "SIGKILL"))
+        assert call(runner, ToyCase(rows=0)).status == "ok"
+
+
 def test_a_hang_in_which_a_process_that_the_call_has_started_still_runs_names_it(isolated: Make) -> None:
     outcome = call(isolated("waits_for_a_compiler", hang_seconds=1.0))
     says = "no answer within 1 s, while a process that it has started still runs: sh, sleep"
