@@ -3,6 +3,7 @@
 import os
 import pickle
 import select
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -15,15 +16,24 @@ from kernelpair.call.common import done_with, server_of
 from kernelpair.call.fault import forget, noted, without_frames
 from kernelpair.call.fork_server import Forked, ForkServer, ServerGone
 from kernelpair.call.memory import Arena
-from kernelpair.call.system import give_up_reading, here, is_stopped, names_below, signal_name, waited_for_processor
+from kernelpair.call.system import (
+    give_up_reading,
+    here,
+    is_stopped,
+    names_below,
+    signal_name,
+    waited_for_memory,
+    waited_for_processor,
+)
 from kernelpair.call.worker import CLOSED_CHANNEL, LOG_BYTES, Caller, CallRequest, Outcome, stderr_tail, work, written
 from kernelpair.contract.candidate import Candidate
 
 HANG_SECONDS = 20.0  # a case has a budget of work far below this on every tier
-HANG_SECONDS_AGAIN = 2.0  # once a candidate has hung, shrinking tries many more hanging cases
-UNWATCHED = 0.1  # of these seconds; only then is it asked how long a worker waits for a processor, which few calls live to see
+HANG_SECONDS_AGAIN = 2.0  # once a candidate has hung, shrinking tries many more hanging cases;
+FAR_SLOWER = 10.0  # but as many times the longest call that came back: on a slow machine that may be a long one
+UNWATCHED = 0.1  # of these seconds; only then is it asked for what a worker waits, which few calls live to see
 AT_ONCE = 0.25  # seconds of one wait for an answer
-PATIENCE = 4.0  # times these seconds: so much longer may a call take that has waited for a processor as long
+PATIENCE = 4.0  # times these seconds: so much longer may a call take that has waited for a processor, or for memory, as long
 MESSAGE_SECONDS = 10.0  # for the rest of an answer that has begun: the worker sends it in one go
 MESSAGE_BYTES = 1 << 28  # of an answer, which holds no tensors
 START_SECONDS = 120.0  # for being forked, and again for importing the candidate
@@ -105,6 +115,7 @@ class Isolated(Runner):
         self._preload = preload
         self._hang_seconds = hang_seconds
         self._log = os.memfd_create("kernelpair-log")
+        self._longest = 0.0  # seconds of a call that came back
         self._loaded = 0  # bytes of the log that loading the candidate has written
         self._server: ForkServer | None = None
         self._process: Forked | None = None
@@ -119,11 +130,13 @@ class Isolated(Runner):
 
     def run(self, request: CallRequest, again: bool = False) -> Outcome:
         self.start()
+        begun = time.monotonic()
         try:
             self._connection.send(request)
             if not self._answers_in_time(self._hang_seconds):
                 return self._hung()
             outcome = self._received()
+            self._longest = max(self._longest, time.monotonic() - begun)
         except (EOFError, ConnectionResetError, BrokenPipeError):
             return self._died()
         if outcome is None:
@@ -149,17 +162,21 @@ class Isolated(Runner):
         return answer if isinstance(answer, Outcome) else None
 
     def _answers_in_time(self, seconds: float) -> bool:
-        """Whether the worker answers within this time. Time that it waits for a processor does not count: a busy machine is no
-        hang."""
+        """Whether the worker answers within this time. Time that it waits for a processor, or processes for memory, does not
+        count: a busy machine is no hang, nor is one that swaps."""
         if self._answers_within(UNWATCHED * seconds):
             return True
-        waited, given, left = waited_for_processor(self._pid), 0.0, (1 - UNWATCHED) * seconds
+        waited, given, left = self._waited(), 0.0, (1 - UNWATCHED) * seconds
         while not self._answers_within(left):
-            lost = min(waited_for_processor(self._pid) - waited, PATIENCE * seconds)
+            lost = min(self._waited() - waited, PATIENCE * seconds)
             given, left = lost, lost - given
             if left < UNWATCHED * seconds:
                 return False
         return True
+
+    def _waited(self) -> float:
+        """Seconds that count for no call."""
+        return waited_for_processor(self._pid) + waited_for_memory()
 
     def _answers_within(self, seconds: float) -> bool:
         """Whether the worker answers within this time. Time for which both processes were stopped does not count either: each
@@ -230,7 +247,7 @@ class Isolated(Runner):
 
     def _hung(self) -> Outcome:
         seconds = self._hang_seconds
-        self._hang_seconds = min(seconds, HANG_SECONDS_AGAIN)
+        self._hang_seconds = min(seconds, max(HANG_SECONDS_AGAIN, FAR_SLOWER * self._longest))
         why = ", for a signal or a debugger has stopped its process" if is_stopped(self._pid) else ""
         if names := names_below(self._pid):
             why += f", while a process that it has started still runs: {', '.join(names)}"

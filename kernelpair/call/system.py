@@ -87,6 +87,14 @@ def waited_for_processor(pid: int) -> float:
     return max(waited) / 1e9
 
 
+def waited_for_memory() -> float:
+    """Seconds in which some process of this machine waited for memory, as it does where it swaps. 0 where the system does not
+    tell."""
+    with suppress(OSError, IndexError, ValueError):
+        return int(told("/proc/pressure/memory").split()[4].removeprefix(b"total=")) / 1e6
+    return 0.0
+
+
 def lets_start(threads: int) -> bool:
     """Whether the system lets a process start so many threads now: its user, or a container, may have a limit."""
     over, started = threading.Event(), []

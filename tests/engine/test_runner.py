@@ -124,6 +124,12 @@ def test_a_process_that_is_stopped_is_told_from_one_that_does_not_come_to_an_end
     )
 
 
+def test_after_a_hang_calls_that_come_back_late_have_their_time(isolated: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelpair.call.runner.HANG_SECONDS_AGAIN", 0.05)
+    runner, brief = isolated("sleeps_from_three_rows", hang_seconds=1.5), ToyCase(rows=1)
+    assert [call(runner, case).status for case in (brief, ROWS, brief, ROWS)] == ["ok", "hang", "ok", "hang"]
+
+
 @pytest.mark.parametrize("name", ["stops_its_group", "stops_its_parent_and_dies"])
 def test_a_server_that_a_call_stops_goes_on(isolated: Make, name: str) -> None:
     runner = isolated(name, hang_seconds=3.0)
@@ -139,9 +145,10 @@ def test_a_hang_in_which_a_process_that_the_call_has_started_still_runs_names_it
     assert (outcome.status, outcome.message) == ("hang", says)
 
 
-def test_a_call_that_waits_for_a_processor_is_no_hang(isolated: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", ["processor", "memory"])
+def test_a_call_that_waits_for_what_others_have_is_no_hang(isolated: Make, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     told = iter(range(100))
-    monkeypatch.setattr("kernelpair.call.runner.waited_for_processor", lambda pid: float(next(told)))
+    monkeypatch.setattr(f"kernelpair.call.runner.waited_for_{what}", lambda *pid: float(next(told)))
     assert call(isolated("sleeps_two_seconds", hang_seconds=1.0)).status == "ok"
 
 
