@@ -53,6 +53,9 @@ exits = _bad(lambda x, out: sys.exit(3))
 sleeps = _bad(lambda x, out: time.sleep(60))
 waits_for_a_compiler = _bad(lambda x, out: subprocess.run("sleep 60; true", shell=True, check=True))  # noqa: S602
 stops = _bad(lambda x, out: signal.raise_signal(signal.SIGSTOP))
+errs_and_leaves_a_process_that_prints = _bad(
+    lambda x, out: (subprocess.Popen("printf '\\377'; sleep 60", shell=True), time.sleep(0.5), out.mul_(1.125))  # noqa: S602
+)
 sleeps_from_three_rows = _bad(lambda x, out: time.sleep(0.2 if len(x) < 3 else 60))
 stops_its_group = _bad(lambda x, out: os.kill(0, signal.SIGSTOP))
 stops_its_parent_and_dies = _bad(lambda x, out: (os.kill(os.getppid(), signal.SIGSTOP), os.kill(os.getpid(), signal.SIGKILL)))

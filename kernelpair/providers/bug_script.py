@@ -12,14 +12,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from select import select
+from tempfile import TemporaryFile
 from threading import Thread
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -45,8 +46,11 @@ SHOWN = ("value", "nonfinite", "unwritten", "untouched", "input_changed", "crash
 OF_BYTES = ("untouched", "input_changed")
 MOST_BYTES = 64 << 20  # of a buffer that is written down
 MOST_DIFFERENCES = 4  # of an output
-SECONDS = 60  # for the script's own run
+SECONDS = 60  # for the script's own run, and to record the call
+LOOK_SECONDS = 0.02  # between looks whether that has ended
 THREADS = 2  # of the call, as on trial
+
+
 class NoScript(ValueError):
     """No script shows this failure; the message says why."""
 
@@ -210,13 +214,14 @@ def _in_a_child(work: Callable[[], None]) -> str:
             doing.join()
         os._exit(0)
     os.close(theirs)
-    with os.fdopen(ours) as pipe:
-        ended = select([pipe], [], [], SECONDS)[0]
-        if not ended:
+    until = time.monotonic() + SECONDS
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        time.sleep(LOOK_SECONDS)
+        if time.monotonic() > until:
             os.kill(child, signal.SIGKILL)
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return said
+    os.set_blocking(ours, False)  # what the call has started may hold the other end for ever
+    with os.fdopen(ours, "rb") as pipe:
+        return (pipe.read() or b"").decode()
 
 
 def _tell(work: Callable[[], None], pipe: int) -> None:
@@ -233,16 +238,24 @@ def _refuse_unless_it_shows(script: Path, failure: Failure) -> None:
         raise NoScript("the call could not be made here")
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, str(script.resolve())]
-    try:  # in another folder than this: whoever gets the script has none of ours
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=plain, cwd="/", check=False)
-    except subprocess.TimeoutExpired:
-        if failure.kind == "hang":
-            return
-        raise NoScript(f"the script does not end within {SECONDS} s") from None
-    shows = {"crash": ran.returncode < 0, "hang": False, "exception": ran.returncode == 1 and "Traceback" in ran.stderr}
-    if not shows.get(failure.kind, ran.returncode == 1 and WRONG in ran.stdout):
-        says = (ran.stderr or ran.stdout).strip().splitlines()[-1:] or ["nothing"]
-        raise NoScript(f"the script does not show `{failure.kind}`: it ends with status {ran.returncode} and says {says[0]}")
+    # In another folder than this: whoever gets the script has none of ours. In files, for what a call starts may hold a pipe.
+    with TemporaryFile("w+", errors="replace") as out, TemporaryFile("w+", errors="replace") as err:
+        try:
+            ran = subprocess.run(command, stdout=out, stderr=err, timeout=SECONDS, env=plain, cwd="/", check=False)
+        except subprocess.TimeoutExpired:
+            if failure.kind == "hang":
+                return
+            raise NoScript(f"the script does not end within {SECONDS} s") from None
+        code, said, erred = ran.returncode, _whole(out), _whole(err)
+    shows = {"crash": code < 0, "hang": False, "exception": code == 1 and "Traceback" in erred}
+    if not shows.get(failure.kind, code == 1 and WRONG in said):
+        says = (erred or said).strip().splitlines()[-1:] or ["nothing"]
+        raise NoScript(f"the script does not show `{failure.kind}`: it ends with status {code} and says {says[0]}")
+
+
+def _whole(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
 
 
 def _record(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict, load: str, by_name: bool) -> None:

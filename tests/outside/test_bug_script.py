@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,11 +96,22 @@ def test_what_no_script_shows_is_not_written(verdict: Verdict, says: str, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_kernel_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("entry", ["tests.selftest.toy:loops_forever", "tests.kernels:closes_all_and_sleeps"])
+def test_a_kernel_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str) -> None:
     """Writing its script makes the call, and does not wait for ever."""
     monkeypatch.setattr("kernelpair.providers.bug_script.SECONDS", 8)
     verdict = Verdict(ROWS, PAIR.line(ROWS), [Failure("hang", "", "no answer within 20 s")])
-    write_script(tmp_path / "bug.py", PAIR, Candidate("loops", "tests.selftest.toy:loops_forever"), verdict, "")
+    write_script(tmp_path / "bug.py", PAIR, Candidate("hangs", entry), verdict, "")
+    assert "kernel(" in (tmp_path / "bug.py").read_text()
+
+
+def test_what_a_call_starts_is_not_waited_for_and_may_print_anything(tmp_path: Path) -> None:
+    bad = Candidate("leaves", "tests.kernels:errs_and_leaves_a_process_that_prints")
+    wrong = Difference((0, 0), 1.0, 0.0, 2.0**-24, 60.0)
+    verdict = Verdict(ROWS, PAIR.line(ROWS), [Failure("value", "out", "1 of 15 elements differ", (wrong,))])
+    began = time.monotonic()
+    write_script(tmp_path / "bug.py", PAIR, bad, verdict, "")
+    assert time.monotonic() < began + 50  # what it starts sleeps for a minute
     assert "kernel(" in (tmp_path / "bug.py").read_text()
 
 
