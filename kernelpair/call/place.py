@@ -185,14 +185,19 @@ def _farthest(strides: tuple[int, ...]) -> int:
     return max(range(len(strides)), key=lambda d: strides[d])
 
 
+def _gapped(value: Tensor, layout: Layout) -> GappedRows | None:
+    """The rows of a layout; None where they fill most of it: a long dense tensor has a row for each element."""
+    far = _farthest(layout.strides)
+    others = [d for d in range(value.dim()) if d != far]
+    rows = GappedRows(
+        value.shape[far], layout.strides[far], reach([value.shape[d] for d in others], [layout.strides[d] for d in others])
+    )
+    return rows if 2 * rows.count * rows.reach < layout.total else None
+
+
 def _place_one(case: Case, arena: Arena, placement: Placement, name: str, layout: Layout, behind: int = 0) -> None:
     value = placement.logical[name]
-    rows = None
-    if layout.total > GAPS:
-        far = _farthest(layout.strides)
-        others = [d for d in range(value.dim()) if d != far]
-        row = reach([value.shape[d] for d in others], [layout.strides[d] for d in others])
-        rows = GappedRows(value.shape[far], layout.strides[far], row)
+    rows = _gapped(value, layout) if layout.total > GAPS else None
     block = _fill(case, arena, placement, value.dtype, layout.total + behind, [name], rows)
     _write(arena, placement, name, block.start, layout.strides, layout.offset)
     if behind:

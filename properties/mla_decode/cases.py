@@ -29,6 +29,7 @@ WORK = 3_000_000  # multiply-adds of a case's scores
 FARTHEST = 2**16 + 465  # keys of seldom requests: more than 16 bits count
 EMULATED_WORK = 300_000
 WORKSPACE = 2_000_000  # floats of partial results: more splits of more rows would be half a gigabyte that proves no more
+LARGER = 3  # requests, heads and lots of keys more, of a workspace that is made for a larger batch
 PAGE_ELEMENTS = 9  # that count as one where pages are many: a page has sixteen keys at least
 HOT = 16.0  # of a one-hot case: the score is 0 or 256, and exp(-256) is 0 in float32
 LAYOUTS = {
@@ -105,13 +106,16 @@ def strategy(draw: st.DrawFn) -> MlaDecodeCase:
     elif crowded(fields):
         heads, (latent, rope), batch = 1, WIDTHS[3], draw(CROWDS, label="crowd")
         lens = tuple(1 + b % 3 for b in range(batch))
-    fields = within_workspace(fields, batch * heads * latent)
+    fields = within_workspace(fields, batch, heads, latent)
     shared = batch > 1 and fields["values"] != "one_hot" and fields["seed"] % 8 == 1
     return MlaDecodeCase(**fields, lens=lens, heads=heads, latent=latent, rope=rope, shared_pages=shared)
 
 
-def within_workspace(fields: dict[str, Any], results: int) -> dict[str, Any]:
-    """The fields with no more splits of so many results than WORKSPACE holds, and one split for half of the equal values."""
+def within_workspace(fields: dict[str, Any], batch: int, heads: int, latent: int) -> dict[str, Any]:
+    """The fields with no more splits than WORKSPACE holds, or than four times as much holds of a larger batch; and one split for
+    half of the equal values."""
+    more = LARGER if fields["larger_workspace"] else 0
+    results = max(batch * heads, (batch + more) * (heads + more) // 4) * latent
     if fields["values"] == "equal" and fields["seed"] % 2:
         return fields | {"splits": 1}  # else partial means are merged, which rounds
     if fields["splits"] * results > WORKSPACE:
@@ -198,7 +202,7 @@ def inputs(case: MlaDecodeCase) -> Inputs:
     queries = {name: q * stretch(case)[1] / far_latents(case) for name, q in queries.items()}
     if loses_keys(case):
         rising(queries["q_pe"], -1)
-    longest, more = max(case.lens, default=0), 3 if case.larger_workspace else 0
+    longest, more = max(case.lens, default=0), LARGER if case.larger_workspace else 0
     nbytes = mla_decode_workspace_size(
         longest + 700 * more, batch + more, case.heads + more, case.page, case.latent, case.splits)
     latents = _latents(case, pages, table, 3 * case.spread / (sm_scale * D**0.5) / case.size * far_latents(case))

@@ -32,7 +32,8 @@ def _models(draw: st.DrawFn, slow: bool) -> MlaDecodeCase:
     lens = ragged(draw(shrinking(batch), label="batch"), draw(shrinking(keys), label="keys"))
     if rare % 4:
         fields["splits"] = -1
-    return MlaDecodeCase(**within_workspace(fields, len(lens) * heads * latent), lens=lens, heads=heads, latent=latent, rope=rope)
+    fields = within_workspace(fields, len(lens), heads, latent)
+    return MlaDecodeCase(**fields, lens=lens, heads=heads, latent=latent, rope=rope)
 
 
 MEASURES: dict[str, Callable[[Any], int]] = {

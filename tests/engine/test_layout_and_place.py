@@ -160,6 +160,17 @@ def test_columns_may_lie_gigabytes_apart(shape: tuple[int, ...]) -> None:
     assert not judge.memory(placement, arena, {"x": mask}, ())
 
 
+@pytest.mark.parametrize("shape", [(5000,), (50, 100), (2, 3, 900)])
+@pytest.mark.parametrize("layout", ["dense", "padded"])
+def test_what_is_long_and_has_no_wide_gaps_is_one_piece(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], layout: str
+) -> None:
+    """A row for each of half a billion bytes would take all of a machine's memory."""
+    monkeypatch.setattr("kernelpair.call.place.GAPS", 4096)
+    (buffer, _) = far_apart(arena, shape, layout).buffers
+    assert len(buffer.pieces) == 1
+
+
 def test_one_row_is_not_far_from_itself(arena: Arena) -> None:
     assert not far_apart(arena, (1, 2, 5)).buffers[0].has_gaps
     for columns in (1, 301, 0):

@@ -6,6 +6,7 @@ import pytest
 
 from optimized.mla_decode import mla_auto_splits, mla_decode_workspace_size
 from optimized.workspace import Workspace
+from properties.mla_decode.cases import LARGER, WORKSPACE, within_workspace
 from reference import mla_decode as reference
 
 LENGTHS = (0, 1, 511, 512, 513, 1024, 5000, 70_000)
@@ -42,6 +43,15 @@ def test_wrong_extents_are_refused() -> None:
         mla_decode_workspace_size(1, 1, 1, 64, 512, 0)
     with pytest.raises(ValueError, match="max_seq_len"):
         mla_auto_splits(-1, 1, 1, 64)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 17])
+def test_no_case_has_a_workspace_of_hundreds_of_megabytes(batch: int) -> None:
+    """Not that of a larger batch either, of a batch without requests or with one."""
+    fields = {"larger_workspace": True, "values": "random", "seed": 0, "splits": 300}
+    splits = within_workspace(fields, batch, 260, 512)["splits"]
+    size = mla_decode_workspace_size(700 * LARGER, batch + LARGER, 260 + LARGER, 64, 512, splits)
+    assert size < 4 * 5 * WORKSPACE or splits == 1
 
 
 def test_workspace_grows_and_keeps_its_address() -> None:
