@@ -21,6 +21,15 @@ def _draw_no_mutants(runner: Any, data: Any) -> None:
     """Instead of mutating what was drawn."""
 
 
+def _reuse_and_shrink(runner: Any) -> None:
+    """Instead of ending the run where every kept case fails."""
+    _reuse(runner)
+    runner.reused_previously_shrunk_test_case = False
+
+
+_reuse = getattr(engine.ConjectureRunner, "reuse_existing_test_cases", lambda runner: None)
+
+
 def _no_constants() -> Any:
     """Instead of the constants of every local module that happens to be imported."""
     return Constants()
@@ -32,11 +41,14 @@ def draws_of_the_seed() -> Iterator[None]:
 
     - No constants of local modules: one draw in twenty would come from a pool that grows with each import. Pools are cached by
       the range of the draw, so other tests of this process keep theirs apart.
+    - No trust in what an earlier run has kept: a case that still fails is shrunk again. The time for shrinking may have been over
+      then, and the kernel may fail in another way now.
     - No mutations: they follow each drawn case with five that keep nearly all of its choices. They serve code that is looked at
       in one place; here half of a pair's wrong calls would not come up in 2,000 cases.
     """
     with ExitStack() as stack:
         stack.enter_context(_replaced(engine.ConjectureRunner, "generate_mutations_from", _draw_no_mutants))
+        stack.enter_context(_replaced(engine.ConjectureRunner, "reuse_existing_test_cases", _reuse_and_shrink))
         stack.enter_context(_replaced(providers, "_get_local_constants", _no_constants))
         stack.enter_context(_replaced(providers, "CONSTANTS_CACHE", LRUCache(CACHED_POOLS)))
         yield

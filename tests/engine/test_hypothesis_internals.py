@@ -68,12 +68,15 @@ def test_what_is_replaced_has_the_shape_that_the_search_thinks() -> None:
     assert "_get_local_constants()" in inspect.getsource(providers.HypothesisProvider)
     assert "CONSTANTS_CACHE[" in inspect.getsource(providers.HypothesisProvider)
     assert "self.generate_mutations_from(" in inspect.getsource(engine.ConjectureRunner)
+    assert list(inspect.signature(engine.ConjectureRunner.reuse_existing_test_cases).parameters) == ["self"]
+    assert "if self.reused_previously_shrunk_test_case:" in inspect.getsource(engine.ConjectureRunner._run)
     empty = hypothesis_internals._no_constants()
     assert type(empty) is type(providers._local_constants) and len(empty) == 0
 
 
 def test_nothing_stays_replaced() -> None:
     names = [(engine.ConjectureRunner, "generate_mutations_from"), (providers, "_get_local_constants")]
+    names.append((engine.ConjectureRunner, "reuse_existing_test_cases"))
     names.append((providers, "CONSTANTS_CACHE"))
     before = [getattr(*each) for each in names]
     with draws_of_the_seed():
