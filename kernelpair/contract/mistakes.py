@@ -1,8 +1,10 @@
 """Mistakes in a pair, found when the pair is made: each is told by name, with the file and line where it was made."""
 
+import ast
 import dataclasses
 import importlib
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 ENGINE = Path(__file__).resolve().parents[1]
 MACHINERY = (dataclasses.__file__, importlib.__file__)  # frames between a pair's own lines and ours
+NO_FIELD = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 
 
 class PairError(ValueError):
@@ -103,11 +106,32 @@ def raised_at(error: BaseException, function: Callable[..., Any] | None = None) 
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if _is_theirs(frame.filename) and "site-packages" not in Path(frame.filename).parts]
     if theirs:
-        return f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno}, in {theirs[-1].name}"
+        return f"{_short(theirs[-1].filename)}:{theirs[-1].lineno}, in {theirs[-1].name}"
     code = getattr(function, "__code__", None)
     if isinstance(error, TypeError) and code is not None and frames and ENGINE in Path(frames[-1].filename).parents:
-        return f"{Path(code.co_filename).name}:{code.co_firstlineno}, its parameters: every argument comes by its name"
-    return ""
+        return f"{_short(code.co_filename)}:{code.co_firstlineno}, its parameters: every argument comes by its name"
+    named = NO_FIELD.match(str(error)) if isinstance(error, TypeError) else None
+    return next(_strategies_with(*named.groups()), "") if named else ""
+
+
+def _strategies_with(case: str, field: str) -> Iterator[str]:
+    """Places that give the class `case` this field: Hypothesis calls the class when it draws, far from the line that says how."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not file or not file.endswith(".py") or not _is_theirs(file) or not isinstance(vars(module).get(case), type):
+            continue
+        for node in ast.walk(ast.parse(Path(file).read_bytes())):
+            if not isinstance(node, ast.Call) or case not in [n.id for n in (node.func, *node.args) if isinstance(n, ast.Name)]:
+                continue
+            for given in node.keywords:
+                if given.arg == field:
+                    yield f"{_short(file)}:{given.value.lineno}, which gives {case} this field"
+
+
+def _short(file: str) -> str:
+    """A file as seen from the current folder, from which commands are typed; elsewhere its name alone."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
 
 def with_place(error: BaseException) -> str:

@@ -70,6 +70,9 @@ def check(
 
     `made`: how often which wrong call was made before; those that were made least often come first.
     """
+    if misplaced := _misplaced(subject.pair, case):
+        says = "the strategy draws what the signature does not know"
+        raise HarnessError(f"{says}: {misplaced}; the case was {subject.pair.line(case)}")
     session = session_type(subject, case, runner)
     session.made = made or session.made
     session.note = session.note if journal is None else journal.note
@@ -125,21 +128,29 @@ def _check_contract(pair: Pair, case: Case, inputs: Inputs) -> None:
 
 def _check_placement(pair: Pair, case: Case, inputs: Inputs) -> None:
     """Raises CaseError for a layout or an index dtype that the contract does not know, and for tensors that are too large."""
-    for argument, layout in case.layout.items():
-        known = ["dense", *pair.signature.layouts.get(argument, ()), *([FUSED] if argument in dict(pair.signature.fused) else [])]
+    for argument in case.layout:
         # A pair of several operators knows more arguments than one call has.
         if argument not in inputs and argument not in pair.signature.layouts:
             raise CaseError(f"{pair.name}: layout: no argument {argument!r}; the arguments are {', '.join(inputs)}")
-        if layout not in known:
-            raise CaseError(f"{pair.name}: layout.{argument}: {unknown('layout', layout, known)}")
-    for argument in case.int32:
-        if argument not in pair.signature.indices:
-            known = list(pair.signature.indices)
-            raise CaseError(f"{pair.name}: int32: no index argument {argument!r}; known are {', '.join(known) or 'none'}")
+    if misplaced := _misplaced(pair, case):
+        raise CaseError(misplaced)
     sizes = {argument: value.numel() * value.element_size() for argument, value in inputs.items() if isinstance(value, Tensor)}
     if sum(sizes.values()) > BUILD_BYTES:
         largest = max(sizes, key=lambda argument: sizes[argument])
         raise CaseError(f"{pair.name}: {_too_large(case)}: {largest} alone takes {sizes[largest] >> 20} MiB")
+
+
+def _misplaced(pair: Pair, case: Case) -> str:
+    """The layout or the index argument of the case that the signature does not know; empty if there is none."""
+    for argument, layout in case.layout.items():
+        known = ["dense", *pair.signature.layouts.get(argument, ()), *([FUSED] if argument in dict(pair.signature.fused) else [])]
+        if layout not in known:
+            return f"{pair.name}: layout.{argument}: {unknown('layout', layout, known)}"
+    for argument in case.int32:
+        if argument not in pair.signature.indices:
+            known = list(pair.signature.indices)
+            return f"{pair.name}: int32: no index argument {argument!r}; known are {', '.join(known) or 'none'}"
+    return ""
 
 
 def _too_large(case: Case) -> str:

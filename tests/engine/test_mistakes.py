@@ -2,18 +2,21 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.call.runner import HarnessError, InProcess
-from kernelpair.contract.mistakes import PairError, parameters, told
+from kernelpair.contract.case import Case
+from kernelpair.contract.mistakes import PairError, parameters, told, with_place
 from kernelpair.contract.pair import Pair, Signature, Within, everything
 from kernelpair.contract.subject import Subject
+from kernelpair.search.search import Search
 from kernelpair.suite import Suite, loaded
 from kernelpair.trial.check import check
 from tests.kernels import kernel
@@ -94,6 +97,20 @@ class _Suite(Suite):
         return _BreaksWhenAsked(one=TOY, broken=TOY, two=TOY)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Square(Case):
+    """A case whose width is always given."""
+
+    width: int
+
+
+_WITH_A_HEIGHT = st.builds(
+    _Square,
+    width=st.just(1),
+    height=st.just(1),
+)
+
+
 def of_other_parameters(x: Tensor, slots: Tensor, out: Tensor, factor: float) -> None:
     reference(x, slots, out, factor)
 
@@ -112,7 +129,7 @@ def refuses_all(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
         (replace(TOY, truth=Within(lambda case, inputs, truth: truth["out"])),  # type: ignore[arg-type, return-value]
          rf"^{HERE}:\d+: pair toy: the bound is a Tensor, not a mapping of outputs to theirs; the outputs are out"),
         (replace(TOY, reference=refuses_all),
-         r"^IndexError: no such dimension; raised at test_mistakes\.py:\d+, in refuses_all; the case was"),
+         r"^IndexError: no such dimension; raised at tests/engine/test_mistakes\.py:\d+, in refuses_all; the case was"),
         (replace(TOY, signature=replace(TOY.signature, written={"out": lambda case, given: torch.ones(7, 2) > 0})),
          rf"^{HERE}:\d+: pair toy: the mask of out \(Signature\.written\) has shape \[7, 2\] for one of shape \[1, 1\]"),
     ],
@@ -124,11 +141,35 @@ def test_a_mistake_that_a_call_shows_is_told_with_its_place(pair: Pair, says: st
         check(Subject(pair, candidate), ToyCase(), runner)
 
 
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [(ToyCase(int32=("slots",)), r"int32: no index argument 'slots'; known are none"),
+     (ToyCase(layout={"slots": "padded"}), r"layout\.slots: unknown layout 'padded'; known are dense")],
+)  # fmt: skip
+def test_a_case_of_an_argument_that_the_signature_does_not_name_is_refused(case: ToyCase, says: str) -> None:
+    candidate = kernel("good")
+    pair = replace(TOY, signature=replace(TOY.signature, indices=(), layouts={}))
+    drawn = r"^the strategy draws what the signature does not know: toy: "
+    with InProcess(candidate) as runner, pytest.raises(HarnessError, match=rf"{drawn}{says}; the case was "):
+        check(Subject(pair, candidate), case, runner)
+
+
+def test_a_field_that_the_case_lacks_is_told_with_the_line_that_gives_it() -> None:
+    candidate = kernel("good")
+    subject = Subject(replace(TOY, cases=replace(TOY.cases, type=_Square, strategy=_WITH_A_HEIGHT)), candidate)
+    with InProcess(candidate) as runner, pytest.raises(TypeError) as caught:
+        Search(subject, runner).run(5, None, 1, None)
+    within = caught.value.with_traceback(caught.tb.tb_next)  # what is raised within the engine has no frame of this file
+    lines = Path(__file__).read_text().splitlines()
+    at = f"tests/engine/test_mistakes.py:{1 + lines.index('    height=st.just(1),')}, which gives _Square this field"
+    assert with_place(within).endswith(f"; raised at {at}")
+
+
 def test_a_kernel_of_other_parameters_is_told_where_they_are() -> None:
     candidate = replace(kernel("good"), entry=f"{__name__}:of_other_parameters")
     with InProcess(candidate) as runner:
         (failure,) = check(Subject(TOY, candidate), ToyCase(), runner).failures
-    assert re.search(r"\(test_mistakes\.py:\d+, its parameters: every argument comes by its name\)$", failure.detail)
+    assert re.search(r"\(tests/engine/test_mistakes\.py:\d+, its parameters: every argument comes by its name\)$", failure.detail)
 
 
 def test_one_broken_pair_does_not_hide_the_others() -> None:
