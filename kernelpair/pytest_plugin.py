@@ -13,7 +13,7 @@ import argparse
 import os
 import shlex
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,7 @@ def kernelpair_trial(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     candidate = next(candidate for candidate in candidates if candidate.name == name)
     if name == REFERENCE:  # once a pair is enough: what judges is the same on every tier
         monkeypatch.setenv(SWITCH, "1")
-    _skip_unless_wanted(request.config, suite, name)
+    _skip_unless_wanted(request.config, suite, name, {candidate.name for candidate in candidates})
 
     def trial() -> Tally:
         saved = [saved_case(pair, each) for each in saved_lines(suite, pair_name)]
@@ -179,14 +179,17 @@ def kernelpair_trial(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     return trial
 
 
-def _skip_unless_wanted(config: pytest.Config, suite: Suite, name: str) -> None:
-    """Skip what was not asked for, and a tier that cannot run here; fail where just that one was asked for."""
+def _skip_unless_wanted(config: pytest.Config, suite: Suite, name: str, own: Set[str]) -> None:
+    """Skip what was not asked for, and a tier that cannot run here; fail where just that one was asked for. What is no tier is
+    asked for unless another candidate of the pair is (`own`)."""
     tiers = {tier.name: tier for tier in suite.tiers()}
     wanted = config.getoption("--tier") or [tier for tier in [os.environ.get("KERNELPAIR_TIER")] if tier]
     for tier in wanted:
-        if tier not in (*tiers, REFERENCE) and tiers:
-            pytest.fail(unknown("tier", tier, tiers), pytrace=False)
-    if wanted and name not in wanted and (name in tiers or name == REFERENCE):
+        if tier not in (*tiers, *own):
+            others = {candidate.name for pair in loaded(suite)[0].values() for candidate in suite.candidates(pair)}
+            if tier not in others:
+                pytest.fail(unknown("tier", tier, tiers or sorted(others)), pytrace=False)
+    if wanted and name not in wanted and (name in tiers or name == REFERENCE or not own.isdisjoint(wanted)):
         pytest.skip(f"only {', '.join(wanted)} asked for")
     if name in tiers and obstacle(tiers[name]):
         if name in wanted:

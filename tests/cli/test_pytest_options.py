@@ -128,3 +128,15 @@ def test_the_database_is_that_of_the_project_wherever_pytest_starts(project: Pat
     assert len(list((project / ".hypothesis" / "kernelpair").iterdir())) == 1
     failing = run(project, BAD, "--kernelpair-seed", "4", "--hypothesis-show-statistics", "--examples", "1")[1]
     assert "during reuse phase" in failing, failing
+
+
+def test_a_tier_that_nobody_has_fails_by_name_also_where_the_suite_has_no_tiers(project: Path) -> None:
+    status, said = run(project, GOOD, "--examples", "3", "--tier", "typo")
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert "unknown tier 'typo'; known are good, off_from_three_rows" in said
+    assert "unknown tier 'goood' (did you mean good?)" in run(project, GOOD, "--examples", "3", KERNELPAIR_TIER="goood")[1]
+
+
+def test_a_candidate_that_is_no_tier_may_be_asked_for(project: Path) -> None:
+    status, said = run(project, "--examples", "3", "--tier", "good")
+    assert status == 0 and "1 passed, 2 skipped" in said, said  # not the other candidate, and not the reference
