@@ -102,3 +102,11 @@ def test_a_hook_has_an_environment_of_its_own() -> None:
     for hook in parsed(HOOKS):
         assert hook["language"] == "python" and hook["entry"].startswith("kernelpair "), hook["id"]
         assert hook["pass_filenames"] is False and re.search(hook["exclude"], "docs/page.md")
+
+
+def test_the_action_keeps_its_junit_file_also_without_a_page_and_nothing_else() -> None:
+    (kept,) = (step for step in parsed(ACTIONS[0])["runs"]["steps"] if "upload-artifact" in step.get("uses", ""))
+    assert kept["if"] == "${{ always() }}"
+    page, junit = kept["with"]["path"].splitlines()
+    assert page.startswith("${{ inputs.page && format("), "without a page this line is empty, and not the whole folder"
+    assert junit == "${{ inputs.working-directory }}/kernelpair.xml"
