@@ -1,9 +1,19 @@
-"""What to say of a name that nobody knows."""
+"""Names and numbers in messages."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 SCREENFUL, FEW = 60, 12  # names that are listed, and of more than that those that come nearest
+
+
+def count(number: int, what: str) -> str:
+    """A number and its noun, in the plural but for one."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def noun(cases: int) -> str:
+    """Behind a number of cases in a column."""
+    return "case " if cases == 1 else "cases"
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -30,7 +30,7 @@ from kernelpair.cli.table import remarks, show_table
 from kernelpair.contract.pair import Pair
 from kernelpair.environment import environment
 from kernelpair.interruption import handled_by, interrupt, until_interrupted
-from kernelpair.names import unknown
+from kernelpair.names import count, unknown
 from kernelpair.providers.ledger import Known, LedgerError, ledger
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report import words
@@ -93,7 +93,7 @@ def _seen(result: PairResult, group: str) -> str:
     """How many cases were a group's, and how far off."""
     cases, worst = result.groups.get(group, (0, None))
     far = f", up to {worst:.3g} times the bound" if worst else ""
-    return f" ({words.count(cases, 'case')}{far})" if cases else ""
+    return f" ({count(cases, 'case')}{far})" if cases else ""
 
 
 class CheckRun:
@@ -119,6 +119,7 @@ class CheckRun:
                 self._plan(pair, candidate, reason)
         for name, says in broken.items():
             self._ended(Ended(Job(name, ""), error=says))
+        self._longest = max(map(len, [*self.pairs, *broken]), default=0)
 
     def _plan(self, pair: Pair, candidate: str, reason: str) -> None:
         trial = self.options.trial
@@ -137,7 +138,7 @@ class CheckRun:
 
     def carry_out(self, stopped: Callable[[], bool]) -> None:
         """Run all jobs, one a core or one after another in this process. KeyboardInterrupt once `stopped` says so."""
-        many = words.count(len(self.jobs), "trial")
+        many = count(len(self.jobs), "trial")
         self.console.print(f"seed {self.seed}; {many}, {len(self.results)} skipped", style="dim")
         self._print_skipped()
         if self.options.in_process:
@@ -258,7 +259,7 @@ class CheckRun:
         undrawn: list[str] = []
         if self.options.verbose and result.verdict != "skip" and not self.options.trial:
             undrawn = [name for name in known_trials(self.pairs[result.pair]) if name not in result.trials]
-        print_line(self.console, result, undrawn, verbose=self.options.verbose)
+        print_line(self.console, result, undrawn, self._longest, verbose=self.options.verbose)
 
     def conclude(self, seconds: float, interrupted: bool) -> int:
         """Print failures and the summary, write the files, and choose the exit status."""
@@ -274,7 +275,7 @@ class CheckRun:
         cases = sum(result.cases for result in self.results)
         tally = f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped"
         stopped = "interrupted: " if interrupted else ""
-        self.console.print(f"{stopped}{tally}; {cases} cases in {seconds:.1f} s, seed {self.seed}", soft_wrap=True)
+        self.console.print(f"{stopped}{tally}; {count(cases, 'case')} in {seconds:.1f} s, seed {self.seed}", soft_wrap=True)
         unwritten = self._write_files(seconds, interrupted, steps)
         if interrupted:
             return EXIT_INTERRUPTED
@@ -384,7 +385,7 @@ class CheckRun:
             says = f"known: {result.pair} {group}{_seen(result, group)}: {entry.reason} {entry.link}".rstrip()
             self.console.print(says, soft_wrap=True, markup=False)
         for output, (cases, worst, line) in result.gaps.items():
-            far = f"{worst:.3g} times the contract's bound in {cases} cases"
+            far = f"{worst:.3g} times the contract's bound in {count(cases, 'case')}"
             says = f"gap: {result.pair} {output}: {result.rounding}: {far}; {line}"
             self.console.print(says, soft_wrap=True, markup=False)
         for group in result.mended:

@@ -34,7 +34,7 @@ from kernelpair.mutation.report import (
     skipped,
     write_json,
 )
-from kernelpair.names import unknown
+from kernelpair.names import count, noun, unknown
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report.exhibit import Again, Exhibit, exhibits
 from kernelpair.report.files import write_whole
@@ -167,7 +167,7 @@ class MutateRun:
         ]
 
     def _progress(self, job: Job, cases: int, seconds: float) -> None:
-        self._running[job.key] = f"{job.candidate:40} {cases:>6} cases  {seconds:5.1f} s  …"
+        self._running[job.key] = f"{job.candidate:40} {cases:>6} {noun(cases)}  {seconds:5.1f} s  …"
         if self._live is not None:
             self._live.update(Text("\n".join([*self._running.values(), self._steps.says()]), style="dim"))
 
@@ -203,10 +203,10 @@ class MutateRun:
         line = Text(f"{result.mutant:48} ")
         line.append(f"{result.verdict:10}", style=COLOURS[result.verdict])
         if result.verdict == KILLED:
-            line.append(f" {result.cases:>6} cases {result.seconds:6.1f} s  {result.noticed_by}: {result.kind}")
+            line.append(f" {result.cases:>6} {noun(result.cases)} {result.seconds:6.1f} s  {result.noticed_by}: {result.kind}")
             line.append("".join(f"  {name} {count}" for name, count in result.sizes.items()), style="dim")
         else:
-            line.append(f" {result.cases:>6} cases {result.seconds:6.1f} s  {result.reason}", style="dim")
+            line.append(f" {result.cases:>6} {noun(result.cases)} {result.seconds:6.1f} s  {result.reason}", style="dim")
         self.console.print(line, soft_wrap=True)
         if result.case and self.options.verbose:
             self.console.print(f"    {result.case}", style="dim", soft_wrap=True, markup=False)
@@ -235,7 +235,7 @@ class MutateRun:
         self._print_what_is_wrong(results, alarms)
         cases = sum(entry["cases"] for entry in self.healthy)
         stopped = "interrupted: " if interrupted else ""
-        unmutated = f"unmutated kernels: {len(self.healthy) - len(alarms)} passed, {len(alarms)} failed on {cases} cases"
+        unmutated = f"unmutated kernels: {len(self.healthy) - len(alarms)} passed, {len(alarms)} failed on {count(cases, 'case')}"
         self.console.print(f"{stopped}{score(results)}", soft_wrap=True)
         self.console.print(f"{unmutated}; {seconds:.1f} s in all, seed {self.options.seed}", soft_wrap=True)
         if self.options.json:

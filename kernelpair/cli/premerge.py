@@ -17,8 +17,8 @@ from kernelpair.cli.pages import premerge_page
 from kernelpair.cli.select import select_candidates, select_suite
 from kernelpair.contract.candidate import Candidate
 from kernelpair.environment import environment
+from kernelpair.names import count
 from kernelpair.providers.subjects import Subjects
-from kernelpair.report import words
 from kernelpair.report.files import write_whole
 from kernelpair.report.history import History
 from kernelpair.report.lines import PairResult, result_of, write_junit
@@ -37,6 +37,14 @@ START_SECONDS = 1.0  # for the worker of a trial
 LEAST_SECONDS = 2.5  # of a trial with its worker's start, so that it can find anything
 BENCH_SECONDS = 1.5  # for each affected kernel
 MOST_BENCHES = 4
+FEW = 3  # files that are named as the reason for a pair
+HEADINGS = {
+    EXIT_OK: "pass",
+    EXIT_FAILED: "fail",
+    EXIT_HARNESS: "harness fault",
+    EXIT_INTERRUPTED: "interrupted",
+    EXIT_NOTHING: "nothing was tested",
+}
 
 
 @dataclass
@@ -92,7 +100,7 @@ def premerge(options: argparse.Namespace) -> int:
         console.print("asking which operators each pair calls, where that is not known yet")
         needs = Needs.of(suite, called(place, needs.all))
     run = Premerge(base, files, affected(suite, files, needs))
-    changed = f"{words.count(len(files), 'file')} changed"
+    changed = f"{count(len(files), 'file')} changed"
     console.print(f"against {base[:10]}: {changed}; affected: {', '.join(run.touched.tiers) or 'no pair'}")
     try:
         _trials(run, options, place, console)
@@ -104,7 +112,7 @@ def premerge(options: argparse.Namespace) -> int:
     lines = summary(run)
     console.print("\n".join(lines), soft_wrap=True, markup=False)
     if options.markdown:
-        write_whole(Path(options.markdown), markdown(run))
+        write_whole(Path(options.markdown), markdown(run, options.fail_on_slowdown))
     if options.junit:
         pairs = [(error.partition(": ")[0], error) for error in run.errors]
         faults = [PairResult(pair, "", "skip", f"harness fault: {error}", fault=True) for pair, error in pairs]
@@ -249,37 +257,37 @@ def summary(run: Premerge) -> list[str]:
         word = "slower" if ratio.slower else "no slower"
         lines.append(f"{ratio.pair} {ratio.row}: {word}, time / base {ratio.median:.2f} ({ratio.low:.2f} … {ratio.high:.2f})")
     lines += [f"{name}: new: the base has nothing to compare its speed with" for name in run.new]
-    lines += [f"{count.pair} {count.row}: {count.says}" for count in run.raised]
-    for pair in {count.pair: None for count in run.counts if not count.raised}:
-        if not any(count.pair == pair for count in run.raised):
-            rows = len({count.row for count in run.counts if count.pair == pair})
+    lines += [f"{one.pair} {one.row}: {one.says}" for one in run.raised]
+    for pair in {one.pair: None for one in run.counts if not one.raised}:
+        if not any(one.pair == pair for one in run.raised):
+            rows = len({one.row for one in run.counts if one.pair == pair})
             lines.append(f"{pair}: executes no more instructions than the base, counted on {rows} of its bench rows")
     lines += run.remarks
     touched = [result for result in run.results if result.pair in run.touched.tiers]
     cases, own = sum(result.cases for result in run.results), sum(result.cases for result in touched)
     passed = sum(result.verdict == "pass" for result in run.results)
     stopped = "interrupted: " if run.interrupted else ""
-    counts = f"{passed} passed, {len(run.failed)} failed; {cases} cases, {own} of them on affected pairs"
+    counts = f"{passed} passed, {len(run.failed)} failed; {count(cases, 'case')}, {own} of them on affected pairs"
     return [*lines, f"{stopped}{counts}, in {run.seconds:.0f} s"]
 
 
-def markdown(run: Premerge) -> str:
-    """The summary as a pull request's comment."""
-    good = not run.failed and not run.errors
-    changed = f"Against `{run.base[:10]}`, {words.count(len(run.files), 'file')} changed."
-    lines = [f"### kernelpair: {'pass' if good else 'fail'}", "", changed]
+def markdown(run: Premerge, fail_on_slowdown: bool = False) -> str:
+    """The summary as a pull request's comment; its heading says what the exit status says."""
+    changed = f"Against `{run.base[:10]}`, {count(len(run.files), 'file')} changed."
+    lines = [f"### kernelpair: {HEADINGS[_status(run, fail_on_slowdown)]}", "", changed]
     if run.touched.tiers:
         lines += ["", "| affected pair | tiers | cases | verdict | because of |", "|---|---|---|---|---|"]
         for name, files in run.touched.files.items():
             own = [result for result in run.results if result.pair == name]
             verdict = "fail" if any(result.verdict == "fail" for result in own) else "pass" if own else "not tried"
             names, cases = " ".join(result.candidate for result in own), sum(result.cases for result in own)
-            lines.append(f"| {name} | {names} | {cases} | {verdict} | {', '.join(f'`{file}`' for file in files[:3])} |")
+            why = ", ".join(f"`{file}`" for file in files[:FEW]) + (f" and {len(files) - FEW} more" if len(files) > FEW else "")
+            lines.append(f"| {name} | {names} | {cases} | {verdict} | {why} |")
     if run.ratios:
         lines += ["", "| bench | time / base | quartiles | |", "|---|---|---|---|"]
         for r in run.ratios:
             lines.append(f"| {r.pair} {r.row} | {r.median:.2f} | {r.low:.2f} … {r.high:.2f} | {'slower' if r.slower else ''} |")
-    lines += [f"\n**{count.pair} {count.row}**: {count.says}" for count in run.raised]
+    lines += [f"\n**{one.pair} {one.row}**: {one.says}" for one in run.raised]
     return "\n".join([*lines, "", "```", *summary(run), "```", ""])
 
 
@@ -293,7 +301,7 @@ def annotations(run: Premerge, suite: Suite) -> list[str]:
             says = f"{result.pair}[{result.candidate}] {failure.kind}: {failure.detail}\n{failure.replay}"
             lines.append(f"::error file={_escaped(file, ':,')},title=kernelpair::{_escaped(says)}")
     warned = [f"{ratio.pair} {ratio.row} takes {ratio.median:.2f} times as long as before" for ratio in run.slower]
-    warned += [f"{count.pair} {count.row}: {count.says}" for count in run.raised]
+    warned += [f"{one.pair} {one.row}: {one.says}" for one in run.raised]
     return lines + [f"::warning title=kernelpair::{_escaped(says)}" for says in warned]
 
 

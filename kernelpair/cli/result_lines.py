@@ -7,18 +7,21 @@ from rich.console import Console
 from rich.text import Text
 
 from kernelpair.contract.case import WRONG_CALL
+from kernelpair.names import noun
 from kernelpair.report.lines import PairResult, histogram, instructions
 from kernelpair.search.tally import LEAST
 
+NAME = 24  # characters of a pair's name for which there is room in any case
 COLOURS = {"pass": "green", "fail": "red", "skip": "yellow"}
 
 
-def print_line(console: Console, result: PairResult, undrawn: Sequence[str], *, verbose: bool) -> None:
-    """The line of a result; with `verbose` what it covered too, and the trials that were never drawn."""
-    line = Text(f"{result.pair:24} {result.shown:13} ")
+def print_line(console: Console, result: PairResult, undrawn: Sequence[str], longest: int = 0, *, verbose: bool) -> None:
+    """The line of a result; with `verbose` what it covered too, and the trials that were never drawn. `longest`: characters of
+    the longest name of a pair in this run."""
+    line = Text(f"{result.pair:{max(longest, NAME)}} {result.shown:13} ")
     if result.cases or result.verdict != "skip":  # a skip has but a reason, which shall fit into 80 columns
         speed = f"{result.cases / result.seconds:5.0f}/s" if result.seconds else "     - "
-        line.append(f"{result.cases:>7} cases  {speed}  ")
+        line.append(f"{result.cases:>7} {noun(result.cases)}  {speed}  ")
     line.append(result.verdict, style=COLOURS[result.verdict])
     if result.reason:
         line.append(f"  {result.reason}", style="dim")

@@ -15,9 +15,9 @@ from kernelpair.call import fork_server
 from kernelpair.call.system import kill_children
 from kernelpair.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOTHING, UsageError
 from kernelpair.cli.select import select_candidates, select_pairs, select_suite, select_tiers
+from kernelpair.names import count
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report.lines import PairResult, result_of, shown
-from kernelpair.report.words import count
 from kernelpair.search.jobs import Ended, Job, Jobs
 from kernelpair.sources import BuildError, source_files
 from kernelpair.suite import Suite, saved_lines
@@ -152,7 +152,7 @@ class _Watch:
         cases = sum(result.cases for result in results)
         verdict = f"{len(failed)} of {len(results)} trials failed" if failed else f"{count(len(results), 'trial')} passed"
         spent = f"built in {built - started:.1f} s, tried in {time.monotonic() - built:.1f} s"
-        self.say(f"{verdict}: {cases} cases; {spent}, seed {seed}", "bold red" if failed else "green")
+        self.say(f"{verdict}: {count(cases, 'case')}; {spent}, seed {seed}", "bold red" if failed else "green")
         return failed
 
     def _show(self, result: PairResult, seconds: float) -> None:

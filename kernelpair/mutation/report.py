@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelpair.contract.pair import Pair
 from kernelpair.mutation.mutant import Mutant
+from kernelpair.names import count
 from kernelpair.report.files import write_whole
 from kernelpair.search.jobs import Ended
 
@@ -89,8 +90,8 @@ def score(results: Sequence[MutantResult]) -> str:
     if killed:
         seconds = [result.seconds for result in killed]
         cases = [result.cases for result in killed]
-        line += f"; median {median(cases):.0f} cases and {median(seconds):.1f} s"
-        line += f", most {max(cases)} cases and {max(seconds):.1f} s"
+        line += f"; median {count(round(median(cases)), 'case')} and {median(seconds):.1f} s"
+        line += f", most {count(max(cases), 'case')} and {max(seconds):.1f} s"
         line += shrunk(killed)
     return line
 

@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from kernelpair.names import count
 from kernelpair.report import pictures
 from kernelpair.report.exhibit import Exhibit, View
 from kernelpair.report.files import write_whole
@@ -145,7 +146,7 @@ def _batch(view: View | None) -> list[_Shown]:
     if strips:
         wrong = sum(strip.trespasses for strip in view.strips)
         says = "Each argument's buffer, with canaries around it and the guard page as a thick bar; "
-        says += f"{wrong} bytes changed that must not." if wrong else "nothing changed that must not."
+        says += f"{count(wrong, 'byte')} changed that must not." if wrong else "nothing changed that must not."
         alternative = ". ".join(strip.alternative for strip in strips)
         found.append(_Shown(pictures.memory_picture(strips, alternative=alternative), says, "Memory of the call"))
     return found
@@ -193,9 +194,9 @@ def _crossed(results: Sequence[PairResult]) -> list[dict[str, Any]]:
     for pair in dict.fromkeys(result.pair for result in results):
         counts: dict[tuple[str, str], int] = {}
         for result in (result for result in results if result.pair == pair):
-            for name, count in result.crossed.items():
+            for name, cases in result.crossed.items():
                 dtype, _, layout = name.partition(" ")
-                counts[dtype, layout] = counts.get((dtype, layout), 0) + count
+                counts[dtype, layout] = counts.get((dtype, layout), 0) + cases
         if counts:
             dtypes = list(dict.fromkeys(dtype for dtype, _ in counts))
             layouts = sorted({layout for _, layout in counts})

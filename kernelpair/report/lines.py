@@ -231,6 +231,7 @@ def write_junit(path: Path, results: Sequence[PairResult], environment: Mapping[
     suite.set("time", f"{sum(result.seconds for result in results):.3f}")
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in environment.items():
+        value = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
         ElementTree.SubElement(properties, "property", name=name, value=_of_xml(str(value)))
     for result in results:
         entry = ElementTree.SubElement(

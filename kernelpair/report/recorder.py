@@ -13,6 +13,7 @@ from kernelpair.call.place import Buffer, Placement, element_mask
 from kernelpair.call.values import poison_word
 from kernelpair.call.worker import Outcome
 from kernelpair.contract.case import WRONG_CALL
+from kernelpair.names import count
 from kernelpair.report.plane import Plane, plane_of
 from kernelpair.trial.judge import Compared
 from kernelpair.trial.session import THREADS, Session
@@ -46,7 +47,7 @@ class Strip:
     def alternative(self) -> str:
         """The strip in words."""
         seen = [MEANS[kind] for kind in range(GAP, TRESPASS) if (self.cells == kind).any()]
-        wrong = f"; {self.trespasses} bytes changed that must not" if self.trespasses else ""
+        wrong = f"; {count(self.trespasses, 'byte')} changed that must not" if self.trespasses else ""
         names = " and ".join(self.arguments)
         return f"{names} {self.says}, {self.layout}, guard page at its {self.guard}: {', '.join(seen) or 'empty'}{wrong}"
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+from kernelpair.names import count
 from kernelpair.providers.provider import PREFIX
 from kernelpair.report.lines import PairResult, chosen
 
 FEW = 4  # names that a sentence lists; of more it says how many
 LEAST_CASES = 20  # of a pair, from which it can be said that nothing needs doing
+TOLD = "at fault, as told above"
 LINE_OF_PAIRS = 8  # names that a command on one line may have
 
 
@@ -31,16 +33,21 @@ def not_tried(results: Sequence[PairResult]) -> str:
     reasons: dict[str, list[PairResult]] = {}
     for result in results:
         if result.verdict == "skip":
-            reasons.setdefault(result.reason, []).append(result)
+            reasons.setdefault(TOLD if result.fault else result.reason, []).append(result)
     if not reasons:
         return ""
     parts, tried = [], {result.shown for result in results if result.verdict != "skip"}
     for reason, skipped in reasons.items():
-        candidates = _distinct(result.shown for result in skipped)
+        candidates = _distinct(result.shown for result in skipped if result.candidate)
         every = len(_distinct(result.pair for result in skipped)) > 1 and tried.isdisjoint(candidates)
-        names = candidates if every else [f"{result.pair}[{result.shown}]" for result in skipped]
+        names = candidates if every else [_trial(result) for result in skipped]
         parts.append(f"{_several(names, 'trials')} ({reason})")
     return f"Not tried: {'; '.join(parts)}."
+
+
+def _trial(result: PairResult) -> str:
+    """A pair and its candidate; a pair that cannot be read has none."""
+    return f"{result.pair}[{result.shown}]" if result.candidate else result.pair
 
 
 def thin(results: Sequence[PairResult]) -> str:
@@ -104,11 +111,6 @@ def next_steps(
 
 def _cases(results: Sequence[PairResult]) -> str:
     return count(sum(result.cases for result in results), "case")
-
-
-def count(number: int, what: str) -> str:
-    """A number and its noun, in the plural but for one."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _distinct(names: object) -> list[str]:

@@ -18,6 +18,7 @@ from kernelpair.call.values import rounded_once
 from kernelpair.call.worker import Outcome
 from kernelpair.contract.pair import RoundedOnce
 from kernelpair.contract.verdict import Difference, Failure, Tightness
+from kernelpair.names import count
 
 SHOWN = 12  # differing elements kept for the table of `replay -v`
 FURTHER = 2.5  # times as many bounds: where others are so much further off, a wrong value may be the old one by chance
@@ -288,14 +289,14 @@ def _trespass(buffer: Buffer, placement: Placement, changed: Any, mutated: bool)
     kind = "untouched" if mutated else "input_changed"
     what = " and ".join(buffer.arguments)
     if buffer.has_gaps:
-        return Failure(kind, name, f"{len(where)} bytes around the rows of {what} changed that must not")
+        return Failure(kind, name, f"{count(len(where), 'byte')} around the rows of {what} changed that must not")
     left = buffer.block.start - buffer.block.first
     first = int(where[0]) - left
     side = "left of" if first < 0 else "right of" if first >= buffer.block.nbytes else "inside"
     width = placement.arguments[name].dtype.itemsize
     position = first if first < 0 else first - buffer.block.nbytes if first >= buffer.block.nbytes else first // width
     unit = "byte" if side != "inside" else "element"
-    detail = f"{len(where)} bytes of {what} changed that must not, the first {side} the buffer ({unit} {position})"
+    detail = f"{count(len(where), 'byte')} of {what} changed that must not, the first {side} the buffer ({unit} {position})"
     return Failure(kind, name, detail)
 
 

@@ -51,6 +51,20 @@ def test_check_runs_the_others_and_ends_with_70(capsys: Capture) -> None:
     assert results["broken"]["verdict"] == "skip"
 
 
+def test_the_reason_is_told_above_and_not_again_at_the_end(capsys: Capture) -> None:
+    kernelpair("check", "--in-process", "--examples", "1")
+    said = capsys.readouterr().out
+    assert "Not tried: broken (at fault, as told above).\n" in said
+    assert said.count("names 'work'") == 2, "once by itself, and once in the pair's own line"
+
+
+def test_one_case_is_no_cases(capsys: Capture) -> None:
+    kernelpair("check", "toy", "--in-process", "--examples", "1")
+    said = capsys.readouterr().out
+    assert "1 case      " in said and "No failure in 1 case of toy on python." in said and "; 1 case in " in said
+    assert "1 cases" not in said
+
+
 def test_the_good_pair_alone_passes() -> None:
     assert kernelpair("check", "toy", "--in-process", "--examples", "5") == 0
 

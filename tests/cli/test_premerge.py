@@ -16,11 +16,10 @@ from kernelpair.cli.premerge import Premerge, annotations, markdown, summary, ti
 from kernelpair.contract.candidate import elsewhere
 from kernelpair.contract.subject import Subject
 from kernelpair.mutation.mutant import Mutant, Patch
-from kernelpair.report.lines import FailureReport, PairResult
 from kernelpair.search.operators import called, operators_of
 from kernelpair.sources import NATIVE, BuildError, Sources, source_files
 from kernelpair.suite import Place, usual_candidate
-from kernelpair.timing.compare import NewError, Ratio, compare
+from kernelpair.timing.compare import NewError, compare
 from kernelpair.timing.counting import Count, compare_counts, counted_rows
 from optimized import tiers as known_tiers
 from optimized import tiled_tiers
@@ -221,27 +220,6 @@ def test_a_shallow_clone_is_told_apart_from_a_repository_without_main(tmp_path: 
 def test_an_unknown_base_is_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["premerge", "--base", "nowhere"]) == 2
     assert "--base: git knows no revision 'nowhere'" in capsys.readouterr().err
-
-
-def test_what_it_says() -> None:
-    kernel = "csrc/kernels/gdn_gating.cpp"
-    run = Premerge("0123456789abcdef", [kernel], affected(SUITE, [kernel]))
-    failure = FailureReport("value", "{}", "kernelpair replay '{}' --tier avx2", "g: 1 of 1 elements differ")
-    failing = PairResult("gdn_gating", "avx2", "fail", cases=9, failures=[failure])
-    run.results = [failing, PairResult("store_cache", "avx2", "pass", cases=5)]
-    run.ratios = [Ratio("gdn_gating", "1 x 32", 1.5, 1.4, 1.6), Ratio("gdn_gating", "64 x 32", 1.2, 0.9, 1.6)]
-    assert [ratio.row for ratio in run.slower] == ["1 x 32"]
-    text = "\n".join(summary(run))
-    assert "FAIL gdn_gating[avx2] value: g: 1 of 1" in text
-    assert "1 passed, 1 failed; 14 cases, 9 of them on affected pairs" in text
-    assert "### kernelpair: fail" in markdown(run) and f"| gdn_gating | avx2 | 9 | fail | `{kernel}` |" in markdown(run)
-    assert annotations(run, SUITE)[0].startswith(f"::error file={kernel},title=kernelpair::gdn_gating[avx2] value")
-    assert annotations(run, SUITE)[-1].startswith("::warning title=kernelpair::gdn_gating 1 x 32 takes 1.50 times")
-    assert not any("executes" in line for line in summary(run))
-    failure.detail = "100 %0A of\n1"
-    run.touched.files["gdn_gating"] = ["a,b:c"]
-    marked = annotations(run, SUITE)[0]
-    assert marked.startswith("::error file=a%2Cb%3Ac,title=kernelpair::gdn_gating[avx2] value: 100 %250A of%0A1%0Akernelpair")
 
 
 AMX = next(tier for tier in known_tiers() if tier.products == "tile_registers")

@@ -297,7 +297,7 @@ def test_a_byte_around_a_buffer_is_seen(arena: Arena, name: str, kind: str, guar
         placement.restore(arena)
         change(arena, placement, name, byte)
         ((found, detail),) = trespasses(arena, placement)
-        assert found == kind and detail == f"1 bytes of {name} changed that must not, the first {where}"
+        assert found == kind and detail == f"1 byte of {name} changed that must not, the first {where}"
 
 
 def test_a_changed_input_is_seen(arena: Arena) -> None:
@@ -315,7 +315,7 @@ def test_only_written_elements_may_change(arena: Arena) -> None:
     assert not trespasses(arena, placement, mask)
     change(arena, placement, "out", 4 * 3 + 3)
     ((kind, detail),) = trespasses(arena, placement, mask)
-    assert kind == "untouched" and "1 bytes of out" in detail and "element 3" in detail
+    assert kind == "untouched" and "1 byte of out" in detail and "element 3" in detail
 
 
 def test_scratch_may_hold_anything(arena: Arena) -> None:
