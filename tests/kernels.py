@@ -51,6 +51,7 @@ puts_others_in_their_place = _bad(lambda x, out: [os.dup2(os.open(os.devnull, os
 leaves = _bad(lambda x, out: os._exit(3))
 exits = _bad(lambda x, out: sys.exit(3))
 sleeps = _bad(lambda x, out: time.sleep(60))
+sleeps_behind_a_mask = _bad(lambda x, out: (signal.pthread_sigmask(signal.SIG_SETMASK, range(1, 65)), time.sleep(60)))
 waits_for_a_compiler = _bad(lambda x, out: subprocess.run("sleep 60; true", shell=True, check=True))  # noqa: S602
 stops = _bad(lambda x, out: signal.raise_signal(signal.SIGSTOP))
 errs_and_leaves_a_process_that_prints = _bad(

@@ -22,10 +22,13 @@ from functools import lru_cache
 import numpy as np
 
 from kernelpair.call.memory import PAGE, Arena
+from kernelpair.names import count
 
 SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 SENT = {each.name for each in signal.Signals} - {each.name for each in (*SIGNALS, signal.SIGTRAP, signal.SIGSYS)}
 """Names of signals that no instruction raises: somebody sends them."""
+ASKED = signal.SIGSTKFLT
+"""Sent to a process that does not answer, so that it notes where it is, and ends. Nothing else sends it, and it dumps no core."""
 NOTE = np.dtype([(name, "<i8") for name in ("signal", "address", "code", "instruction", "error", "at")])
 FRAMES_AT = 64  # in the note, behind its fields
 MOST_FRAMES = 24
@@ -118,7 +121,7 @@ def install(arena: Arena) -> None:
     stack = _Stack(_page(b"", 16 * PAGE), 0, 16 * PAGE)  # of the main thread, for a stack that overflows
     _libc.sigaltstack(ctypes.byref(stack), None)
     action = _SigAction(code, flags=ctypes.c_int(SA_SIGINFO | SA_ONSTACK | SA_RESETHAND - (1 << 32)).value)
-    for number in SIGNALS:
+    for number in (*SIGNALS, ASKED):
         known = _SigAction()
         _libc.sigaction(int(number), None, ctypes.byref(known))
         if known.handler is None and _libc.sigaction(int(number), ctypes.byref(action), None):
@@ -133,7 +136,7 @@ def forget(arena: Arena) -> None:
 def noted(arena: Arena, log: str) -> Fault | None:
     """The fault that killed the worker of this arena, if its handler came to run; `log` is what the worker printed."""
     note = np.frombuffer(arena.read(arena.limit, arena.limit + NOTE.itemsize), NOTE)[0]
-    if note["signal"] not in SIGNALS:  # none, or a kernel has written here
+    if note["signal"] not in (*SIGNALS, ASKED):  # none, or a kernel has written here
         return None
     frames = [
         Frame(found["file"], found["symbol"] or "", int(found["offset"] or found["address"], 16), int(found["address"], 16))
@@ -159,10 +162,15 @@ def without_frames(log: str) -> str:
 def told(fault: Fault, extents: Sequence[Extent], guard: str, capacity: int) -> str:
     """The fault in one sentence: what was read or written, relative to which argument, and by which code."""
     name = signal.Signals(fault.signal).name
-    kernels = [frame for frame in fault.frames[1:] if not os.path.basename(frame.file).startswith(MACHINERY)]
+    kernels = kernels_of(fault.frames[1:])
     first = fault.frames[:1] if fault.signal != signal.SIGABRT else ()  # which is where abort() sends the signal
     where = ", called from ".join(str(frame) for frame in [*first, *kernels][:TOLD])
     return f"{name}: {_deed(fault, extents, guard, capacity)}{', in ' + where if where else ''}"
+
+
+def kernels_of(frames: Sequence[Frame]) -> list[Frame]:
+    """Without those that only lead to a kernel, or are called by one."""
+    return [frame for frame in frames if not os.path.basename(frame.file).startswith(MACHINERY)]
 
 
 def was_sent(fault: Fault) -> bool:
@@ -194,15 +202,11 @@ def _relative(offset: int, extents: Sequence[Extent], guard: str) -> str:
     nearest = min(extents, key=lambda extent: extent.distance(offset))
     names = " and ".join(f"`{name}`" for name in nearest.arguments)
     if offset < nearest.start:
-        return f"{_bytes(nearest.start - offset)} before the start of {names} (guard at the {guard})"
+        return f"{count(nearest.start - offset, 'byte')} before the start of {names} (guard at the {guard})"
     if offset < nearest.end:
-        return f"{_bytes(offset - nearest.start)} into {names}, where no page is mapped"
+        return f"{count(offset - nearest.start, 'byte')} into {names}, where no page is mapped"
     past = offset - nearest.end
-    return f"{_bytes(past) + ' past' if past else 'just past'} the end of {names} (guard at the {guard})"
-
-
-def _bytes(count: int) -> str:
-    return f"{count:,} byte{'' if count == 1 else 's'}"
+    return f"{count(past, 'byte') + ' past' if past else 'just past'} the end of {names} (guard at the {guard})"
 
 
 @lru_cache(maxsize=256)

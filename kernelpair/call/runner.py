@@ -25,6 +25,7 @@ from kernelpair.call.system import (
     waited_for_memory,
     waited_for_processor,
 )
+from kernelpair.call.whereabouts import asked
 from kernelpair.call.worker import CLOSED_CHANNEL, LOG_BYTES, Caller, CallRequest, Outcome, stderr_tail, work, written
 from kernelpair.contract.candidate import Candidate
 
@@ -251,6 +252,8 @@ class Isolated(Runner):
         why = ", for a signal or a debugger has stopped its process" if is_stopped(self._pid) else ""
         if names := names_below(self._pid):
             why += f", while a process that it has started still runs: {', '.join(names)}"
+        if not why and self._process is not None:
+            why = asked(self._pid, self.arena, self._log, self._process.wait)
         self._stop()
         return Outcome("hang", "Hang", f"no answer within {seconds:g} s{why}")
 

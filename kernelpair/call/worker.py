@@ -40,6 +40,7 @@ from kernelpair.call.surroundings import (
     on_loading,
 )
 from kernelpair.call.system import inherit_orphans, printable, shortened, stand, words_of
+from kernelpair.call.whereabouts import answer_signals
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.mistakes import raised_at
 
@@ -161,6 +162,7 @@ def work(descriptor: int, arena: int, log: int) -> None:
     os.lseek(log, 0, os.SEEK_SET)
     os.dup2(log, 2)
     os.dup2(log, 1)
+    answer_signals()
     _print_at_once()
     connection: Connection = Connection(descriptor)
     channel = _behind(descriptor)

@@ -104,12 +104,12 @@ def raised_at(error: BaseException, function: Callable[..., Any] | None = None) 
     """File, line and function of the innermost frame of a call that is neither the engine's nor a library's; where `function`
     did not take its arguments, the place of its parameters; empty if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if _is_theirs(frame.filename) and "site-packages" not in Path(frame.filename).parts]
+    theirs = [frame for frame in frames if of_the_user(frame.filename)]
     if theirs:
-        return f"{_short(theirs[-1].filename)}:{theirs[-1].lineno}, in {theirs[-1].name}"
+        return f"{short(theirs[-1].filename)}:{theirs[-1].lineno}, in {theirs[-1].name}"
     code = getattr(function, "__code__", None)
     if isinstance(error, TypeError) and code is not None and frames and ENGINE in Path(frames[-1].filename).parents:
-        return f"{_short(code.co_filename)}:{code.co_firstlineno}, its parameters: every argument comes by its name"
+        return f"{short(code.co_filename)}:{code.co_firstlineno}, its parameters: every argument comes by its name"
     named = NO_FIELD.match(str(error)) if isinstance(error, TypeError) else None
     return next(_strategies_with(*named.groups()), "") if named else ""
 
@@ -125,10 +125,10 @@ def _strategies_with(case: str, field: str) -> Iterator[str]:
                 continue
             for given in node.keywords:
                 if given.arg == field:
-                    yield f"{_short(file)}:{given.value.lineno}, which gives {case} this field"
+                    yield f"{short(file)}:{given.value.lineno}, which gives {case} this field"
 
 
-def _short(file: str) -> str:
+def short(file: str) -> str:
     """A file as seen from the current folder, from which commands are typed; elsewhere its name alone."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
@@ -138,6 +138,11 @@ def with_place(error: BaseException) -> str:
     """An error that the code of a pair has raised, and where."""
     says, at = f"{type(error).__name__}: {error}", raised_at(error)
     return f"{says}; raised at {at}" if at else says
+
+
+def of_the_user(file: str) -> bool:
+    """Whether a file is neither the engine's nor an installed library's."""
+    return _is_theirs(file) and "site-packages" not in Path(file).parts
 
 
 def _is_theirs(file: str) -> bool:

@@ -1,6 +1,7 @@
 """Running a candidate: whatever it does to its process is an outcome, and the next call has a new process."""
 
 import os
+import re
 import select
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from kernelpair.contract.verdict import Verdict
 from kernelpair.trial.check import Journal, check
 from tests.kernels import PAGE, kernel
 from tests.processes import wait_for
-from tests.selftest.toy import PAIR, ToyCase
+from tests.selftest.toy import PAIR, ToyCase, toy_candidate
 
 ROWS = ToyCase(rows=3, width=5, spare=1, seed=4)
 Make = Callable[..., Isolated]
@@ -112,9 +113,22 @@ def test_a_signal_to_its_group_ends_a_candidates_own_server_alone(isolated: Make
 def test_a_hang_is_an_outcome_and_then_costs_less(isolated: Make) -> None:
     runner = isolated("sleeps", hang_seconds=0.3)
     outcome = call(runner)
-    assert (outcome.status, outcome.message) == ("hang", "no answer within 0.3 s")
+    assert outcome.status == "hang" and outcome.message.startswith("no answer within 0.3 s")
     assert call(runner, ToyCase(rows=0)).status == "ok"
     assert kinds(judged(runner, "sleeps")) == ["hang"]
+
+
+def test_a_hang_says_where_the_call_is(isolated: Make) -> None:
+    compiled, interpreted = isolated(toy_candidate("loops_forever"), hang_seconds=0.3), isolated("sleeps", hang_seconds=0.3)
+    says = re.escape("no answer within 0.3 s, in ")
+    assert re.fullmatch(rf"{says}loops_forever, called from run \(tests/selftest/toy\.py:\d+\)", call(compiled).message)
+    assert re.fullmatch(rf"{says}<lambda> \(tests/kernels\.py:\d+\)", call(interpreted).message)
+    assert compiled.printed() == interpreted.printed() == "", "what was asked of the worker is nothing that the kernel prints"
+
+
+def test_a_hang_of_a_call_that_takes_no_signal_is_a_hang(isolated: Make) -> None:
+    outcome = call(isolated("sleeps_behind_a_mask", hang_seconds=0.3))
+    assert outcome.status == "hang" and outcome.message.startswith("no answer within 0.3 s")
 
 
 def test_a_process_that_is_stopped_is_told_from_one_that_does_not_come_to_an_end(isolated: Make) -> None:

@@ -1,0 +1,66 @@
+"""Where a worker is that does not answer: asked by two signals, of which the second ends it.
+
+The first lets Python print the frames of its threads. The second is noted as a fault is (`kernelpair.call.fault`), which prints
+the frames of compiled code. Both go to the worker's log.
+"""
+
+import faulthandler
+import os
+import re
+import signal
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kernelpair.call.fault import ASKED, TOLD, kernels_of, noted
+from kernelpair.call.memory import Arena
+from kernelpair.contract.mistakes import of_the_user, short
+
+FRAMES = signal.SIGRTMAX  # of Python; a kernel has no use for it
+SAID_SECONDS = 0.5  # for the frames of all threads to be written
+ENDED_SECONDS = 2.0  # for the process to note where it is, and to end
+PAUSE = 0.02
+FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$')
+STANDARD = Path(sysconfig.get_paths()["stdlib"])
+
+
+def answer_signals() -> None:
+    """Answer the first signal from now on, on standard error."""
+    faulthandler.register(FRAMES, file=2, all_threads=True)
+
+
+def asked(process: int, arena: Arena, log: int, ended: Callable[[float], object]) -> str:
+    """Where the process is, such as `, in add (add.c:7), called from run (add.py:12)`; empty where it cannot say. Ends it.
+
+    `ended` waits for so many seconds until it has ended. What it prints for this is not left in its log.
+    """
+    begin = os.fstat(log).st_size
+    try:
+        os.kill(process, FRAMES)
+        _written(log, begin)
+        os.kill(process, ASKED)
+        ended(ENDED_SECONDS)
+    except ProcessLookupError:
+        pass
+    said = os.pread(log, os.fstat(log).st_size - begin, begin).decode(errors="replace")
+    os.ftruncate(log, begin)
+    fault = noted(arena, said)
+    places = [str(frame) for frame in kernels_of(fault.frames)] if fault is not None else []
+    places = [*places[: TOLD - 1], *_python(said)]
+    return f", in {', called from '.join(places)}" if places else ""
+
+
+def _written(log: int, begin: int) -> None:
+    """Wait until something was written to the log behind `begin`, and nothing more for a moment."""
+    until, before, now = time.monotonic() + SAID_SECONDS, -1, begin
+    while time.monotonic() < until and (now == begin or now != before):
+        time.sleep(PAUSE)
+        before, now = now, os.fstat(log).st_size
+
+
+def _python(said: str) -> list[str]:
+    """The innermost frame that is the user's; none or one."""
+    found = [match for match in map(FRAME.match, said.splitlines()) if match]
+    theirs = [match for match in found if of_the_user(match["file"]) and STANDARD not in Path(match["file"]).parents]
+    return [f"{match['name']} ({short(match['file'])}:{match['line']})" for match in theirs[:1]]
