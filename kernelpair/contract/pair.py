@@ -237,6 +237,8 @@ class Within:
     If the call's choice is allowed, this truth has that choice and what follows from it. If it is not, the truth stays the
     reference's, so that the wrong choice differs. A NaN in a float result says that the contract leaves the element open.
     The outputs have the shapes of the truth; `bound` gets what is returned."""
+    settle_ours: Callable[[Any, Inputs, Outputs, Outputs], Outputs] | None = None
+    """The same for a suite's own kernels, where the contract leaves them less. None: `settle` is for all."""
     roundings: Mapping[str, "Within"] = field(default_factory=dict)
     """A rounding that the contract forbids and that a provider's kernel may declare, in the contract's words -> the truth
     derived with it. The kernel is then judged by this truth; that it misses the contract's own bound is reported once."""

@@ -34,14 +34,14 @@ class Subject:
 
     @cached_property
     def judged_by(self) -> Truth:
-        """The pair's truth: derived anew with the rounding that the candidate is known to do, or with the smaller bound that is
-        asked of a suite's own kernels."""
+        """The pair's truth: derived anew with the rounding that the candidate is known to do, or with what more is asked of a
+        suite's own kernels."""
         way = self.pair.truth
         if not isinstance(way, Within):
             return way
         if self.rounding:
             return way.roundings[self.rounding]
-        return way if self.foreign or way.ours is None else replace(way, bound=way.ours)
+        return way if self.foreign else replace(way, bound=way.ours or way.bound, settle=way.settle_ours or way.settle)
 
     def unsupported(self, case: Any) -> str:
         """The documented limit that keeps the candidate from this case; empty if there is none."""

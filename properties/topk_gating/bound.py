@@ -58,5 +58,6 @@ TRUTH = Within(
     bound,
     ours=ours,
     settle=settle,
+    settle_ours=partial(settle, rising=True),
     roundings={ANY_ORDER: Within(bound, settle=partial(settle, ties=False))},
 )

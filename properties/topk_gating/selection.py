@@ -38,6 +38,9 @@ class Scores:
     biased: bool
     ties: bool = True
     """Of equal ones the lower must be preferred."""
+    rising: bool = True
+    """Scores rise with their logits, as our own kernels' do; else of two that differ by less than their errors either may be
+    the larger."""
 
 
 def judged_rows(given: Inputs) -> Tensor:
@@ -85,12 +88,12 @@ def _group_of(found: Scores, ids: Tensor) -> Tensor:
 
 def _twins(found: Scores) -> Tensor:
     """[R, G, G]: which groups of a row have equal scores however they are computed: without a bias those of equal largest
-    logits; with one those whose two best experts have equal logits and biases, if it is certain which two these are."""
+    logits, with one those whose two best experts have equal logits and biases, if it is certain which these are."""
     (R, G), E = found.groups.shape, found.choice.shape[1]
     logits = found.logits.view(R, G, E // G)
     if not found.biased:
         largest = logits.amax(-1)
-        return largest[:, :, None] == largest[:, None]
+        return (largest[:, :, None] == largest[:, None]) & _surely_best(found)
     best = found.choice.view(logits.shape).topk(min(3, E // G), dim=-1)
     pairs = torch.stack([part.gather(-1, best.indices) for part in (logits, found.bias.expand(R, E).view(logits.shape))], -1)
     certain = torch.ones(R, G, dtype=torch.bool)
@@ -100,6 +103,17 @@ def _twins(found: Scores) -> Tensor:
         certain |= (pairs[:, :, 1] == pairs[:, :, 2]).all(-1)
     same = (pairs[:, :, None, :2] == pairs[:, None, :, :2]).flatten(3).all(-1)
     return same & certain[:, :, None] & certain[:, None]
+
+
+def _surely_best(found: Scores) -> Tensor:
+    """[R, G, G]: whether in both groups the best expert, without a bias, is one of the largest logit."""
+    (R, G), E = found.groups.shape, found.choice.shape[1]
+    if found.rising:
+        return torch.ones(R, G, G, dtype=torch.bool)
+    logits, choice, error = (part.view(R, G, E // G) for part in (found.logits, found.choice, found.error))
+    least = (choice - error).amax(-1, keepdim=True)  # of the best
+    certain = ((logits == logits.amax(-1, keepdim=True)) | (choice + error < least)).all(-1)
+    return certain[:, :, None] & certain[:, None]
 
 
 def _groups_right(found: Scores, kept: Tensor) -> Tensor:
@@ -163,6 +177,7 @@ def _some_groups_right(found: Scores, ids: Tensor, used: Tensor, row: int) -> bo
     again = Scores(
         found.logits[each], found.bias, found.scores[each], found.distance[each], found.choice[each], found.error[each],
         found.groups[each], found.group_error[each], found.kept, found.biased, found.ties,
+        found.rising,
     )
     fits = _experts_right(again, ids[each], used[row] | torch.eye(G, dtype=torch.bool))
     low, high = found.groups[row] - found.group_error[row], found.groups[row] + found.group_error[row]
@@ -185,12 +200,14 @@ def weights_at(given: Inputs, found: Scores, ids: Tensor) -> Tensor:
     return w * given["scaling_factor"]
 
 
-def settle(case: object, given: Inputs, truth: Outputs, outputs: Outputs, ties: bool = True) -> Outputs:
+def settle(
+    case: object, given: Inputs, truth: Outputs, outputs: Outputs, ties: bool = True, rising: bool = False
+) -> Outputs:
     """The call's own ids where they are a right selection, and the weights of these. Where a row has NaN or +inf any different
     experts are right, and nothing is said of their weights."""
     rows, ids, E = judged_rows(given), outputs["ids"].long(), given["logits"].shape[1]
     settled = {name: value.clone() for name, value in truth.items()}
-    found = replace(scored(given, rows), ties=ties)
+    found = replace(scored(given, rows), ties=ties, rising=rising)
     fine = right(found, ids[rows])
     settled["ids"][rows] = torch.where(fine[:, None], ids[rows], truth["ids"][rows].long()).to(torch.int32)
     settled["weights"][rows] = weights_at(given, found, settled["ids"][rows].long())

@@ -56,6 +56,25 @@ def test_of_equal_experts_the_lower_is_chosen_and_comes_first() -> None:
         assert not is_right(given, ids) and is_right(given, ids, ties=False)
 
 
+@pytest.mark.parametrize(
+    ("logits", "ids", "others", "ours"),
+    [
+        ([1.0, -5.0, 1.0, 1.0 - SMALL], [3], True, False),  # of two so near either has the larger score
+        ([1.0, -5.0, 1.0, 1.0 - SMALL], [2], True, False),  # which may be why this group stayed
+        ([1.0, -5.0, 1.0, 0.5], [2], False, False),
+        ([1.0, -5.0, 1.0, 1.0], [2], False, False),
+        ([1.0, -5.0, 1.0, 1.0 - SMALL], [0], True, True),
+    ],
+)
+def test_groups_of_equal_largest_logits_are_equal_where_no_other_expert_is_near(
+    logits: list[float], ids: list[int], others: bool, ours: bool
+) -> None:
+    given = routed([], 1, groups=2, kept=1, logits=logits) | {"correction_bias": None}
+    found = scored(given, torch.ones(1, dtype=torch.bool))
+    for rising, fine in ((False, others), (True, ours)):
+        assert bool(right(replace(found, rising=rising), torch.tensor([ids]))[0]) == fine
+
+
 def test_of_equal_groups_the_lower_stays() -> None:
     given = routed([0.1, 0.2, 0.4, 0.3, 0.3, 0.4], 1, groups=3, kept=1)
     assert is_right(given, [2])
