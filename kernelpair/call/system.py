@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+import resource
 import struct
 import sys
 import threading
@@ -59,6 +60,15 @@ def _control(option: int, value: int | ctypes.c_char_p) -> None:
     if _libc.prctl(option, value if isinstance(value, ctypes.c_char_p) else ctypes.c_ulong(value), 0, 0, 0):
         error = ctypes.get_errno()
         raise OSError(error, f"prctl({option}): {os.strerror(error)}")
+
+
+def limit_memory() -> None:
+    """Let this process hold half of the machine's memory at most: what makes a judge take more is then an error that names its
+    case, and the machine lives."""
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([most, *known]), hard))
 
 
 def give_up_reading(descriptor: int, seconds: float) -> None:

@@ -1,7 +1,6 @@
 """Several trials at a time: one judging process a core, each with its own worker, led from this process."""
 
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -17,7 +16,7 @@ import torch
 
 from kernelpair.call.fork_server import Forked, ServerGone, adopt, fork_server
 from kernelpair.call.runner import HarnessError, InProcess, Isolated, Runner
-from kernelpair.call.system import here, signal_name, stand
+from kernelpair.call.system import here, limit_memory, signal_name, stand
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import Case, CaseError
 from kernelpair.contract.mistakes import with_place
@@ -130,15 +129,6 @@ def saved_case(pair: Pair, saved: SavedLine) -> Case:
         return read_case({pair.name: pair}, saved.line)[1]
     except CaseError as error:
         raise CaseError(f"{saved.place or saved.line}: {error}") from None
-
-
-def limit_memory() -> None:
-    """Let this process hold half of the machine's memory at most: what makes a judge take more is then an error that names its
-    case, and the machine lives."""
-    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min([most, *known]), hard))
 
 
 def judge(descriptor: int, channel: int) -> None:

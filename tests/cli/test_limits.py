@@ -16,6 +16,7 @@ from kernelpair.contract.case import CaseError
 from kernelpair.trial.check import read_case
 from properties.suite import SUITE
 from tests import mounts
+from tests.command_line import ENVIRONMENT
 from tests.processes import ENDED_WITHIN, Run, run, wait_for
 from tests.selftest.toy import PAIR as TOY
 
@@ -155,3 +156,11 @@ def test_expanded_tensors_that_are_too_large_for_the_arena_are_refused_with_the_
     with pytest.raises(CaseError) as refused:
         read_case({"toy": pair}, '{"pair":"toy","v":1,"rows":7}')
     assert str(refused.value) == "toy: this case takes more than 1 GiB (rows = 7): x alone takes 2048 MiB"
+
+
+@pytest.mark.parametrize("command", [("replay", '{"pair":"hungry","v":1}'), ("check", "hungry", "--examples", "2")])
+def test_what_takes_too_much_memory_to_judge_is_a_fault_with_its_case(tmp_path: Path, command: tuple[str, ...]) -> None:
+    with run(tmp_path / "run", *command, "--suite", "tests.cli.hungry_suite", PYTHONPATH=ENVIRONMENT["PYTHONPATH"]) as running:
+        out, err = running.end()
+    assert running.process.returncode == 70, out + err
+    assert "Cannot allocate memory" in out + err and '{"pair":"hungry","v":1' in out + err
