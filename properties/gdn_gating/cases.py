@@ -12,7 +12,7 @@ from kernelpair.call.values import uniform
 from kernelpair.contract.pair import Inputs
 from properties.shared.every_value import DTYPES, SweepCase, every_value, halves
 from properties.shared.softplus import NEVER, given_threshold, settled
-from properties.shared.strategies import any_of, around, between, common, float_dtypes, together
+from properties.shared.strategies import any_of, around, between, common, float_dtypes, near, together
 
 ROWS = (1, 7, 0, 2, 1024)
 HEADS = (1, 6, *around(16, 32), 48, 64, 272)  # around one and two vectors, models' head counts, and more than a byte holds
@@ -25,6 +25,7 @@ BETAS = (1.0, 0.5, 2.0, 1.25, 8.0)
 VECTORS = ("A_log", "dt_bias")
 APART = (0.0, 0.0, 0.0, 200.0, -200.0)
 MOST_ELEMENTS = 8192
+MANY_ROWS = 66_000  # of one head, of one case in 32: more than 16 bits count
 SWEEP: dict[str, Any] = {"rows": 2048, "heads": 32, "log_rate": -10}  # 65,536 elements; the largest a must not make g overflow
 MATRIX = (*READ_ROWS, *TURNED, "strided", "transposed")
 ARGUMENT_LAYOUTS = {"a": MATRIX, "b": MATRIX, "A_log": FAR_PARAMETERS, "dt_bias": FAR_PARAMETERS}
@@ -57,6 +58,8 @@ def strategy(draw: st.DrawFn) -> GatingCase:
     """Any sizes, regimes, dtypes and layouts that the contract allows."""
     fields = draw(FIELDS)
     heads, rows = draw(any_of(*HEADS), label="heads"), draw(any_of(*ROWS), label="rows")
+    if draw(between(0, 31), label="many") == 31:
+        return completed(draw, near(fields), MANY_ROWS, 1)
     return completed(draw, fields, rows if rows * heads <= MOST_ELEMENTS else 7, heads)
 
 
@@ -140,6 +143,7 @@ def _says(**wanted: Any) -> Callable[[Any], bool]:
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no rows": _says(rows=0),
     "many rows": _says(rows=1024),
+    "more rows than 16 bits count": _says(rows=MANY_ROWS),
     "a partial vector of heads": lambda case: case.heads % 16 > 0,
     "strided b": lambda case: case.layout.get("b") in ("strided", "transposed", *TURNED),
     "|b| saturates": lambda case: case.spread > 100,

@@ -12,7 +12,7 @@ from kernelpair.call.values import generator
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Relation, Signature
 from kernelpair.trial.session import Session
 from optimized import int4_linear as optimized
-from properties.shared.packed_weights import MEASURES, WeightCase, of_models, of_sizes
+from properties.shared.packed_weights import LONG, MEASURES, WeightCase, of_models, of_sizes
 from properties.shared.strategies import any_of, common, near, together
 from properties.shared.wrong_calls import cast, changed, grown, made, one_rank_more, replaced, setting
 from properties.thresholds import branches
@@ -24,8 +24,9 @@ OUTPUTS = (8, 16, 24, 40, 64, 96, 416)  # N
 DEPTHS = (8, 16, 32, 40, 64, 128, 1024)  # K; of awq any number
 SHAPES = ((28_672, 24), (64, 14_336), (8, 65_536), (4096, 256))
 GROUPS = (1, 2, 3, 8, 33, 130, 896)  # the last: of 32 columns each, in a layer of 28,672
-MANY_GROUPS = 70_000  # of one case in 15, of few outputs: more than 16 bits count
+MANY_GROUPS = 70_000  # of one case in 8, of few outputs: more than 16 bits count
 FEW_OUTPUTS = 16
+FEW_GROUPS = 8  # of a weight with very many outputs
 LAYOUTS = dict.fromkeys(("qweight", "qzeros"), (*ANY_STRIDES, "transposed", "far", "far_columns"))
 
 
@@ -46,7 +47,7 @@ class WordsCase(WeightCase):
 FIELDS = together({
     **common(LAYOUTS, []),
     "format": any_of(*FORMATS),
-    "groups": any_of(*GROUPS * 2, MANY_GROUPS),
+    "groups": any_of(*GROUPS, MANY_GROUPS),
     "zero_offset": any_of(1, 0),
     "fewer": any_of(0, 1, 3),
 })  # fmt: skip
@@ -56,6 +57,8 @@ def _whole(N: int, K: int, **fields: Any) -> WordsCase:
     """Whole words either way; outputs that are few where groups are many."""
     if fields["groups"] == MANY_GROUPS:
         N, fields = min(N, FEW_OUTPUTS), near(fields)
+    elif N == LONG:
+        fields["groups"] = min(fields["groups"], FEW_GROUPS)
     return WordsCase(N=-(-N // 8) * 8, K=-(-K // 8) * 8, **fields)
 
 

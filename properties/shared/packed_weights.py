@@ -42,11 +42,11 @@ class WeightCase(Case):
 def of_sizes(
     of: Callable[..., Any], fields: st.SearchStrategy[Any], outputs: Sequence[int], depths: Sequence[int], deepest: int = LONG
 ) -> st.SearchStrategy[Any]:
-    """Cases of any of these N and K; in one of 32 each N is long, or K as long as it may be, and the other one short."""
+    """Cases of any of these N and K; in one of 32 N is long, in two K is as long as it may be, and the other one short."""
 
     def case_of(drawn: tuple[dict[str, Any], int, int, int]) -> Any:
         fields, N, K, rare = drawn
-        if rare >= 30:
+        if rare >= 29:
             fields, N, K = near(fields), *((LONG, min(K, 8)) if rare == 31 else (min(N, 8), min(LONG, deepest)))
         return of(**fields, N=N, K=K)
 
