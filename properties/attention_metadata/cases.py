@@ -40,7 +40,7 @@ MOST_PAGES = 4  # of one request, give or take a token
 MOST_REQUESTS = 4
 MOST_REPLAYED = 3  # requests of a step; a sequence of steps matters more than their size
 MOST_STEPS = 5
-MANY_PAGES = 70_000  # of one request in one case of 48, or rows of the table: more than 16 bits count
+MANY_PAGES = 70_000  # of one request in one case of 24, or rows of the table: more than 16 bits count
 # Scalar counts: mostly a few, for those matter together with all else; rarely more than any table of cases has places for.
 DRAFTS = (0, 1, 2, 5, 0, 1, 2, 5, 0, 1, 2, 5, 16, 64)
 STEP_IDS = (0, 1, 2, 0, 1, 2, 0, 1, 2, 5, 20)
@@ -171,15 +171,15 @@ def strategy(draw: st.DrawFn) -> MetadataCase:
         fields |= {"page_size": VAST[vast], "high": True, "int32": tuple(n for n in fields["int32"] if n != "req_to_token")}
         return MetadataCase(**fields, batches=draw(_eager_batch(PAGES[-1], fields["rows"], False), label="batch"))
     static = draw(either, label="static")
-    if crowded(fields):
+    if crowded(fields, 128):
         crowd = draw(CROWDS, label="crowd")
         mode = draw(any_of(*STATIC_MODES if static else (*STATIC_MODES, *EXTEND_MODES)), label="mode")
         requests = tuple(MetadataRequest(total=1 + b % 5, new=1 + b % 2 * (b % 5), row=crowd - 1 - b) for b in range(crowd))
         step = MetadataStep(mode=mode, requests=requests)
         return MetadataCase(**fields | {"rows": crowd}, static=static, batches=(step,))
-    if fields["seed"] % 48 == 5:
+    if fields["seed"] % 24 == 5:
         total = draw(any_of(3, *(MANY_PAGES,) * 3), label="pages")
-        encoder, rows = total * (fields["seed"] // 48 % 3 > 0), min(fields["rows"], 2)
+        encoder, rows = total * (fields["seed"] // 24 % 3 > 0), min(fields["rows"], 2)
         requests = (MetadataRequest(), MetadataRequest(total=total, new=min(total, 2), encoder=encoder, row=rows - 1))
         step = MetadataStep(mode=draw(any_of(*STATIC_MODES), label="mode"), requests=requests, encoder=encoder > 0)
         fields |= near(fields) | {"page_size": 1, "chunk_pages": 0, "rows": rows}

@@ -1,6 +1,6 @@
 """attention_metadata: calls that both sides refuse."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,25 +23,16 @@ def _eager(case: MetadataCase) -> bool:
     return not case.static
 
 
-def _one(
-    name: str, value: Callable[[Inputs, int], int], among: Callable[[Inputs], Sequence[int]] = lambda given: ()
-) -> Make:
-    """A wrong entry of an eager call's argument: of any request, or in half of the cases of one `among` some, if any are."""
+def _one(name: str, value: Callable[[Inputs, int], int]) -> Make:
+    """A wrong entry of an eager call's argument, of any request."""
 
     def pick(case: MetadataCase, given: Inputs) -> tuple[int, int] | None:
         if case.static or not case.requests:
             return None
-        some = among(given) if case.seed // 3 % 2 else ()
-        request = any_of(case, some or range(len(case.requests)))
+        request = any_of(case, range(len(case.requests)))
         return request, value(given, request)
 
     return one_entry(name, pick)
-
-
-def _shorter_than_earlier(given: Inputs) -> list[int]:
-    """Requests that are not the longest so far: what is kept of all that came before does not show them."""
-    lengths = given["seq_lens"].tolist()
-    return [b for b in range(1, len(lengths)) if lengths[b] < max(lengths[:b])]
 
 
 def _mode(mode: object) -> Callable[[MetadataCase, Inputs], Inputs | None]:
@@ -109,6 +100,20 @@ def _no_place_behind(case: MetadataCase, given: Inputs) -> Inputs | None:
         "req_to_token": (torch.arange(columns) // case.page_size * case.page_size)[None],
         "extend_seq_lens": None,
         "encoder_lens": torch.tensor([columns]),
+        "static": None,
+    }
+
+
+def _no_place_for_a_shorter_one(case: MetadataCase, given: Inputs) -> Inputs | None:
+    """An encoder's tokens fill the row of a request that is shorter than the one before it, which has room."""
+    columns = 2 * case.page_size
+    return None if case.page_size in VAST else given | {
+        "steps": (("decode", 2, 2, True),),
+        "seq_lens": torch.tensor([2, 1]),
+        "req_pool_indices": torch.tensor([0, 0]),
+        "req_to_token": torch.arange(columns)[None],
+        "extend_seq_lens": None,
+        "encoder_lens": torch.tensor([0, columns]),
         "static": None,
     }
 
@@ -198,9 +203,8 @@ WRONG_CALLS = {
     ),
     "encoder_negative": WrongCall(_one("encoder_lens", lambda given, b: -1), ValueError, "encoder_lens"),
     "encoder_beyond_table": WrongCall(_one("encoder_lens", lambda given, b: _columns(given) + 1), IndexError, _TABLE),
-    "encoder_leaves_too_little": WrongCall(
-        _one("encoder_lens", _behind_the_encoder, _shorter_than_earlier), IndexError, _TABLE
-    ),
+    "encoder_leaves_too_little": WrongCall(_one("encoder_lens", _behind_the_encoder), IndexError, _TABLE),
+    "encoder_leaves_a_shorter_one_too_little": WrongCall(_no_place_for_a_shorter_one, IndexError, _TABLE),
     "encoder_without_place_behind": WrongCall(_no_place_behind, IndexError, _TABLE),
     "row_negative": WrongCall(_one("req_pool_indices", lambda given, b: -1), IndexError, "req_pool_indices"),
     "row_too_large": WrongCall(
