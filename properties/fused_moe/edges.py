@@ -13,6 +13,7 @@ RARE: dict[int, tuple[tuple[int, int, int, int, int], dict[str, Any]]] = {  # to
     55: ((70_000, 2, 1, 2, 1), {"layout": {}, "values": "uniform"}),  # a chunk that begins behind the 65,536th token
     56: ((17, 1040, 3, 3, 2), {"form": "moe", "route": "random"}),  # more experts than tables of models have places for
 }
+RARE |= {53: RARE[59], 52: RARE[58]}  # twice as often: only a trial of values shows what later chunks take of the first
 EDGES: dict[str, Callable[[Any], bool]] = {
     "no tokens": lambda case: case.tokens == 0,
     "more tokens than 16 bits count": lambda case: case.tokens > 2**16,
@@ -24,6 +25,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "pads": lambda case: case.route == "pads" and case.pairs > 8,
     "a padded batch": lambda case: case.route == "padded" and case.pairs > 8,
     "a part of a long call that is padding": lambda case: case.route == "padded" and case.tokens > 8192,
+    "weights on the input of several chunks": lambda case: case.on_input and case.tokens > 8192,
     "weights on the input": lambda case: case.on_input and case.tokens > 1,
     "b13 alone": lambda case: bool(case.b13) and not case.b2,
     "b2 alone": lambda case: bool(case.b2) and not case.b13,
