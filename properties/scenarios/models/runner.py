@@ -166,12 +166,15 @@ class ModelRunner:
 
 
 def _linears(module: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every linear module on its own input."""
+    """Every linear module on its own input; weight and scales are the caller's again before."""
     found = {}
     for i in range(sum(name[0] == "w" for name in tensors)):
-        weight, bias, scale = (tensors.get(f"{name}{i}") for name in ("w", "bias", "scale"))
-        assert weight is not None
-        found[f"linear{i}"] = linear_of(module, weight, bias, scale)(tensors[f"x{i}"])
+        bias = tensors.get(f"bias{i}")
+        lent = {name: tensors[f"{name}{i}"].clone() for name in ("w", "scale") if f"{name}{i}" in tensors}
+        layer = linear_of(module, lent["w"], bias, lent.get("scale"))
+        for tensor in lent.values():
+            tensor.zero_()
+        found[f"linear{i}"] = layer(tensors[f"x{i}"])
     return found
 
 

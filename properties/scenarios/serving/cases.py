@@ -26,7 +26,7 @@ their number) and how much. A step that cannot happen is left out, so that any l
 
     arrive  tokens, encoder tokens, whose prefix is shared (0: nobody's); a stretched life multiplies tokens, here and in chunks
     extend  chunk of the oldest unfinished prefill, chunk of the next one, bits of the requests that decode beside them
-    decode  bits of the requests, padded requests, -
+    decode  bits of the requests, padded requests, whether the step is not replayed where others are
     verify  bits of the requests, code of how many tokens are accepted of each one's draft, padded requests and twice what comes
             between two steps of the draft
     finish  request, -, -

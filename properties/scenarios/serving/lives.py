@@ -15,7 +15,8 @@ from properties.shared.strategies import between, choices, common
 LONG_STRETCH = 24  # so that a prompt of 24 has more keys than a decode takes in one piece
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "dtype": ("float32", "bfloat16", "float16"),
-    "stack": ("one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft", "draft", "encoder", "latent"),
+    "stack": ("one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft", "draft", "encoder", "latent",
+              "latent"),
     "paged": (False, True),
     "latent_pages": ("decodes", "all", "all"),  # the backend that serves all knows caps and windows
     "page": (1, 2, 4, 16),
@@ -45,7 +46,7 @@ KINDS = ("arrive", "extend", "decode", "extend", "decode", "arrive", "verify", "
 NUMBERS: dict[str, tuple[tuple[int, ...], ...]] = {
     "arrive": ((1, 2, 3, 5, 8, 9, 13, 16, 17, 24), (0, 1, 3, 5), (0, 0, 1, 2, 3)),
     "extend": ((1, 2, 3, 7, 8, 16, 24), (0, 0, 1, 4, 9), (0, 15, 1, 2)),
-    "decode": ((15, 1, 2, 5, 3, 0), (0, 0, 1, 2), (0,)),
+    "decode": ((15, 1, 2, 5, 3, 0), (0, 0, 1, 2), (0, 0, 1)),
     "verify": ((15, 1, 2, 3), tuple(range(0, 625, 39)), (0, 3, 5, 1)),
     "finish": ((0, 1, 2, 3), (0,), (0,)),
     "capture": ((1, 2, 4, 6), (0,), (0,)),
@@ -63,9 +64,12 @@ LONG_OPENING = ("extend", "extend", "decode", "decode")
 LONG_STEPS = 8  # each of them attends and compares as many keys as a short life does
 TURNS = ("arrive",)
 IN_TURN: tuple[Step, ...] = (("extend", 24, 24, 0), ("decode", 1, 0, 0), ("decode", 2, 0, 0), ("decode", 1, 0, 0))
-OPENINGS = ((), (), ("arrive", "arrive", "arrive", "extend", "extend"), TURNS, ("extend", "verify", "verify", "verify"))
+BEHIND_ONE = ("arrive", "extend")
+OPENINGS = (
+    (), (), ("arrive", "arrive", "arrive", "extend", "extend"), TURNS, BEHIND_ONE, ("extend", "verify", "verify", "verify")
+)  # fmt: skip
 """How a life may begin behind its first request: as it comes, with more tokens than the pools hold, with two requests that decode
-in turns, with drafts at once."""
+in turns, with the first token of one request and a prefill of the next in one step, with drafts at once."""
 ROUNDS = (1, 2, 3, 5)  # lists of steps, of up to twelve each
 LAYOUTS = {f"{name}{number}": DENSE_LAST for number in range(3) for name in ("k", "v")}
 LAYOUTS |= {"conv1": DENSE_LAST, "ssm1": DENSE_LAST}
@@ -99,8 +103,9 @@ def strategy(draw: st.DrawFn) -> ServingCase:
         options["paged"] = True
     options["replayed"] |= bool(several)
     options["provoked"] |= bool(several) and fields["seed"] % 4 > 1
-    if options["stack"] == "latent" and options["latent_pages"] == "all" and fields["seed"] % 2:
-        options["more"] = "all"
+    if options["stack"] == "latent" and fields["seed"] % 4 < 3:  # over pages: with a cap, sinks and a window, or by mla_decode
+        plain = fields["seed"] % 4 == 2
+        options |= {"paged": True, "latent_pages": "decodes" if plain else "all", "more": options["more"] if plain else "all"}
     options["page"] = _page(options)
     options["recorded"] &= options["replayed"]
     if options["stretch"] > 1:
@@ -112,7 +117,11 @@ def strategy(draw: st.DrawFn) -> ServingCase:
     if options["stack"] == "encoder":  # of whose lengths a replay may keep the first ones
         kinds = TURNS
         options["replayed"] |= fields["seed"] % 4 > 0
+    if options["stack"] == "hybrid" and fields["seed"] % 2:  # whose states a decode takes as they are
+        kinds = BEHIND_ONE
     opening = [_step(kind, draw(CODE, label=kind), NUMBERS | LONG) for kind in kinds]
+    if kinds == BEHIND_ONE:
+        opening[-1] = ("extend", 1, opening[-1][2] or 4, 0)
     if kinds == TURNS:  # two encoders of different length, where the layers have any
         (_, tokens, encoder, share), encoders = opening[0], NUMBERS["arrive"][1]
         other = encoder if encoder != first[2] else encoders[encoders.index(encoder) - 1]

@@ -188,13 +188,14 @@ class Planner:
         planned.calls = [LayerPass(mode, work, everywhere, len(decoding), encoding)]
         self._advance(work)
 
-    def _decode(self, planned: Planned, mask: int, pads: int, _: int) -> None:
+    def _decode(self, planned: Planned, mask: int, pads: int, eager: int) -> None:
         work = [self._next(request, 1) for request in self._chosen([r for r in self.alive if r.decodes], mask)]
-        if not work and not (pads and self.case.replayed):
+        replayed = self.case.replayed and not eager
+        if not work and not (pads and replayed):
             return
         if not self._grow(planned, work):
             return
-        padded = len(work) + pads if self.case.replayed else None
+        padded = len(work) + pads if replayed else None
         planned.calls = [LayerPass("decode" if work else "idle", work, [*self.target, *self.drafting], padded=padded)]
         self._advance(work)
 

@@ -103,6 +103,8 @@ EDGES: dict[str, Any] = {
     and _calls(case, "target_verify"),
     "latents of the mla backend": lambda case: has_mla_backend(case) and _calls(case, "decode"),
     "replayed decodes": lambda case: case.replayed and _calls(case, "decode"),
+    "decodes that are replayed, and others": lambda case: len({
+        call.padded is None for planned in _has(case, "decode") for call in planned.calls}) == 2,
     "recorded decodes of batches that change": lambda case: case.replayed and case.recorded and len({
         len(call.work) for planned in _has(case, "decode") for call in planned.calls
     }) > 1,
