@@ -26,17 +26,19 @@ from properties.shared.attention_values import (
     stretch,
     unusual_heads,
 )
-from properties.shared.pads import BEYOND, MANY_SLOTS, more_rows, more_slots, named
-from properties.shared.strategies import CROWDS, any_of, around, common, crowded, one_far, shrinking, together
+from properties.shared.pads import BEYOND, MANY_SLOTS, in_order, more_rows, more_slots, named
+from properties.shared.strategies import CROWDS, any_of, around, common, crowded, one_far, shrinking, thinned, together
 from reference.checks import are_pads
 
-HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4), (34, 2), (35, 35))  # (H, Hkv)
+HEADS = ((1, 1), (8, 8), (3, 1), (5, 1), (16, 1), (17, 1), (8, 2), (12, 4), (34, 2), (35, 35), (130, 65))  # (H, Hkv)
 LATENT_HEADS = tuple((heads, 1) for heads in (1, 5, 6, 7, 11, 12, 16, 22, 23, 33, 128))  # absorbed MLA
 WIDTHS = (
     (1, 1), (13, 13), (32, 32), (64, 64), (33, 31), (80, 80), (96, 64), (128, 128), (40, 8), (192, 128), (256, 1), (31, 31),
     (23, 40),
 )
 LATENT_WIDTHS = ((40, 8), (96, 64), (576, 512), (63, 31))
+BESIDE = ((8, 8), (12, 4), (35, 35), (24, 12))
+SMALL_HEADS = ((3, 1), (8, 2), (34, 2), (8, 8))
 SPLITS = (1, 2, 3, 7, 8, 16)
 BATCHES = (1, 1, 2, 2, 3, 3, 4, 16, 17, 0)
 LENGTHS = (1, 2, 3, 5, 0, *around(8, 16, 32), 48, *around(64, 128), 200, *around(256), 300, *around(512))
@@ -179,16 +181,22 @@ def strategy(draw: st.DrawFn) -> DecodeAttentionCase:
     if fields["seed"] % 32 == 11 and not shared:  # partial results of several requests, far apart
         heads, kv_heads, width, width_v, batch, length = 5, 1, 33, 31, max(2, min(batch, 3)), any_of(200, 300)
         fields |= {"splits": max(fields["splits"], 3), "layout": fields["layout"] | {"attn_logits": "far"}}
+    if fields["seed"] % 32 == 18:  # several kv heads over several blocks of keys, in one split
+        (heads, kv_heads), (width, width_v), shared = BESIDE[fields["seed"] // 64 % len(BESIDE)], WIDTHS[4], False
+        batch, length = max(1, min(batch, 2)), any_of(150, 200, 300)
+        fields |= {"splits": 1, "dtype": "bfloat16" if fields["seed"] // 32 % 2 else fields["dtype"]}
     if unusual := unusual_heads(fields["seed"]):
         (heads, kv_heads), (width, width_v), shared = unusual, WIDTHS[batch % 2], False
         batch, length = min(batch, 3), any_of(1, 2, 33)
-    if fields["seed"] % 64 == 20:
+    if fields["seed"] % 32 == 4:  # slots so small that there are more of them than 16 bits count
+        (heads, kv_heads), (width, width_v), shared = SMALL_HEADS[fields["seed"] // 32 % len(SMALL_HEADS)], WIDTHS[0], False
+    if fields["seed"] % 32 == 20:
         batch, heads, kv_heads, width, width_v, length = 1, 1, 1, 1, 1, any_of(FARTHEST)
     lens = tuple(draw(length, label="tokens") for _ in range(batch))
-    if crowded(fields, 112):
-        longest = draw(shrinking(3), label="longest")
-        heads, kv_heads, width, width_v, lens = 1, 1, 1, 1, tuple(1 + b % longest for b in range(draw(CROWDS, label="crowd")))
-    kind = "behind an encoder" if fields["seed"] % 128 == 20 else draw(KINDS, label="kind")
+    if crowded(fields):
+        heads, kv_heads, width, width_v, longest = 1, 1, 1, 1, draw(shrinking(3), label="longest")
+        lens = tuple(thinned(fields, [1 + b % longest for b in range(draw(CROWDS, label="crowd"))], 0))
+    kind = "behind an encoder" if fields["seed"] % 64 == 20 else draw(KINDS, label="kind")
     encoder = None
     if kind != "self":
         encoder = tuple(draw(length if kind == "cross" else ENCODER, label="encoder") for _ in range(batch))
@@ -259,7 +267,7 @@ def table_of(case: DecodeAttentionCase) -> SlotTable:
     owners = [0] * batch if case.same_row else list(range(batch))
     tokens = [max((behind[i] + lengths[i] for i in range(batch) if owners[i] == b), default=0) for b in range(batch)]
     slots = sum(tokens) + spare
-    free = _scattered(case.seed, slots) if case.scattered or slots > MANY_SLOTS else torch.arange(slots)
+    free = _scattered(case.seed, slots) if case.scattered or slots > MANY_SLOTS else in_order(case.seed, slots, spare)
     columns = poison(case.poison, (rows, width), torch.int64)
     starts = [sum(tokens[:b]) for b in range(batch)]
     seen, hidden, loc = [], [], []
@@ -282,10 +290,11 @@ def _new_slot(case: DecodeAttentionCase, b: int, choices: list[int]) -> int:
 
 
 def _scattered(seed: int, slots: int) -> Tensor:
-    """All slots in a random order, one by one, or as an allocator of small pages leaves them."""
+    """All slots in a random order, one by one, or as an allocator of small pages leaves them; of very many high ones first."""
     run = RUN if seed % 2 else 1
-    free = (permutation(seed, "slots", -(-slots // run))[:, None] * run + torch.arange(run)).flatten()
-    return free[free < slots]
+    many = MANY_SLOTS if slots > MANY_SLOTS else 0
+    free = (permutation(seed, "slots", -(-(slots - many) // run))[:, None] * run + torch.arange(run)).flatten() + many
+    return torch.cat((free[free < slots], torch.arange(many)))
 
 
 def inputs(case: DecodeAttentionCase) -> Inputs:

@@ -14,8 +14,8 @@ from kernelpair.call.values import permutation, poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
-from properties.shared.pads import MANY_SLOTS, more_rows, more_slots, more_tokens
-from properties.shared.strategies import CROWD, CROWDS, any_of, around, common, crowded, either, one_far, together
+from properties.shared.pads import MANY_SLOTS, high_first, in_order, more_rows, more_slots, more_tokens
+from properties.shared.strategies import CROWD, CROWDS, any_of, around, common, crowded, either, one_far, thinned, together
 
 HEADS = ((1, 1), (3, 1), (4, 1), (8, 1), (16, 1), (2, 2), (6, 2), (8, 2), (12, 4), (16, 16), (35, 35))  # (H, Hkv)
 WIDTHS = (
@@ -158,12 +158,13 @@ def strategy(draw: st.DrawFn) -> ExtendAttentionCase:
     if rare == 3999:
         heads, kv_heads, width, width_v, budget = 1, 1, 1, 1, 4097 * 4097 * 2
     scores = budget // (heads * (width + width_v) * max(batch, 1))
-    if rarest := fields["seed"] % 64 in RAREST or crowded(fields, 160):
+    if rarest := fields["seed"] % 64 in RAREST or crowded(fields):
         heads, kv_heads, width, width_v = 1, 1, 1, 1
     if unusual := numbers.unusual_heads(fields["seed"]):
         (heads, kv_heads), (width, width_v), scores = unusual, WIDTHS[rare % 3], 100
     requests = [draw(_request(scores), label="request") for _ in range(0 if rarest else batch)]
-    requests += RAREST.get(fields["seed"] % 64) or CROWDED[: draw(CROWDS, label="crowd")] if rarest else []
+    if rarest:
+        requests = RAREST.get(fields["seed"] % 64) or thinned(fields, CROWDED[: draw(CROWDS, label="crowd")], (0, 0))
     extends, prefixes = tuple(e for e, _ in requests), tuple(p for _, p in requests)
     kind = draw(KINDS, label="kind")
     if fields["seed"] % 128 == 20:
@@ -247,7 +248,7 @@ def batch_of(case: ExtendAttentionCase) -> TokenPlan:
     owner = [0] * B if case.same_row else list(range(B))
     held = [max((behind[b] + cached[b] for b in range(B) if owner[b] == o), default=0) for o in range(B)]
     slots = sum(held) + 2 + more_slots(case.seed, case.layout, case.kv_heads * (case.width + case.width_v))
-    free = permutation(case.seed, "slots", slots) if case.scattered or slots > MANY_SLOTS else torch.arange(slots)
+    free = high_first(case.seed, "slots", slots) if case.scattered or slots > MANY_SLOTS else in_order(case.seed, slots, 2)
     columns = poison(case.poison, (rows, width), torch.int64)
     seen, first = [], []
     for b in range(B):
@@ -273,6 +274,8 @@ def inputs(case: ExtendAttentionCase) -> Inputs:
     all_q = numbers.queries(case, "q", q.shape)
     most = max([keys_of(case, b) for b in range(len(case.extends))], default=0)
     for b, extend in enumerate(case.extends):
+        if not extend:  # it sees nothing
+            continue
         rows, slots = slice(batch.start[b], batch.start[b] + extend), batch.cached[b]
         new = 0 if case.cross else extend
         k = numbers.keys(case, f"k{b}", (len(slots) + new, Hkv, D))

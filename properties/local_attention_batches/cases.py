@@ -133,7 +133,7 @@ def strategy(draw: st.DrawFn) -> LocalCase:
         return LocalCase(**near(fields) | (ALL_WIDE if draw(either, label="all new") else WIDE))
     if longest == 55 and fields["seed"] % 2:
         return LocalCase(**near(fields) | MANY_ROWS)
-    if crowded(fields):
+    if crowded(fields, 128):
         return LocalCase(**fields, requests=(CROWDED * CROWD)[: draw(CROWDS, label="crowd")])
     if longest in (57, 58):
         return LocalCase(**fields | {"page_size": 1, "chunk_pages": 1, "requests": draw(_numerous(), label="numerous")})

@@ -15,9 +15,9 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized.mla_decode import mla_decode_workspace_size
 from properties.shared.attention_values import extreme, far_latents, level, lose, loses, rising, stretch
-from properties.shared.pads import more_slots
+from properties.shared.pads import high_first, in_order, more_slots
 from properties.shared.renaming import renamed
-from properties.shared.strategies import CROWDS, alike, around, common, crowded, together
+from properties.shared.strategies import CROWDS, alike, around, common, crowded, thinned, together
 
 PAGES = (16, 32, 64, 128)
 HEADS = (1, 5, 11, 16, 33, 64, 127, 128, 260)
@@ -101,11 +101,11 @@ def strategy(draw: st.DrawFn) -> MlaDecodeCase:
     most = draw(BUDGET, label="budget") // (heads * (latent + rope) * max(batch, 1))
     lens = tuple(draw(_lengths(max(1, min(most, 1024))), label="keys") for _ in range(batch))
     lens = alike(fields, "seq_lens", lens)
-    if fields["seed"] % 64 == 20:
+    if fields["seed"] % 32 == 20:
         heads, (latent, rope), lens, batch = 1, WIDTHS[3], (FARTHEST,), 1
     elif crowded(fields):
         heads, (latent, rope), batch = 1, WIDTHS[3], draw(CROWDS, label="crowd")
-        lens = tuple(1 + b % 3 for b in range(batch))
+        lens = tuple(thinned(fields, [1 + b % 3 for b in range(batch)], 0))
     fields = within_workspace(fields, batch, heads, latent)
     shared = batch > 1 and fields["values"] != "one_hot" and fields["seed"] % 8 == 1
     return MlaDecodeCase(**fields, lens=lens, heads=heads, latent=latent, rope=rope, shared_pages=shared)
@@ -133,7 +133,7 @@ def _page_table(case: MlaDecodeCase) -> tuple[Tensor, int]:
     used = [-(-n // case.page) for n in case.lens]
     starts = [0 if case.shared_pages else sum(used[:b]) for b in range(len(used))]
     pages = max([start + count for start, count in zip(starts, used)], default=0) + 2
-    free = permutation(case.seed, "pages", pages) if case.scattered else torch.arange(pages)
+    free = permutation(case.seed, "pages", pages) if case.scattered else in_order(case.seed, pages, 2)
     table = poison(case.poison, (len(used), max(used, default=0) + case.spare_columns), torch.int64)
     for b, (start, count) in enumerate(zip(starts, used)):
         table[b, :count] = free[start : start + count]
@@ -171,11 +171,11 @@ def _latents(case: MlaDecodeCase, pages: int, table: Tensor, size: float) -> Ten
 
 
 def _among_many(case: MlaDecodeCase, table: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
-    """The table and the cache, of seldom cases with more pages than 16 bits count; those that are seen stand anywhere."""
+    """The table and the cache, of seldom cases with more pages than 16 bits count; those that are seen have larger numbers."""
     more = more_slots(case.seed, case.layout, -(-case.page * latents.shape[2] // PAGE_ELEMENTS))
     if not more:
         return table, latents
-    names = permutation(case.seed, "names of pages", len(latents) + more)[: len(latents)]
+    names = high_first(case.seed, "names of pages", len(latents) + more)[: len(latents)]
     cache_ = poison(case.poison, (len(latents) + more, *latents.shape[1:]), latents.dtype)
     cache_[names] = latents
     return renamed(table, names), cache_

@@ -31,6 +31,7 @@ MOST_SUM, SMALL_VALUES = 2.0**126, 2.0**-110  # of a row's values, in all; and e
 FAINT = (20.0, 40.0, 60.0)  # how far the scores of faint keys lie below the others
 FAINT_SEED = 15  # of 16: the keys are faint, if nothing stands against it
 MANY_HEADS = ((300, 300), (300, 2), (300, 300), (300, 1))  # more of either, or of a group, than a byte counts
+UNEVEN = (41, 47, 55, 61)  # groups whose size times its reciprocal, rounded to float32, is below 1
 FAR_LATENTS = 2.0**90  # or its inverse: of latents, which are keys and values
 
 
@@ -59,10 +60,13 @@ def stretch(case: Any) -> tuple[float, float]:
 
 
 def unusual_heads(seed: int) -> tuple[int, int] | None:
-    """(H, Hkv) of three cases in 64: very many of them, or a group of any size up to 64, which no power of two need divide."""
+    """(H, Hkv) of two cases in 32: very many of them, or a group of any size up to 64, which no power of two need divide."""
     if seed % 32 == 27:
         return MANY_HEADS[seed // 32 % len(MANY_HEADS)]
-    return ((1 + seed // 128 % 64) * (kv := 1 + seed // 64 % 2), kv) if seed % 64 == 45 else None
+    if seed % 32 != 13:
+        return None
+    group, kv_heads = UNEVEN[seed // 128 % len(UNEVEN)] if seed // 64 % 2 else 1 + seed // 128 % 64, 1 + seed // 32 % 2
+    return group * kv_heads, kv_heads
 
 
 def cap_of(case: Any) -> float:

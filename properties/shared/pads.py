@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, arange, cat
 
 from kernelpair.call.layout import FAR, FAR_COLUMNS
 from kernelpair.call.values import permutation
@@ -21,8 +21,21 @@ SMALL_SLOT, SMALL_TOKEN, SMALL_ROW = 54, 64, 16  # elements of one of so many
 
 def more_slots(seed: int, layout: Mapping[str, str], elements: int) -> int:
     """How many slots a pool has that nobody needs: of one case in eight whose slots have few elements more than 16 bits count, so
-    that most of those that are used have larger numbers. Slots far apart would take a page each."""
+    that those that are used have larger numbers (`high_first`). Slots far apart would take a page each."""
     return MANY_SLOTS if 0 < elements <= SMALL_SLOT and _near(layout) and seed % 8 == 4 else 0
+
+
+def high_first(seed: int, name: str, slots: int) -> Tensor:
+    """The slots of a pool in any order; of more than MANY_SLOTS those come first that 16 bits do not count: of a few that lie
+    anywhere in such a pool hardly ever one would."""
+    many = MANY_SLOTS if slots > MANY_SLOTS else 0
+    return cat((permutation(seed, name, slots - many) + many, arange(many)))
+
+
+def in_order(seed: int, slots: int, spare: int) -> Tensor:
+    """The slots of a pool, those that nobody needs last; in half of the cases they stand in front of the others, so that what is
+    read behind the last one lies outside of the pool."""
+    return arange(slots).roll(-spare * (seed % 2))
 
 
 def more_rows(seed: int, layout: Mapping[str, str], columns: int) -> int:
@@ -65,7 +78,7 @@ def _pad_in_range(case: Any, slots: int) -> int:
 
 def free_slots(case: Any, slots: int, name: str = "slots") -> Tensor:
     """The slots of a pool that are no pad's, in any order."""
-    order = permutation(case.seed, name, slots - case.pad_in_range)
+    order = high_first(case.seed, name, slots - case.pad_in_range)
     return order + 1 if case.pad_in_range and _pad_in_range(case, slots) == 0 else order
 
 
