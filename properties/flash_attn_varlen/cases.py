@@ -10,18 +10,31 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelpair.call.layout import EXPANDED, FAR_PARAMETERS, FAR_VECTOR, READ_ROWS
+from kernelpair.call.layout import EXPANDED, FAR_COLUMNS, FAR_PARAMETERS, FAR_VECTOR, READ_ROWS
 from kernelpair.call.values import poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.shared import attention_values as numbers
 from properties.shared.pads import more_tokens
-from properties.shared.strategies import CROWD, CROWDS, any_of, around, between, choices, common, crowded, near, one_far, together
+from properties.shared.strategies import (
+    CROWD,
+    CROWDS,
+    any_of,
+    around,
+    between,
+    choices,
+    common,
+    crowded,
+    near,
+    one_far,
+    thinned,
+    together,
+)
 
 HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4), (35, 35))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
 LENGTHS = (1, 2, 0, 3, 5, *around(16, 32), 48, *around(64, 256))
-BATCHES = (1, 1, 2, 2, 3, 4, 0)
+BATCHES = (1, 1, 2, 2, 3, 4, 1, 2, 3, 0)
 FLAGGED = ("odd", "even", "thirds", "first")  # `causal` of some requests
 MANY = 67  # requests of one case in 120: more than the bits of a word
 BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products
@@ -29,7 +42,7 @@ LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: sever
 LONG = (*around(512), 700)
 LATE = 300  # rows and more of a request, of which a window hides the first block of keys from the last that share its packed keys
 FARTHEST = 2**16 + 465  # more keys than 16 bits count
-CROWDED = tuple(1 + b % 2 for b in range(CROWD)), tuple(1 + b % 3 for b in range(CROWD))  # rows and keys of requests
+CROWDED = [(1 + b % 2, 1 + b % 3) for b in range(CROWD)]  # rows and keys of requests
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 LAYOUTS = {
     "q": READ_ROWS,
@@ -132,6 +145,8 @@ def strategy(draw: st.DrawFn) -> VarlenCase:
     heads, kv_heads = draw(any_of(*HEADS), label="heads")
     width, width_v = draw(any_of(*WIDTHS), label="widths")
     batch = draw(any_of(*BATCHES), label="batch")
+    if fields["layout"].get("causal_requests") == FAR_COLUMNS:  # of one flag, or of none, nothing lies far apart
+        batch, fields = max(batch, 2), fields | {"causal": FLAGGED[fields["seed"] // 32 % len(FLAGGED)]}
     budget, rare = draw(any_of(*BUDGET), label="budget"), draw(between(0, 119), label="rare")
     if rare % 8 == 7:
         budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
@@ -148,14 +163,15 @@ def strategy(draw: st.DrawFn) -> VarlenCase:
         rows, lens = (tuple(1 + b % length for b in range(MANY)) for length in (2, 5))
         rows = (*rows, 600)  # of the last one: several groups of rows
         lens = (*lens, 5)
-    if fields["seed"] % 64 == 20 or crowded(fields):
+    crowd = crowded(fields)
+    if crowd or fields["seed"] % 32 == 20:
         heads, kv_heads, width, width_v = 1, 1, 1, 1
-        crowd = draw(CROWDS, label="crowd")
-        rows, lens = CROWDED[0][:crowd], CROWDED[1][:crowd]
-        if fields["seed"] // 64 % 4:  # flags that do not repeat with any power of two
-            fields = fields | {"causal": "thirds"}
-    if fields["seed"] % 64 == 20:
         rows, lens = (1 + rare % 3,), (FARTHEST,)
+    if crowd:
+        rows, lens = zip(*thinned(fields, CROWDED[: draw(CROWDS, label="crowd")], (0, 0)))
+    flagged = crowd and fields["seed"] // 32 % 4 > 0
+    if flagged:  # flags that do not repeat with any power of two, and show: no window hides as many keys
+        fields = fields | {"causal": "thirds"}
     if fields["seed"] % 64 == 21:
         fields, heads, kv_heads, width, width_v = near(fields), 1, 1, 1, 1
         rows, lens = (FARTHEST,), (1 + rare % 3,)
@@ -164,6 +180,8 @@ def strategy(draw: st.DrawFn) -> VarlenCase:
         (heads, kv_heads), (width, width_v) = HEADS[0], WIDTHS[rare % 3]
         rows, lens = (LATE + rare // 2,), (LATE + rare // 2 + rare % 5,)
     case = completed(draw, fields, rows, lens, {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v})
+    if flagged:
+        case = replace(case, right=-1, layout={name: kind for name, kind in case.layout.items() if name != "causal_requests"})
     return replace(case, left=rare % 40) if late else case
 
 
@@ -173,7 +191,8 @@ def completed(
     """The case of these sizes, with windows, a cap and sinks."""
     n, drawn = max(lens, default=0), dict(draw(MASKS, label="masks"))
     flags = drawn.pop("flags")
-    if flags != "as drawn" and fields["causal"] in FLAGGED:
+    far = fields["layout"].get("causal_requests") == FAR_COLUMNS
+    if flags != "as drawn" and fields["causal"] in FLAGGED and not far:
         fields = fields | {"layout": {**fields["layout"], "causal_requests": flags}}
     named = {"lk-1": max(n - 1, 0), "lk": n, "lk/2": n // 2}
     drawn |= {side: named.get(drawn[side], drawn[side]) for side in ("left", "right")}
@@ -248,6 +267,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "a window that hides a whole block of keys from later rows": lambda case: case.left >= 0
     and _some(case, lambda q, k: min(q, k) > 288 + case.left),
     "right window cuts": lambda case: case.causal == "none" and _some(case, lambda q, k: 0 <= case.right < min(q, k) - 1),
+    "flags far apart": lambda case: case.layout.get("causal_requests") == FAR_COLUMNS and case.causal in FLAGGED
+    and len(case.rows) > 1,
     "strided flags": lambda case: case.layout.get("causal_requests") == "strided" and len(case.rows) > 1,
     "a window and a causal request": lambda case: case.right > 0 and case.causal in FLAGGED,
     "more keys than 16 bits count": lambda case: _some(case, lambda q, k: q > 0 and k > 2**16),
