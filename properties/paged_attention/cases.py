@@ -11,15 +11,27 @@ from torch import Tensor
 
 from kernelpair.call.layout import EXPANDED, FAR, FAR_COLUMNS, FAR_PARAMETERS, FAR_VECTOR, POOL, READ_ROWS, SHARED, STRIDED, TABLE
 from kernelpair.call.layout import FUSED as FUSED_LAYOUT
-from kernelpair.call.values import permutation, poison
+from kernelpair.call.values import poison
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.paged_attention.factors import descale_far, descales_of, slopes_of
 from properties.shared import attention_values as numbers
-from properties.shared.pads import MANY_SLOTS, more_slots, more_tokens
-from properties.shared.strategies import CROWD, CROWDS, alike, any_of, around, between, common, crowded, one_far, together
+from properties.shared.pads import MANY_SLOTS, high_first, in_order, more_slots, more_tokens
+from properties.shared.strategies import (
+    CROWD,
+    CROWDS,
+    alike,
+    any_of,
+    around,
+    between,
+    common,
+    crowded,
+    one_far,
+    thinned,
+    together,
+)
 
-HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4), (35, 35), (40, 2))  # (H, Hkv)
+HEADS = ((1, 1), (4, 1), (8, 1), (3, 1), (16, 1), (2, 2), (8, 2), (12, 4), (35, 35), (130, 65), (40, 2))  # (H, Hkv)
 WIDTHS = ((1, 1), (13, 13), (31, 32), (32, 33), (64, 64), (80, 96), (128, 128), (192, 128), (13, 256), (256, 1))
 LATENT_WIDTHS = ((8, 32), (32, 64), (64, 512), (7, 24))  # rope, latent
 PAGES = (1, 2, 3, 16, 48, 64, 128, 300)
@@ -27,13 +39,14 @@ STEP_LENGTHS = (100, 150, 200, 300)  # of single rows: enough for several splits
 LONG_STEPS = (320, 450, 600)  # of many heads: several blocks of keys in one split
 PAGE_COUNTS = (0, 1, 2, 3, 8)  # sk in whole pages, and one key more or less
 ROWS = (1, 2, 0, 3, 5, *around(16, 32), 48, *around(64, 128, 256))
-BATCHES = (1, 1, 2, 2, 3, 4, 0)
+BATCHES = (1, 1, 2, 2, 3, 4, 1, 2, 3, 0)
 BUDGET = (40_000, 40_000, 40_000, 400_000, 400_000, 2_000_000)  # multiply-adds of both products
 LONG_BUDGET = 6_000_000  # one case in 8, with few heads and small widths: several blocks of keys
-CROWDED = (1,) * CROWD, tuple(1 + b % 3 for b in range(CROWD))  # rows and keys of requests
+CROWDED = [(1, 1 + b % 3) for b in range(CROWD)]  # rows and keys of requests
 # More keys than 16 bits count, of one row or of two; a request of several rows behind many others.
 FARTHEST = 2**16 + 465
-RAREST = {20: ((2,), (FARTHEST,)), 21: ((1,), (FARTHEST,)), 36: ((*CROWDED[0][:69], 600), (*CROWDED[1][:69], 605))}
+RAREST = {20: [(2, FARTHEST)], 52: [(2, FARTHEST)], 21: [(1, FARTHEST)], 36: [*CROWDED[:69], (600, 605)]}
+SHARING = (8, 12)  # of 16: one kv head in memory stands for all
 LATE = 300  # rows and more of a request, of which a window hides the first block of keys from the last that share its packed keys
 EMULATED_WORK = 3_000_000  # multiply-adds of padded tiles: 5 ms
 LAYOUTS = {
@@ -143,20 +156,14 @@ def _rows(most: int, length: int) -> st.SearchStrategy[int]:
     return st.sampled_from([n for n in (*ROWS, *around(length)) if n <= most] or [1])
 
 
-@st.composite
-def strategy(draw: st.DrawFn) -> PagedAttentionCase:
-    """Any call that the contract allows, within the budget of work."""
-    fields = one_far(draw(FIELDS), VECTORS)
-    kind = draw(KINDS, label="kind")
-    latent = kind == "latent"
+def _layer(draw: st.DrawFn, fields: dict[str, Any], latent: bool, rare: int) -> tuple[int, int, int, int]:
+    """Heads, kv heads and widths; `rare`, or the seed, names those that few cases have."""
     heads, kv_heads = draw(any_of(*HEADS), label="heads")
     width, width_v = draw(any_of(*(LATENT_WIDTHS if latent else WIDTHS)), label="widths")
     if latent and draw(between(0, 7), label="latents"):
         heads, kv_heads = heads // kv_heads, 1  # else several groups of heads, each with a latent
-    batch = draw(any_of(*BATCHES), label="batch")
-    budget, rare = draw(any_of(*BUDGET), label="budget"), draw(between(0, 119), label="rare")
     if rare % 8 == 7:
-        budget, batch, (heads, kv_heads) = LONG_BUDGET, min(batch, 2), HEADS[rare // 8 % 3]
+        heads, kv_heads = HEADS[rare // 8 % 3]
         width, width_v = (LATENT_WIDTHS if latent else WIDTHS)[rare // 8 % 5 % (3 if latent else 5)]
     if latent and rare % 20 == 13:  # many heads over one latent, as after absorption
         kv_heads = 1 + rare // 40 % 2
@@ -164,32 +171,58 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
     if latent and rare % 12 == 5:  # groups of heads, each with a latent, and one rope part for all of them
         heads, kv_heads = 8, 2
         fields["layout"] = {name: kind for name, kind in fields["layout"].items() if name != "v_cache"} | {"k_cache": SHARED}
+    if not latent and rare % 16 in SHARING and kv_heads == 1:
+        heads, kv_heads = HEADS[-4]
     if (unusual := numbers.unusual_heads(fields["seed"])) and not latent:
-        (heads, kv_heads), (width, width_v), batch = unusual, WIDTHS[rare % 3], min(batch, 2)
-        fields["alibi"] |= heads > 256  # each has a slope of its own
+        (heads, kv_heads), (width, width_v) = unusual, WIDTHS[rare % 3]
+        if heads > 256:  # each has a slope of its own
+            fields |= {"alibi": True, "values": "random"}
+    return heads, kv_heads, width, width_v
+
+
+@st.composite
+def strategy(draw: st.DrawFn) -> PagedAttentionCase:
+    """Any call that the contract allows, within the budget of work."""
+    fields = one_far(draw(FIELDS), VECTORS)
+    kind = draw(KINDS, label="kind")
+    latent, batch = kind == "latent", draw(any_of(*BATCHES), label="batch")
+    budget, rare = draw(any_of(*BUDGET), label="budget"), draw(between(0, 119), label="rare")
+    if rare % 8 == 7:
+        budget = LONG_BUDGET
+    if rare % 8 == 7 or (numbers.unusual_heads(fields["seed"]) and not latent):
+        batch = min(batch, 2)
+    heads, kv_heads, width, width_v = _layer(draw, fields, latent, rare)
     few = rare % 60 == 58  # one row over few keys: its kv heads are shared out to threads
     if few:
         batch, (heads, kv_heads) = 1, (8, 1 if latent else 2)
         fields["alibi"] = True
-    many = rare % 60 == 28 and not latent  # one row of many heads over several blocks of keys, all kv heads in one split
-    if many:
+    many = (rare % 60 == 28 or rare % 30 == 13) and not latent
+    if many:  # heads over several blocks of keys; the kv heads of one row are shared out to threads
         batch, (heads, kv_heads), (width, width_v), fields["splits"] = 1, HEADS[-1], (128, 128), 1
+    if both := many and rare % 30 == 13:  # those of two rows are in one split, of tiles where there are any
+        batch, (width, width_v), fields["dtype"] = 2, (64, 64), "bfloat16"
     most = budget // (heads * (width + width_v) * max(batch, 1))
     single = rare % 5 == 3 or (latent and rare % 24 == 5)  # one row a request at most, as in decoding: it takes another engine
     if single:
         most = max(most, min(max(STEP_LENGTHS), LONG_BUDGET // (heads * (width + width_v) * max(batch, 1))))
     if few:
         most = min(most, 63)
-    lens = (draw(any_of(*LONG_STEPS), label="keys"),) if many else tuple(
-        draw(_lengths(max(1, most), fields["page"], single), label="keys") for _ in range(batch))
+    sloped = rare % 20 == 18 and not few  # single rows with slopes, in several splits
+    if sloped:
+        fields |= {"alibi": True, "values": "random", "splits": max(fields["splits"], 2)}
+    length = any_of(*LONG_STEPS) if many else any_of(150, 200, 300) if sloped else _lengths(max(1, most), fields["page"], single)
+    lens = tuple(draw(length, label="keys") for _ in range(batch))
     lens = alike(fields, "cache_seqlens", lens)
     rows = tuple(draw(_rows(max(1, most // max(n, 1)), n), label="rows") for n in lens)
+    if heads > 256 and not single:  # slopes of several rows, over several keys
+        rows, lens = tuple(max(n, 2) for n in rows), tuple(max(n, 3) for n in lens)
     if single:
-        rows = tuple(min(1, n) for n in rows)
+        rows = tuple(min(1, n) for n in (lens if both or sloped else rows))
     if fields["seed"] % 64 in RAREST or crowded(fields):
         heads, kv_heads, width, width_v = 1, 1, 1, 1
         crowd = draw(CROWDS, label="crowd")
-        rows, lens = RAREST.get(fields["seed"] % 64) or (CROWDED[0][:crowd], CROWDED[1][:crowd])
+        requests = RAREST.get(fields["seed"] % 64) or thinned(fields, CROWDED[:crowd], (0, 0))
+        rows, lens = zip(*requests)
     if lens == (FARTHEST,) and fields["seed"] // 64 % 2:
         fields["page"] = FARTHEST - 1  # more slots of one page than 16 bits count
     late = fields["seed"] % 32 == 9 and kind == "same"
@@ -198,7 +231,7 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
         rows, lens = (LATE + rare // 2,), (LATE + rare // 2 + rare % 5,)
     sizes = {"heads": heads, "kv_heads": kv_heads, "width": width, "width_v": width_v}
     case = completed(draw, fields, rows, lens, kind, rare, sizes)
-    return replace(case, left=rare % 40) if late else case
+    return replace(case, left=rare % 40 if late else -1) if late or both else case
 
 
 def completed(
@@ -214,8 +247,8 @@ def completed(
     elif (latent and rare % 2) or rare % 16 == 4:
         # Of a latent's rows either part may come first; caches of serving engines have the value there.
         fields["layout"] = {**fields["layout"], "v_cache" if latent and rare % 3 else "k_cache": FUSED_LAYOUT}
-    if not latent and rare % 16 == 12:  # one kv head for all
-        fields["layout"] = {**fields["layout"], ("k_cache", "v_cache")[rare // 16 % 2]: SHARED}
+    if not latent and rare % 16 in SHARING:  # one kv head for all
+        fields["layout"] = {**fields["layout"], ("k_cache", "v_cache")[fields["seed"] % 2]: SHARED}
     exact = fields["values"] != "random"
     if exact:
         fields["alibi"] = False
@@ -276,8 +309,10 @@ def batch_of(case: PagedAttentionCase) -> KeyPlan:
     table = poison(case.poison, (B, width), torch.int64)
     elements = case.page * case.kv_heads * (case.width + case.width_v)
     pages = sum(columns) + 2 + more_slots(case.seed, case.layout, -(-elements // 4))
-    free = permutation(case.seed, "pages", pages) if case.scattered or pages > MANY_SLOTS else torch.arange(pages)
+    free = high_first(case.seed, "pages", pages) if case.scattered or pages > MANY_SLOTS else in_order(case.seed, pages, 2)
     for b in range(B):
+        if not columns[b]:
+            continue
         seen = seen_keys(case, b)
         first = seen.start // page if len(seen) else columns[b]
         table[b, first : columns[b]] = free[sum(columns[:b]) :][first : columns[b]]
@@ -314,6 +349,8 @@ def inputs(case: PagedAttentionCase) -> Inputs:
         qv[live] = all_qv[live]
     for b in range(B):
         slots, sk = _slots(case, batch, b), case.lens[b]
+        if not len(slots):
+            continue
         k = numbers.keys(case, f"k{b}", (len(slots), Hkv, D), torch.float32)
         v = numbers.values(case, f"v{b}", (len(slots), Hkv, Dv), torch.float32)
         n = len(slots)

@@ -288,17 +288,20 @@ def _repeated_heads(case: Any, session: Session) -> None:
 
 def _equal_rows(case: Any, session: Session) -> None:
     """q as [B, S, H, D] with the multiples of S or none, its requests next to each other or a row apart, and cache_seqlens as an
-    int where all are equal."""
-    given, batch = session.inputs(), len(case.rows)
-    rows, multiples = _rows(given), torch.arange(batch + 1) * rows_of_each(case)
-    given = of_four_dimensions(case, given) | {"cu_seqlens_q": multiples if case.seed % 2 else None}
+    int where all are equal. A request that is alone comes twice."""
+    given, copies = session.inputs(), 2 if len(case.rows) == 1 else 1
+    batch, rows, given = len(case.rows) * copies, _rows(given), of_four_dimensions(case, given)
+    multiples = torch.arange(batch + 1) * rows_of_each(case)
+    given |= {name: torch.cat([given[name]] * copies) for name in ("q", "qv", *REQUEST_ARGUMENTS) if given[name] is not None}
+    given["cu_seqlens_q"] = multiples if case.seed % 2 else None
     if len(set(case.lens)) == 1:
         given["cache_seqlens"] = case.lens[0]
     for name in ("q", "qv") if case.seed // 2 % 2 else ():
         if given[name] is not None:
             given[name] = torch.cat([given[name], given[name][:, :1]], dim=1)[:, :-1]
     other = session.run(_plain(case), given, judged=False, keep_strides=True)
-    _close(session, other.outputs["out"].flatten(0, 1), rows, "queries of four dimensions")
+    for several in other.outputs["out"].flatten(0, 1).chunk(copies):
+        _close(session, several, rows, "queries of four dimensions")
     nobody = {name: given[name][:0] for name in ("q", "qv", "page_table", "k_descale", "v_descale") if given[name] is not None}
     nobody |= {"cache_seqlens": torch.zeros(0, dtype=torch.int64), "cu_seqlens_q": multiples[:1]}
     session.run(_plain(case), given | nobody, note="queries of four dimensions of no request")
