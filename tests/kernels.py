@@ -22,6 +22,15 @@ def good(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
     reference(x, slots, out, scale)
 
 
+def compiled_outside_of_modes(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    """As one of torch.compile, which a mode of torch functions would make compile anew."""
+    from torch._dynamo.utils import counters
+
+    counters["stats"]["unique_graphs"] = 1
+    assert not torch._C._len_torch_function_stack()
+    reference(x, slots, out, scale)
+
+
 def _returns(make: Callable[[Tensor, Tensor], Any]) -> Callable[..., Any]:
     """A kernel that does its work and then, if there was any, returns something that the contract does not know."""
 

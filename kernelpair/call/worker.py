@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from kernelpair.call import fault
+from kernelpair.call.compiled import compilations
 from kernelpair.call.defaults import defaults_of
 from kernelpair.call.fakes import Fakes
 from kernelpair.call.fault import Fault
@@ -123,6 +124,8 @@ class Outcome:
     """Bytes that the process holds after a call with `weigh`: allocated, mapped."""
     series: Repeated | None = None
     """The result of a call that was made again and again."""
+    compilations: int = 0
+    """Graphs that torch.compile has compiled in the process so far."""
     fakes: Mapping[str, str] = field(default_factory=dict)
     """Operator -> what its fake implementation says wrongly."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -249,7 +252,7 @@ class Caller:
         if guarded and request.deep and lasting(before) != lasting(self.unspoiled):
             return Outcome("spoiled")
         repetition = Repetition(request.again, self.arena) if request.again is not None else None
-        with Fakes() if request.fakes else nullcontext() as fakes:
+        with Fakes() if request.fakes and not compilations() else nullcontext() as fakes:  # what is compiled runs otherwise in it
             answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
         series = self._series(repetition, request, calls[0], answers[0]) if repetition is not None else None
         after = self.state = self.surroundings.read(request.deep)
@@ -264,9 +267,8 @@ class Caller:
         left = self.inspect()  # before the counts begin anew
         told = replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), left=left, executed=self.count())
         found = changes(before, after, len(sys.modules) != loaded) if before != after else []
-        told.series = series
-        if fakes is not None:
-            told.fakes, told.defaults = fakes.wrong, defaults_of(self.function)
+        told.series, told.compilations = series, compilations()
+        told.fakes, told.defaults = fakes.wrong if fakes else {}, defaults_of(self.function) if request.fakes else {}
         self._tell(told, request, found if guarded else [effect for effect in found if effect.kind != LEFT])
         if guarded and request.deep and busy():
             told.side_effects += (SideEffect(LEFT, "threads", "something goes on running after the call"),)

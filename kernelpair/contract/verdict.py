@@ -156,6 +156,8 @@ class Verdict:
     """The paths through the candidate's code that its calls took."""
     executed: Counter[str] = field(default_factory=Counter)
     """Instructions that its calls executed, as far as they can be seen."""
+    compilations: set[int] = field(default_factory=set)
+    """After each call, how many graphs torch.compile has compiled in its process."""
     unsupported: str = ""
     """The documented limit that kept a call from being made; the trial ended there."""
     noticed_by: str = "value"
@@ -164,3 +166,9 @@ class Verdict:
     @property
     def passed(self) -> bool:
         return not self.failures
+
+    @property
+    def of_two_compilations(self) -> bool:
+        """Whether calls disagree of which a later one was made by another graph than an earlier one."""
+        kinds = {failure.kind for failure in self.failures}
+        return bool(kinds) and kinds <= {"nondeterministic", "relation"} and len(self.compilations) > 1

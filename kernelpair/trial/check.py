@@ -24,6 +24,7 @@ from kernelpair.trial.modes import BUILT_IN, hold_trial
 from kernelpair.trial.session import Abandoned, Session
 
 BUILD_BYTES = 1 << 30  # that building a saved case may take: far above what any strategy draws, far below a small machine
+COMPILING = 4  # times that a trial is held at most in which torch.compile compiles anew
 TORCH_ALLOCATOR = "DefaultCPUAllocator: "  # in torch's message when memory does not suffice; its class is RuntimeError
 
 
@@ -73,17 +74,20 @@ def check(
     if misplaced := _misplaced(subject.pair, case):
         says = "the strategy draws what the signature does not know"
         raise HarnessError(f"{says}: {misplaced}; the case was {subject.pair.line(case)}")
-    session = session_type(subject, case, runner)
-    session.made = made or session.made
-    session.note = session.note if journal is None else journal.note
-    session.begin(case)
-    try:
-        with suppress(Abandoned):
-            hold_trial(session)
-    except Exception as error:
-        says = str(error) if isinstance(error, HarnessError) else with_place(error)
-        raise HarnessError(f"{says}; the case was {session.line}") from error
-    session.verdict.failures += session.effects
+    for _ in range(COMPILING):
+        session = session_type(subject, case, runner)
+        session.made = made or session.made
+        session.note = session.note if journal is None else journal.note
+        session.begin(case)
+        try:
+            with suppress(Abandoned):
+                hold_trial(session)
+        except Exception as error:
+            says = str(error) if isinstance(error, HarnessError) else with_place(error)
+            raise HarnessError(f"{says}; the case was {session.line}") from error
+        session.verdict.failures += session.effects
+        if not session.verdict.of_two_compilations:  # else once more, with what is compiled by now
+            break
     return session.verdict
 
 

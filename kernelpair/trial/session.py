@@ -229,12 +229,10 @@ class Session:
         """Call the candidate on what was placed; on `others` too, from Python threads of their own at the same time."""
         self.verdict.calls += 1 + len(others)
         guards = [page for each in (placement, *others) for page in each.guards]
-        also = [other.arguments for other in others]
-        results = tuple(self.pair.signature.results)
-        at = self.runner.arena.used
         fresh = self.verdict.calls == 1 + len(others)
         request = CallRequest(
-            placement.arguments, guards, at, results, threads, also, keep, deep, weigh, collect, again, fakes, fresh
+            placement.arguments, guards, self.runner.arena.used, tuple(self.pair.signature.results), threads,
+            [other.arguments for other in others], keep, deep, weigh, collect, again, fakes, fresh,
         )
         outcome = self.runner.run(request)
         if outcome.from_outside or outcome.around or (outcome.growth and not outcome.spoiled):
@@ -252,6 +250,7 @@ class Session:
             outcome.message = says + outcome.message.removeprefix(outcome.error)
         self.verdict.paths.update(outcome.paths)
         self.verdict.executed.update(outcome.executed or {})
+        self.verdict.compilations.add(outcome.compilations)
         self._note_effects(outcome)
         return outcome
 
