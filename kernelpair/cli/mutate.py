@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import shutil
 import time
 from collections import defaultdict
@@ -118,7 +119,8 @@ class MutateRun:
     def carry_out(self) -> None:
         """Every mutant, one a core, then the unmutated kernels."""
         jobs = [job for mutant in self.mutants.values() for job in self._job(mutant)]
-        self.console.print(f"seed {self.options.seed}; {len(jobs)} mutants, at most {self.options.seconds:g} s each", style="dim")
+        many = count(len(jobs), "mutant")
+        self.console.print(f"seed {self.options.seed}; {many}, at most {self.options.seconds:g} s each", style="dim")
         leader = Jobs(self.resolve, self.suite.preload, min(len(os.sched_getaffinity(0)), max(len(jobs), 1)))
         try:
             with Live(console=self.console, refresh_per_second=5, transient=True) as self._live:
@@ -194,8 +196,12 @@ class MutateRun:
 
         how = Again(resolve, self.suite.preload, lambda pair: select_candidates(self.suite, pair, ()))
         made, _ = exhibits([trial_result(ended, pair)], how, 1)
+        suite = ["--suite", self.options.suite] if self.options.suite else []
+        again = ["kernelpair", "mutate", *suite, "--mutant", mutant.name, "--seed", str(self.options.seed), "-v"]
         for exhibit in made:
             exhibit.title = f"{mutant.name}: {mutant.says}"
+            for report in exhibit.reports:
+                report.replay = shlex.join(again)  # a mutant is built for the time of its trial
         self.drawn += made
 
     def _add(self, result: MutantResult) -> None:

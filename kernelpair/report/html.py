@@ -79,6 +79,7 @@ def rendered(page: ReportPage) -> str:
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters["counted"] = count
     source = resources.files("kernelpair.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     template = environment.from_string(source)
     text = template.render(
