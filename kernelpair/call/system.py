@@ -7,8 +7,8 @@ import resource
 import struct
 import sys
 import threading
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from signal import SIGKILL, Signals
 from socket import SO_RCVTIMEO, SOL_SOCKET, socket
@@ -69,6 +69,17 @@ def limit_memory() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min([most, *known]), hard))
+
+
+@contextmanager
+def limited_memory() -> Iterator[None]:
+    """In the block this process has that limit."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limit_memory()
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def give_up_reading(descriptor: int, seconds: float) -> None:

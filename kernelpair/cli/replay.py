@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelpair.call.runner import InProcess, Isolated
-from kernelpair.call.system import limit_memory, printable
+from kernelpair.call.system import limited_memory, printable
 from kernelpair.cli.case_lines import Given, lines_of, read
 from kernelpair.cli.findings import unseen
 from kernelpair.cli.main import EXIT_FAILED, EXIT_OK, UsageError
@@ -46,8 +47,11 @@ def replay(options: argparse.Namespace) -> int:
     """Replay each case on each tier, or with the provider, that is asked for; 1 if any fails."""
     if options.guards and not options.in_process:
         raise UsageError("--guards needs --in-process: in a worker the pages around buffers always fault")
-    if not options.in_process:  # where the kernel takes its own
-        limit_memory()
+    with nullcontext() if options.in_process else limited_memory():  # in this process the kernel takes its own, too
+        return _replayed(options)
+
+
+def _replayed(options: argparse.Namespace) -> int:
     console = Console(highlight=False)
     torch.set_num_threads(1)
     place, suite = select_suite(options, built=True)
