@@ -61,7 +61,7 @@ def test_the_reason_is_told_above_and_not_again_at_the_end(capsys: Capture) -> N
 def test_one_case_is_no_cases(capsys: Capture) -> None:
     kernelpair("check", "toy", "--in-process", "--examples", "1")
     said = capsys.readouterr().out
-    assert "1 case      " in said and "No failure in 1 case of toy on python." in said and "; 1 case in " in said
+    assert " 1 case  " in said and "No failure in 1 case of toy on python." in said and "; 1 case in " in said
     assert "1 cases" not in said
 
 
