@@ -12,6 +12,8 @@ RARE: dict[int, tuple[tuple[int, int, int, int, int], dict[str, Any]]] = {  # to
     57: ((1025, 1, 1, 8, 8), {"form": "moe", "route": "constant"}),  # a chunk of one expert and one row more
     55: ((70_000, 2, 1, 2, 1), {"layout": {}, "values": "uniform"}),  # a chunk that begins behind the 65,536th token
     56: ((17, 1040, 3, 3, 2), {"form": "moe", "route": "random"}),  # more experts than tables of models have places for
+    51: ((70, 1, 1, 2100, 8), {"dtype": "bfloat16", "route": "constant"}),  # many rows of more columns than one slice has, whose
+    50: ((70, 1, 1, 8, 2100), {"dtype": "bfloat16", "route": "constant"}),  # sums wait; and as many of what goes down
 }
 RARE |= {53: RARE[59], 52: RARE[58]}  # twice as often: only a trial of values shows what later chunks take of the first
 EDGES: dict[str, Callable[[Any], bool]] = {
@@ -44,6 +46,8 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "float8 blocks that end within tiles": lambda case: case.block == "3x5" and case.D > 5 and case.I > 5,
     "float8 blocks of w2 that are others": lambda case: bool(case.block2) and case.block2 != case.block,
     "gates beyond 1,000": lambda case: case.magnitude == 1000.0 and case.pairs > 0,
+    "sums of one expert's rows that wait between slices of x": lambda case: case.D > 2048 and MEASURES["rows"](case) > 64,
+    "sums that wait between slices of what goes down": lambda case: case.I > 2048 and MEASURES["rows"](case) > 64,
     "more than 1,024 experts": lambda case: case.experts > 1024 and case.pairs > 0,
     "exact values": lambda case: case.values == "exact" and case.pairs > 0,
     "one-hot rows": lambda case: case.values == "one_hot" and case.pairs > 0 and case.dtype != "float32",
