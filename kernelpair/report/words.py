@@ -93,9 +93,11 @@ def next_steps(
             return ["see above why nothing was tried, and what this machine can run: kernelpair doctor"]
         if few:
             return ["more cases of what is thin (above)"]
-        tried = _distinct(result.pair for result in results if result.verdict == "pass")
+        passed = [result for result in results if result.verdict == "pass"]
+        sparse = _distinct(result.pair for result in passed if result.cases < LEAST_CASES)
+        tried = sparse or _distinct(result.pair for result in passed)
         again = _check(results, tried if len(tried) <= LINE_OF_PAIRS else [])
-        if min(result.cases for result in results if result.verdict == "pass") < LEAST_CASES:
+        if sparse:
             return [f"more cases, for so few prove little: {again} --seconds 60"]
         return [f"nothing needs doing. More cases make it surer: {again} --seconds 600"]
     first = next((failure for result in failed for failure in result.failures if failure.kind != "vacuous"), None)

@@ -49,6 +49,7 @@ def test_a_pass_of_few_cases_asks_for_more() -> None:
     assert next_steps([PASSED, one]) == ["more cases, for so few prove little: kernelpair check conv --seconds 60"]
     many = [PairResult(f"pair{i}", "avx2", "pass", cases=900) for i in range(30)]
     assert next_steps(many)[0].endswith(": kernelpair check --seconds 600")
+    assert next_steps([*many, one])[0].endswith(": kernelpair check conv --seconds 60")  # of that pair alone
     assert next_steps([PASSED], few=True) == ["more cases of what is thin (above)"]
 
 
