@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -255,33 +255,45 @@ def inputs(case: ConvCase) -> Inputs:
     }
 
 
-def _apply(kernels: Any, form: str, **given: Any) -> Any:
-    """Call the operator of a form; a `plain` packed weight is handed over without its object and another `tag` names
-    another layout (wrong calls), a `kept` one is made of its plain tensors again."""
-    if form == "pack":
-        packed = kernels.causal_conv1d_pack_weight(given["weight"])
-        dim, width = given["weight"].shape[0], given["weight"].shape[-1]
-        return {"packed": packed, "unpacked": kernels.causal_conv1d_unpack_weight(packed, dim, width)}
-    packed, dim, width = given.pop("packed_weight"), given.pop("dim"), given.pop("width")
-    if form == "unpack":
-        return {"unpacked": kernels.causal_conv1d_unpack_weight(packed, dim, width)}
-    tag = given.pop("tag", kernels.LAYOUT)
+def _pack(kernels: Any, weight: Tensor) -> dict[str, Tensor]:
+    packed = kernels.causal_conv1d_pack_weight(weight)
+    return {"packed": packed} | _unpack(kernels, packed, weight.shape[0], weight.shape[-1])
+
+
+def _unpack(kernels: Any, packed_weight: Tensor, dim: int, width: int) -> dict[str, Tensor]:
+    return {"unpacked": kernels.causal_conv1d_unpack_weight(packed_weight, dim, width)}
+
+
+def _call_of(kernels: Any, form: str, **given: Any) -> tuple[Callable[..., Any], Inputs]:
+    """The function of a form, and its arguments with their packed weight: a `plain` one is handed over without its object and
+    another `tag` names another layout (wrong calls), a `kept` one is made of its plain tensors again."""
+    if form in ("pack", "unpack"):
+        return partial(_pack if form == "pack" else _unpack, kernels), given
+    packed, tag = given.pop("packed_weight"), given.pop("tag", kernels.LAYOUT)
+    dim, width = given.pop("dim"), given.pop("width")
     if not given.pop("plain", False):
         packed = PackedConvWeight(packed, tag, dim, width)
         packed = made_again(packed) if given.pop("kept", False) else packed
     if form == "update":
-        return kernels.causal_conv1d_update(packed=packed, **given)
-    return kernels.causal_conv1d_fwd(packed=packed, **{"query_start_loc": None, **given})
+        return kernels.causal_conv1d_update, given | {"packed": packed}
+    return kernels.causal_conv1d_fwd, {"query_start_loc": None} | given | {"packed": packed}
 
 
 def apply_reference(form: str, **given: Any) -> Any:
     """The reference of any form."""
-    return _apply(reference.causal_conv1d, form, **given)
+    function, arguments = _call_of(reference.causal_conv1d, form, **given)
+    return function(**arguments)
 
 
 def apply_optimized(form: str, **given: Any) -> Any:
     """The compiled kernels of any form."""
-    return _apply(optimized.causal_conv1d, form, **given)
+    function, arguments = optimized_call(form, **given)
+    return function(**arguments)
+
+
+def optimized_call(form: str, **given: Any) -> tuple[Callable[..., Any], Inputs]:
+    """The function of a form, and its arguments with their packed weight."""
+    return _call_of(optimized.causal_conv1d, form, **given)
 
 
 def written(case: ConvCase, given: Inputs) -> Tensor | bool:

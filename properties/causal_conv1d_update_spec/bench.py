@@ -7,7 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernelpair.contract.pair import Bench, BenchRow, Inputs
-from properties.causal_conv1d_update_spec.cases import ConvSpecCase
+from kernelpair.timing.compare import in_order
+from optimized.causal_conv1d import causal_conv1d_update_spec
+from properties.causal_conv1d_update_spec.cases import ConvSpecCase, arguments
 from reference.causal_conv1d import causal_conv1d_pack_weight, causal_conv1d_unpack_weight
 
 DIM, WIDTH = 8192, 4
@@ -57,5 +59,6 @@ BENCH = Bench(
         seed=8, dtype="bfloat16", dim=256, width=4, lengths=(2, 2, 2), accepted=(1, 2, 1), silu=True,
         layout={"conv_states": "turned"}, int32=("query_start_loc", "cache_indices", "num_accepted_tokens"),
     ),
+    prepare=lambda given: in_order(causal_conv1d_update_spec, arguments(**given)),
     memory="on the stack of each thread: taps and history of 1,024 channels, 34 KiB at most",
 )

@@ -196,22 +196,21 @@ def inputs(case: ConvSpecCase) -> Inputs:
     }
 
 
-def _apply(kernels: Any, packed_weight: Tensor, dim: int, width: int, **given: Any) -> Tensor:
-    """Call a side; a `plain` packed weight is handed over without its object, another `tag` names another layout: wrong calls."""
-    plain, tag = given.pop("plain", False), given.pop("tag", kernels.LAYOUT)
-    packed = packed_weight if plain else PackedConvWeight(packed_weight, tag, dim, width)
-    result: Tensor = kernels.causal_conv1d_update_spec(packed=packed, **given)
-    return result
+def arguments(
+    packed_weight: Tensor, dim: int, width: int, plain: bool = False, tag: str = optimized.causal_conv1d.LAYOUT, **given: Any
+) -> Inputs:
+    """Of a call, its weight an object; a `plain` one is handed over without, another `tag` names another layout: wrong calls."""
+    return given | {"packed": packed_weight if plain else PackedConvWeight(packed_weight, tag, dim, width)}
 
 
 def apply_reference(**given: Any) -> Tensor:
     """The reference, its weight an object."""
-    return _apply(reference.causal_conv1d, **given)
+    return reference.causal_conv1d.causal_conv1d_update_spec(**arguments(**given))
 
 
 def apply_optimized(**given: Any) -> Tensor:
-    """The compiled kernel, its weight an object."""
-    return _apply(optimized.causal_conv1d, **given)
+    """The compiled kernel, likewise."""
+    return optimized.causal_conv1d.causal_conv1d_update_spec(**arguments(**given))
 
 
 def written(case: ConvSpecCase, given: Inputs) -> Tensor:

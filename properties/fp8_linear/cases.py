@@ -189,16 +189,20 @@ def _packed(given: Inputs, layout: str | None) -> Any:
     return made_again(packed) if given.pop("kept", False) else packed
 
 
+def arguments(layout: str | None = LAYOUT, **given: Any) -> Inputs:
+    """Of a call, with the packed weight that its parts make."""
+    packed = _packed(given, layout)
+    return given | {"packed": packed}
+
+
 def call_reference(layout: str | None = LAYOUT, **given: Any) -> Tensor:
     """The reference with the packed weight's parts as arguments, so that each can be placed and made wrong."""
-    packed = _packed(given, layout)
-    return reference.fp8_linear(packed=packed, **given)
+    return reference.fp8_linear(**arguments(layout, **given))
 
 
 def call_optimized(layout: str | None = LAYOUT, **given: Any) -> Tensor:
     """The kernel, likewise."""
-    packed = _packed(given, layout)
-    return optimized.fp8_linear(packed=packed, **given)
+    return optimized.fp8_linear(**arguments(layout, **given))
 
 
 EDGES: dict[str, Callable[[Any], bool]] = {

@@ -1,5 +1,6 @@
 """fused_moe: what is drawn, and the arguments of a case."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -369,12 +370,18 @@ def _stack(data: Tensor, parts: dict[str, Any], layout: str, sizes: tuple[int, i
     return PackedExperts(data, tag, *sizes)
 
 
+def _arguments(layout: str | None, **given: Any) -> Inputs:
+    """Of a call, with the packed experts that their parts make."""
+    experts = _experts(given, layout)
+    return given | experts
+
+
 def call_reference(form: str, dtype: str, layout: str | None = ANY_LAYOUT, **given: Any) -> Tensor:
     """The reference with the packed weights' parts as arguments, so that each can be placed and made wrong. A router's weight on
     the input is rounded to the call's dtype by definition: for the truth, which has forgotten it, that is done here."""
-    experts = _experts(given, layout)
+    given = _arguments(layout, **given)
     if form == "shared":
-        return reference.shared_expert(**given, **experts)
+        return reference.shared_expert(**given)
     x = given["x"]
     if given["apply_router_weight_on_input"] is True and isinstance(x, Tensor) and x.dtype == torch.float64:
         narrow: torch.dtype = getattr(torch, dtype)
@@ -384,13 +391,20 @@ def call_reference(form: str, dtype: str, layout: str | None = ANY_LAYOUT, **giv
             "topk_weights": torch.ones_like(weights),
             "apply_router_weight_on_input": False,
         }
-    return reference.fused_moe(**given, **experts)
+    return reference.fused_moe(**given)
 
 
 def call_optimized(form: str, dtype: str, layout: str | None = ANY_LAYOUT, **given: Any) -> Tensor:
     """The kernel, likewise."""
-    experts = _experts(given, layout)
-    return (optimized.shared_expert if form == "shared" else optimized.fused_moe)(**given, **experts)
+    function, said = optimized_call(form, dtype, layout, **given)
+    return function(**said)
+
+
+def optimized_call(
+    form: str, dtype: str, layout: str | None = ANY_LAYOUT, **given: Any
+) -> tuple[Callable[..., Tensor], Inputs]:
+    """The kernel's function of a form, and its arguments with their packed experts."""
+    return optimized.shared_expert if form == "shared" else optimized.fused_moe, _arguments(layout, **given)
 
 
 def small(case: MoeCase) -> bool:

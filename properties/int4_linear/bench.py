@@ -6,8 +6,10 @@ from typing import Literal
 import torch
 
 from kernelpair.contract.pair import Bench, BenchRow, Inputs
+from kernelpair.timing.compare import in_order
 from optimized import operator
-from properties.int4_linear.cases import ACTIVATIONS, Int4Case, dense_weight
+from optimized.int4_linear import int4_linear
+from properties.int4_linear.cases import ACTIVATIONS, Int4Case, arguments, dense_weight
 from properties.shared.linear_rows import linear_row
 
 LLAMA_3_8B = ((4096, 4096), (28_672, 4096))  # N, K of its projections
@@ -33,6 +35,7 @@ def _row(M: int, N: int, K: int, activation: Literal["x", "int8"]) -> BenchRow:
 BENCH = Bench(
     rows=[_row(M, N, K, activation) for activation in ACTIVATIONS for N, K in LLAMA_3_8B for M in ROWS],
     case=CASE,
+    prepare=lambda given: in_order(int4_linear, arguments(**given)),
     memory="kept between calls: a copy of at most 1,024 rows of x, in fp32 on vectors, bf16 on tiles and bytes in int8, with "
     "the sums of 128 rows between slices of K (tiles); in each thread the decoded slice of a panel, 128 KiB (tiles) or 24 KiB, "
     "and 0.8 MiB for the sums that wait (vectors)",

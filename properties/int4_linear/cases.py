@@ -189,13 +189,17 @@ def _packed(given: Inputs, layout: str | None) -> Any:
     return PackedInt4Weight(data, scales, zeros, layout, N, K, size)
 
 
+def arguments(layout: str | None = LAYOUT, **given: Any) -> Inputs:
+    """Of a call, with the packed weight that its parts make."""
+    packed = _packed(given, layout)
+    return given | {"packed": packed}
+
+
 def call_reference(layout: str | None = LAYOUT, **given: Any) -> Tensor:
     """The reference with the packed weight's parts as arguments, so that each can be placed and made wrong."""
-    packed = _packed(given, layout)
-    return reference.int4_linear(packed=packed, **given)
+    return reference.int4_linear(**arguments(layout, **given))
 
 
 def call_optimized(layout: str | None = LAYOUT, **given: Any) -> Tensor:
     """The kernel, likewise."""
-    packed = _packed(given, layout)
-    return optimized.int4_linear(packed=packed, **given)
+    return optimized.int4_linear(**arguments(layout, **given))

@@ -196,27 +196,31 @@ def _packed(given: Inputs, layout: str | None) -> Any:
     return made_again(packed) if given.pop("kept", False) else packed
 
 
+def arguments(layout: str | None = LAYOUT, **given: Any) -> Inputs:
+    """Of a call, with the packed weight that its parts make, and a dtype for the name of one."""
+    packed, dtype = _packed(given, layout), given.get("out_dtype")
+    return given | {"packed": packed} | ({"out_dtype": getattr(torch, dtype)} if isinstance(dtype, str) else {})
+
+
 def call_reference(form: str, layout: str | None = LAYOUT, **given: Any) -> Tensor:
     """The reference with the packed weight's parts as arguments, so that each can be placed and made wrong. Where the scales
     are float64, as for the truth, so is the result."""
-    packed = _packed(given, layout)
+    said = arguments(layout, **given)
     if form == "linear":
-        return reference.int8_linear(packed=packed, **given)
-    dtype = given.pop("out_dtype")
+        return reference.int8_linear(**said)
     wide = isinstance(given["scale"], Tensor) and given["scale"].dtype == torch.float64
-    return reference.int8_matmul(packed=packed, out_dtype=torch.float64 if wide else _dtype(dtype), **given)
+    return reference.int8_matmul(**said | ({"out_dtype": torch.float64} if wide else {}))
 
 
 def call_optimized(form: str, layout: str | None = LAYOUT, **given: Any) -> Tensor:
     """The kernel, likewise."""
-    packed = _packed(given, layout)
-    if form == "linear":
-        return optimized.int8_linear(packed=packed, **given)
-    return optimized.int8_matmul(packed=packed, out_dtype=_dtype(given.pop("out_dtype")), **given)
+    function, said = optimized_call(form, layout, **given)
+    return function(**said)
 
 
-def _dtype(name: Any) -> Any:
-    return getattr(torch, name) if isinstance(name, str) else name
+def optimized_call(form: str, layout: str | None = LAYOUT, **given: Any) -> tuple[Callable[..., Tensor], Inputs]:
+    """The kernel's function of a form, and its arguments with their packed weight."""
+    return optimized.int8_linear if form == "linear" else optimized.int8_matmul, arguments(layout, **given)
 
 
 EDGES: dict[str, Callable[[Any], bool]] = {

@@ -3,8 +3,10 @@
 import torch
 
 from kernelpair.contract.pair import Bench, BenchRow, Floor, Inputs
+from kernelpair.timing.compare import in_order
 from optimized import operator
-from properties.packed_linear.cases import LinearCase
+from optimized.packed_linear import packed_linear
+from properties.packed_linear.cases import LinearCase, arguments
 from reference.pack_linear_weight import unpack_linear_weight
 
 # --- bench ---
@@ -43,6 +45,7 @@ BENCH_ROWS = [
 BENCH = Bench(
     rows=BENCH_ROWS,
     case=LinearCase(seed=8, dtype="bfloat16", outer=(64,), N=256, K=1024),
+    prepare=lambda given: in_order(packed_linear, arguments(**given)),
     memory="kept between calls: a copy of at most 1,024 rows of x, in fp32 on vectors and bf16 on tiles, with the sums of "
     "128 rows between slices of K (tiles); in each thread 0.8 MiB for the sums that wait (vectors)",
 )
