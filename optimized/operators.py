@@ -27,8 +27,9 @@ class Operator:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            if kwargs or len(args) > self._before_bools or is_dynamo_compiling():  # which knows raw alone
+            if kwargs or len(args) > self._before_bools:
                 self._refuse_none(args, kwargs)
+            if kwargs or is_dynamo_compiling():  # which knows raw alone
                 return self.raw(*args, **kwargs)
             return self._direct(*args)
         except RuntimeError as error:

@@ -5,7 +5,8 @@ from functools import partial
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature, Within
 from properties.fused_moe.bench import BENCH
 from properties.fused_moe.bound import ROUNDED_H, bound, rounded_bound
-from properties.fused_moe.cases import LAYOUTS, MoeCase, call_optimized, call_reference, inputs, small, strategy
+from properties.fused_moe.calls import call_optimized, call_reference
+from properties.fused_moe.cases import LAYOUTS, MoeCase, inputs, small, strategy
 from properties.fused_moe.edges import EDGES, MEASURES
 from properties.fused_moe.models import models
 from properties.fused_moe.relations import RELATIONS

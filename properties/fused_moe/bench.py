@@ -9,7 +9,8 @@ from torch.nn.functional import linear, silu
 from kernelpair.contract.pair import Bench, BenchRow, Inputs
 from kernelpair.timing.compare import in_order
 from optimized import huge_pages
-from properties.fused_moe.cases import MoeCase, optimized_call
+from properties.fused_moe.calls import optimized_call
+from properties.fused_moe.cases import MoeCase
 
 # name, experts, topk, D, I: every layer of these models; where all experts do not fit a small machine's memory, fewer.
 MODELS = (("Qwen3-30B-A3B", 128, 8, 2048, 768), ("Qwen3-Next", 512, 10, 2048, 512), ("gpt-oss", 32, 4, 2880, 2880))

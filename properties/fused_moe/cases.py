@@ -1,6 +1,5 @@
 """fused_moe: what is drawn, and the arguments of a case."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,17 +8,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-import optimized.fused_moe as optimized
 import reference.fused_moe as reference
 from kernelpair.call.layout import READ_ROWS, REPEATED, TABLE
 from kernelpair.call.values import generator, permutation, poison_value, signed, small_integers, uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from properties.fused_moe.edges import RARE
-from properties.shared.packed_weights import WIDE, made_again
+from properties.shared.packed_weights import WIDE
 from properties.shared.strategies import any_of, around, between, common, either, together
 from reference.fp8_to_float import fp8_to_float
-from serving import PackedExperts, PackedFp8Experts, PackedInt8Experts
 
 TOKENS = (1, 2, 5, 3, 33, 65, 0, 17)
 EXPERTS = (1, 2, 8, 3, 64)
@@ -343,68 +340,6 @@ def _unpacked(given: Inputs, name: str, E: int, N: int, K: int) -> Tensor:
         return fp8_to_float(stack.unpack(), torch.float64) * spread(scale.double(), (N, K), block)
     codes = reference.PackedInt8Experts(given[name], given[f"{name}_sums"], scale, INT8_LAYOUT, E, N, K).unpack()
     return codes.double() * scale.double()[..., None]
-
-
-def _experts(given: dict[str, Any], layout: str | None) -> dict[str, Any]:
-    """Both packed stacks that their parts make, with `kept` of their plain tensors again; without a layout plain tensors in their
-    places. There are as many experts as the stacks say."""
-    D, inner, kept = given.pop("D"), given.pop("I"), given.pop("kept", False)
-    made: dict[str, Any] = {}
-    for name, N, K in (("w13", 2 * inner, D), ("w2", D, inner)):
-        parts = {part: given.pop(f"{name}_{part}") for part in PARTS if f"{name}_{part}" in given}
-        made[name] = data = given.pop(name)
-        if layout is not None and isinstance(data, Tensor):
-            stack = _stack(data, parts, layout, (len(data) if data.dim() else 1, N, K))
-            made[name] = made_again(stack) if kept else stack
-    return made
-
-
-def _stack(data: Tensor, parts: dict[str, Any], layout: str, sizes: tuple[int, int, int]) -> Any:
-    """Of the kind that the parts belong to, with its own tag where no other one is asked for."""
-    kind = INT8_LAYOUT if "sums" in parts else FP8_LAYOUT if "block_n" in parts else ANY_LAYOUT
-    tag = kind if layout == ANY_LAYOUT else layout
-    if kind == INT8_LAYOUT:
-        return PackedInt8Experts(data, parts["sums"], parts["scale"], tag, *sizes)
-    if kind == FP8_LAYOUT:
-        return PackedFp8Experts(data, parts["scale"], tag, *sizes, (parts["block_n"], parts["block_k"]))
-    return PackedExperts(data, tag, *sizes)
-
-
-def _arguments(layout: str | None, **given: Any) -> Inputs:
-    """Of a call, with the packed experts that their parts make."""
-    experts = _experts(given, layout)
-    return given | experts
-
-
-def call_reference(form: str, dtype: str, layout: str | None = ANY_LAYOUT, **given: Any) -> Tensor:
-    """The reference with the packed weights' parts as arguments, so that each can be placed and made wrong. A router's weight on
-    the input is rounded to the call's dtype by definition: for the truth, which has forgotten it, that is done here."""
-    given = _arguments(layout, **given)
-    if form == "shared":
-        return reference.shared_expert(**given)
-    x = given["x"]
-    if given["apply_router_weight_on_input"] is True and isinstance(x, Tensor) and x.dtype == torch.float64:
-        narrow: torch.dtype = getattr(torch, dtype)
-        weights = given["topk_weights"]
-        given = given | {
-            "x": (x.to(narrow) * weights.to(narrow)).to(torch.float64),
-            "topk_weights": torch.ones_like(weights),
-            "apply_router_weight_on_input": False,
-        }
-    return reference.fused_moe(**given)
-
-
-def call_optimized(form: str, dtype: str, layout: str | None = ANY_LAYOUT, **given: Any) -> Tensor:
-    """The kernel, likewise."""
-    function, said = optimized_call(form, dtype, layout, **given)
-    return function(**said)
-
-
-def optimized_call(
-    form: str, dtype: str, layout: str | None = ANY_LAYOUT, **given: Any
-) -> tuple[Callable[..., Tensor], Inputs]:
-    """The kernel's function of a form, and its arguments with their packed experts."""
-    return optimized.shared_expert if form == "shared" else optimized.fused_moe, _arguments(layout, **given)
 
 
 def small(case: MoeCase) -> bool:
