@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 import properties
@@ -14,8 +15,9 @@ from kernelpair.call.place import resolve
 from kernelpair.contract.pair import BenchRow, Inputs, Pair
 from kernelpair.providers.provider import Unsupported, provider
 from kernelpair.timing.cases import row_named, row_of
-from kernelpair.timing.compare import in_order
+from kernelpair.timing.compare import in_order, prepared
 from kernelpair.timing.speeds import read
+from properties.suite import SUITE
 from tests.command_line import kernelpair
 
 Capture = pytest.CaptureFixture[str]
@@ -115,6 +117,18 @@ def test_a_row_is_the_case_that_it_says_to_be(pair: Pair, row: BenchRow) -> None
     assert row.case is not None
     given, own = (_whole(pair, resolve(each.arguments())) for each in (row, row_of(pair, row.case)))
     assert {name: _kind(value) for name, value in given.items()} == {name: _kind(own[name]) for name in given}
+
+
+@pytest.mark.parametrize("name", [
+    "causal_conv1d", "causal_conv1d_update_spec", "fp8_linear", "fused_moe", "int4_linear", "int8_linear", "packed_linear",
+])  # fmt: skip
+def test_a_weight_is_packed_before_its_kernel_is_timed(name: str) -> None:
+    """What is timed is the function that an engine calls, with the object that it keeps, and it does the pair's work."""
+    pair = properties.pairs()[name]
+    row = row_of(pair, pair.bench.case)
+    call = prepared(pair, row, resolve(row.arguments()), SUITE.candidates(pair)[0])
+    assert isinstance(call, partial) and call.func.__module__ == f"optimized.{name.removesuffix('_update_spec')}"
+    assert torch.equal(call(), pair.optimized(**resolve(row.arguments())))
 
 
 @pytest.mark.parametrize("spec", ["sgl_kernel", "vllm_cpu"])
