@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 
+from kernelpair.call.caller import Caller
 from kernelpair.call.common import done_with, server_of
 from kernelpair.call.fault import forget, noted, without_frames
 from kernelpair.call.fork_server import Forked, ForkServer, ServerGone
 from kernelpair.call.memory import Arena
+from kernelpair.call.outcome import CallRequest, Outcome
 from kernelpair.call.system import (
     give_up_reading,
     here,
@@ -26,7 +28,7 @@ from kernelpair.call.system import (
     waited_for_processor,
 )
 from kernelpair.call.whereabouts import asked
-from kernelpair.call.worker import CLOSED_CHANNEL, LOG_BYTES, Caller, CallRequest, Outcome, stderr_tail, work, written
+from kernelpair.call.worker import CLOSED_CHANNEL, LOG_BYTES, stderr_tail, work, written
 from kernelpair.contract.candidate import Candidate
 
 HANG_SECONDS = 20.0  # a case has a budget of work far below this on every tier

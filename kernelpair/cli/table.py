@@ -7,8 +7,8 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
+from kernelpair.call.outcome import CallRequest
 from kernelpair.call.runner import START_SECONDS, HarnessError, Isolated
-from kernelpair.call.worker import CallRequest
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Stepwise
 from kernelpair.contract.subject import Subject

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 
 from kernelpair.call.memory import Placed
+from kernelpair.call.outcome import Outcome
 from kernelpair.call.place import Buffer, Placement, element_mask
 from kernelpair.call.values import poison_word
-from kernelpair.call.worker import Outcome
 from kernelpair.contract.case import WRONG_CALL
 from kernelpair.names import count
 from kernelpair.report.plane import Plane, plane_of

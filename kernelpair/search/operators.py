@@ -14,8 +14,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelpair.call.fork_server import ForkServer, fork_server
+from kernelpair.call.outcome import CallRequest, Outcome
 from kernelpair.call.runner import InProcess
-from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
 from kernelpair.search.search import Search

@@ -20,8 +20,9 @@ from kernelpair.contract.pair import Inputs, Pair, Stepwise
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict
 from kernelpair.names import unknown
+from kernelpair.trial.judging import Abandoned
 from kernelpair.trial.modes import BUILT_IN, hold_trial
-from kernelpair.trial.session import Abandoned, Session
+from kernelpair.trial.session import Session
 
 BUILD_BYTES = 1 << 30  # that building a saved case may take: far above what any strategy draws, far below a small machine
 COMPILING = 4  # times that a trial is held at most in which torch.compile compiles anew

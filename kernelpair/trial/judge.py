@@ -13,9 +13,9 @@ from torch import Tensor
 from kernelpair.call.blocks import as_handed_out
 from kernelpair.call.defaults import defaults_of, other_defaults
 from kernelpair.call.memory import Arena, Placed
+from kernelpair.call.outcome import Outcome
 from kernelpair.call.place import Buffer, Placement, element_mask
 from kernelpair.call.values import rounded_once
-from kernelpair.call.worker import Outcome
 from kernelpair.contract.pair import RoundedOnce
 from kernelpair.contract.verdict import Difference, Failure, Tightness
 from kernelpair.names import count

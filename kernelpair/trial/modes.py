@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from kernelpair.call.heap import LEAST_LEAK, kept_by_each
+from kernelpair.call.outcome import Outcome
 from kernelpair.call.place import Placement
 from kernelpair.call.runner import HarnessError
 from kernelpair.call.series import Repeats, Stretch
 from kernelpair.call.surroundings import NAMES
 from kernelpair.call.system import lets_start
-from kernelpair.call.worker import Outcome
 from kernelpair.contract.case import WRONG_CALL, Case
 from kernelpair.contract.pair import Outputs
 from kernelpair.contract.verdict import Failure

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from kernelpair.call.layout import REPEATED, STRIDED
+from kernelpair.call.outcome import Outcome
 from kernelpair.call.place import Placement
 from kernelpair.call.runner import HarnessError
 from kernelpair.call.values import permutation
-from kernelpair.call.worker import Outcome
 from kernelpair.contract.case import WRONG_CALL, Case
 from kernelpair.contract.pair import Inputs, Pair, WrongCall, named_in
 from kernelpair.contract.verdict import Failure

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from kernelpair.call import common
 from kernelpair.call.memory import Arena
+from kernelpair.call.outcome import CallRequest, Outcome
 from kernelpair.call.place import place, settle
 from kernelpair.call.runner import Isolated
-from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.candidate import Candidate, elsewhere
 from tests.selftest.toy import PAIR, ToyCase, reference
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kernelpair.call.memory import Arena
+from kernelpair.call.outcome import CallRequest, Outcome
 from kernelpair.call.runner import Isolated
 from kernelpair.call.surroundings import SideEffect
-from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.subject import Subject
 from kernelpair.trial.check import check
 from kernelpair.trial.modes import MANY

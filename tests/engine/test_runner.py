@@ -14,10 +14,10 @@ import pytest
 
 from kernelpair.call.fork_server import fork_server
 from kernelpair.call.memory import Arena
+from kernelpair.call.outcome import CallRequest, Outcome
 from kernelpair.call.place import place, settle
 from kernelpair.call.runner import CLOSES, HarnessError, InProcess, Isolated
 from kernelpair.call.system import waited_for_processor
-from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict

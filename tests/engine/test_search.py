@@ -11,8 +11,8 @@ import torch
 from hypothesis import strategies as st
 
 from kernelpair.call.memory import Arena
+from kernelpair.call.outcome import CallRequest, Outcome
 from kernelpair.call.runner import HarnessError, InProcess
-from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.pair import Bound, Inputs, Outputs, Pair, Relation, Stepwise, Within
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import KINDS, Failure, Judged, Tightness

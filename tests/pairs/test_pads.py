@@ -7,8 +7,8 @@ import torch
 
 import properties
 from kernelpair.call.memory import Placed
+from kernelpair.call.outcome import CallRequest, Outcome
 from kernelpair.call.runner import InProcess
-from kernelpair.call.worker import CallRequest, Outcome
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import Case
 from kernelpair.contract.subject import Subject

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from kernelpair.call import worker
+from kernelpair.call import caller
 from kernelpair.call.runner import Isolated
 from kernelpair.call.surroundings import STATE, Surroundings
 from kernelpair.contract.subject import Subject
@@ -50,9 +50,9 @@ def unwatched(name: str) -> None:
     state = Surroundings().read(deep=True)
     shallow = state[: len(STATE)]
     Surroundings.read = lambda self, deep=False: state if deep else shallow  # type: ignore[method-assign]
-    worker.Caller._state = lambda self, request, alone: self.surroundings.read(request.deep)  # type: ignore[method-assign]
-    worker.busy = lambda: False
-    worker.held_bytes = lambda: (0, 0)
+    caller.Caller._state = lambda self, request, alone: self.surroundings.read(request.deep)  # type: ignore[method-assign]
+    caller.busy = lambda: False
+    caller.held_bytes = lambda: (0, 0)
 
 
 def cases(tried: Subject, number: int, folder: Path) -> list[str]:
