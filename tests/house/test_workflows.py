@@ -1,7 +1,9 @@
 """The files of CI and of pre-commit: they parse, what they name is there, and the command line takes what they give it."""
 
+import os
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,3 +112,19 @@ def test_the_action_keeps_its_junit_file_also_without_a_page_and_nothing_else() 
     page, junit = kept["with"]["path"].splitlines()
     assert page.startswith("${{ inputs.page && format("), "without a page this line is empty, and not the whole folder"
     assert junit == "${{ inputs.working-directory }}/kernelpair.xml"
+
+
+def test_two_uses_of_the_action_in_one_job_have_names_of_their_own(tmp_path: Path) -> None:
+    """To upload an artifact of a name that is there already is an error, and a cache of such a name is not saved."""
+    (which,) = (step for step in parsed(ACTIONS[0])["runs"]["steps"] if step.get("id") == "use")
+    told = []
+    for name in ("first", "second", "third"):
+        output = tmp_path / name
+        output.touch()
+        environment = os.environ | {"RUNNER_TEMP": str(tmp_path), "GITHUB_OUTPUT": str(output)}
+        subprocess.run(["bash", "-eo", "pipefail", "-c", which["run"]], env=environment, check=True)
+        told.append(output.read_text())
+    assert told == ["", "suffix=-2\n", "suffix=-3\n"]
+    given = [step["with"] for step in parsed(ACTIONS[0])["runs"]["steps"] if "with" in step]
+    names = [with_[name] for with_ in given for name in ("key", "restore-keys", "name") if name in with_]
+    assert len(names) == 4 and all("${{ steps.use.outputs.suffix }}" in name for name in names)

@@ -190,6 +190,7 @@ def action(environment: Environment, repository: Path, **inputs: str) -> int:
             return re.sub(r"\$\{\{ (\S+) \}\}", lambda found: known[found[1]], text)
 
         variables = {name: filled(value) for name, value in step.get("env", {}).items()}
+        variables |= {"RUNNER_TEMP": str(repository), "GITHUB_OUTPUT": str(repository / "outputs")}
         shell = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", filled(step["run"]))
         ended = done(
             *shell, folder=repository / filled(step.get("working-directory", ".")), PATH=path_with(environment.bin), **variables
