@@ -209,7 +209,7 @@ class MutateRun:
         line = Text(f"{result.mutant:48} ")
         line.append(f"{result.verdict:10}", style=COLOURS[result.verdict])
         if result.verdict == KILLED:
-            line.append(f" {result.cases:>6} {noun(result.cases)} {result.seconds:6.1f} s  {result.noticed_by}: {result.kind}")
+            line.append(f" {result.cases:>6} {noun(result.cases)} {result.seconds:6.1f} s  {result.noticed}")
             line.append("".join(f"  {name} {count}" for name, count in result.sizes.items()), style="dim")
         else:
             line.append(f" {result.cases:>6} {noun(result.cases)} {result.seconds:6.1f} s  {result.reason}", style="dim")

@@ -41,7 +41,7 @@ def mutate_page(
                 [(pair, score(own) + others(own)) for pair, own in by_pair.items()]),
         Section("Mutants", "Each planted bug, and the trial that saw it first.",
                 ["mutant", "planted bug", "class", "tier", "verdict", "noticed by", "cases", "seconds"],
-                [(r.mutant, r.says, r.group, r.tier, r.verdict, f"{r.noticed_by} {r.kind}".strip() or r.reason, str(r.cases),
+                [(r.mutant, r.says, r.group, r.tier, r.verdict, r.noticed or r.reason, str(r.cases),
                   f"{r.seconds:.1f}") for r in sorted(results, key=lambda r: r.verdict == KILLED)]),
     ]  # fmt: skip
     good = not survivors and not alarms

@@ -46,6 +46,11 @@ class MutantResult:
     def pair(self) -> str:
         return self.mutant.partition("/")[0]
 
+    @property
+    def noticed(self) -> str:
+        """The kind of failure and the trial that saw it; empty for a mutant that nothing noticed."""
+        return f"{self.kind} (trial {self.noticed_by})" if self.kind else ""
+
 
 def result_of(mutant: Mutant, tier: str, ended: Ended, pair: Pair) -> MutantResult:
     """The result of a mutant's trial."""
@@ -126,7 +131,7 @@ def markdown(results: Sequence[MutantResult], seed: int, seconds: float, environ
 
 
 def _rows(results: Sequence[MutantResult]) -> list[str]:
-    lines = ["| mutant | planted bug | class | tier | noticed by | cases | seconds |", "|---|---|---|---|---|---|---|"]
+    lines = ["| mutant | planted bug | class | tier | trial: failure | cases | seconds |", "|---|---|---|---|---|---|---|"]
     for result in results:
         name = result.mutant.partition("/")[2] + (f" ({result.line})" if result.line else "")
         who = f"`{result.noticed_by}`: {result.kind}"
