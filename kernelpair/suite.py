@@ -31,7 +31,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kernelpair.contract.candidate import Candidate, moved
-from kernelpair.contract.mistakes import told
+from kernelpair.contract.mistakes import entry_of, told
 from kernelpair.contract.other_cpu import OtherCpu
 from kernelpair.sources import Sources
 from kernelpair.timing.machine import Machine
@@ -127,18 +127,18 @@ class Suite:
 
     def candidates(self, pair: "Pair") -> Sequence[Candidate]:
         """What is put on trial, the plainest first. One that is named as a tier runs where that tier does."""
-        function = pair.optimized
-        return [Candidate("optimized", f"{function.__module__}:{function.__qualname__}")]
+        return [Candidate("optimized", entry_of(pair, "optimized"))]
 
     def files(self, pair: "Pair") -> Mapping[str, str]:
         """Role -> file of a pair, relative to the root: what `list` shows and `premerge` follows. `properties` is one of
         them."""
-        functions = {"properties": pair.cases.inputs, "reference": pair.reference, "optimized": pair.optimized}
-        return {role: _file_of(self.root, function) for role, function in functions.items()} | dict(pair.files)
+        objects = {"properties": pair.cases.type, "reference": pair.reference, "optimized": pair.optimized}
+        files = {role: _file_of(self.root, each) for role, each in objects.items()}
+        return {role: file for role, file in files.items() if file} | dict(pair.files)
 
     def reference(self, pair: "Pair") -> Candidate:
         """The pair's reference as a candidate, put on trial like a kernel."""
-        return Candidate(REFERENCE, f"{pair.reference.__module__}:{pair.reference.__qualname__}")
+        return Candidate(REFERENCE, entry_of(pair, "reference"))
 
     def planted_in(self, pair: "Pair") -> str:
         """The candidate in which a mutant that names none is planted."""
@@ -162,10 +162,14 @@ class Suite:
         return self.root / "docs" / "findings"
 
 
-def _file_of(root: Path, function: Callable[..., Any]) -> str:
-    """Where a function stands: relative to the root, or wherever it is."""
-    path = Path(inspect.getsourcefile(function) or "")
-    return str(path.relative_to(root.resolve())) if path.is_relative_to(root.resolve()) else str(path)
+def _file_of(root: Path, thing: Any) -> str:
+    """Where a class or function stands: relative to the root, or wherever it is; empty where Python cannot tell."""
+    try:
+        file = inspect.getsourcefile(thing)
+    except TypeError:  # compiled, or an object that is called
+        file = None
+    path = Path(file or "")
+    return str(path.relative_to(root.resolve())) if path.is_relative_to(root.resolve()) else file or ""
 
 
 @dataclass
@@ -305,7 +309,9 @@ def loaded(suite: Suite, wanted: Collection[str] = ()) -> "tuple[dict[str, Pair]
     for name in known:
         if not wanted or name in wanted:
             try:
-                found[name] = known[name]
+                pair = known[name]
+                suite.candidates(pair)  # whose kernel may be nothing that a worker can find
+                found[name] = pair
             except Exception as error:  # noqa: BLE001 - one pair's mistake must not stop the others
                 broken[name] = told(error)
     return found, broken

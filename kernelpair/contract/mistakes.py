@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,9 @@ def mistakes_in(pair: "Pair", known: Sequence[str] | None = None) -> Iterator[st
     import torch
 
     signature = pair.signature
+    for what, function in {"reference": pair.reference, "optimized": pair.optimized}.items():
+        if not callable(function):
+            yield f"{what} is {function!r}, which is no function"
     known = parameters(pair.reference) if known is None else known
     if known is not None:
         for what, names in arguments_named(signature).items():
@@ -57,6 +61,25 @@ def mistakes_in(pair: "Pair", known: Sequence[str] | None = None) -> Iterator[st
     for name in pair.cases.constant:
         if name not in there:
             yield f"Cases.constant names {name!r}, which is no field of {case}; its fields are {', '.join(there)}"
+
+
+def entry_of(pair: "Pair", what: str) -> str:
+    """The place of the pair's function `what` ("optimized", "reference"), by which another process finds it: module:name.
+
+    PairError for an object that no module keeps by a name. By the name that it says of itself there may be another one, as of a
+    function that was wrapped the function within.
+    """
+    function = getattr(pair, what)
+    for module in (getattr(function, "__module__", None), pair.cases.type.__module__):
+        kept = vars(sys.modules[module]) if module in sys.modules else {}
+        for name in (getattr(function, "__qualname__", ""), *(name for name, value in kept.items() if value is function)):
+            first, *others = name.split(".")
+            if reduce(lambda found, part: getattr(found, part, None), others, kept.get(first)) is function:
+                return f"{module}:{name}"
+    raise PairError(
+        f"{inspect.getsourcefile(pair.cases.type)}: pair {pair.name}: {what} is {function!r}, which no module keeps by a name: "
+        f"a worker does not find it. Write a function at the top of a module (def {pair.name}(...): ...)"
+    )
 
 
 def arguments_named(signature: "Signature") -> dict[str, list[str]]:

@@ -1,10 +1,11 @@
 """A mistake in a pair is refused where the pair is made: by name, with file and line."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +13,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernelpair.call.runner import HarnessError, InProcess
+from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import Case
 from kernelpair.contract.mistakes import PairError, parameters, told, with_place
 from kernelpair.contract.pair import Pair, Signature, Within, everything
 from kernelpair.contract.subject import Subject
 from kernelpair.search.search import Search
-from kernelpair.suite import Suite, loaded
+from kernelpair.suite import PlainSuite, Suite, loaded
 from kernelpair.trial.check import check
+from properties import ROOT
 from tests.kernels import kernel
 from tests.selftest.toy import PAIR as TOY
 from tests.selftest.toy import ToyCase, reference
@@ -47,6 +50,58 @@ def test_a_signature_names_what_there_is(signature: Signature, field: str, name:
 def test_several_mistakes_are_told_together() -> None:
     with pytest.raises(PairError, match=r"'a'.*; .*'b'"):
         replace(TOY, signature=Signature(scratch=["a", "b"]))
+
+
+@pytest.mark.parametrize("what", ["reference", "optimized"])
+def test_reference_and_kernel_are_functions(what: str) -> None:
+    with pytest.raises(PairError, match=rf"^{HERE}:\d+: pair toy: {what} is None, which is no function$"):
+        replace(TOY, **{what: None})  # type: ignore[arg-type]
+
+
+def kept(x: Tensor) -> Tensor:
+    return x
+
+
+def _wrapped() -> Callable[[Tensor], Tensor]:
+    """By what it says of itself it is `kept`, as what torch.compile makes of that would be."""
+    return wraps(kept)(lambda x: -x)
+
+
+class _Kernel:
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+    def method(self, x: Tensor) -> Tensor:
+        return x
+
+
+wrapped, part, one = _wrapped(), partial(torch.clamp, min=0), _Kernel()
+
+
+@pytest.mark.parametrize(
+    "optimized", [_wrapped(), lambda x: x, partial(torch.clamp, min=0), _Kernel(), _Kernel().method]
+)
+def test_a_kernel_that_a_worker_would_not_find_by_its_name_is_refused(optimized: Any) -> None:
+    pair = replace(TOY, optimized=optimized, files={})
+    suite = PlainSuite(ROOT, [pair])
+    found, broken = loaded(suite)
+    assert not found and re.match(r".*toy\.py: pair toy: optimized is .*, which no module keeps by a name", broken["toy"])
+    with pytest.raises(PairError, match="which no module keeps by a name"):
+        suite.candidates(pair)
+    elsewhere = PlainSuite(ROOT, [pair], {"toy": [kernel("good")]})
+    assert loaded(elsewhere)[0] == {"toy": pair}, "who names the place of the kernel need not keep it by its name"
+    assert elsewhere.files(pair)["properties"] == "tests/selftest/toy.py"
+
+
+@pytest.mark.parametrize("name", ["kept", "wrapped", "part", "one", "_Kernel.method"])
+def test_a_kernel_is_found_by_the_name_that_its_module_keeps_it_by(name: str) -> None:
+    optimized = _Kernel.method if name == "_Kernel.method" else globals()[name]
+    case = type("NamedCase", (ToyCase,), {"__module__": __name__})
+    pair = replace(TOY, optimized=optimized, cases=replace(TOY.cases, type=case))
+    (candidate,) = PlainSuite(ROOT, [pair]).candidates(pair)
+    assert candidate.entry == f"{__name__}:{name}" and candidate.load() is optimized
+    builtin = replace(TOY, optimized=torch.relu)
+    assert PlainSuite(ROOT, [builtin]).candidates(builtin)[0].entry == "torch:relu"
 
 
 def test_a_constant_field_is_one_of_the_case() -> None:
@@ -95,6 +150,9 @@ class _Suite(Suite):
 
     def pairs(self) -> Mapping[str, Pair]:
         return _BreaksWhenAsked(one=TOY, broken=TOY, two=TOY)
+
+    def candidates(self, pair: Pair) -> list[Candidate]:
+        return [kernel("good")]
 
 
 @dataclass(frozen=True, kw_only=True)
