@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kernelpair.call.fault import ASKED, TOLD, kernels_of, noted
 from kernelpair.call.memory import Arena
-from kernelpair.contract.mistakes import of_the_user, short
+from kernelpair.contract.mistakes import ENGINE, of_the_user, short
 
 FRAMES = signal.SIGRTMAX  # of Python; a kernel has no use for it
 SAID_SECONDS = 0.5  # for the frames of all threads to be written
@@ -60,7 +60,10 @@ def _written(log: int, begin: int) -> None:
 
 
 def _python(said: str) -> list[str]:
-    """The innermost frame that is the user's; none or one."""
-    found = [match for match in map(FRAME.match, said.splitlines()) if match]
-    theirs = [match for match in found if of_the_user(match["file"]) and STANDARD not in Path(match["file"]).parents]
-    return [f"{match['name']} ({short(match['file'])}:{match['line']})" for match in theirs[:1]]
+    """The innermost frame that is the user's, or where none is among those that Python prints (the 100 innermost), a
+    library's; none or one."""
+    found = [match for match in map(FRAME.match, said.splitlines()) if match and not match["file"].startswith("<")]
+    others = [match for match in found if ENGINE not in (file := Path(match["file"])).parents
+              and (STANDARD not in file.parents or "site-packages" in file.parts)]  # fmt: skip
+    theirs = [match for match in others if of_the_user(match["file"])]
+    return [f"{match['name']} ({short(match['file'])}:{match['line']})" for match in (theirs or others)[:1]]

@@ -24,7 +24,7 @@ from kernelpair.contract.verdict import Verdict
 from kernelpair.trial.check import Journal, check
 from tests.kernels import PAGE, kernel
 from tests.processes import wait_for
-from tests.selftest.toy import PAIR, ToyCase, toy_candidate
+from tests.selftest.toy import PAIR, ToyCase, library, toy_candidate
 
 ROWS = ToyCase(rows=3, width=5, spare=1, seed=4)
 Make = Callable[..., Isolated]
@@ -119,11 +119,26 @@ def test_a_hang_is_an_outcome_and_then_costs_less(isolated: Make) -> None:
 
 
 def test_a_hang_says_where_the_call_is(isolated: Make) -> None:
+    library()  # in this process: a worker that compiled it would be ended before it had
     compiled, interpreted = isolated(toy_candidate("loops_forever"), hang_seconds=0.3), isolated("sleeps", hang_seconds=0.3)
     says = re.escape("no answer within 0.3 s, in ")
     assert re.fullmatch(rf"{says}loops_forever, called from run \(tests/selftest/toy\.py:\d+\)", call(compiled).message)
     assert re.fullmatch(rf"{says}<lambda> \(tests/kernels\.py:\d+\)", call(interpreted).message)
     assert compiled.printed() == interpreted.printed() == "", "what was asked of the worker is nothing that the kernel prints"
+
+
+def test_a_hang_deep_in_a_library_says_where_in_it(isolated: Make, tmp_path: Path) -> None:
+    """Python prints the innermost 100 frames: of torch.compile's none is the caller's."""
+    library = tmp_path / "site-packages" / "deep_library.py"
+    library.parent.mkdir()
+    library.write_text("import time\n\n\ndef deep(depth):\n    return deep(depth - 1) if depth else time.sleep(60)\n")
+    (tmp_path / "kernel.py").write_text(
+        f"import sys\n\nsys.path.insert(0, {str(library.parent)!r})\nfrom deep_library import deep\n\n\n"
+        "def shallow(**given):\n    deep(1)\n\n\ndef far_down(**given):\n    deep(150)\n"
+    )
+    for name, says in (("shallow", r"shallow \(kernel\.py:8\)"), ("far_down", r"deep \(deep_library\.py:5\)")):
+        outcome = call(isolated(Candidate(name, f"{tmp_path / 'kernel.py'}:{name}"), hang_seconds=0.3))
+        assert re.fullmatch(rf"no answer within 0\.3 s, in {says}", outcome.message), outcome.message
 
 
 def test_a_hang_of_a_call_that_takes_no_signal_is_a_hang(isolated: Make) -> None:
