@@ -19,6 +19,7 @@ from kernelpair.call.fork_server import Forked, ForkServer, ServerGone
 from kernelpair.call.memory import Arena
 from kernelpair.call.outcome import CallRequest, Outcome
 from kernelpair.call.system import (
+    below,
     give_up_reading,
     here,
     is_stopped,
@@ -165,13 +166,14 @@ class Isolated(Runner):
         return answer if isinstance(answer, Outcome) else None
 
     def _answers_in_time(self, seconds: float) -> bool:
-        """Whether the worker answers within this time. Time that it waits for a processor, or processes for memory, does not
-        count: a busy machine is no hang, nor is one that swaps."""
+        """Whether the worker answers within this time. Time that it waits for a processor, as a compiler does that it has
+        started, or processes for memory, does not count: a busy machine is no hang, nor is one that swaps."""
         if self._answers_within(UNWATCHED * seconds):
             return True
-        waited, given, left = self._waited(), 0.0, (1 - UNWATCHED) * seconds
-        while not self._answers_within(left):
-            lost = min(self._waited() - waited, PATIENCE * seconds)
+        others = {pid: waited_for_processor(pid) for pid in below(self._pid)}
+        waited, given, left = self._waited() + sum(others.values()), 0.0, (1 - UNWATCHED) * seconds
+        while not self._answers_within(left, others):
+            lost = min(self._waited() + sum(others.values()) - waited, PATIENCE * seconds)
             given, left = lost, lost - given
             if left < UNWATCHED * seconds:
                 return False
@@ -181,14 +183,17 @@ class Isolated(Runner):
         """Seconds that count for no call."""
         return waited_for_processor(self._pid) + waited_for_memory()
 
-    def _answers_within(self, seconds: float) -> bool:
+    def _answers_within(self, seconds: float, others: dict[int, float] | None = None) -> bool:
         """Whether the worker answers within this time. Time for which both processes were stopped does not count either: each
-        wait is short, whatever the clock says afterwards."""
+        wait is short, whatever the clock says afterwards. `others`, if given, gets what the processes below the worker have
+        waited for a processor, also of those that have ended since."""
         while seconds > 0:
             if self._answers.poll(1000 * min(seconds, AT_ONCE)):
                 return True
             seconds -= AT_ONCE
             self._shorten_log()  # of a call that writes without an end
+            if others is not None:
+                others.update({pid: waited for pid in below(self._pid) if (waited := waited_for_processor(pid))})
         return False
 
     def _shorten_log(self) -> None:

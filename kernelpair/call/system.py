@@ -150,14 +150,21 @@ def children(pid: int | str = "self") -> set[int]:
     return found
 
 
-def names_below(pid: int) -> list[str]:
-    """The names of the processes that it has started, and of those that these have."""
-    names, waiting = [], [pid]
+def below(pid: int) -> Iterator[int]:
+    """The processes that it has started, and those that these have."""
+    waiting = [pid]
     while waiting:
         for child in sorted(children(waiting.pop())):
             waiting.append(child)
-            with suppress(OSError):  # it has ended
-                names.append(told(f"/proc/{child}/comm").decode().strip())
+            yield child
+
+
+def names_below(pid: int) -> list[str]:
+    """The names of these processes."""
+    names = []
+    for child in below(pid):
+        with suppress(OSError):  # it has ended
+            names.append(told(f"/proc/{child}/comm").decode().strip())
     return list(dict.fromkeys(names))
 
 

@@ -181,6 +181,14 @@ def test_a_call_that_waits_for_what_others_have_is_no_hang(isolated: Make, monke
     assert call(isolated("sleeps_two_seconds", hang_seconds=1.0)).status == "ok"
 
 
+def test_a_call_whose_compiler_waits_for_a_processor_is_no_hang(isolated: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, compiler = iter(range(100)), 1
+    monkeypatch.setattr("kernelpair.call.runner.below", lambda pid: [compiler])
+    monkeypatch.setattr("kernelpair.call.runner.waited_for_processor", lambda pid: next(told) if pid == compiler else 0.0)
+    assert call(isolated("sleeps_two_seconds", hang_seconds=1.0)).status == "ok"
+    assert call(isolated("sleeps", hang_seconds=0.3)).status == "hang"
+
+
 class StoppedWhileItWaits:
     """What `select.poll` makes, in a process that is stopped for all but the first quarter of a second of each wait."""
 
