@@ -13,8 +13,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,6 @@ import numpy as np
 import torch
 
 from kernelpair.call.system import children, told
-from kernelpair.interruption import SIGNALS as ENDING
 
 IDLE_SECONDS = 0.0003  # of waiting, in which threads whose calls have ended need no processor,
 NOTHING_SECONDS = 1e-5  # or no more of its time than this;
@@ -353,29 +351,3 @@ def _others_are_runnable() -> bool:
             if told(f"/proc/self/task/{task}/stat").rpartition(b") ")[2][:1] == b"R":
                 return True
     return False
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """After the block this process computes as it did before, works in the same folder and handles the signals that are to end
-    it, whatever the block loads."""
-    surroundings = Surroundings()
-    before = surroundings.read()
-    ending = {number: handler for number in ENDING if (handler := signal.getsignal(number)) is not None}
-    folder = os.open(".", os.O_RDONLY)
-    try:
-        yield
-    finally:
-        os.fchdir(folder)
-        os.close(folder)
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in ending.items():
-                signal.signal(number, handler)
-        surroundings.set_control_words(before)
-        by_name = dict(zip(STATE, before))
-        torch.set_num_threads(by_name["torch_threads"])
-        torch.set_default_dtype(by_name["default_dtype"])
-        if torch.are_deterministic_algorithms_enabled() != by_name["deterministic"]:  # to set it loads torch's compiler
-            torch.use_deterministic_algorithms(by_name["deterministic"])
-        torch.set_grad_enabled(by_name["grad_mode"])
-        sys.setrecursionlimit(by_name["recursion_limit"])

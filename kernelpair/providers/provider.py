@@ -29,8 +29,8 @@ from types import ModuleType
 from typing import Any
 
 from kernelpair import interruption
-from kernelpair.call.surroundings import undisturbed
 from kernelpair.call.system import die_with, signal_name, words_of
+from kernelpair.call.undisturbed import undisturbed
 from kernelpair.contract.candidate import Candidate, module_of_file
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import BenchRow, Pair, Within

@@ -20,6 +20,7 @@ from tests.command_line import kernelpair
 
 Capture = pytest.CaptureFixture[str]
 PAIR = properties.pairs()["store_cache"]
+ROOT = Path(__file__).resolve().parent.parent.parent
 HEAD = """
 \"\"\"Two kernels of mine.\"\"\"
 import os
@@ -329,6 +330,22 @@ def test_a_module_that_goes_elsewhere_takes_nobody_with_it(capsys: Capture) -> N
     assert kernelpair("check", "--provider", written(ELSEWHERE), "--examples", "10", "--json", "r.json") == 1
     assert "settings: working_directory: when it was loaded: / instead of " in capsys.readouterr().out
     assert Path("r.json").is_file() and before == (os.getcwd(), signal.getsignal(signal.SIGINT), sys.getrecursionlimit())
+
+
+TAKES_OVER = GOOD + """
+import sys
+torch.where = lambda *given: given[1] * 0
+torch.Tensor.abs = lambda tensor: tensor * 0
+torch.set_default_device("meta")
+sys.stdout = None
+os.close(1)
+"""
+
+
+def test_a_module_that_takes_over_what_a_judge_works_with_is_judged_all_the_same() -> None:
+    command = [sys.executable, "-m", "kernelpair", "check", "store_cache", "--provider", os.path.abspath(written(TAKES_OVER))]
+    ended = subprocess.run([*command, "--examples", "20"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1 and "settings: default_device: when it was loaded: meta instead of cpu" in ended.stdout, ended
 
 
 def test_to_load_one_loads_no_compiler() -> None:
