@@ -214,6 +214,8 @@ def _check_weights(x: Tensor, w13: AnyExperts, w2: AnyExperts) -> None:
         raise ValueError(f"w13 must hold weights [2I, {D}] for x of shape {list(x.shape)}, got {[w13.N, w13.K]}")
     if (w2.E, w2.N, w2.K) != (w13.E, D, w13.N // 2):
         raise ValueError(f"w2 must hold weights {[w13.E, D, w13.N // 2]}, got {[w2.E, w2.N, w2.K]}")
+    if min(w13.E, D, w13.N) < 1:
+        raise ValueError(f"w13 must hold an expert and no empty one, got weights {[w13.E, w13.N, w13.K]}")
 
 
 def _check_floats(name: str, packed: Any, x: Tensor) -> None:

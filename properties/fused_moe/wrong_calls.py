@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernelpair.contract.pair import Inputs, WrongCall
 from properties.fused_moe.cases import MoeCase
@@ -90,6 +91,14 @@ def _another_expert(case: MoeCase, given: Inputs) -> Inputs:
     return given | {name: given[name].repeat_interleave(2, dim=0) for name in ("w13", "w2")}
 
 
+def _no_expert(case: MoeCase, given: Inputs) -> Inputs:
+    """Stacks of nothing, and nobody who asks for an expert."""
+    ids = torch.full_like(given["topk_ids"], -1)
+    return given | {name: given[name][:0] for name in (*OF_EXPERTS, "b13", "b2") if isinstance(given.get(name), Tensor)} | {
+        "topk_ids": ids
+    }
+
+
 def _down_of_numbers(case: MoeCase, given: Inputs) -> Inputs:
     """w2 in x's dtype beside a quantized w13."""
     stack = PackedExperts.pack(torch.zeros(case.experts, case.D, case.I, dtype=getattr(torch, case.dtype)))
@@ -113,6 +122,8 @@ WRONG_CALLS = {
     "w2_dtype": other_dtype("w2", "x", "w13"),
     "w2_experts": grown("w2", 0, "w13", "b2", "w2_sums", "w2_scale"),
     "w13_experts": grown("w13", 0, "w2", "b13", "b2", "topk_ids", "w13_sums", "w13_scale"),
+    "no_columns": made(lambda case, given: given | {"x": given["x"][:, :0], "D": 0}, ValueError, "x", *OF_EXPERTS, "b2"),
+    "no_expert": made(_no_expert, ValueError, *OF_EXPERTS, when=_moe),
     "w13_panels": grown("w13", 1),
     "w2_blocks": grown("w2", 2),
     "sums_width": grown("w13_sums", 1),
