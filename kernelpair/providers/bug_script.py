@@ -8,6 +8,7 @@ that calls no operator is called by its own name. What was written is run before
 import base64
 import ctypes
 import faulthandler
+import math
 import os
 import signal
 import subprocess
@@ -32,6 +33,7 @@ from kernelpair.call.memory import Placed
 from kernelpair.call.place import Placement, place, settle
 from kernelpair.call.results import named_results
 from kernelpair.call.runner import InProcess
+from kernelpair.call.system import shortened
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import WRONG_CALL, Case
 from kernelpair.contract.pair import Inputs, Pair
@@ -162,7 +164,12 @@ class _Recorder(TorchDispatchMode):
             return self.writer.tensor(value)
         if isinstance(value, int) and not isinstance(value, bool) and value in self.writer.numbers:
             return self.writer.numbers[value]
-        return f"float({str(value)!r})" if isinstance(value, float) and value != value else repr(value)
+        return _plain(value)
+
+
+def _plain(value: Any) -> str:
+    """An expression for what is no tensor."""
+    return f"float({str(value)!r})" if isinstance(value, float) and not math.isfinite(value) else repr(value)
 
 
 def _bytes(first: int, last: int) -> bytes:
@@ -229,7 +236,7 @@ def _tell(work: Callable[[], None], pipe: int) -> None:
         try:
             work()
         except NoScript as error:
-            os.write(pipe, str(error).encode())
+            os.write(pipe, shortened(str(error)).encode())  # nobody reads yet: more than a pipe holds would wait for ever
 
 
 def _refuse_unless_it_shows(script: Path, failure: Failure) -> None:
@@ -269,7 +276,7 @@ def _record(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict, load
         extents = [Extent(base + each.start, base + each.end, each.arguments) for each in placement.extents()]
         writer = _Writer(path, case.guard, extents)
         load = _prepared(candidate) if by_name else load.replace("{candidate}", candidate.name)
-        words = {"title": title.replace("\\", "\\\\"), "says": says.replace("\\", "\\\\"), "load": load}
+        words = {"title": _in_quotes(title), "says": _in_quotes(says), "load": load}
         writer.lines.append(HEAD.format(**words, threads=THREADS, wrong=WRONG))
         arguments = {name: view(value) if isinstance(value, Placed) else value for name, value in placement.arguments.items()}
         candidate.enter()
@@ -282,6 +289,11 @@ def _record(path: Path, pair: Pair, candidate: Candidate, verdict: Verdict, load
         _compare(writer, pair, verdict, placement, arguments, result)
         writer.lines.append(FOOT)
         writer.flush()
+
+
+def _in_quotes(text: str) -> str:
+    """As it stands between three quotation marks."""
+    return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
 
 
 def _settled(pair: Pair, verdict: Verdict) -> tuple[Case, Inputs]:
@@ -322,7 +334,8 @@ def _prepared(candidate: Candidate) -> str:
 def _call_by_name(writer: _Writer, entry: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Write down the call of a Python function, and make it."""
     folder, kernel = _importing(entry)
-    given = [f"{name}={writer.tensor(value) if isinstance(value, Tensor) else repr(value)}" for name, value in arguments.items()]
+    said = {name: writer.tensor(value) if isinstance(value, Tensor) else _plain(value) for name, value in arguments.items()}
+    given = [f"{name}={value}" for name, value in said.items()]
     writer.calls = 1
     writer.lines += [
         f"sys.path.insert(0, {folder!r})",

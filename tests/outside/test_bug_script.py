@@ -1,7 +1,9 @@
 """A script that shows a failure without the harness; one that would not show it is not written."""
 
+import math
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,6 +175,49 @@ library.impl("use", use, "CompositeExplicitAutograd")
 def kernel(x, slots, out, scale):
     torch.ops.kernelpair_handles.use(torch.tensor(torch.ops.kernelpair_handles.make(x)))
 """
+
+
+ODD = """
+import math
+from kernelpair.providers.bug_script import NoScript
+
+def quotes(x, slots, out, scale):
+    raise RuntimeError('of \\"\\"\\" and a \\\\ at its end \\\\')
+
+def infinite(x, slots, out, scale):
+    assert scale == math.inf
+
+def talks(x, slots, out, scale):
+    raise NoScript("much " * 100_000)
+"""
+
+
+def odd(name: str, folder: Path, failure: Failure, case: ToyCase = ROWS) -> subprocess.CompletedProcess[str]:
+    """The script of a failure of one of these kernels, run."""
+    (folder / "odd.py").write_text(ODD)
+    verdict = Verdict(case, PAIR.line(case), [failure])
+    write_script(folder / "bug.py", PAIR, Candidate("odd", f"{folder}/odd.py:{name}"), verdict, "")
+    return run(folder / "bug.py")
+
+
+def test_a_message_may_hold_quotation_marks(tmp_path: Path) -> None:
+    says = 'of """ and a \\ at its end \\'
+    assert says in odd("quotes", tmp_path, Failure("exception", "", f"RuntimeError: {says}")).stderr
+
+
+def test_a_number_that_is_not_finite_is_written_as_one(tmp_path: Path) -> None:
+    pair = replace(PAIR, cases=replace(PAIR.cases, inputs=lambda case: PAIR.cases.inputs(case) | {"scale": math.inf}))
+    (tmp_path / "odd.py").write_text(ODD)
+    verdict = Verdict(ROWS, PAIR.line(ROWS), [Failure("missing_error", "scale", "a result")])
+    write_script(tmp_path / "bug.py", pair, Candidate("odd", f"{tmp_path}/odd.py:infinite"), verdict, "")
+    assert "scale=float('inf')" in (tmp_path / "bug.py").read_text()
+
+
+def test_what_takes_more_than_a_pipe_to_say_is_said_at_once(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with pytest.raises(NoScript, match=r"much much .* characters"):
+        odd("talks", tmp_path, Failure("exception", "", "NoScript: much"))
+    assert time.monotonic() < begun + 50
 
 
 def test_an_operator_that_is_made_of_others_is_called_too(tmp_path: Path) -> None:
