@@ -15,7 +15,8 @@ from socket import SO_RCVTIMEO, SOL_SOCKET, socket
 from typing import NamedTuple
 
 BEGINNING, END = 3000, 1000  # characters of a long message that are told
-CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # characters that move the cursor, or worse
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that move the cursor, end a line or turn the text behind them round."""
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -186,7 +187,7 @@ def signal_name(number: int) -> str:
 
 def printable(text: str) -> str:
     """Without what no file in UTF-8 can hold, such as a part of a file's name that is no text, and what a terminal obeys."""
-    shown = CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    shown = CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}", text)
     return shown.encode("utf-8", "backslashreplace").decode()
 
 

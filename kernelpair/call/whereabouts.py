@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kernelpair.call.fault import ASKED, TOLD, kernels_of, noted
+from kernelpair.call.fork_server import ServerGone
 from kernelpair.call.memory import Arena
 from kernelpair.contract.mistakes import ENGINE, of_the_user, short
 
@@ -21,6 +22,7 @@ FRAMES = signal.SIGRTMAX  # of Python; a kernel has no use for it
 SAID_SECONDS = 0.5  # for the frames of all threads to be written
 ENDED_SECONDS = 2.0  # for the process to note where it is, and to end
 PAUSE = 0.02
+MOST_BYTES = 1 << 20  # of what is printed meanwhile, from either end, where the frames are looked for
 FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$')
 STANDARD = Path(sysconfig.get_paths()["stdlib"])
 
@@ -41,9 +43,11 @@ def asked(process: int, arena: Arena, log: int, ended: Callable[[float], object]
         _written(log, begin)
         os.kill(process, ASKED)
         ended(ENDED_SECONDS)
-    except ProcessLookupError:
+    except (ProcessLookupError, ServerGone):  # the call may have ended its server too
         pass
-    said = os.pread(log, os.fstat(log).st_size - begin, begin).decode(errors="replace")
+    end = os.fstat(log).st_size  # that of a call that writes without an end may lie far away
+    parts = {(begin, min(begin + MOST_BYTES, end)), (max(begin, end - MOST_BYTES), end)}
+    said = "\n".join(os.pread(log, last - first, first).decode(errors="replace") for first, last in sorted(parts))
     os.ftruncate(log, begin)
     fault = noted(arena, said)
     places = [str(frame) for frame in kernels_of(fault.frames)] if fault is not None else []

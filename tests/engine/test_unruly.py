@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -12,8 +13,11 @@ import torch
 from torch import Tensor
 
 from kernelpair.call import runner as running
+from kernelpair.call.fork_server import ServerGone
+from kernelpair.call.memory import Arena
 from kernelpair.call.runner import GARBLES, Isolated
 from kernelpair.call.system import BEGINNING, END
+from kernelpair.call.whereabouts import asked
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Verdict
@@ -93,6 +97,7 @@ comes_back_twice = _does(os.fork)
 raises_without_words = _raises(_Speechless())
 raises_at_length = _raises(ValueError("a" * 10_000_000 + "the end"))
 raises_for_a_terminal = _raises(ValueError("a\x1b[31m\0b"))
+raises_turned_round = _raises(ValueError("a\u202eb\u2028c"))
 raises_no_exception = _raises(_Quiet("x"))
 raises_an_interrupt = _raises(KeyboardInterrupt())
 result_without_memory = _returns(_without_memory)
@@ -113,6 +118,7 @@ TOLD = {
     "writes_zeros": ("crash", GARBLES),
     "raises_without_words": ("exception", "_Speechless: (its message cannot be read, which raises RuntimeError)"),
     "raises_for_a_terminal": ("exception", r"ValueError: a\x1b[31m\x00b"),
+    "raises_turned_round": ("exception", r"ValueError: a\u202eb\u2028c"),
     "raises_no_exception": ("exception", "_Quiet: x"),
     "raises_an_interrupt": ("exception", "KeyboardInterrupt: "),
     "result_without_memory": ("exception", "result y of shape [3, 5] reaches beyond its storage"),
@@ -143,6 +149,22 @@ def verdict(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Verdict]]
     yield judged
     for runner in runners:
         runner.close()
+
+
+def _is_gone(seconds: float) -> None:
+    raise ServerGone
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_call_that_is_asked_where_it_is_may_write_any_amount_and_end_its_server(gone: bool) -> None:
+    log, process = os.memfd_create("log"), subprocess.Popen(["sleep", "60"])
+    try:
+        ended = _is_gone if gone else lambda seconds: os.ftruncate(log, 1 << 40)
+        assert asked(process.pid, Arena.create(1 << 20), log, ended) == "" and os.fstat(log).st_size == 0
+    finally:
+        os.close(log)
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("name", TOLD)
