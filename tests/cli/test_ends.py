@@ -174,12 +174,15 @@ def test_a_run_of_which_something_stops_a_process_goes_on_and_says_so(tmp_path: 
     assert f"kernelpair: something had stopped {name}, a process of this run; a kernel can do that. It goes on\n" in err
 
 
-def test_a_run_whose_leader_is_killed_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_run_whose_leader_is_killed_says_so_and_what_it_tried_and_leaves_nothing(tmp_path: Path) -> None:
     with run(tmp_path / "run", "check", "store_cache", "--tier", "scalar", "--seconds", "60", *SUITE) as running:
-        os.kill(_leader(running), signal.SIGKILL)
+        leader, journals = _leader(running), tmp_path / "run" / ".kernelpair"
+        assert wait_for(lambda: any(file.stat().st_size for file in journals.glob("running-*.json")), ENDED_WITHIN)
+        os.kill(leader, signal.SIGKILL)
         _, err = running.end()
         assert not running.left()
-    assert (running.process.returncode, err) == (70, "kernelpair check: the process that ran it ended before its time\n")
+    says = 'kernelpair check: the process that ran it ended before its time; it was trying {"pair":"store_cache",'
+    assert running.process.returncode == 70 and err.startswith(says) and err.count("\n") == 1, err
 
 
 def _leader(running: Run) -> int:
