@@ -140,4 +140,4 @@ def store(pool: KVPool, layer: AttentionLayer, k: Tensor, v: Tensor, loc: Tensor
 
 def _float8(rows: Tensor, dtype: torch.dtype, scale: float | None) -> Tensor:
     wide = rows.float() if scale is None else rows.float() / torch.tensor(scale, dtype=torch.float32)
-    return wide.clamp_(-LARGEST[dtype], LARGEST[dtype]).to(dtype)
+    return wide.clamp(-LARGEST[dtype], LARGEST[dtype]).to(dtype)  # in place these would be the caller's rows, at times

@@ -78,6 +78,9 @@ INDICES = (  # tensors of a batch
     "seq_lens", "req_pool_indices", "out_cache_loc", "extend_seq_lens", "encoder_lens", "encoder_out_cache_loc", "state_indices"
 )  # fmt: skip
 E5M2_RANGE = 128  # its largest number is so many times that of e4m3fn
+SCALES = (1.0, 0.5, 2.0)  # of a layer, beside what follows from its width: a default would do for the first
+UNSCALED = ({"k_scale": None, "v_scale": None}, {"k_scale": None})  # what float8 layers lack, in half of their lives
+UNSCALED_KEYS = {"float8_e4m3fn": 600.0, "float8_e5m2": 6e4}  # of which some pass the largest number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +173,21 @@ def is_gdn(spec: dict[str, Any]) -> bool:
 # --- layers, parameters and activations ---
 
 
+def unscaled(case: ServingCase) -> bool:
+    """Whether keys are kept as float8 as they are: of the first layer values, too."""
+    return case.stack == "float8" and case.seed % 2 == 1
+
+
+def _sm_scale(case: ServingCase, number: int, spec: dict[str, Any]) -> float:
+    scale: float = spec["head_dim"] ** -0.5 * SCALES[(case.seed + number) % len(SCALES)]
+    return scale * _key_size(case) / UNSCALED_KEYS[case.float8] if unscaled(case) and "k_scale" in spec else scale
+
+
+def _key_size(case: ServingCase) -> float:
+    """For which scores of the usual scale have the spread that they are to have."""
+    return 3 * case.spread / case.size
+
+
 def layers_of(case: ServingCase, wide: bool) -> list[AttentionLayer | GdnLayer]:
     """The layers; `wide`: parameters in float64, for the truth."""
     found: list[AttentionLayer | GdnLayer] = []
@@ -180,11 +198,13 @@ def layers_of(case: ServingCase, wide: bool) -> list[AttentionLayer | GdnLayer]:
         fields = {name: value for name, value in spec.items() if name not in ("sinks", "draft", "reads")}
         if "k_scale" in spec and case.float8 == "float8_e5m2":  # some keys pass its largest number, of the usual size already
             fields |= {name: spec[name] / (3 * E5M2_RANGE) for name in ("k_scale", "v_scale")}
+        if "k_scale" in spec and unscaled(case):
+            fields |= UNSCALED[number]
         fields |= _more(case, spec)
         if spec.get("sinks") or (case.more in ("sinks", "all") and not has_mla_backend(case)):
             sinks = uniform(case.seed, "sinks", (spec["heads"],), scale=4.0)
             fields["sinks"] = sinks.double() if wide else sinks
-        found.append(AttentionLayer(layer_id=number, sm_scale=spec["head_dim"] ** -0.5, **fields))
+        found.append(AttentionLayer(layer_id=number, sm_scale=_sm_scale(case, number, spec), **fields))
     return found
 
 
@@ -219,7 +239,7 @@ def _gdn_layer(case: ServingCase, number: int, wide: bool) -> GdnLayer:
 
 @lru_cache(maxsize=4)
 def _activations(
-    stack: str, seed: int, dtype_name: str, spread: float, size: float, rows: int
+    stack: str, seed: int, dtype_name: str, key_size: float, unscaled_keys: float, size: float, rows: int
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     dtype: torch.dtype = getattr(torch, dtype_name)
     found = []
@@ -237,7 +257,7 @@ def _activations(
         if "reads" in spec:
             found.append((q, *found[spec["reads"]][1:]))
             continue
-        k = uniform(seed, f"k{number}", (rows, Hkv, D), scale=3 * spread / size).to(dtype)
+        k = uniform(seed, f"k{number}", (rows, Hkv, D), scale=unscaled_keys if "k_scale" in spec else key_size).to(dtype)
         v = k[..., :Dv] if spec.get("latent") else uniform(seed, f"v{number}", (rows, Hkv, Dv), dtype, size)
         found.append((q, k, v))
     return found
@@ -245,7 +265,9 @@ def _activations(
 
 def activations(case: ServingCase) -> list[tuple[Tensor, Tensor, Tensor]]:
     """For each layer q, k, v (mixed_qkv, a, b of a recurrent one): rows that all tokens of all requests pick from."""
-    return _activations(case.stack, case.seed, case.dtype, case.spread, case.size, _rows(case))
+    keys = _key_size(case)
+    unscaled_keys = UNSCALED_KEYS[case.float8] if unscaled(case) else keys
+    return _activations(case.stack, case.seed, case.dtype, keys, unscaled_keys, case.size, _rows(case))
 
 
 def _rows(case: ServingCase) -> int:

@@ -93,8 +93,8 @@ class Judge:
         self._answer(planned, classes, message, made)
         if planned.refused and not same_table:
             self._fail("untouched", "req_to_token", "it was refused, and the request table has changed")
-        for name in unasked:
-            self._record("untouched", name, "a call that was asked not to store has changed it")
+        for name, says in unasked:
+            self._record("untouched", name, says)
         self.table.copy_(self.outputs["tables"][planned.index])
         slots = ServerTable(self.table, dict(rows), self.page)
         self._ownership(planned, slots)

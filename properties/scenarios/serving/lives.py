@@ -16,7 +16,7 @@ LONG_STRETCH = 24  # so that a prompt of 24 has more keys than a decode takes in
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "dtype": ("float32", "bfloat16", "float16"),
     "stack": ("one", "mixed", "encoder", "local", "float8", "latent", "hybrid", "sharing", "draft", "draft", "encoder", "latent",
-              "latent"),
+              "latent", "float8"),
     "paged": (False, True),
     "latent_pages": ("decodes", "all", "all"),  # the backend that serves all knows caps and windows
     "page": (1, 2, 4, 16),
@@ -106,6 +106,8 @@ def strategy(draw: st.DrawFn) -> ServingCase:
     if options["stack"] == "latent" and fields["seed"] % 4 < 3:  # over pages: with a cap, sinks and a window, or by mla_decode
         plain = fields["seed"] % 4 == 2
         options |= {"paged": True, "latent_pages": "decodes" if plain else "all", "more": options["more"] if plain else "all"}
+    if options["stack"] == "float8" and fields["seed"] % 4 == 1:  # keys that need neither a division nor a conversion
+        options["dtype"] = "float32"
     options["page"] = _page(options)
     options["recorded"] &= options["replayed"]
     if options["stretch"] > 1:

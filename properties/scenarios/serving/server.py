@@ -48,6 +48,8 @@ from serving import (
 from serving.config import CONV_STATE_LAYOUT
 
 MAX_BS = ROWS + 2
+NOT_STORED = "a call that was asked not to store has changed it"
+ONLY_READ = "a call that only reads it has changed it"
 
 
 class Slots(Protocol):
@@ -98,12 +100,13 @@ class Backends:
         if case.recorded and side.recorded is not None:
             backends = {layer.layer_id: self.decode for layer in attention} | dict.fromkeys(states, self.recurrent)
             self.recorded = side.recorded(backends, {layer.layer_id: layer for layer in self.layers})
+        self._given: dict[int, list[Tensor | None]] = {}
 
     def run(self, call: LayerPass, batch: ForwardBatch) -> dict[int, Tensor]:
         """One pass over the call's layers: layer -> its output, rows of padded requests among them."""
         decodes = call.mode in DECODE_MODES
+        given = self._given = {n: self.inputs(call, self.layers[n], batch) for n in call.layers}
         if self.recorded is not None and call.padded is not None and decodes:
-            given = {n: self.inputs(call, self.layers[n], batch) for n in call.layers}
             found: dict[int, Tensor] = self.recorded.decode(given, batch)
             if self.provoked:
                 provoked.behind(self.recorded, given, batch)
@@ -122,10 +125,18 @@ class Backends:
         for layer in kinds:
             backend = attention if isinstance(layer, AttentionLayer) else self.recurrent
             forward = backend.forward_decode if decodes else backend.forward_extend
-            q, k, v = self.inputs(call, layer, batch)
+            q, k, v = given[layer.layer_id]
             save = call.save and (k is None or source(self.case, layer.layer_id) == layer.layer_id)
             outs[layer.layer_id] = forward(q, k, v, layer, batch, save_kv_cache=save)
         return outs
+
+    def changed(self, call: LayerPass, batch: ForwardBatch) -> set[str]:
+        """Which activations that the last run was given it has changed, those of recurrent layers by the same names."""
+        return {
+            f"{name} of layer {n}" for n, values in self._given.items()
+            for name, had, now in zip("qkv", self.inputs(call, self.layers[n], batch), values)
+            if had is not None and now is not None and bits_of(had) != bits_of(now)
+        }  # fmt: skip
 
     def _provoke(self, layers: Sequence[AttentionLayer | GdnLayer], attention: Any, batch: ForwardBatch) -> None:
         if any(isinstance(layer, AttentionLayer) for layer in layers):
@@ -202,6 +213,12 @@ def batch_of(case: ServingCase, call: LayerPass, slots: Slots) -> ForwardBatch:
     return replace(batch, **{name: value.to(index_dtype(case, name)) for name, value in given.items()})
 
 
+def _changed(batch: ForwardBatch, before: ForwardBatch) -> set[str]:
+    """The batch's tensors that are not what they were."""
+    pairs = {name: (getattr(batch, name), getattr(before, name)) for name in INDICES}
+    return {name for name, (now, had) in pairs.items() if had is not None and bits_of(now) != bits_of(had)}
+
+
 def classes_of(error: Exception) -> list[str]:
     """The names of an error's class and of what it inherits from."""
     return [base.__name__ for base in type(error).__mro__]
@@ -223,7 +240,7 @@ class Server:
         self.outputs: dict[int, list[Tensor]] = {n: [] for n in range(len(self.backends.layers))}
         self._table_then = table
         self._rows_then: dict[ServedRequest, int] = {}
-        self._unasked: set[str] = set()
+        self._unasked: dict[str, str] = {}
         self._made: int | None = None
 
     # where requests are (Slots)
@@ -243,8 +260,8 @@ class Server:
 
     def serve(self) -> dict[str, Any]:
         """Carry out every step until one goes otherwise than planned. The log says of each the error's classes, its message,
-        the rows of the living, whether the request table is still what it was, which pools a call has changed that was asked
-        not to store, and which wrong call was the last. Tables and rows are those that a step's calls saw, pools those at its
+        the rows of the living, whether the request table is still what it was, what a call has changed that it must not, and
+        which wrong call was the last. Tables and rows are those that a step's calls saw, pools those at its
         end."""
         log: list[Any] = []
         after: dict[str, list[Tensor]] = {name: [] for name in self.memory}
@@ -259,7 +276,7 @@ class Server:
             classes = [] if error is None else classes_of(error)
             rows = [[request.number, row] for request, row in self._rows_then.items()]
             same_table = torch.equal(self._table_then, self.table)
-            log.append([classes, str(error or ""), rows, same_table, sorted(self._unasked), self._made])
+            log.append([classes, str(error or ""), rows, same_table, sorted(self._unasked.items()), self._made])
             tables.append(self._table_then)
             for name, pool in self.memory.items():
                 after[name].append(pool.clone(memory_format=torch.contiguous_format))
@@ -285,7 +302,7 @@ class Server:
         return [self.pool.free_pages, rows]
 
     def _note(self) -> None:
-        self._table_then, self._rows_then, self._unasked = self.table.clone(), dict(self.rows), set()
+        self._table_then, self._rows_then, self._unasked = self.table.clone(), dict(self.rows), {}
         self._made = None
 
     def _step(self, planned: Planned) -> None:
@@ -310,7 +327,8 @@ class Server:
             self._interrupt(call, batch)
             for n, out in self.backends.run(call, batch).items():
                 self.outputs[n].append(out)
-            self._unasked |= {name for name, bits in before.items() if bits_of(self.memory[name]) != bits}
+            self._unasked |= {name: NOT_STORED for name, bits in before.items() if bits_of(self.memory[name]) != bits}
+            self._unasked |= dict.fromkeys(self.backends.changed(call, batch) | _changed(batch, self.batch(call)), ONLY_READ)
         for request, length in planned.shrinks:
             self._poison_slots(self.pool.shrink(self.rows[request], length))
         for request in planned.frees:

@@ -28,6 +28,7 @@ from properties.scenarios.serving.cases import (
     prefills_slots,
     slots_of,
     specs,
+    unscaled,
 )
 from properties.scenarios.serving.judge import REFERENCE
 from properties.scenarios.serving.plan import INTERRUPTIONS, Planned, plan
@@ -117,6 +118,7 @@ EDGES: dict[str, Any] = {
     **{f"layers {stack} with more": lambda case, stack=stack: case.stack == stack and case.more != "" and _calls(case, "decode")
        for stack in ("encoder", "local", "float8", "latent")},
     "q and k that are not normalised": lambda case: case.stack == "hybrid" and case.seed // 2 % 3 == 0 and _calls(case, "decode"),
+    "float8 without scales": lambda case: unscaled(case) and _calls(case, "decode"),
     "drafts of a draft layer": lambda case: _calls(case, "draft_decode"),
     "drafts of several steps that are recorded": lambda case: case.recorded and any(
         call.step_id > 0 and call.padded is not None for planned in plan(case) for call in planned.calls
