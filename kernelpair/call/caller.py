@@ -23,7 +23,7 @@ from kernelpair.call.memory import Arena, Placed
 from kernelpair.call.outcome import CallRequest, Outcome
 from kernelpair.call.results import collected, named_results
 from kernelpair.call.series import NoAnswer, Repeated, Repetition
-from kernelpair.call.surroundings import GROWING, NAMES, STATE, SideEffect, Surroundings, busy, changes, lasting, on_loading
+from kernelpair.call.surroundings import GROWING, NAMES, STATE, SideEffect, Surroundings, busy, changes, draw, lasting, on_loading
 from kernelpair.call.system import printable, words_of
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.mistakes import raised_at
@@ -78,6 +78,8 @@ class Caller:
         self.count()
         if guarded:
             self._arm(request)
+        if guarded and request.deep:
+            draw()
         loaded, before = len(sys.modules), self._state(request, guarded)
         if guarded and request.deep and lasting(before) != lasting(self.unspoiled):
             return Outcome("spoiled")

@@ -227,6 +227,13 @@ class Surroundings:
         return tuple(found)
 
 
+def draw() -> None:
+    """Let no random state be one that a call may have left: who sets it to the same again changes it then."""
+    torch.rand(1)
+    np.random.rand()
+    random.random()
+
+
 def changes(before: tuple[Any, ...], after: tuple[Any, ...], imported: bool) -> list[SideEffect]:
     """What differs. With `imported`, what loading a module may change is left out."""
     found = []

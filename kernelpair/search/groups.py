@@ -1,6 +1,7 @@
 """Failures by cause, so that after one defect the search goes on to the others of the same kernel."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
@@ -12,6 +13,7 @@ from kernelpair.contract.verdict import Failure, Verdict
 FAR = 10.0  # times further off than a known failure: that is another defect, or another face of this one that must be seen
 GROSS = 1e4  # bounds: beyond this a failure is as bad as any
 MOST = 12  # groups of one kernel; beyond that it is not one defect after another, but a kernel with another contract
+HANGING_SECONDS = 20.0  # to find what a call that does not come back hangs on
 PLACING = ("seed", "poison", "guard")  # they say where and among what a call's numbers lie, seldom why it fails
 Try = Callable[[Case], Verdict | None]
 """The verdict on a case, or None where the case cannot be tried (not buildable, or not supported)."""
@@ -138,6 +140,12 @@ def _limits(first: Failure, verdicts: Sequence[Verdict], most: float | None) -> 
     return limits
 
 
+def _for_a_while(attempt: Try) -> Try:
+    """The same for so many seconds, then no more: of what hangs each attempt is another wait."""
+    until = time.monotonic() + HANGING_SECONDS
+    return lambda case: attempt(case) if time.monotonic() < until else None
+
+
 def group_of(
     pair: Pair, verdict: Verdict, attempt: Try, observed: Mapping[str, set[str]], first: Failure | None = None,
     most: float | None = None,
@@ -146,6 +154,7 @@ def group_of(
     each field is changed, and belongs to the cause if that ends the failure. `most` is the ratio up to which it is known."""
     first = first or lead(verdict.failures)
     wanted = Class.of(first)
+    attempt = _for_a_while(attempt) if first.kind == "hang" else attempt
     drawn, again = verdict, True
     while again:
         again = False

@@ -224,6 +224,9 @@ sets_inference_mode = _leaving(lambda x, y: _kept.append(torch._C._InferenceMode
 sets_autocast = _leaving(lambda x, y: torch.set_autocast_enabled("cpu", not torch.is_autocast_enabled("cpu")))
 sets_recursion_limit = _leaving(lambda x, y: sys.setrecursionlimit(sys.getrecursionlimit() + 1))
 draws_from_torch = _leaving(lambda x, y: torch.rand(1).sum() and None)
+seeds_torch = _leaving(lambda x, y: (torch.manual_seed(5), None)[1])
+seeds_numpy = _leaving(lambda x, y: np.random.seed(5))
+seeds_random = _leaving(lambda x, y: random.seed(5))
 draws_from_numpy = _leaving(lambda x, y: (np.random.rand(), None)[1])
 draws_from_random = _leaving(lambda x, y: (random.random(), None)[1])
 changes_folder = _leaving(lambda x, y: os.chdir("/" if os.getcwd() != "/" else "/proc"))
@@ -295,6 +298,9 @@ FAULTS = {
     "sets_autocast": "settings",
     "sets_recursion_limit": "settings",
     "draws_from_torch": "settings",
+    "seeds_torch": "settings",
+    "seeds_numpy": "settings",
+    "seeds_random": "settings",
     "draws_from_numpy": "settings",
     "draws_from_random": "settings",
     "changes_folder": "settings",
