@@ -31,6 +31,17 @@ def compiled_outside_of_modes(x: Tensor, slots: Tensor, out: Tensor, scale: floa
     reference(x, slots, out, scale)
 
 
+def compiles_when_called(x: Tensor, slots: Tensor, out: Tensor, scale: float) -> None:
+    """As one of torch.compile in its first call: it raises the recursion limit, and keeps a process that compiles."""
+    from torch._dynamo.utils import counters
+
+    if not counters["stats"]["unique_graphs"]:
+        counters["stats"]["unique_graphs"] = 1
+        sys.setrecursionlimit(2 * sys.getrecursionlimit())
+        subprocess.Popen(["sleep", "60"])
+    reference(x, slots, out, scale)
+
+
 def _returns(make: Callable[[Tensor, Tensor], Any]) -> Callable[..., Any]:
     """A kernel that does its work and then, if there was any, returns something that the contract does not know."""
 

@@ -23,7 +23,7 @@ from kernelpair.call.memory import Arena, Placed
 from kernelpair.call.outcome import CallRequest, Outcome
 from kernelpair.call.results import collected, named_results
 from kernelpair.call.series import NoAnswer, Repeated, Repetition
-from kernelpair.call.surroundings import GROWING, NAMES, STATE, SideEffect, Surroundings, busy, changes, draw, lasting, on_loading
+from kernelpair.call.surroundings import GROWING, NAMES, STATE, SideEffect, Surroundings, busy, changes, lasting, may_change, on_loading
 from kernelpair.call.system import printable, words_of
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.mistakes import raised_at
@@ -78,9 +78,7 @@ class Caller:
         self.count()
         if guarded:
             self._arm(request)
-        if guarded and request.deep:
-            draw()
-        loaded, before = len(sys.modules), self._state(request, guarded)
+        loaded, compiled, before = len(sys.modules), compilations(), self._state(request, guarded)
         if guarded and request.deep and lasting(before) != lasting(self.unspoiled):
             return Outcome("spoiled")
         repetition = Repetition(request.again, self.arena) if request.again is not None else None
@@ -98,7 +96,8 @@ class Caller:
             outcome.ran = self.observe(False)
         left = self.inspect()  # before the counts begin anew
         told = replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), left=left, executed=self.count())
-        found = changes(before, after, len(sys.modules) != loaded) if before != after else []
+        may = may_change(len(sys.modules) != loaded, compilations() != compiled)
+        found = changes(before, after, may) if before != after else []
         told.series, told.compilations = series, compilations()
         told.fakes, told.defaults = fakes.wrong if fakes else {}, defaults_of(self.function) if request.fakes else {}
         self._tell(told, request, found if guarded else [effect for effect in found if effect.kind != LEFT])
@@ -110,7 +109,7 @@ class Caller:
     def _state(self, request: CallRequest, alone: bool) -> tuple[Any, ...]:
         """The state before the call. In a process that does nothing else it is that after the last one, but for the threads."""
         if request.deep or not alone:
-            return self.surroundings.read(request.deep)
+            return self.surroundings.read(request.deep, drawn=alone)
         return (*self.state[:THREADS], torch.get_num_threads(), *self.state[THREADS + 1 : len(STATE)])
 
     def _tell(self, outcome: Outcome, request: CallRequest, found: list[SideEffect]) -> None:

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -106,6 +107,8 @@ BY_IMPORT = {
     "descriptors", "warning_filters",
 }
 """What loading a module in the midst of a call may change."""
+BY_COMPILER = BY_IMPORT | {"recursion_limit", "processes"}
+"""What torch.compile may change where a call lets it compile: it raises the limit, and keeps the processes that compile."""
 NOT_ON_LOADING = BY_IMPORT | {"torch_threads", "recursion_limit", "alternative_stack", "processes", "temporary_files"}
 GROWING = ("threads", "descriptors")
 """What a first call may make for all later ones: a side effect only if the same call does it again."""
@@ -157,8 +160,11 @@ class Surroundings:
         self._thread_locale = _libc.uselocale
         self._thread_locale.restype = ctypes.c_void_p
 
-    def read(self, deep: bool = False, pool: bool = True) -> tuple[Any, ...]:
-        """The state now. Without the `pool` no thread is started to look at it."""
+    def read(self, deep: bool = False, pool: bool = True, drawn: bool = False) -> tuple[Any, ...]:
+        """The state now. Without the `pool` no thread is started to look at it; where it is read `deep`, what is `drawn` first
+        lets no random state be one that a call has left: who sets it to the same again changes it then."""
+        if deep and drawn:
+            _draw()
         environment = os.environ._data  # type: ignore[attr-defined]  # as bytes: sixty times as fast
         if environment != self._environment:
             self._environment = dict(environment)
@@ -227,18 +233,23 @@ class Surroundings:
         return tuple(found)
 
 
-def draw() -> None:
-    """Let no random state be one that a call may have left: who sets it to the same again changes it then."""
+def _draw() -> None:
+    """A number from each random state."""
     torch.rand(1)
     np.random.rand()
     random.random()
 
 
-def changes(before: tuple[Any, ...], after: tuple[Any, ...], imported: bool) -> list[SideEffect]:
-    """What differs. With `imported`, what loading a module may change is left out."""
+def may_change(imported: bool, compiled: bool) -> Collection[str]:
+    """The names of what a call may change that has loaded a module, or let torch.compile compile."""
+    return BY_COMPILER if compiled else BY_IMPORT if imported else ()
+
+
+def changes(before: tuple[Any, ...], after: tuple[Any, ...], may: Collection[str] = ()) -> list[SideEffect]:
+    """What differs, but for what `may`."""
     found = []
     for name, was, now in zip(NAMES, before, after):
-        if was != now and not (imported and name in BY_IMPORT) and not (name in GROWING and now < was):
+        if was != now and name not in may and not (name in GROWING and now < was):
             what = _CHANGES.get(name, "{1} instead of {0}" if name not in _UNPRINTED else "changed")
             says = what.format(_shown(name, was), _shown(name, now)) + (_modes(name, was, now) if name in MASKS_AT else "")
             found.append(SideEffect((STATE | DEEP)[name], name, says))
@@ -261,7 +272,7 @@ def lasting(state: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def on_loading(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[SideEffect, ...]:
     """What loading a candidate changed that no library may change for the whole process."""
-    found = [effect for effect in changes(before, after, True) if effect.name not in NOT_ON_LOADING]
+    found = [effect for effect in changes(before, after, BY_IMPORT) if effect.name not in NOT_ON_LOADING]
     return tuple(SideEffect(effect.kind, effect.name, f"when it was loaded: {effect.says}") for effect in found)
 
 

@@ -23,6 +23,12 @@ def test_what_is_compiled_is_not_called_in_a_mode_that_would_compile_it_anew() -
     assert verdict.passed and verdict.compilations == {1}, verdict.failures
 
 
+@pytest.mark.parametrize("trial", ["value", "aftermath"])
+def test_what_compiling_changes_of_the_process_is_not_the_kernels(trial: str) -> None:
+    verdict = _tried(ToyCase(rows=3, trial=trial), "compiles_when_called")
+    assert verdict.passed, verdict.failures
+
+
 @pytest.mark.parametrize(
     ("kind", "until", "graphs", "times"),
     [
