@@ -102,9 +102,10 @@ def _system() -> Callable[[], None]:
     def put_back() -> None:
         for limit, before in limits.items():
             if (now := resource.getrlimit(limit)) != before:
-                with suppress(OSError, ValueError):  # who may not raise what has been lowered for good
-                    resource.setrlimit(limit, (before[0], now[1]))
+                try:
                     resource.setrlimit(limit, before)
+                except (OSError, ValueError):  # who may not raise what has been lowered for good
+                    resource.setrlimit(limit, (now[1], now[1]))
         os.sched_setaffinity(0, processors)
         os.umask(umask)
         os.fchdir(folder)
