@@ -32,6 +32,7 @@ from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.providers.bug_script import write_script
 from kernelpair.providers.provider import Provider
 from kernelpair.providers.subjects import Subjects
+from kernelpair.report.files import add_line
 from kernelpair.report.lines import replay_command, shown
 from kernelpair.report.picture import picture
 from kernelpair.report.plane import Plane, drawn_in_text
@@ -124,11 +125,7 @@ def _save(
     if not (options.save or options.save_passing):
         return
     path = provider.saved(pair.name) if provider else suite.saved(pair.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    known = path.read_text().splitlines() if path.is_file() else []
-    case = pair.line(read(suite, line)[1])
-    if case not in known:
-        path.write_text("\n".join([*known, case]) + "\n")
+    add_line(path, pair.line(read(suite, line)[1]))
     console.print(f"saved in {path}", soft_wrap=True, markup=False)
 
 

@@ -1,5 +1,6 @@
 """Files that are whole or not there, whenever the process ends."""
 
+import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -22,4 +23,20 @@ def write_whole(path: Path, text: str) -> None:
     except OSError as error:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+        raise WriteError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def add_line(path: Path, line: str) -> None:
+    """Add a line to a file, which may be new, unless it is there; nothing else of it is written again, and commands that do so at
+    the same time wait for each other. Raises WriteError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+            file.seek(0)
+            there = file.read()
+            if line.encode() not in there.splitlines():
+                begin = b"\n" if there and not there.endswith(b"\n") else b""
+                file.write(begin + line.encode() + b"\n")
+    except OSError as error:
         raise WriteError(f"cannot write {path}: {error.strerror or error}") from None

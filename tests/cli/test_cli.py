@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -326,6 +327,16 @@ def test_save_keeps_a_case_that_fails(monkeypatch: pytest.MonkeyPatch, capsys: C
     assert kernelpair("replay", passes, "--in-process", "--save") == 2
     assert "--save: no candidate fails on " in capsys.readouterr().err
     assert (Path("corpus") / "toy.jsonl").read_text() == fails + "\n"
+
+
+def test_save_says_where_it_cannot_write(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(properties, "ROOT", Path.cwd())
+    put_in_place(monkeypatch, "off_from_three_rows")
+    Path("corpus").write_text("a file, where a folder should be")
+    assert kernelpair("replay", to_line("toy", 1, ToyCase(rows=3)), "--in-process", "--save") == 70
+    out, err = capsys.readouterr()
+    assert "toy[python] fail" in out
+    assert re.fullmatch(r"kernelpair replay: cannot write \S+/corpus/toy\.jsonl: .*\n", err)
 
 
 def test_guards_are_for_this_process_only(capsys: Capture) -> None:

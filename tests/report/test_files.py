@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kernelpair.contract.verdict import PlaceRow, PlaceTable
-from kernelpair.report.files import write_whole
+from kernelpair.report.files import WriteError, add_line, write_whole
 from kernelpair.report.lines import FailureReport, PairResult, write_json, write_junit
 
 
@@ -28,6 +28,32 @@ def test_a_file_that_two_processes_write_is_that_of_the_last(tmp_path: Path, mon
     monkeypatch.setattr(Path, "replace", after_another)
     write_whole(path, "ours")
     assert path.read_text() == "ours" and os.listdir(tmp_path) == ["r.json"]
+
+
+def test_lines_that_several_processes_add_are_all_kept_once(tmp_path: Path) -> None:
+    path, children = tmp_path / "corpus" / "toy.jsonl", []
+    for number in range(8):
+        if not (child := os.fork()):
+            for line in range(20):
+                add_line(path, f"{number % 4} {line}")
+            os._exit(0)
+        children.append(child)
+    assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+    assert sorted(path.read_text().splitlines()) == sorted(f"{number} {line}" for number in range(4) for line in range(20))
+
+
+def test_a_line_is_added_behind_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "toy.jsonl"
+    path.write_text("one\n\ntwo")  # edited by hand
+    for line in ("two", "three"):
+        add_line(path, line)
+    assert path.read_text() == "one\n\ntwo\nthree\n"
+
+
+def test_a_line_that_cannot_be_added_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "corpus").write_text("a file, where a folder should be")
+    with pytest.raises(WriteError, match=r"^cannot write .*/corpus/toy\.jsonl: "):
+        add_line(tmp_path / "corpus" / "toy.jsonl", "one")
 
 
 def test_a_pipe_that_has_no_path_is_written_to() -> None:
