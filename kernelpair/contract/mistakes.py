@@ -130,7 +130,7 @@ def raised_at(error: BaseException, function: Callable[..., Any] | None = None) 
     theirs = [frame for frame in frames if of_the_user(frame.filename)]
     if theirs:
         return f"{short(theirs[-1].filename)}:{theirs[-1].lineno}, in {theirs[-1].name}"
-    code = getattr(function, "__code__", None)
+    code = getattr(getattr(function, "call", function), "__code__", None)  # of an adapter its function
     if isinstance(error, TypeError) and code is not None and frames and ENGINE in Path(frames[-1].filename).parents:
         return f"{short(code.co_filename)}:{code.co_firstlineno}, its parameters: every argument comes by its name"
     named = NO_FIELD.match(str(error)) if isinstance(error, TypeError) else None

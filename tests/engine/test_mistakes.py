@@ -18,6 +18,7 @@ from kernelpair.contract.case import Case
 from kernelpair.contract.mistakes import PairError, parameters, told, with_place
 from kernelpair.contract.pair import Pair, Signature, Within, everything
 from kernelpair.contract.subject import Subject
+from kernelpair.providers.provider import Adapter
 from kernelpair.search.search import Search
 from kernelpair.suite import PlainSuite, Suite, loaded
 from kernelpair.trial.check import check
@@ -223,8 +224,12 @@ def test_a_field_that_the_case_lacks_is_told_with_the_line_that_gives_it() -> No
     assert with_place(within).endswith(f"; raised at {at}")
 
 
-def test_a_kernel_of_other_parameters_is_told_where_they_are() -> None:
-    candidate = replace(kernel("good"), entry=f"{__name__}:of_other_parameters")
+adapter_of_other_parameters = Adapter("toy", of_other_parameters)
+
+
+@pytest.mark.parametrize("name", ["of_other_parameters", "adapter_of_other_parameters"])
+def test_a_kernel_of_other_parameters_is_told_where_they_are(name: str) -> None:
+    candidate = replace(kernel("good"), entry=f"{__name__}:{name}")
     with InProcess(candidate) as runner:
         (failure,) = check(Subject(TOY, candidate), ToyCase(), runner).failures
     assert re.search(r"\(tests/engine/test_mistakes\.py:\d+, its parameters: every argument comes by its name\)$", failure.detail)
