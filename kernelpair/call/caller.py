@@ -23,7 +23,18 @@ from kernelpair.call.memory import Arena, Placed
 from kernelpair.call.outcome import CallRequest, Outcome
 from kernelpair.call.results import collected, named_results
 from kernelpair.call.series import NoAnswer, Repeated, Repetition
-from kernelpair.call.surroundings import GROWING, NAMES, STATE, SideEffect, Surroundings, busy, changes, lasting, may_change, on_loading
+from kernelpair.call.surroundings import (
+    GROWING,
+    NAMES,
+    STATE,
+    SideEffect,
+    Surroundings,
+    busy,
+    changes,
+    lasting,
+    may_change,
+    on_loading,
+)
 from kernelpair.call.system import printable, words_of
 from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.mistakes import raised_at
