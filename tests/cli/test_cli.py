@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import time
@@ -335,8 +334,7 @@ def test_save_says_where_it_cannot_write(monkeypatch: pytest.MonkeyPatch, capsys
     Path("corpus").write_text("a file, where a folder should be")
     assert kernelpair("replay", to_line("toy", 1, ToyCase(rows=3)), "--in-process", "--save") == 70
     out, err = capsys.readouterr()
-    assert "toy[python] fail" in out
-    assert re.fullmatch(r"kernelpair replay: cannot write \S+/corpus/toy\.jsonl: .*\n", err)
+    assert "toy[python] fail" in out and err.startswith("kernelpair replay: cannot write ") and "/corpus/toy.jsonl: " in err
 
 
 def test_guards_are_for_this_process_only(capsys: Capture) -> None:

@@ -90,8 +90,7 @@ def test_a_good_call_leaves_its_result_in_the_arena(isolated: Make) -> None:
 )
 def test_a_death_is_an_outcome_with_its_cause(isolated: Make, name: str, says: str) -> None:
     runner = isolated(name)
-    outcome = call(runner)
-    assert (outcome.status, outcome.message) == ("crash", says)
+    assert ((outcome := call(runner)).status, outcome.message) == ("crash", says)
     assert kinds(judged(runner, name)) == ["crash"]
 
 
@@ -112,8 +111,7 @@ def test_a_signal_to_its_group_ends_a_candidates_own_server_alone(isolated: Make
 
 def test_a_hang_is_an_outcome_and_then_costs_less(isolated: Make) -> None:
     runner = isolated("sleeps", hang_seconds=0.3)
-    outcome = call(runner)
-    assert outcome.status == "hang" and outcome.message.startswith("no answer within 0.3 s")
+    assert (outcome := call(runner)).status == "hang" and outcome.message.startswith("no answer within 0.3 s")
     assert call(runner, ToyCase(rows=0)).status == "ok"
     assert kinds(judged(runner, "sleeps")) == ["hang"]
 
@@ -121,24 +119,21 @@ def test_a_hang_is_an_outcome_and_then_costs_less(isolated: Make) -> None:
 def test_a_hang_says_where_the_call_is(isolated: Make) -> None:
     library()  # in this process: a worker that compiled it would be ended before it had
     compiled, interpreted = isolated(toy_candidate("loops_forever"), hang_seconds=0.3), isolated("sleeps", hang_seconds=0.3)
-    says = re.escape("no answer within 0.3 s, in ")
+    says = r"no answer within 0\.3 s, in "
     assert re.fullmatch(rf"{says}loops_forever, called from run \(tests/selftest/toy\.py:\d+\)", call(compiled).message)
     assert re.fullmatch(rf"{says}<lambda> \(tests/kernels\.py:\d+\)", call(interpreted).message)
     assert compiled.printed() == interpreted.printed() == "", "what was asked of the worker is nothing that the kernel prints"
 
 
-def test_a_hang_deep_in_a_library_says_where_in_it(isolated: Make, tmp_path: Path) -> None:
-    """Python prints the innermost 100 frames: of torch.compile's none is the caller's."""
-    library = tmp_path / "site-packages" / "deep_library.py"
-    library.parent.mkdir()
-    library.write_text("import time\n\n\ndef deep(depth):\n    return deep(depth - 1) if depth else time.sleep(60)\n")
-    (tmp_path / "kernel.py").write_text(
-        f"import sys\n\nsys.path.insert(0, {str(library.parent)!r})\nfrom deep_library import deep\n\n\n"
-        "def shallow(**given):\n    deep(1)\n\n\ndef far_down(**given):\n    deep(150)\n"
-    )
-    for name, says in (("shallow", r"shallow \(kernel\.py:8\)"), ("far_down", r"deep \(deep_library\.py:5\)")):
-        outcome = call(isolated(Candidate(name, f"{tmp_path / 'kernel.py'}:{name}"), hang_seconds=0.3))
-        assert re.fullmatch(rf"no answer within 0\.3 s, in {says}", outcome.message), outcome.message
+def test_a_hang_deeper_than_the_100_frames_that_python_prints_says_where_in_a_library(isolated: Make, tmp_path: Path) -> None:
+    packages, kernels = tmp_path / "site-packages", tmp_path / "kernel.py"
+    packages.mkdir()
+    (packages / "down.py").write_text("import time\ndef deep(n):\n    return deep(n - 1) if n else time.sleep(60)\n")
+    path = f"import sys\nsys.path.insert(0, {str(packages)!r})\nfrom down import deep\n"
+    kernels.write_text(f"{path}def shallow(**given):\n    deep(1)\ndef far_down(**given):\n    deep(150)\n")
+    for name, says in (("shallow", r"shallow \(kernel\.py:5\)"), ("far_down", r"deep \(down\.py:3\)")):
+        message = call(isolated(Candidate(name, f"{kernels}:{name}"), hang_seconds=0.3)).message
+        assert re.fullmatch(rf"no answer within 0\.3 s, in {says}", message), message
 
 
 def test_a_hang_of_a_call_that_takes_no_signal_is_a_hang(isolated: Make) -> None:
@@ -182,9 +177,9 @@ def test_a_call_that_waits_for_what_others_have_is_no_hang(isolated: Make, monke
 
 
 def test_a_call_whose_compiler_waits_for_a_processor_is_no_hang(isolated: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    told, compiler = iter(range(100)), 1
-    monkeypatch.setattr("kernelpair.call.runner.below", lambda pid: [compiler])
-    monkeypatch.setattr("kernelpair.call.runner.waited_for_processor", lambda pid: next(told) if pid == compiler else 0.0)
+    told = iter(range(100))
+    for name, instead in (("below", lambda pid: [1]), ("waited_for_processor", lambda pid: next(told) if pid == 1 else 0.0)):
+        monkeypatch.setattr(f"kernelpair.call.runner.{name}", instead)
     assert call(isolated("sleeps_two_seconds", hang_seconds=1.0)).status == "ok"
     assert call(isolated("sleeps", hang_seconds=0.3)).status == "hang"
 
