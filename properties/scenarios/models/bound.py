@@ -64,7 +64,7 @@ def verdict(case: ModelCase, given: Inputs, outputs: Outputs) -> Judged:
             largest, looseness = max(known.largest, tight.largest), min(known.looseness, tight.looseness)
             tightness[group] = Tightness(largest, looseness)
     changed = {name: int(outputs[name]) for name in outputs if name.startswith(UNASKED)}
-    failures += [Failure("value", name, f"a call that was not to store changed {n} bytes of the pool")
+    failures += [Failure("value", name, f"calls changed {n} bytes of the pool or of activations that they were not to")
                  for name, n in changed.items() if n]  # fmt: skip
     rows = tuple(PlaceRow(str(layer), _says(case, recorded, layer), *_ratios(layer, several)) for layer, several in parts.items())
     served = f", {form_of(case)}" if case.expanded or by_mode(case) else ""

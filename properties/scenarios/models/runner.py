@@ -34,7 +34,7 @@ from properties.scenarios.serving.server import Side
 from properties.scenarios.serving.sides import OPTIMIZED
 from serving import AttentionLayer, ForwardBatch, GdnLayer, KVPool, MlaProjections, RequestPool, StatePool
 
-UNASKED = "unasked"  # an output of each latent layer: how many bytes of its pool changed that were not to
+UNASKED = "unasked"  # an output of each latent layer: how many bytes of its pool and its activations changed that were not to
 ASKED_EACH = 3  # steps, of which one is also made without storing
 
 
@@ -123,6 +123,7 @@ class ModelRunner:
                     if (self.case.seed + step) % ASKED_EACH == 0:
                         self._without_storing(q, rows, layer, batch)
                     out = self.latents.forward(q, rows, layer, batch)
+                    self._count_changes(layer, tokens, q, rows)
                 else:
                     backend = attention if isinstance(layer, AttentionLayer) else self.recurrent
                     forward = backend.forward_decode if mode == "decode" else backend.forward_extend
@@ -137,7 +138,15 @@ class ModelRunner:
         pool = self.latents.prefill.pools[layer.layer_id].k
         before = pool.view(torch.uint8).clone()
         self.latents.forward(q, rows, layer, batch, save_kv_cache=False)
-        count = int((pool.view(torch.uint8) != before).sum())
+        self._add_unasked(layer, int((pool.view(torch.uint8) != before).sum()))
+
+    def _count_changes(self, layer: AttentionLayer, tokens: Tensor, q: Tensor, rows: Tensor) -> None:
+        """What a step has changed of the activations that it was given."""
+        for name, now in (("q", q), ("k", rows)):
+            had = self.tensors[f"{name}{layer.layer_id}"][tokens]
+            self._add_unasked(layer, int((now.contiguous().view(torch.uint8) != had.contiguous().view(torch.uint8)).sum()))
+
+    def _add_unasked(self, layer: AttentionLayer, count: int) -> None:
         self.unasked[layer.layer_id] = self.unasked.get(layer.layer_id, 0) + count
 
     def _batch(self, mode: str, spans: tuple[Span, ...]) -> ForwardBatch:
