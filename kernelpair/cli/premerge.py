@@ -6,6 +6,7 @@ import random
 import shutil
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -98,7 +99,13 @@ def premerge(options: argparse.Namespace) -> int:
     needs = Needs.of(suite)
     if any(suite.sources.is_native(file) for file in files):
         console.print("asking which operators each pair calls, where that is not known yet")
-        needs = Needs.of(suite, called(place, needs.all))
+        with Steps(console, 0, "pairs") as steps:
+
+            def begun(many: int) -> Callable[[str], None]:
+                steps.many = many
+                return steps.ended
+
+            needs = Needs.of(suite, called(place, needs.all, begun=begun))
     run = Premerge(base, files, affected(suite, files, needs))
     changed = f"{count(len(files), 'file')} changed"
     console.print(f"against {base[:10]}: {changed}; affected: {', '.join(run.touched.tiers) or 'no pair'}")

@@ -1,4 +1,4 @@
-"""A suite whose second kernel ends its process, which others are asked in too."""
+"""A suite with a kernel that ends its process, which others are asked in too, and one that does not come back."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,12 @@ from kernelpair.contract.candidate import Candidate
 from kernelpair.suite import PlainSuite
 from tests.selftest.toy import PAIR
 
-KERNELS = {"first": "tests.kernels:good", "deadly": "tests.kernels:segfaults", "last": "tests.kernels:good"}
+KERNELS = {
+    "first": "tests.kernels:good",
+    "deadly": "tests.kernels:segfaults",
+    "last": "tests.kernels:good",
+    "slow": "tests.kernels:sleeps",
+}
 SUITE = PlainSuite(
     Path(__file__).parent,
     [replace(PAIR, name=name) for name in KERNELS],

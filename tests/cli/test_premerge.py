@@ -1,9 +1,11 @@
 """The pre-merge check: what a change touches, what is said about it, and the exit status."""
 
 import fcntl
+import json
 import os
 import re
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,6 +142,21 @@ def test_a_kernel_that_falls_takes_no_answer_of_another_with_it(monkeypatch: pyt
     names = ("first", "deadly", "last")
     found = called(Place("tests.cli.asked_suite"), dict.fromkeys(names, ()), tmp_path / "operators.json")
     assert found == {"first": frozenset(), "deadly": None, "last": frozenset()}
+
+
+def test_who_stops_asking_keeps_what_is_known_and_waits_for_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    memory, begun = tmp_path / "operators.json", []
+
+    def stop(name: str) -> None:
+        begun.append((name, time.monotonic()))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        called(Place("tests.cli.asked_suite"), dict.fromkeys(("slow", "first", "last"), ()), memory, lambda many: stop)
+    ((name, since),) = begun
+    assert name == "first" and time.monotonic() - since < 30, "a kernel that sleeps for a minute is being asked"
+    assert list(json.loads(memory.read_text())) == ["first"]
 
 
 def test_operators_are_found_where_torch_has_them_registered(tmp_path: Path) -> None:
