@@ -317,26 +317,6 @@ def test_replay_of_a_line_that_fails_is_1_with_a_table(monkeypatch: pytest.Monke
     assert rows[10:] == [f"  kernelpair replay '{line}' --tier python"]
 
 
-def test_save_keeps_a_case_that_fails(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr(properties, "ROOT", Path.cwd())
-    put_in_place(monkeypatch, "off_from_three_rows")
-    fails, passes = to_line("toy", 1, ToyCase(rows=3)), to_line("toy", 1, ToyCase(rows=2))
-    assert kernelpair("replay", fails, "--in-process", "--save") == 1
-    assert (Path("corpus") / "toy.jsonl").read_text() == fails + "\n"
-    assert kernelpair("replay", passes, "--in-process", "--save") == 2
-    assert "--save: no candidate fails on " in capsys.readouterr().err
-    assert (Path("corpus") / "toy.jsonl").read_text() == fails + "\n"
-
-
-def test_save_says_where_it_cannot_write(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr(properties, "ROOT", Path.cwd())
-    put_in_place(monkeypatch, "off_from_three_rows")
-    Path("corpus").write_text("a file, where a folder should be")
-    assert kernelpair("replay", to_line("toy", 1, ToyCase(rows=3)), "--in-process", "--save") == 70
-    out, err = capsys.readouterr()
-    assert "toy[python] fail" in out and err.startswith("kernelpair replay: cannot write ") and "/corpus/toy.jsonl: " in err
-
-
 def test_guards_are_for_this_process_only(capsys: Capture) -> None:
     assert kernelpair("replay", PLAIN, "--tier", BEST, "--guards") == 2
     assert "--guards needs --in-process" in capsys.readouterr().err
