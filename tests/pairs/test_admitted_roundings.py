@@ -12,7 +12,7 @@ from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import Subject
 from kernelpair.trial.check import check, read_case
 from properties.fp8_linear.cases import dense_weight
-from properties.fused_moe.cases import call_reference
+from properties.fused_moe.calls import call_reference
 from reference import decode_attention as decode
 from reference.rms_norm import rms_norm
 from reference.topk_gating import topk_gating
