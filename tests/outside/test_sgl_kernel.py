@@ -115,3 +115,22 @@ def test_what_a_version_lacks_is_unsupported(monkeypatch: pytest.MonkeyPatch) ->
             call(name, **values)
     packed = call("convert_weight_packed", weight=torch.ones(2, 2), scales=None)  # nothing is asked for
     assert packed.shape == (1, 1, 2, 32, 16, 1)
+
+
+@pytest.mark.parametrize("names", [("k_buf_scale", "v_buf_scale"), ("k_cache_scale", "v_cache_scale")])
+def test_scales_of_a_cache_in_float8_are_named_as_none(monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]) -> None:
+    """Newer versions have them as arguments without a default, under one name in extend and under another in decode."""
+    from properties.providers.sgl_kernel import attention, calling
+
+    schema = torch._C.parse_schema(f"attention(Tensor q, Tensor? {names[0]}, Tensor? {names[1]}) -> ()")
+    given: list[dict[str, object]] = []
+
+    class Operator:
+        _schema = schema
+
+        def __call__(self, **values: object) -> None:
+            given.append(values)
+
+    monkeypatch.setattr(calling, "_operator", lambda name: Operator())
+    calling.call("attention", q=torch.ones(1), **attention.NO_SCALES)
+    assert [given[0][name] for name in names] == [None, None]

@@ -8,6 +8,8 @@ from properties.providers.sgl_kernel.calling import call
 from properties.providers.vllm_cpu import attention as _vllm
 from properties.store_cache.cases import StoreCacheCase
 
+NO_SCALES = {"k_buf_scale": None, "v_buf_scale": None}  # of a cache in float8, which none of our cases has
+
 
 @adapts("extend_attention", limits=_vllm.extend_attention.limits, fit=_vllm.extend_attention.fit)
 def extend_attention(
@@ -18,7 +20,7 @@ def extend_attention(
     """extend_attention_cpu"""
     call(
         "extend_attention_cpu", q_extend=q, k_extend=k, v_extend=v, o_extend=out, k_buffer=k_cache, v_buffer=v_cache,
-        req_to_token=_vllm.named(req_to_token, k_cache, seq_lens, encoder_lens), req_pool_indices=req_pool_indices,
+        **NO_SCALES, req_to_token=_vllm.named(req_to_token, k_cache, seq_lens, encoder_lens), req_pool_indices=req_pool_indices,
         seq_lens=seq_lens, extend_seq_lens=extend_seq_lens, extend_start_loc=extend_start_loc,
         max_len_extend=int(extend_seq_lens.max()) if len(extend_seq_lens) else 0, sm_scale=sm_scale, logit_cap=logit_cap,
         is_cross_attn=is_cross_attn, sliding_window_size=sliding_window, encoder_lens=encoder_lens, sinks=sinks,
@@ -37,8 +39,8 @@ def decode_attention(
         raise Unsupported("no pads (not offered)")
     seq_lens = _vllm.held(seq_lens, is_cross_attn)
     call(
-        "decode_attention_cpu", query=q, k_buffer=k_cache, v_buffer=v_cache, output=out, key=key,
-        value=_vllm.new_value(key, value, k_cache, v_cache), loc=loc, attn_logits=attn_logits,
+        "decode_attention_cpu", query=q, k_buffer=k_cache, v_buffer=v_cache, **NO_SCALES, output=out,
+        key=key, value=_vllm.new_value(key, value, k_cache, v_cache), loc=loc, attn_logits=attn_logits,
         req_to_token=_vllm.named(req_to_token, k_cache, seq_lens, encoder_lens), req_pool_indices=req_pool_indices,
         seq_lens=seq_lens, sm_scale=sm_scale, logit_cap=logit_cap, is_cross_attn=is_cross_attn,
         sliding_window_size=sliding_window, encoder_lens=encoder_lens, sinks=sinks,

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from kernelpair.providers.provider import Unsupported
 
-RENAMED = {"k_cache": "k_buffer", "v_cache": "v_buffer", "v_cahce": "v_buffer", "is_packed": "is_vnni"}
+RENAMED = {"k_cache": "k_buffer", "v_cache": "v_buffer", "v_cahce": "v_buffer", "k_cache_scale": "k_buf_scale",
+           "v_cache_scale": "v_buf_scale", "is_packed": "is_vnni"}
 """Name of an argument in some versions -> in the others."""
 
 

@@ -28,7 +28,7 @@ ZERO = 128  # of a row's bytes, which the operators hold without a sign
 
 def _fit_rows(case: QuantizeCase) -> QuantizeCase:
     width = -(-case.width // PANEL) * PANEL
-    layouts = {"x": (*APART, "expanded")}
+    layouts = {"x": (*APART, "expanded")} if width else {}
     wanted: QuantizeCase = fitted(case, ["bfloat16", "bfloat16", "float16"], layouts, width=width, symmetric=True)
     return wanted
 
@@ -39,7 +39,8 @@ def _fit_rows(case: QuantizeCase) -> QuantizeCase:
         "dtype bfloat16 or float16 (checked)": lambda case: case.dtype == "float32",
         "columns a multiple of 32 (the comment at its kernel)": lambda case: bool(case.width % PANEL),
         SYMMETRIC: lambda case: not case.symmetric,
-        "rows of x dense and apart (checked)": other_layouts({"x": (*APART, "expanded")}),
+        "rows of x dense and apart (checked; the last stride is 1 without columns too)":
+            lambda case: other_layouts({"x": (*APART, "expanded")})(case) or ("x" in case.layout and not case.width),
     },
     fit=_fit_rows,
     timed=lambda given: {"per_token_quant_int8_cpu": lambda: call("per_token_quant_int8_cpu", A=given["x"])},
