@@ -57,8 +57,9 @@ def _heads_apart(case: StoreCacheCase) -> bool:
 
 def _fit_store(case: StoreCacheCase) -> StoreCacheCase:
     layouts = ROWS_APART if case.heads != 1 else {name: kinds[:1] for name, kinds in ROWS_APART.items()}
+    width = max(case.width_k, 1)
     wanted: StoreCacheCase = fitted(
-        case, ["bfloat16", "float16", "uint8"], layouts, width_v=case.width_k, pads=(), pad_in_range=False
+        case, ["bfloat16", "float16", "uint8"], layouts, width_k=width, width_v=width, pads=(), pad_in_range=False
     )
     return wanted
 
@@ -68,6 +69,7 @@ def _fit_store(case: StoreCacheCase) -> StoreCacheCase:
     limits={
         "dtype bfloat16, float16 or uint8 (its dispatch)": lambda case: case.dtype not in ("bfloat16", "float16", "uint8"),
         "K as wide as V (one row length for both)": lambda case: case.width_k != case.width_v,
+        "K and V have columns (without them strides of heads are not their size: checked)": lambda case: not case.width_k,
         "rows anywhere, contiguous over heads and columns; indices contiguous (checked)": _heads_apart,
         "no pads (not an argument of it)": lambda case: bool(case.pads),
     },

@@ -14,15 +14,24 @@ from properties.rms_norm.cases import NormCase
 from properties.rotary_embedding.cases import RotaryCase
 
 IN_PLACE = "in place with a residual alone (not offered otherwise)"
+CONTIGUOUS = "residual, gate and weight contiguous (checked, but for the residual of versions with norms of 3 dimensions)"
+LARGEST_HALF = 1e4  # of what is drawn for float16
 NORM_LAYOUTS = {"x": ("offset", "padded", "apart", "expanded"), **{name: ("offset",) for name in ("residual", "gate", "weight")}}
 
 
+def _apart_column(case: NormCase) -> bool:
+    return case.columns == 1 and case.layout.get("x", "offset") != "offset"
+
+
 def _fit_norm(case: NormCase) -> NormCase:
-    layouts = NORM_LAYOUTS if case.form == "plain" else NORM_LAYOUTS | {"x": ("offset",)}
+    rows = case.form == "plain" and case.width > 1
+    layouts = NORM_LAYOUTS if rows else NORM_LAYOUTS | {"x": ("offset",)}
     wanted: NormCase = fitted(
         case, ["bfloat16", "float16"], layouts, outer=(max(prod(case.outer), 1),), width=max(case.width, 1), groups=0,
         weight="call", gemma=case.gemma and case.form != "gate", in_place=case.in_place and case.form == "residual",
     )
+    if wanted.dtype == "float16":  # where a case of float32 would overflow
+        return replace(wanted, size=min(wanted.size, LARGEST_HALF), steep=min(wanted.steep, 100.0), heavy=False)
     return wanted
 
 
@@ -35,7 +44,8 @@ def _fit_norm(case: NormCase) -> NormCase:
         IN_PLACE: lambda case: case.in_place and case.form != "residual",
         "no gate in Gemma's form (not offered)": lambda case: case.gemma and case.form == "gate",
         "two dimensions, with columns (checked)": lambda case: len(case.outer) != 1 or not case.outer[0] or not case.columns,
-        "residual, gate and weight contiguous (checked)": other_layouts(NORM_LAYOUTS),
+        CONTIGUOUS: other_layouts(NORM_LAYOUTS),
+        "x's last stride 1, of one column too (checked)": _apart_column,
     },
     fit=_fit_norm,
 )
@@ -47,7 +57,7 @@ def rms_norm(
     if group_size is not None or (gemma and gate is not None) or weight is None or weight.dtype != x.dtype:
         raise Unsupported("a weight of x's dtype, no groups, no gate in Gemma's form")
     if any(other is not None and not other.is_contiguous() for other in (gate, residual)):
-        raise Unsupported("residual, gate and weight contiguous (checked)")
+        raise Unsupported(CONTIGUOUS)
     named = {"weight": weight, "eps": eps}
     if residual is not None:
         out = x if in_place else x.contiguous().clone()  # it writes over its input

@@ -17,6 +17,7 @@ EXPERTS = {  # that the operators are compiled for
     "grouped": (1, 2, 4, 8, 16, 32, 64, 128, 160, 256),
     "biased": (128, 192, 256, 384),
 }
+MOST_OF_OLD_SIGMOID = 256
 DENSE = {"logits": ("offset",), "correction_bias": ("offset",)}
 
 
@@ -78,10 +79,13 @@ def topk_gating(
 
 
 def _plain(scoring: str, common: dict[str, Any], bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Without groups. Versions whose operators take no bias take no logits in float32 either, and one expert with sigmoid."""
+    """Without groups. Versions whose operators take no bias take no logits in float32 either, and with sigmoid one expert of 256
+    at most."""
     name = f"topk_{scoring}_cpu"
     old = not takes(name, "correction_bias")
     if old and (common["gating_output"].dtype == torch.float32 or (scoring == "sigmoid" and common["topk"] > 1)):
         raise Unsupported("this version takes no logits in float32, and one expert a token with sigmoid")
+    if old and scoring == "sigmoid" and common["gating_output"].shape[1] > MOST_OF_OLD_SIGMOID:
+        raise Unsupported("this version is compiled for 256 experts at most with sigmoid")
     weights, ids = call(name, **common, correction_bias=None if bias is None else bias.to(torch.float32))
     return weights, ids
