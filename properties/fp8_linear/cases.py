@@ -180,19 +180,15 @@ def dense_weight(given: Inputs, scaled: bool = True) -> Tensor:
     return weight * given["scales"].double()[outputs][:, columns]
 
 
-def _packed(given: Inputs, layout: str | None) -> Any:
-    """The packed weight that its parts make, if `kept` of its plain tensors again; without a layout a plain tensor instead."""
-    data, scales, N, K, block_n, block_k = (given.pop(name) for name in ("data", "scales", "N", "K", "block_n", "block_k"))
-    if layout is None:
-        return data
-    packed = PackedFp8Weight(data, scales, layout, N, K, (block_n, block_k))
-    return made_again(packed) if given.pop("kept", False) else packed
-
-
 def arguments(layout: str | None = LAYOUT, **given: Any) -> Inputs:
-    """Of a call, with the packed weight that its parts make."""
-    packed = _packed(given, layout)
-    return given | {"packed": packed}
+    """Of a call, with the packed weight that its parts make, if `kept` of its plain tensors again; without a layout with a plain
+    tensor in its place."""
+    data, scales, N, K, block_n, block_k = (given.pop(name) for name in ("data", "scales", "N", "K", "block_n", "block_k"))
+    kept = given.pop("kept", False)
+    if layout is None:
+        return given | {"packed": data}
+    packed = PackedFp8Weight(data, scales, layout, N, K, (block_n, block_k))
+    return given | {"packed": made_again(packed) if kept else packed}
 
 
 def call_reference(layout: str | None = LAYOUT, **given: Any) -> Tensor:

@@ -179,20 +179,16 @@ def dense_weight(given: Inputs) -> Tensor:
     return steps * scales[:, group_of_columns(given)]
 
 
-def _packed(given: Inputs, layout: str | None) -> Any:
-    """The packed weight that its parts make, if `kept` of its plain tensors again; without a layout a plain tensor instead."""
-    data, scales, zeros, N, K, size = (given.pop(name) for name in ("data", "scales", "zeros", "N", "K", "group_size"))
-    if layout is None:
-        return data
-    if given.pop("kept", False):  # packing has put K for -1
-        return made_again(PackedInt4Weight(data, scales, zeros, layout, N, K, K if size == -1 else size))
-    return PackedInt4Weight(data, scales, zeros, layout, N, K, size)
-
-
 def arguments(layout: str | None = LAYOUT, **given: Any) -> Inputs:
-    """Of a call, with the packed weight that its parts make."""
-    packed = _packed(given, layout)
-    return given | {"packed": packed}
+    """Of a call, with the packed weight that its parts make, if `kept` of its plain tensors again; without a layout with a plain
+    tensor in its place."""
+    data, scales, zeros, N, K, size = (given.pop(name) for name in ("data", "scales", "zeros", "N", "K", "group_size"))
+    kept = given.pop("kept", False)
+    if layout is None:
+        return given | {"packed": data}
+    if kept:  # packing has put K for -1
+        return given | {"packed": made_again(PackedInt4Weight(data, scales, zeros, layout, N, K, K if size == -1 else size))}
+    return given | {"packed": PackedInt4Weight(data, scales, zeros, layout, N, K, size)}
 
 
 def call_reference(layout: str | None = LAYOUT, **given: Any) -> Tensor:

@@ -187,19 +187,17 @@ def inputs(case: Int8Case) -> Inputs:
     return {"form": case.form, "x": x, **_weight(case), "bias": bias, "symmetric": case.symmetric}
 
 
-def _packed(given: Inputs, layout: str | None) -> Any:
-    """The packed weight that its parts make, if `kept` of its plain tensors again; without a layout a plain tensor instead."""
-    data, sums, N, K = (given.pop(name) for name in ("data", "sums", "N", "K"))
-    if layout is None:
-        return data
-    packed = PackedInt8Weight(data, sums, layout, N, K)
-    return made_again(packed) if given.pop("kept", False) else packed
-
-
 def arguments(layout: str | None = LAYOUT, **given: Any) -> Inputs:
-    """Of a call, with the packed weight that its parts make, and a dtype for the name of one."""
-    packed, dtype = _packed(given, layout), given.get("out_dtype")
-    return given | {"packed": packed} | ({"out_dtype": getattr(torch, dtype)} if isinstance(dtype, str) else {})
+    """Of a call, with a dtype for the name of one, and the packed weight that its parts make, if `kept` of its plain tensors
+    again; without a layout with a plain tensor in its place."""
+    data, sums, N, K = (given.pop(name) for name in ("data", "sums", "N", "K"))
+    kept, dtype = given.pop("kept", False), given.get("out_dtype")
+    if isinstance(dtype, str):
+        given["out_dtype"] = getattr(torch, dtype)
+    if layout is None:
+        return given | {"packed": data}
+    packed = PackedInt8Weight(data, sums, layout, N, K)
+    return given | {"packed": made_again(packed) if kept else packed}
 
 
 def call_reference(form: str, layout: str | None = LAYOUT, **given: Any) -> Tensor:

@@ -110,19 +110,15 @@ def inputs(case: LinearCase) -> Inputs:
     return {"x": x, "packed_weight": packed, "N": case.N, "K": case.K, "bias": _bias(case)}
 
 
-def _packed(given: Inputs, layout: str | None) -> Any:
-    """The packed weight that its parts make, if `kept` of its plain tensors again; without a layout a plain tensor instead."""
-    data, N, K = (given.pop(name) for name in ("packed_weight", "N", "K"))
-    if layout is None:
-        return data
-    packed = PackedWeight(data, layout, N, K)
-    return made_again(packed) if given.pop("kept", False) else packed
-
-
 def arguments(layout: str | None = ANY_LAYOUT, **given: Any) -> Inputs:
-    """Of a call, with the packed weight that its parts make."""
-    packed = _packed(given, layout)
-    return given | {"packed": packed}
+    """Of a call, with the packed weight that its parts make, if `kept` of its plain tensors again; without a layout with a plain
+    tensor in its place."""
+    data, N, K = (given.pop(name) for name in ("packed_weight", "N", "K"))
+    kept = given.pop("kept", False)
+    if layout is None:
+        return given | {"packed": data}
+    packed = PackedWeight(data, layout, N, K)
+    return given | {"packed": made_again(packed) if kept else packed}
 
 
 def call_reference(layout: str | None = ANY_LAYOUT, **given: Any) -> Tensor:
