@@ -1,11 +1,25 @@
 """The arguments of every command, with the help that teaches them."""
 
 import argparse
-import re
-from typing import Any, NoReturn
 
 from kernelpair import __version__
-from kernelpair.names import unknown
+from kernelpair.cli.options import (
+    Commands,
+    Once,
+    Parser,
+    above_0,
+    add_cpu,
+    add_html,
+    add_json,
+    add_junit,
+    add_pairs,
+    add_provider,
+    add_seed,
+    add_suite,
+    add_tiers,
+    many,
+    positive,
+)
 
 DESCRIPTION = "Puts optimized CPU kernels on trial against their pure-PyTorch references, on thousands of generated batches."
 EPILOG = """\
@@ -20,102 +34,6 @@ exit status: 0 all is well, 1 a candidate failed, 2 wrong usage, 3 nothing was t
 """
 
 
-Commands = Any
-"""What argparse gives for adding commands; its class is private."""
-
-
-class _Help(argparse.HelpFormatter):
-    """Fills a paragraph, and keeps the lines of examples, which somebody copies, and of any text that has several."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        lines = text.splitlines(keepends=True)
-        kept = len(lines) > 1 or text.startswith("example: ")
-        return "".join(indent + line for line in lines) if kept else super()._fill_text(text, width, indent)
-
-
-class _Parser(argparse.ArgumentParser):
-    """One that names the command or the option which was probably meant, in the words of the command."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=_Help, **settings)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        found, rest = super().parse_known_args(args, namespace)
-        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
-        options = [name for action in shown for name in action.option_strings if name.startswith("--")]
-        for name in (name.partition("=")[0] for name in rest if name.startswith("-")):
-            self.error(unknown("option", name, options))
-        return found, rest
-
-    def error(self, message: str) -> NoReturn:
-        found = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
-        super().error(unknown("command", found[1], found[2].replace("'", "").split(", ")) if found else message)
-
-
-def _positive(text: str) -> int:
-    value = int(text) if re.fullmatch(r"\s*[+-]?\d+\s*", text) else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, got {text}")
-    return value
-
-
-def _above_0(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
-    return value
-
-
-class _Once(argparse.Action):
-    """An option that says what is on trial: a second one would replace the first without a word."""
-
-    def __call__(self, parser: Any, given: argparse.Namespace, value: Any, option: str | None = None) -> None:
-        if (before := getattr(given, self.dest)) is not None:
-            raise argparse.ArgumentError(self, f"given twice, as {before} and {value}; one run takes one")
-        setattr(given, self.dest, value)
-
-
-def _pairs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pairs", nargs="*", metavar="PAIR", help="names from `kernelpair list`; all of them if none is given")
-
-
-def _tiers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tier", action="append", default=[], metavar="T", help="only this tier (may be repeated); an error if the CPU lacks it"
-    )
-
-
-def _provider(parser: argparse.ArgumentParser) -> None:
-    says = "somebody else's kernels instead of ours: an installed provider's name, or its file .py"
-    parser.add_argument("--provider", metavar="P", action=_Once, help=says)
-
-
-def _cpu(parser: argparse.ArgumentParser) -> None:
-    says = "with --provider: show the kernels' process this CPU, such as amx; an error where that is not possible"
-    parser.add_argument("--cpu", metavar="C", help=says)
-
-
-def _html(parser: argparse.ArgumentParser, what: str = "with pictures of every failure") -> None:
-    says = f"write a page {what} to this file (needs pip install 'kernelpair[report]')"
-    parser.add_argument("--html", metavar="F", help=says)
-
-
-def _json(parser: argparse.ArgumentParser, what: str = "results") -> None:
-    parser.add_argument("--json", metavar="F", help=f"write {what} to this file as JSON")
-
-
-def _junit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--junit", metavar="F", help="write results to this file as JUnit XML")
-
-
-def _seed(parser: argparse.ArgumentParser) -> None:
-    says = "seed for drawing cases (default: a new one, which is printed)"
-    parser.add_argument("--seed", type=int, metavar="N", help=says)
-
-
 def _add_doctor(commands: Commands) -> None:
     doctor = commands.add_parser("doctor", help="CPU, tiers and why one cannot run, torch, threads, compiler and flags")
     doctor.add_argument("--json", action="store_true", help="as JSON")
@@ -125,8 +43,8 @@ def _add_doctor(commands: Commands) -> None:
 def _add_listing(commands: Commands) -> None:
     listing = commands.add_parser("list", help="the pairs, or all that is known of one",
                                   description="With a PAIR: what its kernel is called with, candidates, cases, trials, files.")
-    _pairs(listing)
-    _provider(listing)
+    add_pairs(listing)
+    add_provider(listing)
     listing.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -149,29 +67,29 @@ def _add_check(commands: Commands) -> None:
         "shrunk to its smallest case and printed with the command that replays it.",
         epilog="example: kernelpair check store_cache rms_norm --tier scalar --seconds 20 --json results.json",
     )
-    _pairs(check)
-    _tiers(check)
-    _provider(check)
-    _cpu(check)
+    add_pairs(check)
+    add_tiers(check)
+    add_provider(check)
+    add_cpu(check)
     check.add_argument("--known", metavar="F", help="ledger of known failures (TOML): they are reported, and do not fail the run")
     check.add_argument(
-        "--examples", type=_positive, metavar="N",
+        "--examples", type=positive, metavar="N",
         help="cases for each pair and tier (default: 200, or what fits into 45 s for all)",
     )
     says = "cases in all, shared out so that each pair and tier takes as long"
-    check.add_argument("--total", type=_positive, metavar="N", help=says)
-    check.add_argument("--seconds", type=_above_0, metavar="S", help="time in all, instead of a number of cases")
-    _seed(check)
+    check.add_argument("--total", type=positive, metavar="N", help=says)
+    check.add_argument("--seconds", type=above_0, metavar="S", help="time in all, instead of a number of cases")
+    add_seed(check)
     check.add_argument(
-        "--trial", metavar="NAME", action=_Once,
+        "--trial", metavar="NAME", action=Once,
         help="only this trial: value, repeat, threads, concurrent, poison, neighbours, aftermath, series, fuzz, "
         "a relation, or wrong_call:NAME (kernelpair list PAIR)",
     )
     check.add_argument("--relation", dest="trial", metavar="NAME", help=argparse.SUPPRESS)  # its name before
     check.add_argument("--in-process", action="store_true", help="run kernels in this process, for a debugger; a crash ends it")
-    _json(check)
-    _junit(check)
-    _html(check)
+    add_json(check)
+    add_junit(check)
+    add_html(check)
     says = "also how tight the bounds are, and which trials and edges no case hit"
     check.add_argument("-v", "--verbose", action="store_true", help=says)
 
@@ -195,9 +113,9 @@ def _add_replay(commands: Commands) -> None:
     )
     replay.add_argument("--save", action="store_true", help=says)
     replay.add_argument("--save-passing", action="store_true", help="as --save, whether a candidate fails or not")
-    _tiers(replay)
-    _provider(replay)
-    _cpu(replay)
+    add_tiers(replay)
+    add_provider(replay)
+    add_cpu(replay)
     replay.add_argument("--in-process", action="store_true", help="run the kernel in this process, for a debugger")
     replay.add_argument("--guards", action="store_true", help="with --in-process: accesses beyond a buffer fault, as in a worker")
     replay.add_argument("-v", "--verbose", action="store_true", help="the batch drawn in text, and the table of what differs")
@@ -212,14 +130,14 @@ def _add_mutate(commands: Commands) -> None:
         "unchanged kernel is blamed.",
         epilog="example: kernelpair mutate store_cache --seconds 20",
     )
-    _pairs(mutate)
+    add_pairs(mutate)
     one = "only this mutant of its pair: PAIR/NAME (may be repeated)"
     mutate.add_argument("--mutant", action="append", default=[], metavar="ID", help=one)
     mutate.add_argument("--tier", metavar="OLD=NEW", help="only mutants that name the tier OLD, planted in NEW")
-    mutate.add_argument("--seconds", type=_above_0, default=60.0, metavar="S", help="time for each mutant at most (default 60)")
+    mutate.add_argument("--seconds", type=above_0, default=60.0, metavar="S", help="time for each mutant at most (default 60)")
     mutate.add_argument("--seed", type=int, default=1, metavar="N", help="seed for drawing cases (default 1)")
-    _json(mutate, "all results")
-    _html(mutate)
+    add_json(mutate, "all results")
+    add_html(mutate)
     mutate.add_argument("--markdown", metavar="F", help="write the table to this file, as the documentation shows it")
     mutate.add_argument("-v", "--verbose", action="store_true", help="also the shrunk case of each mutant")
 
@@ -231,7 +149,7 @@ def _add_findings(commands: Commands) -> None:
         description="Runs each finding of a page again: it must fail as the page says, and our own kernels must pass it.",
     )
     findings.add_argument("pages", nargs="*", metavar="PAGE", help="pages of findings; all of docs/findings if none is given")
-    _html(findings)
+    add_html(findings)
     findings.add_argument("-v", "--verbose", action="store_true", help="also what each case shows")
 
 
@@ -245,11 +163,11 @@ def _add_premerge(commands: Commands) -> None:
         epilog="example: kernelpair premerge --base main --markdown comment.md --junit premerge.xml",
     )
     premerge.add_argument("--base", metavar="REV", help="compare with this commit (default: where the branch left main)")
-    premerge.add_argument("--seconds", type=_above_0, default=40.0, metavar="S", help="time for all trials together (default 40)")
-    _seed(premerge)
+    premerge.add_argument("--seconds", type=above_0, default=40.0, metavar="S", help="time for all trials together (default 40)")
+    add_seed(premerge)
     premerge.add_argument("--markdown", metavar="F", help="write a comment for the pull request to this file")
-    _html(premerge)
-    _junit(premerge)
+    add_html(premerge)
+    add_junit(premerge)
     premerge.add_argument("--fail-on-slowdown", action="store_true", help="a slowdown beyond noise is a failure")
 
 
@@ -263,8 +181,8 @@ def _add_bench(commands: Commands) -> None:
         epilog="example: kernelpair bench --against vllm_cpu,torch --one-thread --series --errors --json speed.json\n"
         "         kernelpair speed speed.json docs/speed",
     )
-    _pairs(bench)
-    _tiers(bench)
+    add_pairs(bench)
+    add_tiers(bench)
     bench.add_argument(
         "--against", metavar="P[,P]", help="compete with these: torch, an installed provider's name (make peers), or its file .py"
     )
@@ -277,9 +195,9 @@ def _add_bench(commands: Commands) -> None:
     )
     bench.add_argument("--one-thread", action="store_true", help="with --against: our tiers on one thread too")
     bench.add_argument("--errors", action="store_true", help="with --against: also the errors of all on the same data")
-    bench.add_argument("--threads", type=_positive, metavar="N", help="threads of every competitor (default: the cores)")
-    bench.add_argument("--seconds", type=_above_0, default=1.0, metavar="S", help="time for each candidate of a row (default 1)")
-    _json(bench, "all figures")
+    bench.add_argument("--threads", type=positive, metavar="N", help="threads of every competitor (default: the cores)")
+    bench.add_argument("--seconds", type=above_0, default=1.0, metavar="S", help="time for each candidate of a row (default 1)")
+    add_json(bench, "all figures")
 
 
 def _add_speed(commands: Commands) -> None:
@@ -306,17 +224,10 @@ def _add_watch(commands: Commands) -> None:
         "failure ends the command; with --keep-going only Ctrl-C does.",
         epilog="example: kernelpair watch store_cache --tier scalar",
     )
-    _pairs(watch)
-    _tiers(watch)
-    watch.add_argument("--seconds", type=_above_0, metavar="S", help="time for trials after each change (default 20)")
+    add_pairs(watch)
+    add_tiers(watch)
+    watch.add_argument("--seconds", type=above_0, metavar="S", help="time for trials after each change (default 20)")
     watch.add_argument("--keep-going", action="store_true", help="wait for the next change after a failure too")
-
-
-def _count(text: str) -> float:
-    value = float(text)
-    if not 1 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of cases, such as 1e8, got {text}")
-    return value
 
 
 def _add_campaign(commands: Commands) -> None:
@@ -328,18 +239,18 @@ def _add_campaign(commands: Commands) -> None:
         epilog="example: kernelpair campaign --hours 8 --folder night --json night.json\n"
         "on each machine: ray start --address=HEAD:6379 --labels \"$(kernelpair campaign --labels)\"",
     )
-    _pairs(campaign)
-    _tiers(campaign)
-    campaign.add_argument("--cases", type=_count, metavar="N", help="cases in all, such as 1e8")
-    campaign.add_argument("--hours", type=_above_0, metavar="H", help="stop after this long, instead of --cases or as well")
+    add_pairs(campaign)
+    add_tiers(campaign)
+    campaign.add_argument("--cases", type=many, metavar="N", help="cases in all, such as 1e8")
+    campaign.add_argument("--hours", type=above_0, metavar="H", help="stop after this long, instead of --cases or as well")
     campaign.add_argument("--address", metavar="A", help="the cluster: auto, or HOST:PORT (default: this machine alone)")
     campaign.add_argument("--folder", default="campaign", metavar="DIR", help="where results are kept (default: campaign)")
-    campaign.add_argument("--block", type=_positive, metavar="N", help="cases of a block (default 2000)")
+    campaign.add_argument("--block", type=positive, metavar="N", help="cases of a block (default 2000)")
     campaign.add_argument("--shared", metavar="DB", help="where nodes share failing examples: a folder, or redis://host:port")
     campaign.add_argument("--seed", type=int, metavar="N", help="seed of the first block (default: a new one)")
     campaign.add_argument("--labels", action="store_true", help="print the labels of this machine as a node, and run nothing")
-    _json(campaign)
-    _html(campaign)
+    add_json(campaign)
+    add_html(campaign)
 
 
 def _add_completion(commands: Commands) -> None:
@@ -359,17 +270,17 @@ def _add_history(commands: Commands) -> None:
         description="Each check, mutate, premerge and campaign adds its figures to .kernelpair/history.sqlite, in CI only where "
         "KERNELPAIR_HISTORY=1 asks for it. KERNELPAIR_HISTORY=0 keeps nothing; KERNELPAIR_HISTORY=PATH names another file.",
     )
-    _pairs(history)
+    add_pairs(history)
     history.add_argument("--what", choices=("rate", "cases", "tightness", "mutants", "bench"), help="only figures of this kind")
-    _json(history, "the figures")
-    _html(history, "that plots them")
+    add_json(history, "the figures")
+    add_html(history, "that plots them")
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = _Parser(prog="kernelpair", description=DESCRIPTION, epilog=EPILOG)
+    top = Parser(prog="kernelpair", description=DESCRIPTION, epilog=EPILOG)
     top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    _suite(top, None)
+    add_suite(top, None)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     for add in (
@@ -390,10 +301,5 @@ def parser() -> argparse.ArgumentParser:
     ):
         add(commands)
     for command in commands.choices.values():
-        _suite(command, argparse.SUPPRESS)
+        add_suite(command, argparse.SUPPRESS)
     return top
-
-
-def _suite(parser: argparse.ArgumentParser, default: str | None) -> None:
-    says = "the suite to work on (default: that of the current folder, else an installed one)"
-    parser.add_argument("--suite", metavar="MODULE[:ATTRIBUTE]", default=default, help=says)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.text import Text
 
 from kernelpair.cli import page
+from kernelpair.cli.conclusion import Conclusion
 from kernelpair.cli.input_faults import input_fault
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, EXIT_USAGE, UsageError
 from kernelpair.cli.result_lines import COLOURS, print_line
@@ -26,7 +26,6 @@ from kernelpair.cli.select import (
     select_suite,
     select_tiers,
 )
-from kernelpair.cli.table import remarks, show_table
 from kernelpair.contract.pair import Pair
 from kernelpair.environment import environment
 from kernelpair.interruption import handled_by, interrupt, until_interrupted
@@ -39,7 +38,6 @@ from kernelpair.report.history import History
 from kernelpair.report.lines import (
     FailureReport,
     PairResult,
-    command_for_pytest,
     replay_command,
     result_of,
     shown,
@@ -49,7 +47,7 @@ from kernelpair.report.lines import (
 from kernelpair.report.live import Progress
 from kernelpair.search.jobs import INTERRUPT_SECONDS, Ended, Job, Jobs, carry_out, spread
 from kernelpair.suite import Place, Suite, lines_in, saved_lines
-from kernelpair.trial.check import known_trials, read_case
+from kernelpair.trial.check import known_trials
 
 EXAMPLES = 200  # for each pair and tier where nothing else is asked for,
 SECONDS = 45.0  # and at most this long in all: a check without options ends within a minute
@@ -87,13 +85,6 @@ def _known(path: str | None) -> tuple[Known, ...]:
         return ledger(Path(path)) if path else ()
     except LedgerError as error:
         raise UsageError(f"--known: {error}") from None
-
-
-def _seen(result: PairResult, group: str) -> str:
-    """How many cases were a group's, and how far off."""
-    cases, worst = result.groups.get(group, (0, None))
-    far = f", up to {worst:.3g} times the bound" if worst else ""
-    return f" ({count(cases, 'case')}{far})" if cases else ""
 
 
 class CheckRun:
@@ -270,7 +261,11 @@ class CheckRun:
         options = self.options
         thin = "" if options.examples or options.seconds or options.total or options.trial else words.thin(self.results)
         steps = words.next_steps(self.results, options.html, interrupted, bool(self.errors), bool(thin))
-        self._print_end(steps, interrupted, thin)
+        conclusion = Conclusion(
+            self.console, self.suite, self.resolve, self.results, self.known,
+            ledger=options.known or "", verbose=options.verbose, interrupted=interrupted,
+        )  # fmt: skip
+        conclusion.show(steps, thin)
         counts = {verdict: sum(result.verdict == verdict for result in self.results) for verdict in COLOURS}
         cases = sum(result.cases for result in self.results)
         tally = f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped"
@@ -310,25 +305,6 @@ class CheckRun:
                 self.console.print(str(error), style="red", soft_wrap=True, markup=False)
         return unwritten
 
-    def _print_end(self, steps: list[str], interrupted: bool, thin: str) -> None:
-        """What was proven in one sentence, the failures with the shortest case first, and what to do next."""
-        order = {id(result): place for place, result in enumerate(words.shortest_first(self.results))}
-        self.console.print()
-        self.console.print(words.proven(self.results, interrupted), style="bold", soft_wrap=True, markup=False)
-        missing = words.not_tried(self.results)
-        if missing:
-            self.console.print(missing, style="dim", soft_wrap=True, markup=False)
-        if thin:
-            self.console.print(thin, style="yellow", soft_wrap=True, markup=False)
-        for result in sorted(self.results, key=lambda result: order.get(id(result), len(order))):
-            if result.verdict == "fail":
-                self._print_failure(result)
-            self._print_known(result)
-            if result.verdict == "fail" or (result.verdict == "pass" and self.options.verbose):
-                self._print_tables(result, interrupted)
-        for number, step in enumerate(steps):
-            self.console.print(f"{'Next: ' if not number else '      '}{step}", soft_wrap=True, markup=False)
-
     def _write_page(self, seconds: float, interrupted: bool, steps: list[str], history: History | None) -> None:
         sentence = words.proven(self.results, interrupted)
         missing = words.not_tried(self.results).removeprefix("Not tried: ")
@@ -346,48 +322,3 @@ class CheckRun:
         except KeyboardInterrupt:
             made = make(most=0)  # without the failures run again, which takes time
         page.write(self.console, self.options.html, made)
-
-    def _print_failure(self, result: PairResult) -> None:
-        """One line a failure, then how to see it again."""
-        self.console.print()
-        command = group = ""
-        for failure in result.failures:
-            if failure.group and failure.group != group:
-                group = failure.group
-                self.console.print(f"group {group}{_seen(result, group)}", soft_wrap=True, markup=False)
-            head = Text("FAIL ", style="bold red")
-            head.append(f"{result.pair}[{result.shown}] {failure.kind}: {failure.detail}", style="default")
-            self.console.print(head, soft_wrap=True)
-            if failure.replay and failure.replay != command:
-                command = failure.replay
-                self.console.print(f"  {failure.replay}", soft_wrap=True, markup=False)
-                if failure.shared:
-                    self.console.print(f"  {failure.shared}", soft_wrap=True, markup=False)
-        test = command_for_pytest(self.suite.test, result.pair, result.candidate)
-        if test:
-            self.console.print(f"  {test}", soft_wrap=True, markup=False)
-
-    def _print_tables(self, result: PairResult, interrupted: bool) -> None:
-        """Place by place, where the pair's judge goes through several; after Ctrl-C without what takes another run."""
-        if not result.tables:
-            return
-        subject = self.resolve(result.pair, result.candidate)
-        cases = [read_case({result.pair: subject.pair}, table.line)[1] for table in result.tables]
-        feet = [""] * len(cases) if interrupted else remarks(subject, cases, self.suite.preload)
-        self.console.print(f"\n{result.pair}[{result.shown}] layer by layer", soft_wrap=True, markup=False)
-        for table, foot in zip(result.tables, feet):
-            show_table(self.console, table, foot)
-
-    def _print_known(self, result: PairResult) -> None:
-        """What the ledger says about this kernel: still so, or no longer."""
-        for group in result.known:
-            entry = next(entry for entry in self.known if (entry.pair, entry.group) == (result.pair, group))
-            says = f"known: {result.pair} {group}{_seen(result, group)}: {entry.reason} {entry.link}".rstrip()
-            self.console.print(says, soft_wrap=True, markup=False)
-        for output, (cases, worst, line) in result.gaps.items():
-            far = f"{worst:.3g} times the contract's bound in {count(cases, 'case')}"
-            says = f"gap: {result.pair} {output}: {result.rounding}: {far}; {line}"
-            self.console.print(says, soft_wrap=True, markup=False)
-        for group in result.mended:
-            says = f"no longer fails: {result.pair} {group}: take the entry out of {self.options.known}"
-            self.console.print(says, style="yellow", soft_wrap=True, markup=False)

@@ -9,13 +9,14 @@ from unittest import SkipTest
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase, MultiplexedDatabase
+from hypothesis.database import ExampleDatabase
 
 from kernelpair.call.runner import HarnessError, Runner
 from kernelpair.contract.case import WRONG_CALL, Case
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Failure, Verdict
 from kernelpair.search.drawing import OPENED_FROM, openings, trials
+from kernelpair.search.examples import FailingExamples
 from kernelpair.search.groups import Class, Groups, group_of, lead
 from kernelpair.search.hypothesis_internals import draws_of_the_seed
 from kernelpair.search.shared import survey
@@ -127,21 +128,21 @@ class Search:
         """
         self.runner.start()
         self._started = time.monotonic() - self.tally.seconds
-        store = self._store(database, shared)
+        failing = FailingExamples(f"{self.pair.name}-{self.subject.candidate.name.replace('/', '_')}", database, shared)
+        store = failing.of()
         self._deadline = None if seconds is None else time.monotonic() + seconds
         done = 0
         opens = bool(self.openings) and (examples is None or examples > OPENED_FROM)
         again = Phase.reuse in settings().phases
-        if opens and again and self._has_failed(database, shared):  # in an earlier run
+        if opens and again and failing.may_be_there():
             self._round(1, seed, store, self.strategy, REUSE)
             done, self._shrink_until, self._target = self._drawn, None, None
         brief = seconds is not None and seconds < BRIEF_SECONDS
         for part, (count, strategy) in self.openings.items():
-            failed = self._has_failed(database, shared, f"-{part}")
+            failed = failing.may_be_there(f"-{part}")
             if self._searching() and not self._over() and (opens or (again and failed)):
                 self._left_out = int(opens and brief and not failed)
-                own = self._store(database, shared, f"-{part}")
-                self._round(2 if brief else count, seed, own, strategy, PHASES if opens else REUSE)
+                self._round(2 if brief else count, seed, failing.of(f"-{part}"), strategy, PHASES if opens else REUSE)
                 done, self._shrink_until, self._target, self._left_out = self._drawn, None, None, 0
         begun = done
         while (examples is None or done < examples) and not self._over() and self._searching():
@@ -198,32 +199,6 @@ class Search:
             self._keep(error)
             return True
         return False
-
-    def _store(self, database: Path | None, shared: str, part: str = "") -> ExampleDatabase | None:
-        """Failing examples of this machine, and beside them those of all machines."""
-        if database is None:
-            return None
-        folder = f"{self._folder}{part}"
-        own = DirectoryBasedExampleDatabase(database / folder)
-        if not shared:
-            return own
-        if shared.startswith(("redis://", "rediss://")):
-            from hypothesis.extra.redis import RedisExampleDatabase
-            from redis import Redis
-
-            prefix = f"kernelpair:{folder}:".encode()
-            other: ExampleDatabase = RedisExampleDatabase(Redis.from_url(shared), key_prefix=prefix)
-        else:
-            other = DirectoryBasedExampleDatabase(Path(shared) / folder)
-        return MultiplexedDatabase(own, other)
-
-    def _has_failed(self, database: Path | None, shared: str, part: str = "") -> bool:
-        """Whether there may be failing examples of an earlier run."""
-        return database is not None and (bool(shared) or Path(database, f"{self._folder}{part}").is_dir())
-
-    @property
-    def _folder(self) -> str:
-        return f"{self.pair.name}-{self.subject.candidate.name.replace('/', '_')}"
 
     def _searching(self) -> bool:
         return self.tally.passed if self.groups is None else self.groups.room

@@ -22,7 +22,7 @@ MAY_IMPORT = {  # beside the standard library
     "optimized": {"torch", "numpy", "serving", "optimized"},
     "kernelpair": {"torch", "numpy", "pydantic", "kernelpair"},
     "kernelpair.report": {"torch", "numpy", "rich", "kernelpair", "jinja2", "matplotlib", "PIL"},
-    "kernelpair.search.search": {"torch", "kernelpair", "redis"},
+    "kernelpair.search.examples": {"kernelpair", "redis"},
     "kernelpair.cli": {"torch", "rich", "kernelpair"},
     "kernelpair.cli.campaign": {"rich", "kernelpair", "ray"},
     "kernelpair.cli.completion": {"kernelpair", "shtab"},
@@ -33,7 +33,7 @@ MAY_IMPORT = {  # beside the standard library
 }
 OPTIONAL = ("jinja2", "matplotlib", "PIL", "ray", "redis", "shtab")  # of an extra: imported where they are used, and nowhere else
 HYPOTHESIS = (
-    "kernelpair.search.search", "kernelpair.search.drawing", "kernelpair.search.strategies",
+    "kernelpair.search.search", "kernelpair.search.drawing", "kernelpair.search.examples", "kernelpair.search.strategies",
     "kernelpair.search.hypothesis_internals", "kernelpair.pytest_plugin", "properties", "tests",
 )
 TEXT = {".py", ".md", ".cpp", ".h", ".in", ".toml", ".txt", ".json", ".yml", ".yaml", ".cfg", ""}
