@@ -70,6 +70,10 @@ class Sources:
         """The tiers that these files of one pair can touch; empty for all."""
         return set()
 
+    def unplantable(self, root: Path) -> str:
+        """Why no mutant of what is compiled can be planted here; empty where one can."""
+        return ""
+
     def plant(self, root: Path, pair: "Pair", candidate: Candidate, mutant: "Mutant", folder: Path) -> Candidate:
         """The candidate with the mutant's bug in it, built in `folder`. Raises BuildError or MutantError."""
         texts = mutant.patched(root)

@@ -25,6 +25,7 @@ from kernelpair.contract.candidate import Candidate
 from kernelpair.mutation.mutant import Mutant, MutantError
 from kernelpair.sources import BuildError, run, unpack_revision
 from optimized import build
+from optimized.library import library_path
 from properties import ROOT
 
 PACKAGES = ("optimized", "properties", "reference", "serving")
@@ -141,14 +142,17 @@ def _includes(file: str) -> tuple[str, ...]:
 
 
 @cache
-def _commands() -> list[dict[str, Any]]:
-    """How each source of the ordinary library was compiled."""
+def compile_commands() -> list[dict[str, Any]]:
+    """How each source of the ordinary library was compiled. Raises BuildError where this checkout has not compiled it."""
     path = Path(build()["build_directory"]) / "compile_commands.json"
     if not path.exists():
         raise BuildError(f"{path} does not exist: run `make build`")
     commands: list[dict[str, Any]] = json.loads(path.read_text())  # those of precompiled headers are not objects
     if any("output" not in command for command in commands):
         raise BuildError(f"{path} does not say what each command makes, for an older CMake wrote it: run `make build`")
+    if not any(Path(command["file"]).is_relative_to(ROOT) for command in commands):
+        forced = " without KERNELPAIR_LIBRARY, which names it" if os.environ.get("KERNELPAIR_LIBRARY") else ""
+        raise BuildError(f"{library_path()} was compiled from the sources of another checkout: run `make build` here{forced}")
     return [command for command in commands if command["output"].endswith(".o") and not OTHERS.search(command["output"])]
 
 
@@ -184,18 +188,18 @@ def _library(mutant: Mutant, units: list[str], tier: str, folder: Path) -> str:
 
 def _link(anew: Callable[[dict[str, Any]], str | None], library: Path) -> None:
     """Link the ordinary build's objects into `library`, those apart that `anew` names another one for. Raises BuildError."""
-    objects = [anew(command) or str(Path(command["directory"]) / command["output"]) for command in _commands()]
+    objects = [anew(command) or str(Path(command["directory"]) / command["output"]) for command in compile_commands()]
     run([compiler(), "-shared", "-Wl,--no-as-needed", "-o", str(library), *objects, _torch()], library.parent)
 
 
 def compiler() -> str:
     """The compiler of the ordinary build."""
-    return next(word for word in shlex.split(_commands()[0]["command"]) if word != "ccache")
+    return next(word for word in shlex.split(compile_commands()[0]["command"]) if word != "ccache")
 
 
 def object_of(unit: str, tier: str) -> Path:
     """The object that the ordinary build made of a source for a tier. Raises BuildError where there is none."""
-    for command in _commands():
+    for command in compile_commands():
         if Path(command["file"]) == ROOT / unit and _counts(command, tier):
             return Path(command["directory"]) / command["output"]
     raise BuildError(f"{unit} is not compiled for {tier}")
@@ -220,7 +224,7 @@ def library_at(root: Path, revision: str, changed: Sequence[str], tier: str, fol
     touched = {(root / file).resolve() for file in changed}
     anew: dict[str, str] = {}
     compilations = []
-    for number, command in enumerate(_commands()):
+    for number, command in enumerate(compile_commands()):
         source = Path(command["file"])
         then = folder / (source.relative_to(root) if source.is_relative_to(root) else "generated")
         if _counts(command, tier) and then.is_file() and touched & closure(root, [source], ("csrc",)):
@@ -240,10 +244,11 @@ def library_at(root: Path, revision: str, changed: Sequence[str], tier: str, fol
 
 
 def _command_of(mutant: Mutant, unit: str, tier: str) -> dict[str, Any]:
-    for command in _commands():
+    for command in compile_commands():
         if Path(command["file"]) == ROOT / unit and _counts(command, tier):
             return command
-    advice = "" if mutant.units else "; where a header is patched, `units` names the sources to compile"
+    of_header = not mutant.units and any(patch.file.endswith(".h") for patch in mutant.patches)
+    advice = "; name the sources to compile for the patched header, as `units`" if of_header else ""
     raise MutantError(f"{mutant.name}: {unit} is not compiled for {tier}{advice}")
 
 

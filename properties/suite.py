@@ -92,6 +92,15 @@ class NativeSources(Sources):
 
         return set(tiled_tiers()) if all(TILES.search(file) for file in files) else set()
 
+    def unplantable(self, root: Path) -> str:
+        from properties import planting
+
+        try:
+            planting.compile_commands()
+        except BuildError as error:
+            return str(error)
+        return ""
+
     def plant(self, root: Path, pair: "Pair", candidate: Candidate, mutant: "Mutant", folder: Path) -> Candidate:
         from properties import planting
 

@@ -54,6 +54,9 @@ def mutate(options: argparse.Namespace) -> int:
     """Try the mutants, then the kernels as they are on as many cases; the exit status is that of the worst that happened."""
     place, suite = select_suite(options, built=True)
     chosen = chosen_mutants(options, suite)
+    compiled = any(suite.sources.is_native(patch.file) for mutant in chosen for patch in mutant.patches)
+    if compiled and (why := suite.sources.unplantable(suite.root)):
+        raise UsageError(why)
     folder = (STATE / f"mutants-{os.getpid()}").resolve()
     run = MutateRun(options, place, chosen, folder)
     interrupted = False

@@ -37,7 +37,7 @@ def planted(suite: Suite, mutant: Mutant, folder: Path) -> Candidate:
     try:
         return suite.sources.plant(suite.root, pair, candidate, mutant, folder.resolve())
     except BuildError as error:
-        raise MutantError(f"{mutant.name} does not compile: {error}") from None
+        raise MutantError(f"{mutant.name} cannot be built: {error}") from None
 
 
 @dataclass(frozen=True)

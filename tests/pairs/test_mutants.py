@@ -26,6 +26,7 @@ from kernelpair.suite import Place, SavedLine
 from kernelpair.trial.check import known_trials
 from optimized import Tier, tiers
 from optimized.library import BUILT
+from properties import planting
 from properties.planting import compiler, included, plant, units
 from properties.scenarios.serving.cases import ServingCase
 from properties.suite import SUITE, kernel_of
@@ -107,6 +108,17 @@ def test_a_mutant_that_does_not_compile_says_so(tmp_path: Path) -> None:
     patch = replace(ALL["store_cache/tail"].patches[0], replace="no such function();")
     with pytest.raises(MutantError, match=r"store_cache/tail does not compile: csrc/kernels/store_cache\.cpp:\d+:\d+: error"):
         plant(replace(ALL["store_cache/tail"], patches=(patch,)), "csrc/kernels/store_cache.cpp", BEST, tmp_path / "built")
+
+
+def test_a_library_of_other_sources_is_refused_before_any_mutant(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(planting, "ROOT", tmp_path)
+    planting.compile_commands.cache_clear()
+    assert main(["mutate", "--mutant", "store_cache/tail", "--mutant", "store_cache/negative-slot"]) == 2
+    told = capsys.readouterr()
+    assert "was compiled from the sources of another checkout: run `make build` here" in told.err
+    assert not told.out and told.err.count("\n") == 1
 
 
 def test_a_slice_is_noticed_and_the_kernel_is_not() -> None:
