@@ -91,6 +91,7 @@ def _contest(options: argparse.Namespace, place: Place, suite: Suite) -> int:
     show_skipped(console, contest.speeds)
     show_absent(console, peers.absent)
     loads = contest.speeds.load
+    options.begun = True  # the file says what is known by then
     try:
         loads.append(show_load(console, look()))
         for pair in pairs:
@@ -149,6 +150,7 @@ def _plain(options: argparse.Namespace, place: Place, suite: Suite) -> int:
     tiers = select_tiers(suite, options.tier, timed=True)
     measured: list[dict[str, Any]] = []
     rows, loads, first_calls = _rows(options, suite), list[Load](), FirstCalls(place)
+    options.begun = True  # the file says what is known by then
     try:
         loads += [show_load(console, look())] if rows else []
         with Steps(console, len(rows), "rows") as steps:

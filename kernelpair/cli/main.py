@@ -2,14 +2,11 @@
 
 import argparse
 import gc
-import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 
 from kernelpair.call import fork_server
 from kernelpair.call.system import inherit_orphans, kill_children
@@ -17,8 +14,9 @@ from kernelpair.cli.arguments import parser
 from kernelpair.cli.input_faults import input_fault
 from kernelpair.cli.streams import open_streams, outlive_readers
 from kernelpair.cli.supervised import supervised
+from kernelpair.cli.unbegun import write_unbegun
 from kernelpair.interruption import handled_by, ignore_signals, interrupt, take_over
-from kernelpair.report.files import WriteError, write_whole
+from kernelpair.report.files import WriteError
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING, EXIT_HARNESS, EXIT_INTERRUPTED = 0, 1, 2, 3, 70, 130
 
@@ -58,17 +56,9 @@ def leave(options: argparse.Namespace) -> None:
     if getattr(options, "begun", False):
         return
     ignore_signals()
-    seed, files = getattr(options, "seed", None), vars(options) if options.command == "check" else {}
-    nothing = {
-        "json": json.dumps({"results": [], "environment": {"seed": seed, "interrupted": True}}) + "\n",
-        "junit": '<testsuite name="kernelpair" tests="0" failures="0" errors="0" skipped="0" />\n',
-        "html": "<!doctype html><title>kernelpair check</title><p>Interrupted before the first trial.</p>\n",
-    }
-    for name, text in nothing.items():
-        if files.get(name):
-            with suppress(WriteError):
-                write_whole(Path(files[name]), text)
-    os.write(2, f"kernelpair {options.command}: interrupted before it began\n".encode())
+    write_unbegun(options)
+    who = f"kernelpair {options.command}".rstrip()  # no command as long as its arguments are being read
+    os.write(2, f"{who}: interrupted before it began\n".encode())
     fork_server.close()
     kill_children()  # a compiler
     os._exit(EXIT_INTERRUPTED)
@@ -148,5 +138,7 @@ def _beside_workers(options: argparse.Namespace) -> int:
 
 
 def _interrupted(options: argparse.Namespace) -> int:
+    if not getattr(options, "begun", False):  # which writes its files itself
+        write_unbegun(options)
     print(f"kernelpair {options.command}: interrupted before it ended", file=sys.stderr)
     return EXIT_INTERRUPTED

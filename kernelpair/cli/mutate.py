@@ -243,23 +243,28 @@ class MutateRun:
         self._print_table(results)
         self._print_what_is_wrong(results, alarms)
         cases = sum(entry["cases"] for entry in self.healthy)
-        stopped = "interrupted: " if interrupted else ""
+        untried = len(self.mutants) - len(results)
+        stopped = f"interrupted, {count(untried, 'mutant')} not tried: " if interrupted else ""
         unmutated = f"unmutated kernels: {len(self.healthy) - len(alarms)} passed, {len(alarms)} failed on {count(cases, 'case')}"
         self.console.print(f"{stopped}{score(results)}", soft_wrap=True)
         self.console.print(f"{unmutated}; {seconds:.1f} s in all, seed {self.options.seed}", soft_wrap=True)
         if self.options.json:
-            write_json(Path(self.options.json), results, self.healthy, environment() | {"seed": self.options.seed})
+            facts = environment() | {"seed": self.options.seed, "interrupted": interrupted}
+            write_json(Path(self.options.json), results, self.healthy, facts)
         if self.options.markdown:
-            text = markdown(results, self.options.seed, self.options.seconds, environment())
+            text = markdown(results, self.options.seed, self.options.seconds, environment(), stopped)
             write_whole(Path(self.options.markdown), text)
         history = History.usual(self.suite.root)
         if history is not None and not interrupted:
             history.append("mutate", [], figures_of(results))
+        status = EXIT_INTERRUPTED if interrupted else self._status(results, bool(alarms))
         if self.options.html:
-            mutate_page(self.console, self.options.html, results, self.drawn, len(alarms), self.options.seed)
+            sentence, good = f"{stopped}{score(results)}.", status == EXIT_OK
+            mutate_page(self.console, self.options.html, sentence, results, self.drawn, len(alarms), self.options.seed, good)
+        return status
+
+    def _status(self, results: list[MutantResult], alarms: bool) -> int:
         verdicts = {result.verdict for result in results}
-        if interrupted:
-            return EXIT_INTERRUPTED
         if SURVIVED in verdicts or alarms or any(result.large for result in results):
             return EXIT_FAILED
         if ERROR in verdicts:

@@ -27,10 +27,10 @@ MOST_MUTANTS = 10  # that are drawn: a page of more would be too large
 
 
 def mutate_page(
-    console: Console, path: str, results: Sequence[MutantResult], drawn: Sequence[Exhibit], alarms: int, seed: int
+    console: Console, path: str, sentence: str, results: Sequence[MutantResult], drawn: Sequence[Exhibit], alarms: int, seed: int,
+    good: bool,
 ) -> None:
     """The score, a table of the mutants, and of the first of them how their failures look."""
-    survivors = [result for result in results if result.verdict == SURVIVED]
     machine = environment()
     facts = [("seed", str(seed)), ("machine", machine["cpu"]), ("false alarms", str(alarms))]
     by_pair: dict[str, list[MutantResult]] = defaultdict(list)
@@ -44,8 +44,7 @@ def mutate_page(
                 [(r.mutant, r.says, r.group, r.tier, r.verdict, r.noticed or r.reason, str(r.cases),
                   f"{r.seconds:.1f}") for r in sorted(results, key=lambda r: r.verdict == KILLED)]),
     ]  # fmt: skip
-    good = not survivors and not alarms
-    page.write(console, path, ReportPage("kernelpair mutate", f"{score(results)}.", good, facts, drawn, len(drawn), [], sections))
+    page.write(console, path, ReportPage("kernelpair mutate", sentence, good, facts, drawn, len(drawn), [], sections))
 
 
 def figures_of(results: Sequence[MutantResult]) -> list[Figure]:

@@ -54,7 +54,7 @@ class Premerge:
 
     base: str
     files: list[str]
-    touched: Affected
+    touched: Affected = field(default_factory=Affected)
     results: list[PairResult] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
@@ -93,23 +93,12 @@ def premerge(options: argparse.Namespace) -> int:
         base = base_revision(suite.root, options.base)
     except RevisionError as error:
         raise UsageError(f"--base: {error}") from None
-    started = time.monotonic()
-    files = changed_files(suite.root, base)
-    console = Console(highlight=False)
-    needs = Needs.of(suite)
-    if any(suite.sources.is_native(file) for file in files):
-        console.print("asking which operators each pair calls, where that is not known yet")
-        with Steps(console, 0, "pairs") as steps:
-
-            def begun(many: int) -> Callable[[str], None]:
-                steps.many = many
-                return steps.ended
-
-            needs = Needs.of(suite, called(place, needs.all, begun=begun))
-    run = Premerge(base, files, affected(suite, files, needs))
-    changed = f"{count(len(files), 'file')} changed"
-    console.print(f"against {base[:10]}: {changed}; affected: {', '.join(run.touched.tiers) or 'no pair'}")
+    started, console = time.monotonic(), Console(highlight=False)
+    run = Premerge(base, changed_files(suite.root, base))
     try:
+        run.touched = affected(suite, run.files, _needs(run, place, console))
+        changed = f"{count(len(run.files), 'file')} changed"
+        console.print(f"against {base[:10]}: {changed}; affected: {', '.join(run.touched.tiers) or 'no pair'}")
         _trials(run, options, place, console)
         _benches(run, place, console)
         _counts(run, place)
@@ -132,6 +121,22 @@ def premerge(options: argparse.Namespace) -> int:
     if os.environ.get("GITHUB_ACTIONS"):
         print("\n".join(annotations(run, suite)))
     return _status(run, options.fail_on_slowdown)
+
+
+def _needs(run: Premerge, place: Place, console: Console) -> Needs:
+    """The files that each pair needs; where a compiled one has changed, with the sources of the operators that it calls."""
+    suite = place.load()
+    needs = Needs.of(suite)
+    if not any(suite.sources.is_native(file) for file in run.files):
+        return needs
+    console.print("asking which operators each pair calls, where that is not known yet")
+    with Steps(console, 0, "pairs") as steps:
+
+        def begun(many: int) -> Callable[[str], None]:
+            steps.many = many
+            return steps.ended
+
+        return Needs.of(suite, called(place, needs.all, begun=begun))
 
 
 def _status(run: Premerge, fail_on_slowdown: bool) -> int:

@@ -117,12 +117,14 @@ def write_json(
     write_whole(path, json.dumps(document, indent=2) + "\n")
 
 
-def markdown(results: Sequence[MutantResult], seed: int, seconds: float, environment: dict[str, Any]) -> str:
-    """The table of a run, as the documentation shows it."""
+def markdown(
+    results: Sequence[MutantResult], seed: int, seconds: float, environment: dict[str, Any], stopped: str = ""
+) -> str:
+    """The table of a run, as the documentation shows it; `stopped` says that the run was interrupted."""
     lines = [
         f"{environment['cpu']}, torch {environment['torch']}, seed {seed}, at most {seconds:g} s a mutant.",
         "",
-        f"{score(results)}.",
+        f"{stopped}{score(results)}.",
         "",
     ]
     for pair in dict.fromkeys(result.pair for result in results):

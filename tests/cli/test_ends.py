@@ -90,6 +90,21 @@ def test_an_interrupt_before_the_command_is_imported_shows_no_traceback() -> Non
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "kernelpair: interrupted before it began\n")
 
 
+@pytest.mark.parametrize("command", ["check", "mutate", "premerge"])
+def test_files_of_a_run_that_ended_before_it_began_are_not_those_of_an_earlier_one(tmp_path: Path, command: str) -> None:
+    options = {"check": ("json", "junit"), "mutate": ("json", "markdown"), "premerge": ("junit", "markdown")}[command]
+    files = [tmp_path / f"before.{option}" for option in options]
+    for file in files:
+        file.write_text("1 passed")
+    named = [word for option, file in zip(options, files) for word in (f"--{option}", str(file))]
+    with run(tmp_path / "run", command, *named, *SUITE) as running:
+        assert wait_for(lambda: len(running.processes()) > 1, ENDED_WITHIN)  # its server is loading
+        os.kill(running.pid, signal.SIGTERM)
+        _, err = running.end()
+    assert running.process.returncode == 130 and err == f"kernelpair {command}: interrupted before it began\n"
+    assert not [file.name for file in files if "1 passed" in file.read_text()]
+
+
 def test_a_limit_of_address_space_is_told_in_one_line() -> None:
     limited = f"""ulimit -v 20000000; exec {sys.executable} -m kernelpair replay '{{"pair":"rms_norm","v":1}}' --tier scalar"""
     ended = subprocess.run(["/bin/sh", "-c", limited], capture_output=True, text=True, check=False, timeout=ENDED_WITHIN)

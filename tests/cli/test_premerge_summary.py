@@ -1,10 +1,12 @@
 """What `kernelpair premerge` says: its summary, the comment on a pull request, and the marks on files."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from kernelpair.changes import affected
+from kernelpair.cli import main
 from kernelpair.cli.premerge import Premerge, annotations, markdown, summary
 from kernelpair.report.lines import FailureReport, PairResult
 from kernelpair.timing.compare import Ratio
@@ -53,6 +55,21 @@ SLOWER = Ratio("gdn_gating", "1 x 32", 1.5, 1.4, 1.6)
 def test_the_heading_of_the_summary_says_what_the_exit_status_says(fields: dict[str, Any], heading: str) -> None:
     run = Premerge("0123456789abcdef", [], affected(SUITE, []), **fields)
     assert markdown(run, fail_on_slowdown=True).splitlines()[0] == f"### kernelpair: {heading}"
+
+
+def test_an_interrupt_while_pairs_are_asked_for_their_operators_is_told_in_the_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def asked(*given: object, **more: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kernelpair.cli.premerge.changed_files", lambda root, base: ["csrc/kernels/gdn_gating.cpp"])
+    monkeypatch.setattr("kernelpair.cli.premerge.called", asked)
+    comment, results = tmp_path / "comment.md", tmp_path / "results.xml"
+    comment.write_text("### kernelpair: pass")
+    assert main(["premerge", "--base", "HEAD", "--markdown", str(comment), "--junit", str(results)]) == 130
+    assert comment.read_text().startswith("### kernelpair: interrupted\n") and results.is_file()
+    assert "interrupted: 0 passed, 0 failed; 0 cases" in capsys.readouterr().out
 
 
 def test_files_that_are_not_named_in_the_summary_are_counted() -> None:

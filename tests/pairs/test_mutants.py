@@ -198,6 +198,17 @@ def test_a_case_that_stays_large_is_1(capsys: pytest.CaptureFixture[str]) -> Non
     assert out.count("NOT SMALL") == 1 and "serving/pad-is-slot-0: the smallest case that was found has 9 requests" in out
 
 
+def test_an_interrupted_run_says_so_in_its_files(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("serving/pad-is-slot-0", "store_cache/tail")
+    options = parser().parse_args(["mutate", "--json", "r.json", "--markdown", "r.md", "--html", "r.html"])
+    run = MutateRun(options, Place("properties.suite"), [ALL[name] for name in names], Path("built"))
+    run._ended(ended(3))
+    assert run.conclude(1.0, True) == 130
+    says = "interrupted, 1 mutant not tried: 1 of 1 mutants killed"
+    assert says in capsys.readouterr().out and says in Path("r.md").read_text() and says in Path("r.html").read_text()
+    assert json.loads(Path("r.json").read_text())["environment"]["interrupted"] is True
+
+
 def test_a_survivor_is_1_and_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mutate", "--mutant", "store_cache/negative-slot", "--seconds", "0.000001"]) == 1
     out = capsys.readouterr().out
