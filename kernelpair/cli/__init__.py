@@ -1,4 +1,4 @@
-"""The command line: `kernelpair doctor | list | check | replay | mutate | bench`."""
+"""The command line."""
 
 from kernelpair.cli.main import main
 

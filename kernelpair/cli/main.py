@@ -19,8 +19,8 @@ from kernelpair.interruption import handled_by, ignore_signals, interrupt, take_
 from kernelpair.report.files import WriteError
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING, EXIT_HARNESS, EXIT_INTERRUPTED = 0, 1, 2, 3, 70, 130
-
-
+BESIDE_WORKERS = ("check", "replay", "mutate", "premerge", "findings")
+"""Commands whose calls are all made in workers, or in processes of a user's own kind: those run where the workers are forked."""
 NOT_LOADED = ("KERNELPAIR_TIER: ", "the compiled library ")  # a suite's library cannot be loaded, for a reason that it says
 
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser().parse_args(namespace=options)
     if options.command == "check" and options.in_process:
         status = supervised(lambda: _run(options), EXIT_HARNESS)
-    elif options.command in ("check", "replay") and not options.in_process:
+    elif options.command in BESIDE_WORKERS and not getattr(options, "in_process", False):
         status = _beside_workers(options)
     else:
         status = _run(options)

@@ -43,6 +43,21 @@ def test_a_command_runs_beside_its_workers_and_loads_torch_once(command: tuple[s
     assert done.stdout.endswith("torch here: False\n") and done.stdout.count("starts the server") == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("mutate", "--mutant", "store_cache/gone"), "unknown mutant 'store_cache/gone'"),
+        (("premerge", "--base", "gone"), "--base: git knows no revision 'gone'"),
+        (("findings", "gone.md"), "there is no page gone.md"),
+    ],
+    ids=lambda one: one[0] if isinstance(one, tuple) else "",
+)
+def test_so_does_one_that_is_refused_once_its_suite_has_loaded(command: tuple[str, ...], says: str) -> None:
+    done = _run(SPIED, *command)
+    assert (done.returncode, done.stdout.count("starts the server")) == (2, 1), done.stderr
+    assert done.stdout.endswith("torch here: False\n") and done.stderr.startswith(f"kernelpair {command[0]}: {says}")
+
+
 def test_a_replay_in_process_starts_no_server() -> None:
     done = _replay(SPIED, "--in-process")
     assert (done.returncode, done.stdout) == (0, "store_cache[scalar] pass\ntorch here: True\n"), done.stderr
