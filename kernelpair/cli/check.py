@@ -14,7 +14,7 @@ from rich.console import Console
 
 from kernelpair.cli import page
 from kernelpair.cli.conclusion import Conclusion
-from kernelpair.cli.input_faults import input_fault
+from kernelpair.cli.input_faults import input_fault, unfinished
 from kernelpair.cli.main import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK, EXIT_USAGE, UsageError
 from kernelpair.cli.result_lines import COLOURS, print_line
 from kernelpair.cli.select import (
@@ -53,7 +53,6 @@ EXAMPLES = 200  # for each pair and tier where nothing else is asked for,
 SECONDS = 45.0  # and at most this long in all: a check without options ends within a minute
 PILOT = 30  # cases that measure the cost of each pair and tier before --total is spread
 ALIKE = 3  # skips for one reason that get a line each; more of them share one
-UNFINISHED = "NotImplementedError: fill in "  # what the files of new-pair say until somebody has
 
 
 def check(options: argparse.Namespace) -> int:
@@ -202,8 +201,7 @@ class CheckRun:
             self.progress.update((job.pair, shown(job.candidate)), cases, seconds, job.examples)
 
     def _ended(self, ended: Ended) -> None:
-        if ended.error.startswith(UNFINISHED):
-            says = ended.error.removeprefix("NotImplementedError: ").partition("; raised at ")[0]
+        if says := unfinished(ended.error):
             failure = FailureReport("unfinished", "", f"kernelpair check {ended.job.pair}", says)
             self.results.append(PairResult(*ended.job.key, "fail", cases=ended.tally.cases, failures=[failure]))
             self._print(self.results[-1])

@@ -11,7 +11,7 @@ from importlib import import_module
 from kernelpair.call import fork_server
 from kernelpair.call.system import inherit_orphans, kill_children
 from kernelpair.cli.arguments import parser
-from kernelpair.cli.input_faults import input_fault
+from kernelpair.cli.input_faults import input_fault, unfinished
 from kernelpair.cli.streams import open_streams, outlive_readers
 from kernelpair.cli.supervised import supervised
 from kernelpair.cli.unbegun import write_unbegun
@@ -91,6 +91,9 @@ def _told(options: argparse.Namespace, carry_out: Callable[[argparse.Namespace],
         if says := input_fault(f"{type(error).__name__}: {error}"):
             print(f"kernelpair {options.command}: {says}", file=sys.stderr)
             return EXIT_USAGE
+        if says := unfinished(f"{type(error).__name__}: {error}"):
+            print(f"kernelpair {options.command}: {says}", file=sys.stderr)
+            return EXIT_FAILED  # as of a check
         if isinstance(error, (ValueError, ImportError)) and str(error).startswith(NOT_LOADED):
             print(f"kernelpair {options.command}: {error}", file=sys.stderr)
             return EXIT_USAGE

@@ -96,9 +96,10 @@ def mutants(suite: "Suite") -> dict[str, Mutant]:
 
 def _tables(path: Path) -> list[dict[str, Any]]:
     try:
-        tables = tomllib.loads(path.read_text()).get("mutant")
+        document = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise MutantError(f"{path}: {error}") from None
+    tables = document.get("mutant") if document else []  # a file of comments, as new-pair writes it, has none
     if not isinstance(tables, list):
         raise MutantError(f"{path}: expected [[mutant]] tables")
     return tables

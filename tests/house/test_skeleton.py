@@ -60,6 +60,18 @@ def test_three_functions_make_a_pair() -> None:
     assert kernelpair("list").stdout.startswith("other  ")
 
 
+def test_what_is_not_filled_in_is_told_in_one_line_by_every_command() -> None:
+    assert kernelpair("new-pair", "row_scale").returncode == 0
+    line = '{"pair":"row_scale","v":1}'
+    for command in (("replay", line), ("bench", "--case", line)):
+        told = kernelpair(*command)
+        says = f"kernelpair {command[0]}: fill in row_scale() in pairs/row_scale/reference.py: "
+        assert told.returncode == 1 and told.stderr.startswith(says) and told.stderr.count("\n") == 1, told.stderr
+    told = kernelpair("mutate")
+    assert (told.returncode, told.stderr) == (2, "kernelpair mutate: there is no mutant of row_scale: [[mutant]] tables in "
+                                                 "mutants.toml describe some\n")  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["3x", "class", "Row", "row-scale", "_row", "a.b", ""])
 def test_what_is_no_name_is_2(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main(["new-pair", name]) == 2
