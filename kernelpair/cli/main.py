@@ -20,7 +20,7 @@ from kernelpair.report.files import WriteError
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NOTHING, EXIT_HARNESS, EXIT_INTERRUPTED = 0, 1, 2, 3, 70, 130
 BESIDE_WORKERS = ("check", "replay", "mutate", "premerge", "findings")
-"""Commands whose calls are all made in workers, or in processes of a user's own kind: those run where the workers are forked."""
+"""Commands that make no call in their own process: they run in one that is forked beside the workers."""
 NOT_LOADED = ("KERNELPAIR_TIER: ", "the compiled library ")  # a suite's library cannot be loaded, for a reason that it says
 
 
