@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelpair.call import fault
+from kernelpair.call import fault, torch_memory
 from kernelpair.call.compiled import compilations
 from kernelpair.call.defaults import defaults_of
 from kernelpair.call.fakes import Fakes
@@ -57,6 +57,8 @@ class Caller:
         self.arena, self.is_worker, self.process = arena, note_faults, os.getpid()
         if note_faults and candidate.run_as:  # who carries out instructions takes the signals, and hands on what is not his
             fault.install(arena)
+        if note_faults:
+            torch_memory.install()
         candidate.begin()  # first: what torch has asked of the CPU it does not ask again
         self.surroundings = Surroundings()
         before = self.surroundings.read(deep=True)
@@ -90,6 +92,7 @@ class Caller:
         if guarded:
             self._arm(request)
         loaded, compiled, before = len(sys.modules), compilations(), self._state(request, guarded)
+        damaged = torch_memory.damaged()
         if guarded and request.deep and lasting(before) != lasting(self.unspoiled):
             return Outcome("spoiled")
         repetition = Repetition(request.again, self.arena) if request.again is not None else None
@@ -109,6 +112,7 @@ class Caller:
         told = replace(outcomes[0], others=outcomes[1:], paths=tuple(self.survey()), left=left, executed=self.count())
         may = may_change(len(sys.modules) != loaded, compilations() != compiled)
         found = changes(before, after, may) if before != after else []
+        told.damage = torch_memory.damage() if torch_memory.damaged() > damaged else ""
         told.series, told.compilations = series, compilations()
         told.fakes, told.defaults = fakes.wrong if fakes else {}, defaults_of(self.function) if request.fakes else {}
         self._tell(told, request, found if guarded else [effect for effect in found if effect.kind != LEFT])
@@ -155,10 +159,12 @@ class Caller:
         self.arena.unprotect()
         self.guards = []
 
-    def _answer(self, call: Mapping[str, Any]) -> Any:
-        """What the candidate returns or raises. A process that it has forked, and from which it comes back too, ends here."""
+    def _answer(self, call: Mapping[str, Any], many: bool = False) -> Any:
+        """What the candidate returns or raises. A process that it has forked, and from which it comes back too, ends here. Of
+        `many` calls torch has its memory from the C library, which is faster: how many there are is what they are made for."""
         try:
-            return self.function(**call)
+            with nullcontext() if many else torch_memory.given():
+                return self.function(**call)
         except BaseException as error:  # it is judged by its class
             if isinstance(error, KeyboardInterrupt) and not self.is_worker:  # it may be the user's
                 raise
@@ -181,7 +187,7 @@ class Caller:
             named(first)
         except Exception:  # noqa: BLE001 - it is an outcome of its own
             return None
-        return repetition.run(lambda: self._answer(call), first, named)
+        return repetition.run(lambda: self._answer(call, many=True), first, named)
 
     def _together(self, calls: list[dict[str, Any]], threads: int) -> list[Any]:
         """All calls at once; torch's number of threads is each Python thread's own."""

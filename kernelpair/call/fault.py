@@ -21,6 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from kernelpair.call import torch_memory
 from kernelpair.call.memory import PAGE, Arena
 from kernelpair.names import count
 
@@ -191,6 +192,8 @@ def _deed(fault: Fault, extents: Sequence[Extent], guard: str, capacity: int) ->
         return "an address that is none, or an aligned access to an address that is not aligned"
     if fault.address < NULL:
         return f"{fault.access} address {fault.address:#x}, a null pointer's"
+    if torch_memory.belongs(fault.address):
+        return f"{fault.access} memory past the end of a tensor that the call allocated, or of one that it has freed"
     offset = fault.address - fault.arena
     if not 0 <= offset < capacity or not extents:
         return f"{fault.access} address {fault.address:#x}, which belongs to no argument"

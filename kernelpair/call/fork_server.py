@@ -33,7 +33,7 @@ WORKERS = {
     # Freshly allocated memory is filled with bytes that are a huge number in bf16 and fp32 and NaN in fp16, so that a kernel
     # which trusts its scratch is seen; glibc reads it when the server starts.
     "MALLOC_PERTURB_": "129",
-    # A block from a thread's own cache is handed out as it lay there, links of free blocks in it (`blocks` looks at such bytes).
+    # A block from a thread's own cache is handed out as it lay there, not filled.
     "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
     # What the server preloads is found as here, and not in whatever folder it happens to start in.
     "PYTHONSAFEPATH": "1",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 
+from kernelpair.call import torch_memory
 from kernelpair.call.system import told
 
 LEAST_LEAK = 4096  # bytes by which every one of several equal calls must grow the heap to be called a leak;
@@ -58,7 +59,9 @@ def held_bytes() -> tuple[int, int]:
     found = heap() if heap is not None else None
     if found is None:
         return 0, 0
-    return int(found.uordblks + found.hblkhd), pages * resource.getpagesize() - int(found.arena + found.hblkhd)
+    torchs = torch_memory.held()
+    own = int(found.arena + found.hblkhd) + torchs[1]
+    return int(found.uordblks + found.hblkhd) + torchs[0], pages * resource.getpagesize() - own
 
 
 def kept_by_each(held: Sequence[tuple[int, int]]) -> int:

@@ -67,6 +67,8 @@ class Outcome:
     """The instructions that the candidate's counter saw; None where instructions cannot be seen."""
     left: str = ""
     """What the call left behind in the process or its CPU."""
+    damage: str = ""
+    """What was written around memory that the call had from torch and gave back."""
     others: list["Outcome"] = field(default_factory=list)
     """The outcomes of the calls in `CallRequest.also`."""
     fault: Fault | None = None
@@ -93,9 +95,9 @@ class Outcome:
 
     @property
     def around(self) -> bool:
-        """Whether bytes around a result were written."""
+        """Whether bytes around a result, or around other memory that the call allocated, were written."""
         results = [result for outcome in (self, *self.others) for result in outcome.results.values()]
-        return any(isinstance(result, Returned) and result.around for result in results)
+        return bool(self.damage) or any(isinstance(result, Returned) and result.around for result in results)
 
     @property
     def from_outside(self) -> bool:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelpair.call.blocks import written_around
 from kernelpair.call.form import aliased, form_of
 from kernelpair.call.layout import reach
 from kernelpair.call.memory import Arena, Placed
+from kernelpair.call.torch_memory import written_around
 
 MOST_BYTES = 4 << 30  # of a result, whose copy takes as much memory; no contract has one near it
 ALIGNMENT = 64  # of a copy
@@ -32,7 +32,7 @@ class Returned:
     form: str = ""
     """What it has that a plain tensor of its size does not have."""
     around: str = ""
-    """Which bytes around its memory the call wrote, as far as the C library shows it."""
+    """Which bytes around its memory were written."""
 
 
 def named_results(result: Any, names: tuple[str, ...]) -> dict[str, Any]:

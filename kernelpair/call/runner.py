@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from kernelpair.call import torch_memory
 from kernelpair.call.caller import Caller
 from kernelpair.call.common import done_with, server_of
 from kernelpair.call.fault import forget, noted, without_frames
@@ -84,12 +85,15 @@ class Runner:
 class InProcess(Runner):
     """Calls in this process: fast and easy to step into with a debugger; a crash ends the run.
 
-    With `guards` the pages around the arguments fault during a call, as they do in a worker.
+    With `guards` the pages around the arguments fault during a call, as they do in a worker, and so does what lies around the
+    memory that it has from torch.
     """
 
     def __init__(self, candidate: Candidate, arena: Arena | None = None, guards: bool = False) -> None:
         self.arena = arena or Arena.create()
         self.guards = guards
+        if guards:
+            torch_memory.install()
         self._caller = Caller(candidate, self.arena)
 
     def run(self, request: CallRequest) -> Outcome:

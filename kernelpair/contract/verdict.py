@@ -10,7 +10,7 @@ KINDS = {
     "value": "an element is further from the truth than its bound",
     "nonfinite": "NaN or infinity where the truth is finite",
     "unwritten": "an element that the contract writes still holds what it held before",
-    "untouched": "a byte outside the written region of a mutated argument changed, or one just around a result's memory",
+    "untouched": "a byte outside the written region of a mutated argument changed, or one just around a tensor of the call's own",
     "input_changed": "an argument that is only read changed",
     "layout": "a result or an argument has other sizes, strides, dtype or memory than the contract says",
     "nondeterministic": "the same call gave other bits",

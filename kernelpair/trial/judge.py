@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernelpair.call.blocks import as_handed_out
 from kernelpair.call.defaults import defaults_of, other_defaults
 from kernelpair.call.memory import Arena, Placed
 from kernelpair.call.outcome import Outcome
 from kernelpair.call.place import Buffer, Placement, element_mask
+from kernelpair.call.torch_memory import as_handed_out
 from kernelpair.call.values import rounded_once
 from kernelpair.contract.pair import RoundedOnce
 from kernelpair.contract.verdict import Difference, Failure, Tightness
@@ -329,6 +329,7 @@ def left(outcome: Outcome) -> list[Failure]:
         *(Failure("layout", name, MOVED) for name in outcome.moved),
         *(Failure("argument_form", name, says) for name, says in outcome.reformed),
         *([Failure("left_behind", "", outcome.left)] if outcome.left else []),
+        *([Failure("untouched", "", outcome.damage)] if outcome.damage else []),
     ]
 
 
