@@ -59,7 +59,7 @@ def mla_decode(
         keys.append((page_table[b, :used].long(), L))
     checks.is_integer("num_kv_splits", num_kv_splits)
     checks.is_bool("accurate", accurate)
-    needed = mla_decode_workspace_size(max(lengths, default=0), B, H, page, Dl, num_kv_splits)
+    needed = mla_decode_workspace_size(max(lengths, default=0), B, H, page, Dl, int(num_kv_splits))
     checks.is_tensor("workspace", workspace, 1)
     checks.has_dtype("workspace", workspace, (torch.uint8,))
     if not workspace.is_contiguous():
@@ -91,8 +91,8 @@ def mla_decode_workspace_size(
 ) -> int:
     """Bytes that serve every call of at most these extents: room for a float32 row, its maximum and its sum for each split."""
     _check_extents(max_seq_len, num_batches, num_heads, page_size, latent_dim)
-    checks.is_integer("num_kv_splits", num_kv_splits)
-    if num_kv_splits != -1 and num_kv_splits < 1:
+    checks.is_count("num_kv_splits", num_kv_splits, -1)
+    if num_kv_splits == 0:
         raise ValueError(f"num_kv_splits must be -1 or at least 1, got {num_kv_splits}")
     if 0 in (max_seq_len, num_batches, num_heads, latent_dim) or page_size < min(PAGE_SIZES):
         return 0
@@ -113,6 +113,4 @@ def _aligned(size: int) -> int:
 def _check_extents(*extents: int) -> None:
     names = ("max_seq_len", "num_batches", "num_heads", "page_size", "latent_dim")
     for name, extent in zip(names, extents):
-        checks.is_integer(name, extent)
-        if extent < 0:
-            raise ValueError(f"{name} must not be negative, got {extent}")
+        checks.is_count(name, extent)

@@ -98,7 +98,10 @@ PAIR = Pair(
         # Not negative in 32 bits.
         **{f"{name}_far_below": _wrong(name, 16 - 2**32, ValueError) for name in EXTENTS},
         **{f"{name}_beyond_64_bits": _wrong(name, 2**63, ValueError) for name in EXTENTS},
+        # In 64 bits 16.
+        **{f"{name}_of_another_turn": _wrong(name, 2**64 + 16, ValueError) for name in EXTENTS},
         **{f"{name}_float": _wrong(name, 16.0, TypeError) for name in EXTENTS},
+        **{f"{name}_bool": _wrong(name, True, TypeError) for name in EXTENTS},
     },
     fuzz=NotFuzzed("its arguments are numbers of any size; the closed form checks their signs alone"),
     coverage=Coverage(
