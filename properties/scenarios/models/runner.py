@@ -16,6 +16,7 @@ from properties.scenarios.models.cases import (
     LATENT,
     LIBRARY_EPS,
     LONGEST,
+    MLA_PAGE,
     WINDOW,
     ModelCase,
     Span,
@@ -23,6 +24,7 @@ from properties.scenarios.models.cases import (
     by_mode,
     columns,
     encoder_lens,
+    page_of,
     schedule,
     totals,
     windowed,
@@ -44,7 +46,7 @@ class ModelRunner:
     def __init__(self, case: ModelCase, side: Side, scales: list[tuple[float, float]], tensors: dict[str, Tensor]) -> None:
         self.case, self.side, self.scales, self.tensors = case, side, scales, tensors
         latent = self.latent = absorbed(case)
-        self.page = (max(case.page, 16) if latent and not case.pages_alone else case.page) if case.paged else 1
+        self.page = page_of(case)
         requests = len(case.prompts)
         width = columns(case, self.page)
         self.table = torch.zeros(requests, width, dtype=torch.int32)
@@ -98,12 +100,13 @@ class ModelRunner:
             v = torch.full((self.slots, layer.kv_heads, layer.v_head_dim), torch.nan, dtype=dtype)
             pools[layer.layer_id] = KVPool(k, k[..., : layer.v_head_dim] if layer.latent else v)
         if self.case.paged and (not latent or self.case.pages_alone):
-            paged = self.side.paged(layers, pools, self.table, page_size=self.page)
+            paged = self.side.paged(layers, pools, self.table, **({} if self.page == 1 else {"page_size": self.page}))
             return paged, paged
         slot = self.side.slot(layers, pools, self.table)
         if not self.case.paged:
             return slot, slot
-        return slot, self.side.mla(layers, pools, self.table, page_size=self.page, max_context_len=LONGEST)
+        sizes = {} if self.page == MLA_PAGE else {"page_size": self.page}
+        return slot, self.side.mla(layers, pools, self.table, **sizes, max_context_len=LONGEST)
 
     def run(self) -> dict[str, Tensor]:
         """Every step of the schedule; `out<n>` is layer n's attention of all tokens, request by request."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from kernelpair.contract.pair import Inputs
 from properties.scenarios.models.cases import (
     FAMILIES,
+    MLA_PAGE,
     ROUTINGS,
     VISION_TOKENS,
     WINDOW,
@@ -18,6 +19,7 @@ from properties.scenarios.models.cases import (
     by_mode,
     encoder_lens,
     expanded_tokens,
+    page_of,
     schedule,
     totals,
     windowed,
@@ -109,6 +111,7 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "quantized linear modules": lambda case: case.weights != "",
     "experts of float8 codes": lambda case: case.weights == "fp8" and case.family in ROUTINGS,
     "pages": lambda case: case.paged and case.page > 1,
+    "a backend of the pages that are its default": lambda case: case.paged and page_of(case) in (1, MLA_PAGE),
     "latents": absorbed,
     "latents in pages": lambda case: absorbed(case) and case.paged and not case.pages_alone,
     "latents prefilled in pages": lambda case: absorbed(case) and case.paged and case.pages_alone,
