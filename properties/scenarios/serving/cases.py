@@ -147,6 +147,16 @@ def page_of(case: ServingCase) -> int:
     return max(case.page, 16) if has_mla_backend(case) else case.page
 
 
+def bare(case: ServingCase) -> bool:
+    """Whether backends are told no sizes of static buffers: nothing can be replayed then."""
+    return not case.replayed and case.seed % 4 > 0
+
+
+def max_bs(case: ServingCase) -> int:
+    """Requests of the largest replay."""
+    return 0 if bare(case) else ROWS + 2
+
+
 def specs(case: ServingCase) -> tuple[dict[str, Any], ...]:
     return SPECS[case.stack]
 

@@ -13,6 +13,7 @@ from properties.scenarios.serving.cases import (
     ROWS,
     ServingCase,
     Step,
+    bare,
     encoder_row,
     has_mla_backend,
     is_gdn,
@@ -254,6 +255,8 @@ class Planner:
 
     def _capture(self, planned: Planned, size: int, *_: int) -> None:
         planned.capture = size
+        if self.case.paged and bare(self.case):
+            planned.refused = "ValueError"
 
     def _bad(self, planned: Planned, which: int, who: int, more: int) -> None:
         able = [request for request in self.alive if request.seen and (request.encoded or not request.encoder)]
@@ -280,7 +283,7 @@ class Planner:
             "cross": self.has_encoder,
             "slots": slots,
             "paged": not slots,
-            "static": self.case.paged,
+            "static": self.case.paged and not bare(self.case),
             "mla": has_mla_backend(self.case),
         }
         return {name for name, there in has.items() if there}

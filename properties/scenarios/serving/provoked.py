@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from properties.scenarios.serving.cases import STATES, ServingCase, longest, page_of, slots_of
-from serving import ForwardBatch
+from properties.scenarios.serving.cases import STATES, ServingCase, bare, longest, max_bs, page_of, slots_of
+from serving import DECODE_MODES, ForwardBatch
 
 
-def at_limits(case: ServingCase, backend: Any, mode: str, table: Tensor, max_bs: int) -> None:
+def at_limits(case: ServingCase, backend: Any, mode: str, table: Tensor) -> None:
     """Have an attention backend accept the longest batches that there may be, which reach the last column of the table, and of
     replays the last ones of static buffers."""
     held = table[0].clone()
@@ -21,16 +21,22 @@ def at_limits(case: ServingCase, backend: Any, mode: str, table: Tensor, max_bs:
     new = torch.tensor([1]) if mode == "extend" else None
     try:
         backend.prepare(ForwardBatch(mode, row, torch.tensor([len(held)]), torch.tensor([slots_of(case) - 1]), new))
-        if mode == "decode":
-            backend.prepare(ForwardBatch(mode, row, torch.tensor([longest(case)]), row, padded_size=max_bs))
+        if mode == "decode" and not bare(case):
+            backend.prepare(ForwardBatch(mode, row, torch.tensor([longest(case)]), row, padded_size=max_bs(case)))
     finally:
         table[0] = held
 
 
-def between(case: ServingCase, backend: Any, batch: ForwardBatch, table: Tensor, max_bs: int, pages: bool) -> None:
+def replays_nothing(backend: Any, batch: ForwardBatch) -> None:
+    """Have a backend that was told no sizes of static buffers refuse to replay a batch of decodes."""
+    if batch.size and batch.mode in DECODE_MODES:
+        _refused((ValueError,), backend.prepare, replace(batch, padded_size=batch.rows))
+
+
+def between(case: ServingCase, backend: Any, batch: ForwardBatch, table: Tensor, pages: bool) -> None:
     """Have an attention backend that has prepared `batch` refuse others; `pages`: it reads pages."""
     other = another(batch)
-    for wrong in _wrong_batches(case, other, max_bs, pages):
+    for wrong in _wrong_batches(case, other, pages):
         _refused((ValueError, IndexError), backend.prepare, wrong)
     goes_on = batch.mode == "draft_decode" and batch.speculative_step_id > 0 and batch.padded_size is not None
     if pages and page_of(case) > 1 and batch.size and not goes_on:  # a draft that goes on reads no table
@@ -88,14 +94,14 @@ def another(batch: ForwardBatch) -> ForwardBatch:
     return replace(batch, encoder_out_cache_loc=None, **flipped, **lengths)
 
 
-def _wrong_batches(case: ServingCase, other: ForwardBatch, max_bs: int, pages: bool) -> Iterator[ForwardBatch]:
+def _wrong_batches(case: ServingCase, other: ForwardBatch, pages: bool) -> Iterator[ForwardBatch]:
     if other.out_cache_loc is not None and len(other.out_cache_loc):
         outside = other.out_cache_loc.clone()
         outside[-1] = slots_of(case)
         yield replace(other, out_cache_loc=outside)
     if other.padded_size is None:
         return
-    yield replace(other, padded_size=max_bs + 1)
+    yield replace(other, padded_size=max_bs(case) + 1)
     if pages and other.mode == "target_verify":
         yield replace(other, num_draft_tokens=case.drafts + 1)
     if pages and other.mode == "draft_decode":

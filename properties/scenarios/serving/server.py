@@ -18,11 +18,13 @@ from properties.scenarios.serving.cases import (
     ROWS,
     ServingCase,
     activations,
+    bare,
     columns_of,
     index_dtype,
     is_gdn,
     layers_of,
     longest,
+    max_bs,
     page_of,
     prefills_slots,
     slots_of,
@@ -47,7 +49,6 @@ from serving import (
 )
 from serving.config import CONV_STATE_LAYOUT
 
-MAX_BS = ROWS + 2
 NOT_STORED = "a call that was asked not to store has changed it"
 ONLY_READ = "a call that only reads it has changed it"
 
@@ -91,7 +92,8 @@ class Backends:
         attention = [layer for layer in self.layers if isinstance(layer, AttentionLayer)]
         recurrent = [layer for layer in self.layers if isinstance(layer, GdnLayer)]
         pools = {layer.layer_id: _pool(layer, source(case, layer.layer_id), memory) for layer in attention}
-        self.prefill, self.decode = _attention(case, side, attention, pools, req_to_token)
+        self.prefill, self.decode = _attention(case, side, attention, pools, req_to_token, not bare(case))
+        self.told_nothing = _attention(case, side, attention, pools, req_to_token, False)[1] if self.provoked else None
         layout = check_config(ServerConfig(), {CONV_STATE_LAYOUT: case.conv_layout}).conv_state_layout
         states = {n: StatePool(memory[f"conv{n}"], memory[f"ssm{n}"], layout, case.state_layout)
                   for n in (layer.layer_id for layer in recurrent)}  # fmt: skip
@@ -115,7 +117,8 @@ class Backends:
         kinds = [self.layers[n] for n in call.layers]
         if any(isinstance(layer, AttentionLayer) for layer in kinds):
             if self.provoked:
-                provoked.at_limits(self.case, attention, "decode" if decodes else "extend", self.table, MAX_BS)
+                provoked.replays_nothing(self.told_nothing, batch)
+                provoked.at_limits(self.case, attention, "decode" if decodes else "extend", self.table)
             attention.prepare(batch)
         if any(isinstance(layer, GdnLayer) for layer in kinds):
             self.recurrent.prepare(batch)
@@ -141,7 +144,7 @@ class Backends:
     def _provoke(self, layers: Sequence[AttentionLayer | GdnLayer], attention: Any, batch: ForwardBatch) -> None:
         if any(isinstance(layer, AttentionLayer) for layer in layers):
             pages = self.case.paged and attention is self.decode
-            provoked.between(self.case, attention, batch, self.table, MAX_BS, pages)
+            provoked.between(self.case, attention, batch, self.table, pages)
         if any(isinstance(layer, GdnLayer) for layer in layers):
             provoked.between_recurrent(self.recurrent, batch)
 
@@ -172,19 +175,19 @@ def _pool(layer: AttentionLayer, number: int, memory: Mapping[str, Tensor]) -> K
 
 
 def _attention(
-    case: ServingCase, side: Side, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], table: Tensor
+    case: ServingCase, side: Side, layers: Sequence[AttentionLayer], pools: Mapping[int, KVPool], table: Tensor, told: bool
 ) -> tuple[Any, Any]:
-    """The backends of prefills and of decodes."""
-    static = {"max_bs": MAX_BS, "max_context_len": longest(case)}
+    """The backends of prefills and of decodes; `told`: how large static buffers are to be."""
+    rows = {"max_bs": max_bs(case)} if told else {}
+    static = rows | {"max_context_len": longest(case)} if told else {}
     if prefills_slots(case):
-        slot = side.slot(layers, pools, table, max_bs=MAX_BS)
+        slot = side.slot(layers, pools, table, **rows)
         return slot, side.mla(layers, pools, table, page_size=page_of(case), **static) if case.paged else slot
     chunk = CHUNK if any(layer.local for layer in layers) else None
-    encoder = columns_of(case) - longest(case) if any(layer.is_cross for layer in layers) else 0
-    paged = side.paged(
-        layers, pools, table, page_size=page_of(case), attn_chunk_size=chunk, max_encoder_len=encoder,
-        num_draft_tokens=case.drafts, **static,
-    )
+    if told:
+        encoder = columns_of(case) - longest(case) if any(layer.is_cross for layer in layers) else 0
+        static |= {"max_encoder_len": encoder, "num_draft_tokens": case.drafts}
+    paged = side.paged(layers, pools, table, page_size=page_of(case), attn_chunk_size=chunk, **static)
     return paged, paged
 
 
@@ -234,7 +237,6 @@ class Server:
     def __init__(self, case: ServingCase, side: Side, table: Tensor, memory: Mapping[str, Tensor]) -> None:
         self.case, self.table, self.memory = case, table, memory
         self.backends = Backends(case, side, memory, table)
-        self.max_bs = MAX_BS
         self.pool = RequestPool(table, slots_of(case) // page_of(case), page_of(case))
         self.rows: dict[ServedRequest, int] = {}
         self.outputs: dict[int, list[Tensor]] = {n: [] for n in range(len(self.backends.layers))}

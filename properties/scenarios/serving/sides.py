@@ -22,6 +22,7 @@ from properties.scenarios.serving.cases import (
     SPECS,
     STATES,
     ServingCase,
+    bare,
     columns_of,
     has_mla_backend,
     is_gdn,
@@ -102,6 +103,7 @@ EDGES: dict[str, Any] = {
     "pages": lambda case: case.paged and case.page > 1 and _calls(case, "decode"),
     "verified drafts of latents in pages": lambda case: case.stack == "latent" and not prefills_slots(case)
     and _calls(case, "target_verify"),
+    "backends that are told no sizes": lambda case: bare(case) and _calls(case, "decode"),
     "latents of the mla backend": lambda case: has_mla_backend(case) and _calls(case, "decode"),
     "replayed decodes": lambda case: case.replayed and _calls(case, "decode"),
     "decodes that are replayed, and others": lambda case: len({

@@ -15,7 +15,7 @@ class Wrong(NamedTuple):
     """What must be so (`Planner.offers`); without it the call is right, or there is nothing to call."""
 
 
-ROW, RECURRENT, CROSS, PAGED = ("row",), ("recurrent",), ("cross",), ("paged", "drafts")
+ROW, RECURRENT, CROSS, PAGED = ("row",), ("recurrent",), ("cross",), ("paged", "drafts", "static")
 WRONG = (  # by their numbers in saved cases: new ones come last
     Wrong("ValueError", "v"),
     Wrong("ValueError", "q"),

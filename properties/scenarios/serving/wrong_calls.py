@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from properties.scenarios.serving.cases import ROWS, STATES, ServingCase, columns_of, longest, page_of, slots_of
+from properties.scenarios.serving.cases import ROWS, STATES, ServingCase, columns_of, longest, max_bs, page_of, slots_of
 from properties.scenarios.serving.plan import LayerPass, Work
 from serving import AttentionLayer, ForwardBatch, GdnLayer, RequestPool
 
@@ -21,7 +21,7 @@ class WrongCalls:
         self.backends, self.table, self.subject, self.batch_of = server.backends, server.table, subject, server.batch
         case: ServingCase = server.case
         self.pool: RequestPool = server.pool
-        self.max_bs: int = server.max_bs
+        self.max_bs = max_bs(case)
         self.rows: list[int] = [*server.rows.values()]
         self.row, self.seen = server.row(subject.request), subject.request.seen
         self.page, self.slots, self.columns, self.longest = page_of(case), slots_of(case), columns_of(case), longest(case)
