@@ -8,13 +8,18 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+import optimized.backends.experts
 import optimized.backends.linear
+import optimized.fused_moe
+import reference.backends.experts
 import reference.backends.linear
+import reference.fused_moe
 from kernelpair.call.layout import READ_ONLY
 from kernelpair.call.values import uniform
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Inputs
 from optimized.workspace import Workspace
+from properties.scenarios.linear_modules.wrong import answered_otherwise
 from properties.shared.strategies import choices, common
 
 LAYOUTS = {"x": (*READ_ONLY, "transposed"), "weight": READ_ONLY, "bias": ("offset", "strided")}
@@ -85,7 +90,7 @@ def inputs(case: LinearModulesCase) -> Inputs:
     }
 
 
-def _modules(side: Any, workspace: Callable[[], Any]) -> Callable[..., dict[str, Any]]:
+def _modules(side: Any, experts: Any, stacks: Any, workspace: Callable[[], Any]) -> Callable[..., dict[str, Any]]:
     def run(
         dtype: str,
         x: Tensor,
@@ -112,7 +117,7 @@ def _modules(side: Any, workspace: Callable[[], Any]) -> Callable[..., dict[str,
         packed, made = side.make_linear_dispatch(weight.to(call)), side.make_linear_dispatch(asked)
         kind = "untouched" if made is asked else type(made).__name__
         found = {"out": linear(x), "weight": packed.unpack(), "kind": kind, "workspace": _asked(workspace(), sizes)}
-        found["refused"] = refused
+        found |= {"refused": refused, "answered_otherwise": answered_otherwise(side, experts, stacks)}
         if has_bias and bias is None:
             found["bias"] = linear.bias.clone()
         return found if kind == "untouched" else found | {"other": made.unpack()}
@@ -150,8 +155,8 @@ class GrowOnly:
         return self._held[:nbytes]
 
 
-run_reference = _modules(reference.backends.linear, GrowOnly)
-run_optimized = _modules(optimized.backends.linear, Workspace)
+run_reference = _modules(reference.backends.linear, reference.backends.experts, reference.fused_moe, GrowOnly)
+run_optimized = _modules(optimized.backends.linear, optimized.backends.experts, optimized.fused_moe, Workspace)
 EDGES: dict[str, Callable[[Any], bool]] = {
     "a bias that is never loaded": lambda case: case.bias == "never loaded",
     "a weight that takes another's place": lambda case: case.loads == "again" and case.bias == "loaded",
