@@ -26,6 +26,7 @@ from properties.shared.wrong_calls import (
     replaced_each,
     self_overlapping,
     sparse,
+    unlike_pad,
 )
 
 
@@ -40,7 +41,8 @@ def _column(case: Any, which: str) -> Any:
 
 def _slot(which: str, value: int, past: bool = False) -> Any:
     def pick(case: Any, given: Inputs) -> Any:
-        return (_column(case, which), value + (len(given["state"]) if past else 0)) if case.live else None
+        wrong = len(given["state"]) + value if past else unlike_pad(given, value)
+        return (_column(case, which), wrong) if case.live else None
 
     return pick
 

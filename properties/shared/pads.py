@@ -55,11 +55,13 @@ def _near(layout: Mapping[str, str]) -> bool:
 
 
 def drawn_pad(case: Any, indices: str, slots: int, outside: int) -> int | None:
-    """The pad of a case with `pads` and `pad_in_range`: a number outside of the pool, or its last slot or its first.
+    """The pad of a case with `pads` and `pad_in_range`: a number outside of the pool, `outside` or the -1 of engines, or its
+    last slot or its first.
 
     Where nobody is a pad one that no entry of `indices` equals: none at all, the number outside, or, where entries have 64 bits,
     one whose lower half is a slot.
     """
+    outside = -1 if case.seed // 7 % 3 == 0 else outside
     if case.pads:
         return _pad_in_range(case, slots) if case.pad_in_range else outside
     pads = (None, outside) if indices in case.int32 else (None, outside, BEYOND + case.seed // 3 % max(slots, 1))

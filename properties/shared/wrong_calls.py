@@ -283,13 +283,21 @@ def any_column(case: Any, runs: Sequence[tuple[int, range]]) -> tuple[int, int] 
 
 
 def slot(name: str, live: Rows, value: int, size: Callable[[Inputs], int] | None = None) -> WrongCall:
-    """A slot outside of its pool in one of the `live` rows: `value`, behind the pool's `size` if that is given."""
+    """A slot outside of its pool in one of the `live` rows: `value`, behind the pool's `size` if that is given. A negative one,
+    which is not the call's pad, at times in all of them."""
 
-    def pick(case: Any, given: Inputs) -> tuple[int, int] | None:
+    def pick(case: Any, given: Inputs) -> tuple[Any, int] | None:
         rows = live(case, given)
-        return (any_of(case, rows), value + (size(given) if size is not None else 0)) if rows else None
+        if not rows or value >= 0:
+            return (any_of(case, rows), value + (size(given) if size is not None else 0)) if rows else None
+        return rows if case.seed % 2 else any_of(case, rows), unlike_pad(given, value)
 
     return entry(name, pick, IndexError)
+
+
+def unlike_pad(given: Inputs, value: int) -> int:
+    """A negative number: this one, or where it is the call's pad the one below."""
+    return value - int(value == given.get("pad_slot"))
 
 
 def slot_twice(name: str, live: Rows) -> WrongCall:
