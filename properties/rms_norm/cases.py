@@ -22,6 +22,7 @@ from properties.shared.strategies import any_of, around, between, common, float_
 OUTER = ((1,), (2,), (3,), (5,), (33,), (0,), (), (3, 2), (5, 33), (2, 3, 2), (3, 2, 5))
 WIDTHS = (1, 2, 7, *around(8, 16, 32, 64), 13, 22, 28, 96, 128, 264, 1024, 2880, 5121, 16384, 0)  # of a group
 GROUPS = (0, 0, 0, 1, 2, 3, 8, 40)
+BESIDE, NARROW = ("padded", "sliced", "apart"), (1, 1, 2, 1, 5)
 MOST_ELEMENTS = 1 << 15
 TALL = (2200, 32)  # rows, of one column,
 WIDE = 65_544  # or columns of a group of one case in 32 each: more than 16 bits count
@@ -115,6 +116,11 @@ def strategy(draw: st.DrawFn) -> NormCase:
     if fields["seed"] % 8 == 3:
         fields["layout"] = {**fields["layout"], "x": "swapped"}
     rare = draw(between(0, 31), label="rare")
+    if rare in (28, 29):  # rows so narrow that what is read or written beside them shows, apart in memory
+        apart = dict.fromkeys(("x", "residual", "gate"), BESIDE[fields["seed"] % len(BESIDE)])
+        fields["layout"] = {**fields["layout"], **apart}
+        several = outer if prod(outer) > 1 else (33,)
+        return completed(fields, several, NARROW[fields["seed"] // 3 % len(NARROW)], 0)
     if rare >= 30:
         return completed(fields, (1,), WIDE, groups % 3) if rare == 31 else completed(fields, TALL, 1, 0)
     if width * groups > MOST_ELEMENTS or not width:
@@ -253,6 +259,13 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "residual between the rows of x": lambda case: (
         case.form == "residual" and case.layout.get("x") == "fused" and len(case.outer) > 0 and case.outer[0] > 1
     ),
+    **{
+        f"{form}, one column, rows apart": lambda case, form=form: (  # type: ignore[misc]
+            case.form == form and case.columns == 1 and prod(case.outer) > 1
+            and all(case.layout.get(name) in BESIDE for name in ("x", *({form} & {"residual", "gate"})))
+        )
+        for form in ("plain", "residual", "gate")
+    },
     **{
         f"{form} in place": lambda case, form=form: case.in_place and case.form == form  # type: ignore[misc]
         for form in ("plain", "residual", "gate")
