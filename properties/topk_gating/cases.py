@@ -36,6 +36,7 @@ MODELS = (  # E, k, groups, of which so many stay, scoring, with a bias: routers
 )  # fmt: skip
 MODEL_TOKENS = (256, 130, 1024)
 SPREADS = (1.0, 0.2, 6.0, 200.0, 6e4)  # of the logits; the last as far as float16 reaches
+LOW = -24.0  # about which all logits lie in a third of a sigmoid's cases of little spread: every score is next to 0
 SCALES = (1.0, 2.5, 0.5, -1.0, 0.0, 1e30, 2.8269999027252197)  # the last is 2.827 in float32, which 16 bits do not hold
 LAYOUTS = {"logits": READ_ROWS, "correction_bias": FAR_PARAMETERS}
 BIAS_SIZES = {"zeros": 0.0, "small": 2.0**-7, "reorders": 0.5, "rules": 40.0, "overflows": 3e38}
@@ -150,7 +151,13 @@ def _logits(case: TopkCase) -> Tensor:
     if case.values == "equal":
         drawn = torch.from_numpy(generator(case.seed, "live").integers(0, 3, size=shape))
         return torch.tensor([-torch.inf, 0.0, -0.0], dtype=dtype)[drawn]
+    if is_low(case):
+        return uniform(case.seed, "logits", shape, scale=case.spread).add_(LOW).to(dtype)
     return uniform(case.seed, "logits", shape, dtype, case.spread)
+
+
+def is_low(case: TopkCase) -> bool:
+    return case.values == "random" and case.spread <= 6 and case.scoring == "sigmoid" and case.seed % 3 == 1
 
 
 def _last_first(case: TopkCase, logits: Tensor) -> Tensor:
@@ -226,6 +233,9 @@ EDGES: dict[str, Callable[[Any], bool]] = {
     "sums of biases overflow": lambda case: case.bias == "float32" and case.bias_size == "overflows" and case.groups > case.kept,
     "logits far apart": lambda case: case.values == "random" and case.spread > 1e4 and case.experts > 2,
     "saturated scores": lambda case: case.values == "random" and case.spread == 200 and case.scoring == "sigmoid",
+    "scores that all are next to 0": lambda case: (
+        is_low(case) and case.renormalize and not case.masked and case.experts > 2
+    ),
     "shares of all experts": lambda case: not case.renormalize and case.scoring == "softmax" and case.experts > 1,
     "strided bias": lambda case: case.bias != "none" and case.layout.get("correction_bias") == "strided",
     **{f"dtype {d}": lambda case, d=d: case.dtype == d for d in ("float32", "bfloat16", "float16")},  # type: ignore[misc]
