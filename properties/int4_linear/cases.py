@@ -31,7 +31,7 @@ LONG_GROUP = 520  # columns: the bytes of a row of one sign sum up to more than 
 VALUES = ("uniform", "integers", "one_sign")
 LARGEST = 127  # of |x| where rows in int8 are exact
 BEYOND = 8  # such x times 2 to this power have sums that float16 does not hold
-FAINT = 2.0**-40  # of x
+FAINT, NEAR_LEAST = 2.0**-40, 2.0**-20  # of x
 SMALL = 2.0**-14  # of the scales in one of four cases: none is a normal number of float16
 LAYOUT = "nib2-n32k32"
 LAYOUTS = {
@@ -72,8 +72,11 @@ class Int4Case(Case):
 
     @property
     def reach(self) -> float:
-        """Of uniform x without a bias, of one case in four: float16 holds no such small numbers, bfloat16 and float32 do."""
-        return 1.0 if self.bias or self.dtype == "float16" or self.seed // 16 % 4 < 3 else FAINT
+        """Of uniform x and the bias beside it, of one case in four: float16 holds no such small numbers, bfloat16 and float32 do.
+        Some lie above the least range of a row of bytes, and some below."""
+        if "float16" in (self.dtype, self.bias) or self.seed // 16 % 4 < 3:
+            return 1.0
+        return FAINT if self.seed // 64 % 2 else NEAR_LEAST
 
 
 FIELDS = together({
@@ -140,7 +143,7 @@ def _bias(case: Int4Case) -> Tensor | None:
     dtype: torch.dtype = getattr(torch, case.bias)
     if case.values == "integers":
         return small_integers(case.seed, "bias", (case.N,), dtype) * linear_layers.beyond(case.seed, BEYOND)
-    return uniform(case.seed, "bias", (case.N,), dtype, scale=case.size)
+    return uniform(case.seed, "bias", (case.N,), dtype, scale=case.size * (case.reach if case.values == "uniform" else 1.0))
 
 
 def inputs(case: Int4Case) -> Inputs:
