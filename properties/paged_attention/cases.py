@@ -189,7 +189,7 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
     budget, rare = draw(any_of(*BUDGET), label="budget"), draw(between(0, 119), label="rare")
     if rare % 8 == 7:
         budget = LONG_BUDGET
-    if rare % 8 == 7 or (numbers.unusual_heads(fields["seed"]) and not latent):
+    if rare % 8 == 7 or rare % 40 == 19 or (numbers.unusual_heads(fields["seed"]) and not latent):
         batch = min(batch, 2)
     heads, kv_heads, width, width_v = _layer(draw, fields, latent, rare)
     few = rare % 60 == 58  # one row over few keys: its kv heads are shared out to threads
@@ -208,13 +208,14 @@ def strategy(draw: st.DrawFn) -> PagedAttentionCase:
     if few:
         most = min(most, 63)
     sloped = rare % 20 == 18 and not few  # single rows with slopes, in several splits
-    if sloped:
+    if (far_back := rare % 40 == 19 and not latent) or sloped:  # the former are several rows, which see keys far back
         fields |= {"alibi": True, "values": "random", "splits": max(fields["splits"], 2)}
-    length = any_of(*LONG_STEPS) if many else any_of(150, 200, 300) if sloped else _lengths(max(1, most), fields["page"], single)
+    lengths = LONG_STEPS if many else (150, 200, 300) if sloped else (300, 270, 400) if far_back else ()
+    length = any_of(*lengths) if lengths else _lengths(max(1, most), fields["page"], single)
     lens = tuple(draw(length, label="keys") for _ in range(batch))
     lens = alike(fields, "cache_seqlens", lens)
     rows = tuple(draw(_rows(max(1, most // max(n, 1)), n), label="rows") for n in lens)
-    if heads > 256 and not single:  # slopes of several rows, over several keys
+    if (heads > 256 and not single) or far_back:  # slopes of several rows, over several keys
         rows, lens = tuple(max(n, 2) for n in rows), tuple(max(n, 3) for n in lens)
     if single:
         rows = tuple(min(1, n) for n in (lens if both or sloped else rows))

@@ -42,6 +42,8 @@ EDGES: dict[str, Any] = {
     "sinks": lambda case: case.sinks != "none",
     "sinks without keys": lambda case: case.sinks != "none" and 0 in case.lens,
     "slopes": lambda case: case.alibi and any(q > 1 and k > 1 for q, k in zip(case.rows, case.lens)),
+    "slopes, several rows, keys far back": lambda case: case.alibi
+    and any(q > 1 and k > 256 for q, k in zip(case.rows, case.lens)),
     "slopes, one row a request": lambda case: case.alibi and bool(case.rows) and set(case.rows) == {1} and max(case.lens) > 64,
     "slopes, heads of one row shared out": lambda case: case.alibi and case.rows == (1,) and 1 < case.lens[0] < 64
     and case.kv_heads > 1,
