@@ -70,8 +70,8 @@ class Conclusion:
             if failure.replay and failure.replay != command:
                 command = failure.replay
                 self.console.print(f"  {failure.replay}", soft_wrap=True, markup=False)
-                if failure.shared:
-                    self.console.print(f"  {failure.shared}", soft_wrap=True, markup=False)
+                for says in failure.shared.splitlines():
+                    self.console.print(f"  {says}", soft_wrap=True, markup=False)
         test = command_for_pytest(self.suite.test, result.pair, result.candidate)
         if test:
             self.console.print(f"  {test}", soft_wrap=True, markup=False)

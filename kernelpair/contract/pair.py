@@ -317,6 +317,9 @@ class Pair:
     fuzz: Callable[[Any, Inputs], Collection[str]] | NotFuzzed = every_argument
     """(case, inputs) -> the arguments that the `fuzz` trial may make wrong in any way: all but those that the pair itself
     makes, such as the steps of a program. Or `NotFuzzed`: why this trial says nothing here."""
+    slips: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """A usual slip, in words that follow "as if" -> a function like the reference that makes it. Of a kernel that is wrong and
+    agrees with it the failure says so."""
     coverage: Coverage = Coverage()
     bench: Bench = Bench()
     tiers: Literal["each", "python"] = "each"

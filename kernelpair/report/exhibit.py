@@ -102,8 +102,8 @@ class Exhibit:
 
     @property
     def shared(self) -> list[str]:
-        """What its failing cases have in common."""
-        return list(dict.fromkeys(report.shared for report in self.reports if report.shared))
+        """What its failing cases have in common, and the slip that explains them."""
+        return list(dict.fromkeys(line for report in self.reports for line in report.shared.splitlines()))
 
     @property
     def replay(self) -> str:

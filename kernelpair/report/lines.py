@@ -39,7 +39,8 @@ class FailureReport:
     shrunk: int = 0
     """Failing cases on the way from there to the smallest."""
     shared: str = ""
-    """One sentence: what cases that fail like this one have and cases that pass do not have."""
+    """One sentence: what cases that fail like this one have and cases that pass do not have. On a second line, where there is
+    one, the usual slip that explains them."""
 
 
 @dataclass

@@ -15,11 +15,13 @@ from kernelpair.call.runner import HarnessError, Runner
 from kernelpair.contract.case import WRONG_CALL, Case
 from kernelpair.contract.subject import Subject
 from kernelpair.contract.verdict import Failure, Verdict
+from kernelpair.search.caught import Caught, caught
 from kernelpair.search.drawing import OPENED_FROM, openings, trials
 from kernelpair.search.examples import FailingExamples
 from kernelpair.search.groups import Class, Groups, group_of, lead
 from kernelpair.search.hypothesis_internals import draws_of_the_seed
 from kernelpair.search.shared import survey
+from kernelpair.search.slips import slips
 from kernelpair.search.tally import First, Shrinking, Tally
 from kernelpair.trial.check import Journal, check
 from kernelpair.trial.session import Session
@@ -33,27 +35,9 @@ REUSE = (Phase.reuse, Phase.shrink)
 PHASES = (Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
 
 
-class Caught(Exception):
-    """A case failed. One subclass a kind, so that Hypothesis keeps failures of different kinds apart."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        self.verdict = verdict
-        super().__init__("; ".join(failure.detail for failure in verdict.failures))
-
-
 class _Stop(KeyboardInterrupt):
     """Time is up. It is an interrupt because Hypothesis lets interrupts pass at once, and does not take the case for a
     failing one."""
-
-
-_caught: dict[str, type[Caught]] = {}
-
-
-def caught(verdict: Verdict, kind: str) -> Caught:
-    """The exception for a failing verdict; its class is that of the kind."""
-    if kind not in _caught:
-        _caught[kind] = type(kind, (Caught,), {"__module__": "kernelpair"})
-    return _caught[kind](verdict)
 
 
 class Search:
@@ -163,13 +147,15 @@ class Search:
         return self.tally
 
     def _shared(self, verdict: Verdict, seed: int) -> str:
-        """What cases share that fail as this one does: in any way, or, of several defects, in the same tensor and kind."""
+        """What cases share that fail as this one does: in any way, or, of several defects, in the same tensor and kind. On a
+        second line the slip that explains them, if there is one."""
         names = {(failure.kind, failure.tensor) for failure in verdict.failures}
 
         def fails(tried: Verdict) -> bool:
             return bool(tried.failures if self.groups is None else names & {(f.kind, f.tensor) for f in tried.failures})
 
-        return survey(self.pair, verdict, self.strategy, self._plain_attempt, fails, seed, self.stopped)
+        says, failing = survey(self.pair, verdict, self.strategy, self._plain_attempt, fails, seed, self.stopped)
+        return "\n".join(filter(None, (says, slips(self.subject, failing, self._judged, self.stopped))))
 
     def _round(
         self, size: int, seed: int, store: ExampleDatabase | None, strategy: Any, phases: Sequence[Phase] = PHASES
@@ -281,8 +267,12 @@ class Search:
 
     def _plain_attempt(self, case: Case) -> Verdict | None:
         """The verdict on a case that nobody drew; None where it cannot be tried."""
+        return self._judged(self.subject, case)
+
+    def _judged(self, subject: Subject, case: Case) -> Verdict | None:
+        """The same, by what is known of the subject."""
         try:
-            return None if self.subject.unsupported(case) else check(self.subject, case, self.runner, self.journal)
+            return None if subject.unsupported(case) else check(subject, case, self.runner, self.journal)
         except Exception:  # noqa: BLE001 - with a field at its default the case may be none of the contract
             return None
 

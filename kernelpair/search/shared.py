@@ -38,8 +38,8 @@ class Condition:
 def survey(
     pair: Pair, verdict: Verdict, strategy: Any, attempt: Try, fails: Callable[[Verdict], bool], seed: int,
     stopped: Callable[[], bool],
-) -> str:
-    """Try other cases, and say in one sentence what the failing ones share; empty if too few fail."""
+) -> tuple[str, Sequence[Case]]:
+    """Try other cases, and say in one sentence what the failing ones share, empty if too few fail; and which fail."""
     until = time.monotonic() + SECONDS
     failing, passing = [verdict.case], list[Case]()
     drawn = [replace(case, trial=verdict.case.trial) for case in drawn_cases(strategy, SAMPLE, seed)]
@@ -49,7 +49,7 @@ def survey(
         tried = attempt(case) if case not in failing and case not in passing else None
         if tried is not None and tried.calls and not tried.unsupported:
             (failing if fails(tried) else passing).append(case)
-    return shared(pair, failing, passing)
+    return shared(pair, failing, passing), failing
 
 
 def _variants(pair: Pair, case: Case, drawn: Sequence[Case]) -> Iterator[Case]:

@@ -8,6 +8,7 @@ from properties.act_and_mul.bench import BENCH
 from properties.act_and_mul.bound import bound
 from properties.act_and_mul.cases import EDGES, LAYOUTS, MEASURES, ActCase, inputs, models, strategy
 from properties.act_and_mul.relations import RELATIONS
+from properties.act_and_mul.slips import slips
 from properties.act_and_mul.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
@@ -28,6 +29,7 @@ PAIR = Pair(
     truth=Within(bound),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(act_and_mul),
     coverage=Coverage(
         edges=EDGES,
         paths=kernel_paths("act_"),

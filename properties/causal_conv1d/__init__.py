@@ -19,6 +19,7 @@ from properties.causal_conv1d.cases import (
 )
 from properties.causal_conv1d.models import MEASURES, models
 from properties.causal_conv1d.relations import RELATIONS
+from properties.causal_conv1d.slips import slips
 from properties.causal_conv1d.wrong_calls import WRONG_CALLS
 from properties.shared.crowds import few_if_wider
 from properties.shared.strategies import kernel_paths
@@ -46,6 +47,7 @@ PAIR = Pair(
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     fuzz=lambda case, inputs: inputs.keys() - {"form", "dim", "width"},
+    slips=slips(apply_reference),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

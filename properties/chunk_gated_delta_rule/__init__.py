@@ -27,6 +27,7 @@ from properties.chunk_gated_delta_rule.cases import (
 from properties.chunk_gated_delta_rule.edges import EDGES
 from properties.chunk_gated_delta_rule.models import MEASURES, models
 from properties.chunk_gated_delta_rule.relations import RELATIONS
+from properties.chunk_gated_delta_rule.slips import slips
 from properties.chunk_gated_delta_rule.wrong_calls import WRONG_CALLS
 from properties.shared.crowds import few_if_wider
 from properties.shared.strategies import kernel_paths
@@ -56,6 +57,7 @@ PAIR = Pair(
     truth=TRUTH,
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(named_reference),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

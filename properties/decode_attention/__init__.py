@@ -22,6 +22,7 @@ from properties.decode_attention.cases import (
 from properties.decode_attention.edges import EDGES
 from properties.decode_attention.models import MEASURES, models
 from properties.decode_attention.relations import RELATIONS
+from properties.decode_attention.slips import slips
 from properties.decode_attention.wrong_calls import WRONG_CALLS
 from properties.shared.attention_values import sharp
 from properties.shared.crowds import few_if_wider
@@ -53,6 +54,7 @@ PAIR = Pair(
     truth=Within(bound, ours=ours, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(decode_attention),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

@@ -21,6 +21,7 @@ from properties.extend_attention.cases import (
 )
 from properties.extend_attention.models import MEASURES, models
 from properties.extend_attention.relations import RELATIONS
+from properties.extend_attention.slips import slips
 from properties.extend_attention.wrong_calls import WRONG_CALLS
 from properties.shared.attention_values import sharp
 from properties.shared.crowds import few_if_wider
@@ -51,6 +52,7 @@ PAIR = Pair(
     truth=Within(bound, ours=ours, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(extend_attention),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

@@ -19,6 +19,7 @@ from properties.flash_attn_varlen.cases import (
 )
 from properties.flash_attn_varlen.models import MEASURES, models
 from properties.flash_attn_varlen.relations import RELATIONS
+from properties.flash_attn_varlen.slips import slips
 from properties.flash_attn_varlen.wrong_calls import WRONG_CALLS
 from properties.shared.attention_values import sharp
 from properties.shared.crowds import few_if_wider
@@ -43,6 +44,7 @@ PAIR = Pair(
     truth=Within(bound, ours=ours, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(flash_attn_varlen),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

@@ -16,6 +16,7 @@ from properties.fp8_linear.cases import (
 )
 from properties.fp8_linear.models import MEASURES, models
 from properties.fp8_linear.relations import RELATIONS
+from properties.fp8_linear.slips import slips
 from properties.fp8_linear.wrong_calls import WRONG_CALLS
 from properties.shared import linear_layers
 from properties.shared.strategies import kernel_paths
@@ -38,6 +39,7 @@ PAIR = Pair(
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     fuzz=lambda case, inputs: {"x", "data", "scales", "bias"},
+    slips=slips(call_reference),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

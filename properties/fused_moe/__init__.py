@@ -10,6 +10,7 @@ from properties.fused_moe.cases import LAYOUTS, MoeCase, inputs, small, strategy
 from properties.fused_moe.edges import EDGES, MEASURES
 from properties.fused_moe.models import models
 from properties.fused_moe.relations import RELATIONS
+from properties.fused_moe.slips import slips
 from properties.fused_moe.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
@@ -34,6 +35,7 @@ PAIR = Pair(
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     fuzz=lambda case, inputs: inputs.keys() - {"form", "dtype", "layout", "D", "I"},
+    slips=slips(call_reference),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

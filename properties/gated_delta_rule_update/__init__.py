@@ -9,6 +9,7 @@ from properties.gated_delta_rule_update.bound import TRUTH
 from properties.gated_delta_rule_update.cases import ARGUMENT_LAYOUTS, EDGES, DeltaCase, inputs, strategy, written
 from properties.gated_delta_rule_update.models import MEASURES, models
 from properties.gated_delta_rule_update.relations import RELATIONS
+from properties.gated_delta_rule_update.slips import slips
 from properties.gated_delta_rule_update.wrong_calls import WRONG_CALLS
 from properties.shared.crowds import few_if_wider
 from properties.shared.strategies import kernel_paths
@@ -36,6 +37,7 @@ PAIR = Pair(
     truth=TRUTH,
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(gated_delta_rule_update),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

@@ -2,6 +2,7 @@
 
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature
 from optimized import operator
+from properties.gated_delta_rule_update.slips import slips
 from properties.gated_delta_rule_update_spec.bench import BENCH
 from properties.gated_delta_rule_update_spec.bound import TRUTH
 from properties.gated_delta_rule_update_spec.cases import (
@@ -42,6 +43,7 @@ PAIR = Pair(
     truth=TRUTH,
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(gated_delta_rule_update_spec),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

@@ -11,6 +11,7 @@ from properties.gdn_gating.bound import bound
 from properties.gdn_gating.cases import ARGUMENT_LAYOUTS, EDGES, NAMES, GatingCase, inputs, simpler, strategy, sweeps
 from properties.gdn_gating.models import MEASURES, models
 from properties.gdn_gating.relations import RELATIONS
+from properties.gdn_gating.slips import slips
 from properties.gdn_gating.wrong_calls import WRONG_CALLS
 from properties.shared.every_value import SWEEP_FIELDS
 from properties.thresholds import branches
@@ -38,6 +39,7 @@ PAIR = Pair(
     truth=Within(bound),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(gdn_gating),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

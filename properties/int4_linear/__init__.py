@@ -9,6 +9,7 @@ from properties.int4_linear.cases import LAYOUTS, Int4Case, call_optimized, call
 from properties.int4_linear.edges import EDGES
 from properties.int4_linear.models import MEASURES, models
 from properties.int4_linear.relations import RELATIONS
+from properties.int4_linear.slips import slips
 from properties.int4_linear.wrong_calls import WRONG_CALLS
 from properties.shared import linear_layers
 from properties.shared.strategies import kernel_paths
@@ -24,6 +25,7 @@ PAIR = Pair(
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     fuzz=lambda case, inputs: {"x", "data", "scales", "zeros", "bias"},
+    slips=slips(call_reference),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

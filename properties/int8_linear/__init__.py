@@ -17,6 +17,7 @@ from properties.int8_linear.cases import (
 )
 from properties.int8_linear.models import MEASURES, models
 from properties.int8_linear.relations import RELATIONS
+from properties.int8_linear.slips import slips
 from properties.int8_linear.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
@@ -38,6 +39,7 @@ PAIR = Pair(
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     fuzz=lambda case, inputs: inputs.keys() - {"form", "layout", "N", "K", "out_dtype"},
+    slips=slips(call_reference),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

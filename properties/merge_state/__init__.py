@@ -10,6 +10,7 @@ from properties.merge_state.bench import BENCH
 from properties.merge_state.bound import bound
 from properties.merge_state.cases import EDGES, LAYOUTS, MEASURES, NAMES, MergeCase, inputs, models, strategy
 from properties.merge_state.relations import RELATIONS
+from properties.merge_state.slips import slips
 from properties.merge_state.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
@@ -34,6 +35,7 @@ PAIR = Pair(
     truth=Within(bound),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(merge_state),
     coverage=Coverage(
         edges=EDGES,
         paths=kernel_paths("merge_"),

@@ -10,6 +10,7 @@ from properties.mla_decode.bound import bound, ours
 from properties.mla_decode.cases import EDGES, EMULATED_WORK, INDICES, LAYOUTS, MlaDecodeCase, inputs, strategy, work
 from properties.mla_decode.models import MEASURES, models
 from properties.mla_decode.relations import RELATIONS
+from properties.mla_decode.slips import slips
 from properties.mla_decode.wrong_calls import WRONG_CALLS
 from properties.shared.attention_values import sharp
 from properties.shared.crowds import few_if_wider
@@ -38,6 +39,7 @@ PAIR = Pair(
     truth=Within(bound, ours=ours, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(mla_decode),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

@@ -16,6 +16,7 @@ from properties.packed_linear.cases import (
 )
 from properties.packed_linear.models import MEASURES, models
 from properties.packed_linear.relations import RELATIONS
+from properties.packed_linear.slips import slips
 from properties.packed_linear.wrong_calls import WRONG_CALLS
 from properties.shared import linear_layers
 from properties.shared.strategies import kernel_paths
@@ -39,6 +40,7 @@ PAIR = Pair(
     truth=Within(bound, sharp=lambda case: case.values != "uniform" or case.dtype == "float32"),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(call_reference),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

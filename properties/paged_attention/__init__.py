@@ -21,6 +21,7 @@ from properties.paged_attention.cases import (
 from properties.paged_attention.edges import EDGES
 from properties.paged_attention.models import MEASURES, models
 from properties.paged_attention.relations import RELATIONS
+from properties.paged_attention.slips import slips
 from properties.paged_attention.wrong_calls import WRONG_CALLS
 from properties.shared.attention_values import sharp
 from properties.shared.crowds import few_if_wider
@@ -50,6 +51,7 @@ PAIR = Pair(
     truth=Within(bound, ours=ours, sharp=sharp),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(paged_attention),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

@@ -19,6 +19,7 @@ from properties.quantize_rows_int8.cases import (
     strategy,
 )
 from properties.quantize_rows_int8.relations import RELATIONS
+from properties.quantize_rows_int8.slips import QUANTIZERS
 from properties.shared.wrong_calls import cast, changed, one_rank_more, replaced, sparse
 from properties.thresholds import branches
 
@@ -47,6 +48,7 @@ PAIR = Pair(
         "x_none": replaced("x", None, TypeError),
         "symmetric_word": replaced("symmetric", "yes", TypeError),
     },
+    slips=QUANTIZERS,
     coverage=Coverage(edges=EDGES, measures=MEASURES, branches=partial(branches, "quantize_rows_int8")),
     bench=BENCH,
 )

@@ -8,6 +8,7 @@ from properties.rms_norm.bench import BENCH
 from properties.rms_norm.bound import TWO_SUMS, aggregate, bound
 from properties.rms_norm.cases import EDGES, FUSED, LAYOUTS, MEASURES, Face, NormCase, inputs, models, strategy
 from properties.rms_norm.relations import RELATIONS
+from properties.rms_norm.slips import slips
 from properties.rms_norm.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
@@ -33,6 +34,7 @@ PAIR = Pair(
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     fuzz=lambda case, inputs: inputs.keys() - {"in_place"},
+    slips=slips(Face(rms_norm, rms_norm_in_place)),
     coverage=Coverage(
         edges=EDGES,
         paths=kernel_paths("norm_"),

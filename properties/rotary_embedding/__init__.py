@@ -19,6 +19,7 @@ from properties.rotary_embedding.cases import (
     strategy,
 )
 from properties.rotary_embedding.relations import RELATIONS
+from properties.rotary_embedding.slips import slips
 from properties.rotary_embedding.wrong_calls import WRONG_CALLS
 from properties.shared.strategies import kernel_paths
 from properties.thresholds import branches
@@ -44,6 +45,7 @@ PAIR = Pair(
     truth=Within(bound, sharp=lambda case: case.exact),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(rotary_embedding),
     coverage=Coverage(
         edges=EDGES,
         paths=kernel_paths("rotate_"),

@@ -10,6 +10,7 @@ from properties.store_cache.bench import BENCH
 from properties.store_cache.cases import DTYPES, EDGES, FUSED, LAYOUTS, StoreCacheCase, inputs, simpler, strategy, sweeps, written
 from properties.store_cache.models import MEASURES, models
 from properties.store_cache.relations import RELATIONS
+from properties.store_cache.slips import slips
 from properties.store_cache.wrong_calls import WRONG_CALLS
 from properties.thresholds import branches
 from reference.store_cache import store_cache
@@ -38,6 +39,7 @@ PAIR = Pair(
     truth=Exact(),
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(store_cache),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

@@ -12,6 +12,7 @@ from properties.topk_gating.bench import BENCH
 from properties.topk_gating.bound import TRUTH
 from properties.topk_gating.cases import EDGES, LAYOUTS, MEASURES, NAMES, TopkCase, inputs, models, strategy
 from properties.topk_gating.relations import RELATIONS
+from properties.topk_gating.slips import slips
 from properties.topk_gating.wrong_calls import WRONG_CALLS
 from reference.topk_gating import topk_gating
 
@@ -34,6 +35,7 @@ PAIR = Pair(
     truth=TRUTH,
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
+    slips=slips(topk_gating),
     coverage=Coverage(
         edges=EDGES,
         paths=kernel_paths("topk_"),

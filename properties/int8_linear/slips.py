@@ -1,0 +1,30 @@
+"""Usual slips in a linear layer of bytes: those of its quantizer, and its own."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from properties.quantize_rows_int8.slips import QUANTIZERS
+from properties.shared.slips import Reference, but
+
+
+def _quantized_by(quantizer: Any, reference: Reference, **given: Any) -> Tensor:
+    """The layer on what another quantizer makes of the rows of x."""
+    if given["form"] != "linear":
+        return torch.as_tensor(reference(**given))
+    x = given["x"]
+    q, scale, azp = quantizer(x.reshape(-1, given["K"]), given["symmetric"])
+    others = {name: value for name, value in given.items() if name not in ("x", "symmetric")}
+    scale = scale.to(torch.promote_types(x.dtype, torch.float32))
+    product = others | {"form": "matmul", "q": q, "scale": scale, "azp": azp, "out_dtype": x.dtype}
+    return torch.as_tensor(reference(**product)).reshape(*x.shape[:-1], given["N"])
+
+
+def slips(reference: Reference) -> dict[str, Reference]:
+    return {
+        **{f"in its quantizer {says}": partial(_quantized_by, own, reference) for says, own in QUANTIZERS.items()},
+        "zero points were 0": but(reference, azp=None),
+        "there were no bias": but(reference, bias=None),
+    }
