@@ -18,6 +18,9 @@ from kernelpair.interruption import SIGNALS as ENDING
 STREAMS = ("stdin", "stdout", "stderr")  # of sys; their descriptors are 0, 1 and 2
 JUDGING = (torch, torch.Tensor, torch._C.TensorBase, torch.nn.functional)
 """What a judge computes with; libraries put functions of theirs in the place of torch's."""
+OF_PYTHON = sys.stdlib_module_names - {"logging", "warnings"}
+"""Modules by whose functions and classes a judge talks, waits and draws; a library may say how messages are shown."""
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of a class whose attributes can be changed
 
 
 @contextmanager
@@ -25,14 +28,17 @@ def undisturbed() -> Iterator[None]:
     """After the block this process computes as it did before, works in the same folder, writes to the same files, has the limits
     and timers that it had, and handles the signals that are to end it, whatever the block loads. What the block adds, stays."""
     with ExitStack() as stack:
-        for keep in (_numbers, _settings, _system, _streams, _handlers, _modes, _functions):  # put back in the opposite order
-            stack.callback(keep())
+        for keep in (_numbers, _settings, _system, _streams, _handlers, _modes, _finders, _functions):
+            stack.callback(keep())  # to put back in the opposite order
         yield
 
 
 def _functions() -> Callable[[], None]:
-    """torch's own, where others have come into their place."""
-    known = [(place, name, value) for place in JUDGING for name, value in vars(place).items() if callable(value)]
+    """torch's and Python's own, where others have come into their place."""
+    modules = [module for name, module in list(sys.modules.items()) if module and name.partition(".")[0] in OF_PYTHON]
+    classes = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
+    places = (*JUDGING, *modules, *(each for each in classes if each.__flags__ & HEAP_TYPE))
+    known = [(place, name, value) for place in places for name, value in list(vars(place).items()) if callable(value)]
     own = set(vars(torch.Tensor))
 
     def put_back() -> None:
@@ -42,6 +48,17 @@ def _functions() -> Callable[[], None]:
         for name in set(vars(torch.Tensor)) - own:
             if hasattr(torch._C.TensorBase, name):  # else it is nothing of torch's that it hides
                 delattr(torch.Tensor, name)
+
+    return put_back
+
+
+def _finders() -> Callable[[], None]:
+    """Where modules are looked for, and who does it."""
+    folders, finders = list(sys.path), list(sys.meta_path)
+
+    def put_back() -> None:
+        sys.path.extend(folder for folder in folders if folder not in sys.path)
+        sys.meta_path.extend(finder for finder in finders if finder not in sys.meta_path)
 
     return put_back
 

@@ -1,10 +1,13 @@
 """What somebody else's module changes of the process that loads it is put back."""
 
+import builtins
 import gc
+import json
 import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -32,6 +35,11 @@ CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "a method": (lambda: setattr(Tensor, "abs", print), lambda: Tensor.abs),
     "a method that is gone": (lambda: delattr(Tensor, "norm"), lambda: getattr(Tensor, "norm", None)),
     "a function of nn": (lambda: setattr(torch.nn.functional, "silu", print), lambda: torch.nn.functional.silu),
+    "a function of Python": (lambda: setattr(time, "monotonic", print), lambda: time.monotonic),
+    "a method of Python": (lambda: setattr(json.JSONEncoder, "encode", print), lambda: json.JSONEncoder.encode),
+    "a builtin": (lambda: setattr(builtins, "open", print), lambda: open),
+    "who finds modules": (sys.meta_path.clear, lambda: list(sys.meta_path)),
+    "where modules are": (sys.path.clear, lambda: list(sys.path)),
     "default device": (lambda: torch.set_default_device("meta"), lambda: (torch.zeros(1).device, torch.get_default_device())),
     "mode": (lambda: torch.overrides.BaseTorchFunctionMode().__enter__(), torch._C._len_torch_function_stack),
     "gradients": (lambda: torch.set_grad_enabled(not torch.is_grad_enabled()), torch.is_grad_enabled),
@@ -74,4 +82,5 @@ def _take_over_and_fail() -> None:
 def test_what_is_added_stays() -> None:
     with undisturbed():
         torch.of_a_library = 3  # type: ignore[attr-defined]
-    assert vars(torch).pop("of_a_library") == 3
+        sys.path.insert(0, "of_a_library")
+    assert vars(torch).pop("of_a_library") == 3 and sys.path.pop(0) == "of_a_library"
