@@ -14,6 +14,7 @@ from kernelpair.call.torch_memory import written_around
 
 MOST_BYTES = 4 << 30  # of a result, whose copy takes as much memory; no contract has one near it
 ALIGNMENT = 64  # of a copy
+MOST_BITS = 1 << 12  # of a whole number; Python refuses to print those of many more
 PLAIN: Mapping[type, Callable[[Any], Any]] = {
     bool: bool, int: int.__int__, float: float.__float__, str: str.__str__, type(None): lambda none: None,
 }  # fmt: skip
@@ -94,7 +95,10 @@ def _plain(name: str, value: Any) -> Any:
     """A plain value without what subclasses add to it. TypeError for anything else."""
     for kind, bare in PLAIN.items():
         if isinstance(value, kind):
-            return bare(value)
+            plain = bare(value)
+            if kind is int and (bits := plain.bit_length()) > MOST_BITS:
+                raise TypeError(f"result {name} is a whole number of {bits:,} bits, more than any result has")
+            return plain
     if isinstance(value, tuple | list):
         items = [_plain(f"an item of {name}", each) for each in value]
         return tuple(items) if isinstance(value, tuple) else items

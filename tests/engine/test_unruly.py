@@ -107,6 +107,7 @@ result_that_is_sparse = _returns(lambda y: y.to_sparse())
 result_that_is_nested = _returns(lambda y: torch.nested.nested_tensor([y, y]))
 result_that_lies = _returns(lambda y: y.as_subclass(_Lies))
 result_that_ends_its_reader = _returns(lambda y: _EndsWhoReadsIt())
+result_without_an_end = _returns(lambda y: 10**100_000)
 result_with_a_function = _returns(lambda y: [lambda: None])
 result_with_a_number_for_a_name = _returns(lambda y: {1: y})
 result_with_an_odd_name = _returns(lambda y: {_Name(RESULT): y})
@@ -128,6 +129,7 @@ TOLD = {
     "result_that_is_nested": ("exception", "result y is no dense tensor on the CPU, but nested"),
     "result_that_lies": ("result_form", "the result is a _Lies, a subclass of Tensor"),
     "result_that_ends_its_reader": ("layout", "[], expected a tensor"),
+    "result_without_an_end": ("exception", "result y is a whole number of 332,193 bits, more than any result has"),
     "result_with_a_function": ("exception", "result an item of y is a function, not a tensor or a plain value"),
     "result_with_a_number_for_a_name": ("exception", "the call returned a mapping with a int among its names"),
     "result_with_an_odd_name": ("exception", "the call returned a mapping with a _Name among its names"),
