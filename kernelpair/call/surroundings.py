@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kernelpair.call.fork_server import FOLDER
 from kernelpair.call.system import children, told
 
 IDLE_SECONDS = 0.0003  # of waiting, in which threads whose calls have ended need no processor,
@@ -250,8 +251,9 @@ def changes(before: tuple[Any, ...], after: tuple[Any, ...], may: Collection[str
     found = []
     for name, was, now in zip(NAMES, before, after):
         if was != now and name not in may and not (name in GROWING and now < was):
-            what = _CHANGES.get(name, "{1} instead of {0}" if name not in _UNPRINTED else "changed")
-            says = what.format(_shown(name, was), _shown(name, now)) + (_modes(name, was, now) if name in MASKS_AT else "")
+            first, second = _shown(name, was), _shown(name, now)
+            plain = "changed" if name in _UNPRINTED else "{1} instead of {0}" if first != second else "{1}, written anew"
+            says = _CHANGES.get(name, plain).format(first, second) + (_modes(name, was, now) if name in MASKS_AT else "")
             found.append(SideEffect((STATE | DEEP)[name], name, says))
     return found
 
@@ -279,6 +281,8 @@ def on_loading(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[SideEff
 def _shown(name: str, value: Any) -> str:
     if name == "locale":
         return str(value.decode())
+    if name == "temporary_files":
+        return ", ".join(file for file, _ in value) or "none"
     return hex(value) if name in ("mxcsr", "x87") else oct(value) if name == "umask" else str(value)
 
 
@@ -314,10 +318,17 @@ def _processes() -> int:
     return len(children())
 
 
-def _temporary_files() -> tuple[str, ...]:
-    with suppress(OSError):
-        return tuple(sorted(name for name in os.listdir(tempfile.gettempdir()) if not name.startswith(CACHES)))
-    return ()
+def _temporary_files() -> tuple[tuple[str, int], ...]:
+    """The name of each, and when it was written: a call may write the file anew that the last one has left. 0 for folders, which
+    may be caches, and where other processes write too."""
+    found, folder = list[tuple[str, int]](), tempfile.gettempdir()
+    own = os.path.basename(folder).startswith(FOLDER)
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.startswith(CACHES):
+                timed = own and not entry.is_dir()
+                found.append((entry.name, entry.stat(follow_symlinks=False).st_mtime_ns if timed else 0))
+    return tuple(sorted(found))
 
 
 def _c_environment() -> tuple[bytes, ...]:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -256,6 +257,7 @@ leaves_process = _leaving(lambda x, y: _child())
 leaves_orphan = _leaving(lambda x, y: (subprocess.run("sleep 100 & ", shell=True, check=True), None)[1])  # noqa: S602
 leaves_descriptor = _leaving(lambda x, y: (os.dup(0), None)[1])
 leaves_temporary_file = _leaving(lambda x, y: (tempfile.mkstemp(), None)[1])
+leaves_the_same_file = _leaving(lambda x, y: (Path(tempfile.gettempdir(), "same").write_text("x"), None)[1])
 leaks = _leaving(lambda x, y: _leak())
 leaks_a_little = _leaving(lambda x, y: _leak_a_little())
 leaks_mapping = _leaving(lambda x, y: _leak_mapping())
@@ -329,6 +331,7 @@ FAULTS = {
     "leaves_orphan": "left_behind",
     "leaves_descriptor": "left_behind",
     "leaves_temporary_file": "left_behind",
+    "leaves_the_same_file": "left_behind",
     "leaks": "leak",
     "leaks_a_little": "leak",
     "leaks_mapping": "leak",
