@@ -57,14 +57,20 @@ def _called(pair: Pair) -> dict[str, Any]:
     if isinstance(pair.truth, Stepwise):
         return {"arguments": {}, "changes": [], "results": []}
     signature = inspect.signature(pair.reference)
-    named = [name for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD]
+    named = {name: each for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD}
     try:
-        arguments = {"": named} if len(named) == len(signature.parameters) else _by_form(pair)
+        arguments = {"": list(named)} if len(named) == len(signature.parameters) else _by_form(pair)
     except Exception as error:  # noqa: BLE001 - the pair's own strategy may raise anything
         return {"arguments": {}, "changes": [], "results": [], "not_told": told(error)}
     changed = [name for name in pair.signature.written if any(name in names for names in arguments.values())]
+    arguments = {form: [_with_default(name, named.get(name)) for name in names] for form, names in arguments.items()}
     returned = [] if signature.return_annotation in (None, "None") else pair.signature.results
     return {"arguments": arguments, "changes": changed, "results": [name for name in returned if name not in changed]}
+
+
+def _with_default(name: str, parameter: inspect.Parameter | None) -> str:
+    """An argument, with its default where calls may leave it out."""
+    return name if parameter is None or parameter.default is parameter.empty else f"{name}={parameter.default!r}"
 
 
 def _by_form(pair: Pair) -> dict[str, list[str]]:

@@ -318,13 +318,19 @@ def _asked(function: Callable[..., Any], what: str) -> Callable[..., bool]:
 
 
 def _refuses(call: Callable[..., Any], reference: Callable[..., Any]) -> str:
-    """Which argument that the reference demands the function does not take, or demands beyond them; empty if none."""
+    """Which argument that the reference demands the function does not take, or demands beyond them; empty if none. Of one that
+    calls may leave out its default is told."""
     with suppress(ValueError, TypeError):  # no function of Python
         takes, names = inspect.signature(call), inspect.signature(reference).parameters
         if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in names.values()):
             return ""
+        defaults = {name: parameter.default for name, parameter in names.items() if parameter.default is not parameter.empty}
+        owed = [f"{name}={defaults[name]!r}" for name, mine in takes.parameters.items()
+                if name in defaults and mine.default is mine.empty and mine.kind is not mine.VAR_KEYWORD]  # fmt: skip
+        if owed:
+            return f"calls may leave out what has a default there: {', '.join(owed)}"
         try:
-            takes.bind(**{name: None for name, parameter in names.items() if parameter.default is parameter.empty})
+            takes.bind(**{name: None for name in names if name not in defaults})
         except TypeError as error:
             return str(error)
     return ""

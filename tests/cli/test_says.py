@@ -96,7 +96,7 @@ def test_list_of_one_pair(capsys: Capture) -> None:
 def test_list_of_one_pair_says_what_its_kernel_is_called_with(capsys: Capture) -> None:
     assert kernelpair("list", "store_cache", "int8_linear") == 0
     out = capsys.readouterr().out
-    assert "  arguments    k v k_cache v_cache indices pad_slot\n  changes      k_cache v_cache\n  case " in out
+    assert "  arguments    k v k_cache v_cache indices pad_slot=None\n  changes      k_cache v_cache\n  case " in out
     assert "linear: form='linear' x data sums N K w_scale bias symmetric\n" in out
     assert "matmul: form='matmul' q scale azp data sums N K w_scale bias out_dtype='float" in out
     assert "  results      out\n" in out

@@ -105,6 +105,7 @@ def test_a_file_that_hangs_when_it_is_imported_is_given_up(monkeypatch: pytest.M
         ("bool(case.pads)", "case.padding", r"mine: store_cache: the limit 'no pads' raised AttributeError: .* \(.*mine\.py:"),
         ("replace(case, pads=(), pad_in_range=False)", "None", "mine: store_cache: fit gave a NoneType, not a StoreCacheCase"),
         ("def store_cache(k, v,", "def store_cache(keys, v,", "does not take what the reference takes: missing a"),
+        ("pad_slot=None)", "pad_slot)", "takes: calls may leave out what has a default there: pad_slot=None"),
         ("LOADED.append(True)", "sys.exit(4)", r"mine\.py: prepare\(\) raised NameError"),
     ],
 )
