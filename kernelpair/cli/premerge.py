@@ -101,7 +101,7 @@ def premerge(options: argparse.Namespace) -> int:
         console.print(f"against {base[:10]}: {changed}; affected: {', '.join(run.touched.tiers) or 'no pair'}")
         _trials(run, options, place, console)
         _benches(run, place, console)
-        _counts(run, place)
+        _counts(run, place, console)
     except KeyboardInterrupt:
         run.interrupted = True
     run.seconds = time.monotonic() - started
@@ -112,7 +112,8 @@ def premerge(options: argparse.Namespace) -> int:
     if options.junit:
         pairs = [(error.partition(": ")[0], error) for error in run.errors]
         faults = [PairResult(pair, "", "skip", f"harness fault: {error}", fault=True) for pair, error in pairs]
-        write_junit(Path(options.junit), [*run.results, *faults], environment() | {"notes": "; ".join(run.notes)})
+        facts = environment() | {"notes": "; ".join(run.notes), "interrupted": run.interrupted}
+        write_junit(Path(options.junit), [*run.results, *faults], facts)
     history = History.usual(suite.root)
     if history is not None and run.results:
         history.append("premerge", run.results)
@@ -240,18 +241,20 @@ def timed_candidate(run: Premerge, suite: Suite, name: str) -> Candidate | None:
     return next(candidate for candidate in suite.candidates(pair) if candidate.name == here[-1])
 
 
-def _counts(run: Premerge, place: Place) -> None:
+def _counts(run: Premerge, place: Place, console: Console) -> None:
     """What the kernels that the change touches execute, where that can be seen, against the base's."""
     suite = place.load()
-    for name in sorted(run.touched.compiled - set(run.new)):
-        counting = [candidate for candidate in suite.candidates(suite.pairs()[name]) if candidate.executed]
-        for now in counting if counted_rows(suite.pairs()[name]) else ():
+    pairs = [suite.pairs()[name] for name in sorted(run.touched.compiled - set(run.new))]
+    counted = [(pair, now) for pair in pairs for now in suite.candidates(pair) if now.executed and counted_rows(pair)]
+    with Steps(console, len(counted), "kernels whose instructions are counted") as steps:
+        for pair, now in counted:
+            steps.begin(pair.name)
             folder = (STATE / "base" / now.name).resolve()  # beside the sources that speeds were compared with
             try:
-                then = suite.sources.at_revision(suite.root, suite.pairs()[name], now, run.base, run.files, folder)
-                run.counts += compare_counts(place, name, now, then)
+                then = suite.sources.at_revision(suite.root, pair, now, run.base, run.files, folder)
+                run.counts += compare_counts(place, pair.name, now, then)
             except (BuildError, RuntimeError) as error:
-                run.uncompared[f"instructions on {now.name} are not compared: {error}"].append(name)
+                run.uncompared[f"instructions on {now.name} are not compared: {error}"].append(pair.name)
 
 
 # --- what it says ---

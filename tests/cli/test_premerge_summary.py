@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from rich.console import Console
 
-from kernelpair.changes import affected
+from kernelpair.changes import Affected, affected
 from kernelpair.cli import main
-from kernelpair.cli.premerge import Premerge, annotations, markdown, summary
+from kernelpair.cli.premerge import Premerge, _counts, annotations, markdown, summary
 from kernelpair.report.lines import FailureReport, PairResult
+from kernelpair.report.steps import Steps
+from kernelpair.suite import Place
 from kernelpair.timing.compare import Ratio
 from properties.suite import SUITE
 
@@ -68,8 +71,20 @@ def test_an_interrupt_while_pairs_are_asked_for_their_operators_is_told_in_the_f
     comment, results = tmp_path / "comment.md", tmp_path / "results.xml"
     comment.write_text("### kernelpair: pass")
     assert main(["premerge", "--base", "HEAD", "--markdown", str(comment), "--junit", str(results)]) == 130
-    assert comment.read_text().startswith("### kernelpair: interrupted\n") and results.is_file()
+    assert comment.read_text().startswith("### kernelpair: interrupted\n")
+    assert '<property name="interrupted" value="True" />' in results.read_text()
     assert "interrupted: 0 passed, 0 failed; 0 cases" in capsys.readouterr().out
+
+
+def test_how_far_it_is_is_told_while_instructions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(Steps, "begin", lambda self, name: begun.append(f"{name} of {self.many} {self.what}"))
+    monkeypatch.setattr(type(SUITE.sources), "at_revision", lambda self, root, pair, now, *rest: now)
+    monkeypatch.setattr("kernelpair.cli.premerge.compare_counts", lambda *given: [])
+    run = Premerge("0123456789abcdef", [], Affected(compiled={"packed_linear", "gdn_gating"}))
+    _counts(run, Place("properties.suite"), Console())
+    counting = [candidate for candidate in SUITE.candidates(SUITE.pairs()["packed_linear"]) if candidate.executed]
+    assert begun == [f"packed_linear of {len(counting)} kernels whose instructions are counted" for _ in counting]
 
 
 def test_files_that_are_not_named_in_the_summary_are_counted() -> None:
