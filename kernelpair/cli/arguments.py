@@ -24,13 +24,13 @@ from kernelpair.cli.options import (
 DESCRIPTION = "Puts optimized CPU kernels on trial against their pure-PyTorch references, on thousands of generated batches."
 EPILOG = """\
 first steps:
-  kernelpair doctor                          what this machine can run
-  kernelpair check                           every pair on every tier that runs here
-  kernelpair check store_cache --tier scalar one pair on one tier
-  kernelpair replay '<case>' -v              one failing case again, with every difference
+  kernelpair doctor                           what this machine can run
+  kernelpair check                            every pair on all tiers that run
+  kernelpair check store_cache --tier scalar  one pair on one tier
+  kernelpair replay '<case>' -v               a failing case, each difference
 
-exit status: 0 all is well, 1 a candidate failed, 2 wrong usage, 3 nothing was tested,
-             70 the harness itself failed, 130 interrupted
+exit status: 0 all is well, 1 a candidate failed, 2 wrong usage,
+             3 nothing was tested, 70 the harness itself failed, 130 interrupted
 """
 
 
@@ -65,7 +65,7 @@ def _add_check(commands: Commands) -> None:
         help="put candidates on trial",
         description="Draws cases for each pair and tier and judges every call: values, memory, errors, relations. A failure is "
         "shrunk to its smallest case and printed with the command that replays it.",
-        epilog="example: kernelpair check store_cache rms_norm --tier scalar --seconds 20 --json results.json",
+        epilog="example: kernelpair check store_cache rms_norm --tier scalar --seconds 20",
     )
     add_pairs(check)
     add_tiers(check)
@@ -160,7 +160,7 @@ def _add_premerge(commands: Commands) -> None:
         description="Finds what changed against the base, tries the pairs that it touches (saved cases first), gives the rest of "
         "the time to the others, and compares the speed of changed kernels with the base's build. A slowdown is reported; it is "
         "a failure only with --fail-on-slowdown.",
-        epilog="example: kernelpair premerge --base main --markdown comment.md --junit premerge.xml",
+        epilog="example: kernelpair premerge --base main --markdown comment.md",
     )
     premerge.add_argument("--base", metavar="REV", help="compare with this commit (default: where the branch left main)")
     premerge.add_argument("--seconds", type=above_0, default=40.0, metavar="S", help="time for all trials together (default 40)")
@@ -178,7 +178,8 @@ def _add_bench(commands: Commands) -> None:
         description="Interleaved medians, so that a noisy machine disturbs all alike; ratios are to the fastest of the row. With "
         "--against each row also says how our best tiers compare with the peers, how much of the machine's measured limit "
         "(products from registers, reading from memory) they reach, and the speed that the row is to reach on the amx tier.",
-        epilog="example: kernelpair bench --against vllm_cpu,torch --one-thread --series --errors --json speed.json\n"
+        epilog="example: kernelpair bench store_cache --row 64\n"
+        "         kernelpair bench --against torch,onednn --json speed.json\n"
         "         kernelpair speed speed.json docs/speed",
     )
     add_pairs(bench)
@@ -237,7 +238,8 @@ def _add_campaign(commands: Commands) -> None:
         description="Shares out blocks of cases to the nodes of a Ray cluster, by labels that say what their CPUs can run; "
         "without --address to the cores of this machine. Each block's result is a file; blocks that have one are not run again.",
         epilog="example: kernelpair campaign --hours 8 --folder night --json night.json\n"
-        "on each machine: ray start --address=HEAD:6379 --labels \"$(kernelpair campaign --labels)\"",
+        "on each machine of a cluster:\n"
+        "  ray start --address=HEAD:6379 --labels \"$(kernelpair campaign --labels)\"",
     )
     add_pairs(campaign)
     add_tiers(campaign)

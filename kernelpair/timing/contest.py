@@ -115,7 +115,7 @@ class Contest:
             alone |= self._interleaved({name: competitors[name]}) if name in times else {}
         for name, peer in self.away.items():
             lost = [call.lost for call in found.values() if isinstance(call, PeerCall) and call.peer is peer and call.lost]
-            refused |= {name: lost[0]} if lost else {}
+            refused |= {self._shown(name): lost[0]} if lost else {}
         results = []
         for name in names:
             result = started(row, pair.name, name)
@@ -152,8 +152,12 @@ class Contest:
                     call.threads = self.threads
                 found |= calls
             if reason:
-                refused[name] = reason
+                refused[self._shown(name)] = reason
         return found, refused
+
+    def _shown(self, peer: str) -> str:
+        """A peer as its times are shown: a provider's file by the name in it."""
+        return self.peers.providers[peer].name if peer in self.peers.providers else peer
 
     def close(self) -> None:
         """End the processes of the peers and of first calls."""

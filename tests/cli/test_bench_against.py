@@ -127,13 +127,13 @@ def test_a_peer_that_does_not_do_a_row_is_named_with_the_reason(capsys: Capture)
     Path("mine.py").write_text(PROVIDER)
     against = ("--against", "mine.py", "--seconds", "0.01", "--tier", RUNNABLE[-1])
     assert kernelpair("bench", "gdn_gating", "--row", "1 x 32", *against) == 0
-    assert "mine.py: not timed: not on Sundays" in capsys.readouterr().out
+    assert "mine: not timed: not on Sundays" in capsys.readouterr().out
     assert kernelpair("bench", "causal_conv1d", "--row", "update 1 x", *against) == 0
-    assert "mine.py: not timed: RuntimeError: no such layout\n" in capsys.readouterr().out
+    assert "mine: not timed: RuntimeError: no such layout\n" in capsys.readouterr().out
     assert kernelpair("bench", "packed_linear", "--row", "1 x 4096 x 4096", *against, "--json", "f.json") == 0
-    assert "mine.py: not timed: has no such kernel" in capsys.readouterr().out
+    assert "mine: not timed: has no such kernel" in capsys.readouterr().out
     row = read(Path("f.json")).rows[0]
-    assert row.unsupported == {"mine.py": "has no such kernel"} and row.ratio is None
+    assert row.unsupported == {"mine": "has no such kernel"} and row.ratio is None
 
 
 FALLING = """
@@ -186,17 +186,17 @@ def test_a_peer_that_falls_is_a_row_with_the_reason(capsys: Capture, how: str, s
     found = read(Path("f.json")).rows
     assert [row.row for row in found] == rows
     for row in found:
-        assert row.ours is not None and row.unsupported == {"falling.py": says}
+        assert row.ours is not None and row.unsupported == {"falling": says}
         assert {"healthy", "torch"} <= {peer.name for peer in row.peers} <= {"healthy", "torch", "falling first"}
         assert row.ratio == pytest.approx(min(peer.milliseconds for peer in row.peers) / row.ours.milliseconds, rel=1e-5)
-    assert capsys.readouterr().out.count(f"falling.py: not timed: {says}") == len(rows)
+    assert capsys.readouterr().out.count(f"falling: not timed: {says}") == len(rows)
 
 
 def test_a_peer_that_does_not_load_is_every_row_with_the_reason(capsys: Capture) -> None:
     Path("broken.py").write_text(PROVIDER.replace('open("loaded", "w").close()', 'raise OSError("libmine.so: no such file")'))
     against = ("--against", "broken.py", "--seconds", "0.01", "--tier", RUNNABLE[-1])
     assert kernelpair("bench", "gdn_gating", *against) == 0
-    assert capsys.readouterr().out.count("broken.py: not timed: it does not load: OSError: libmine.so: no such file") == 3
+    assert capsys.readouterr().out.count("broken: not timed: it does not load: OSError: libmine.so: no such file") == 3
 
 
 def test_every_process_makes_the_same_arguments() -> None:

@@ -89,9 +89,9 @@ def test_a_provider_is_timed_as_it_is_within_its_limits(capsys: Capture) -> None
     rows = read(Path("f.json")).rows
     assert [[peer.name for peer in row.peers] for row in rows] == [["mine"], [], []]
     no_torch = {"torch": "has no equivalent"}
-    refused = [{}, {"mine.py": "few rows"}, {"mine.py": "not seven"}]
+    refused = [{}, {"mine": "few rows"}, {"mine": "not seven"}]
     assert [row.unsupported for row in rows] == [no_torch | reason for reason in refused]
-    assert "mine.py: not timed: few rows" in capsys.readouterr().out
+    assert "mine: not timed: few rows" in capsys.readouterr().out
 
 
 # --- a row and the case that it says to be ---

@@ -46,6 +46,14 @@ def test_characters_that_a_terminal_does_not_have_are_spelt_out() -> None:
     assert "a…e×é\n".encode("ascii", SPELL_OUT) == b"a...ex\\xe9\n"
 
 
+def test_help_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    top = parser()
+    (commands,) = (action.choices for action in top._actions if isinstance(action.choices, dict))
+    for command in (top, *commands.values()):
+        assert not [line for line in command.format_help().splitlines() if len(line) > 80], command.prog
+
+
 def test_list(capsys: Capture) -> None:
     assert kernelpair("list", "--json") == 0
     listed = {entry["pair"]: entry for entry in json.loads(capsys.readouterr().out)["pairs"]}
