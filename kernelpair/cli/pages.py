@@ -82,24 +82,25 @@ def findings_page(
 def premerge_page(console: Console, path: str, run: "Premerge", suite: Suite, resolve: Resolve, slow_fails: bool) -> None:
     """What the change touches, its failures, and how fast it is against the base."""
     ratios = [
-        (r.pair, r.row, f"{r.median:.2f}", f"{r.low:.2f} to {r.high:.2f}", "slower" if r.slower else "no slower")
+        (r.pair, r.row, f"{r.median:.2f}", f"{r.low:.2f} to {r.high:.2f}", run.verdict(r))
         for r in run.ratios
     ] + [(name, "", "", "", "new") for name in run.new]
-    executed = [(c.pair, c.row, c.instruction, f"{c.now:,}", f"{c.base:,}", "more" if c.raised else "") for c in run.counts]
+    changed = [c for c in run.counts if c.now != c.base]
+    executed = [(c.pair, c.row, c.instruction, f"{c.now:,}", f"{c.base:,}", "more" if c.raised else "") for c in changed]
     sections = [
         Section("Speed against the base", "Time over that of the base's build: median and quartiles.",
                 ["pair", "row", "time / base", "quartiles", ""], ratios),
         Section("Affected pairs", "And the files because of which they are.", ["pair", "files"],
                 [(pair, ", ".join(files)) for pair, files in run.touched.files.items()]),
     ]  # fmt: skip
-    if executed:
-        headings = ["pair", "row", "instruction", "now", "base", ""]
-        sections.append(Section("Instructions against the base", "How often each row executes them.", headings, executed))
+    if run.counts:
+        headings, says = ["pair", "row", "instruction", "now", "base", ""], f"{len(changed)} of {len(run.counts)} counts differ."
+        sections.append(Section("Instructions against the base", says, headings, executed))
     sentence = words.proven(run.results, run.interrupted)
     worse = run.slower or run.raised
     good = not run.failed and not run.errors and not run.interrupted and not (slow_fails and worse)
     facts = [("base", run.base[:10]), ("files changed", str(len(run.files))), *(("note", note) for note in run.remarks)]
-    facts += [("load", run.load.says)] if run.load is not None and run.load.busy else []
+    facts += [("load", run.load.says)] if run.load is not None and run.busy else []
     facts += [("harness fault", error) for error in run.errors]
     how = page.again(suite, resolve)
     page.write(console, path, page.page_of("premerge", sentence, run.results, how, good=good, facts=facts, sections=sections))

@@ -78,8 +78,18 @@ class Premerge:
         return [*self.notes, *(f"{', '.join(names)}: {why}" for why, names in self.uncompared.items())]
 
     @property
+    def busy(self) -> bool:
+        """Whether other processes had so much of the machine that times say little."""
+        return self.load is not None and self.load.busy
+
+    @property
     def slower(self) -> list[Ratio]:
-        return [ratio for ratio in self.ratios if ratio.slower]
+        """None on a busy machine, where the same code may take a third longer than itself."""
+        return [ratio for ratio in self.ratios if ratio.slower and not self.busy]
+
+    def verdict(self, ratio: Ratio) -> str:
+        """What is said of a row's speed."""
+        return "not judged beside other work" if self.busy else "slower" if ratio.slower else "no slower"
 
     @property
     def raised(self) -> list[Count]:
@@ -267,10 +277,10 @@ def summary(run: Premerge) -> list[str]:
         for failure in result.failures[:2]:
             lines += [f"FAIL {result.pair}[{result.candidate}] {failure.kind}: {failure.detail}", f"  {failure.replay}"]
     lines += [f"harness fault: {error}" for error in run.errors]
-    lines += [run.load.says] if run.load is not None and run.load.busy else []
+    lines += [run.load.says] if run.load is not None and run.busy else []
     for ratio in run.ratios:
-        word = "slower" if ratio.slower else "no slower"
-        lines.append(f"{ratio.pair} {ratio.row}: {word}, time / base {ratio.median:.2f} ({ratio.low:.2f} … {ratio.high:.2f})")
+        figures = f"time / base {ratio.median:.2f} ({ratio.low:.2f} … {ratio.high:.2f})"
+        lines.append(f"{ratio.pair} {ratio.row}: {run.verdict(ratio)}, {figures}")
     lines += [f"{name}: new: the base has nothing to compare its speed with" for name in run.new]
     lines += [f"{one.pair} {one.row}: {one.says}" for one in run.raised]
     for pair in {one.pair: None for one in run.counts if not one.raised}:
@@ -301,7 +311,7 @@ def markdown(run: Premerge, fail_on_slowdown: bool = False) -> str:
     if run.ratios:
         lines += ["", "| bench | time / base | quartiles | |", "|---|---|---|---|"]
         for r in run.ratios:
-            lines.append(f"| {r.pair} {r.row} | {r.median:.2f} | {r.low:.2f} … {r.high:.2f} | {'slower' if r.slower else ''} |")
+            lines.append(f"| {r.pair} {r.row} | {r.median:.2f} | {r.low:.2f} … {r.high:.2f} | {run.verdict(r)} |")
     lines += [f"\n**{one.pair} {one.row}**: {one.says}" for one in run.raised]
     return "\n".join([*lines, "", "```", *summary(run), "```", ""])
 

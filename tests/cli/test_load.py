@@ -12,6 +12,7 @@ import pytest
 from kernelpair.changes import affected
 from kernelpair.cli.premerge import Premerge, markdown, summary
 from kernelpair.timing import load
+from kernelpair.timing.compare import Ratio
 from kernelpair.timing.load import LEAST_SHARE, MOST_SPREAD, WAITING, Load, look
 from kernelpair.timing.speeds import read
 from properties.suite import SUITE
@@ -102,5 +103,9 @@ def test_the_page_tells_a_processor_that_varies_from_one_that_is_shared(monkeypa
 def test_premerge_says_it() -> None:
     run = Premerge("0123456789abcdef", [], affected(SUITE, []), load=BUSY)
     assert summary(run)[0].startswith(SAYS) and SAYS in markdown(run)
+    run.ratios = [Ratio("gdn_gating", "1 x 32", 1.34, 1.17, 1.94)]
+    says = "gdn_gating 1 x 32: not judged beside other work, time / base 1.34 (1.17 … 1.94)"
+    assert says in summary(run) and not run.slower and "| not judged beside other work |" in markdown(run)
     run.load = QUIET
+    assert run.slower and "| slower |" in markdown(run)
     assert "busy" not in "\n".join(summary(run))
