@@ -13,6 +13,7 @@ from torch import Tensor
 from kernelpair.cli import main
 from kernelpair.contract.case import Case, to_line
 from kernelpair.providers.provider import Unsupported, provider
+from properties.decode_attention.cases import DecodeAttentionCase
 from properties.flash_attn_varlen.cases import INDICES, VarlenCase
 from properties.fp8_linear.cases import Fp8LinearCase
 from properties.fused_moe.cases import MoeCase
@@ -117,12 +118,19 @@ def test_what_a_version_lacks_is_unsupported(monkeypatch: pytest.MonkeyPatch) ->
     assert packed.shape == (1, 1, 2, 32, 16, 1)
 
 
-@pytest.mark.parametrize("names", [("k_buf_scale", "v_buf_scale"), ("k_cache_scale", "v_cache_scale")])
-def test_scales_of_a_cache_in_float8_are_named_as_none(monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]) -> None:
-    """Newer versions have them as arguments without a default, under one name in extend and under another in decode."""
+NAMES = [("k_buf_scale", "v_buf_scale"), ("k_cache_scale", "v_cache_scale")]
+
+
+@pytest.mark.parametrize(("kind", "stands_for_none"), [("Tensor?", None), ("float", 1.0)])
+@pytest.mark.parametrize("names", NAMES)
+def test_scales_of_a_cache_in_float8_are_named(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, str], kind: str, stands_for_none: float | None
+) -> None:
+    """Newer versions have them as arguments without a default, under one name in extend and under another in decode; the newest
+    as numbers."""
     from properties.providers.sgl_kernel import attention, calling
 
-    schema = torch._C.parse_schema(f"attention(Tensor q, Tensor? {names[0]}, Tensor? {names[1]}) -> ()")
+    schema = torch._C.parse_schema(f"attention(Tensor q, {kind} {names[0]}, {kind} {names[1]}) -> ()")
     given: list[dict[str, object]] = []
 
     class Operator:
@@ -133,4 +141,27 @@ def test_scales_of_a_cache_in_float8_are_named_as_none(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(calling, "_operator", lambda name: Operator())
     calling.call("attention", q=torch.ones(1), **attention.NO_SCALES)
-    assert [given[0][name] for name in names] == [None, None]
+    assert [given[0][name] for name in names] == [stands_for_none, stands_for_none]
+
+
+def test_a_decode_step_without_a_new_key_is_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The operator wants slots even where there is nothing to store."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(STANDINS))
+    line = to_line("decode_attention", 1, DecodeAttentionCase(**BF16, lens=(3,), width=32, width_v=32))
+    assert main(["replay", line, "--provider", "sgl_kernel", "--in-process"]) == 0
+    said = capsys.readouterr().out
+    assert "unsupported" not in said and "pass" in said, said
+
+
+def test_a_prefix_wants_a_cache_of_the_new_keys_shape() -> None:
+    """Also that of a request which fills up the batch."""
+    from properties.providers.sgl_kernel import attention
+
+    rows, cache, ones = torch.ones(1, 2, 32), torch.ones(1, 1, 32), torch.ones(2, dtype=torch.int64)
+    with pytest.raises(Unsupported, match="prefix"):
+        attention.extend_attention.call(
+            rows, rows, rows, rows, cache, cache, ones[None], ones, ones, torch.tensor([1, 0]), ones, None, None, sm_scale=1.0
+        )

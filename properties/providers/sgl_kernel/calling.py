@@ -11,6 +11,8 @@ from kernelpair.providers.provider import Unsupported
 RENAMED = {"k_cache": "k_buffer", "v_cache": "v_buffer", "v_cahce": "v_buffer", "k_cache_scale": "k_buf_scale",
            "v_cache_scale": "v_buf_scale", "is_packed": "is_vnni"}
 """Name of an argument in some versions -> in the others."""
+NUMBERS_FOR_NONE = {"k_buf_scale": 1.0, "v_buf_scale": 1.0}
+"""What stands for none where a version has the argument as a number (so do the callers give it)."""
 
 
 def takes(name: str, argument: str) -> bool:
@@ -26,6 +28,8 @@ def call(name: str, **values: Any) -> Any:
         known = argument.name if argument.name in values else RENAMED.get(argument.name, argument.name)
         if known in values:
             value = values.pop(known)
+            if value is None and str(argument.type) == "float":
+                value = NUMBERS_FOR_NONE.get(known)
             if value is None and "Optional" not in str(argument.type):
                 raise Unsupported(f"this version of {name} needs {argument.name}")
             given[argument.name] = value

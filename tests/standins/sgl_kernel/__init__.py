@@ -27,7 +27,7 @@ SCHEMAS = {
     "Tensor extend_start_loc, int max_len_extend, float sm_scale, float logit_cap, bool is_cross_attn, "
     "int sliding_window_size, Tensor? encoder_lens, Tensor? sinks) -> ()",
     "decode_attention_cpu": "(Tensor query, Tensor(b!) k_cache, Tensor(c!) v_cahce, Tensor(a!) output, Tensor? key, "
-    "Tensor? value, Tensor? loc, Tensor(d!) attn_logits, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, "
+    "Tensor? value, Tensor loc, Tensor(d!) attn_logits, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, "
     "float sm_scale, float logit_cap, bool is_cross_attn, int sliding_window_size, Tensor? encoder_lens, Tensor? sinks) -> ()",
     "flash_attn_varlen_func": "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, "
     "int max_seqlen_k, bool causal, float sm_scale=-1.0) -> Tensor",
@@ -106,9 +106,10 @@ def decode_attention_cpu(
     q, k_cache, v_cache, out, key, value, loc, logits, table, pool, seq_lens, sm_scale, logit_cap, is_cross_attn,
     sliding_window_size, encoder_lens, sinks,
 ):
+    assert loc.dim() == 1
     OURS.decode_attention(
-        q, k_cache, v_cache, out, key, value, loc, logits, table, pool, seq_lens, encoder_lens, sinks, sm_scale, logit_cap,
-        sliding_window_size, is_cross_attn,
+        q, k_cache, v_cache, out, key, value, None if key is None else loc, logits, table, pool, seq_lens, encoder_lens, sinks,
+        sm_scale, logit_cap, sliding_window_size, is_cross_attn,
     )
 
 
