@@ -165,3 +165,25 @@ def test_a_prefix_wants_a_cache_of_the_new_keys_shape() -> None:
         attention.extend_attention.call(
             rows, rows, rows, rows, cache, cache, ones[None], ones, ones, torch.tensor([1, 0]), ones, None, None, sm_scale=1.0
         )
+
+
+@pytest.mark.parametrize(("takes_a_scale", "alignment"), [(True, "bottom_right"), (False, "top_left")])
+def test_causal_rows_stand_where_the_version_has_them(
+    monkeypatch: pytest.MonkeyPatch, takes_a_scale: bool, alignment: str
+) -> None:
+    from properties.providers.sgl_kernel import varlen
+
+    asked: list[bool] = []
+    monkeypatch.setattr(varlen, "takes", lambda name, argument: takes_a_scale)
+    monkeypatch.setattr(varlen, "call", lambda name, **values: asked.append(values["causal"]))
+    given = {name: torch.ones(4, 1, 2) for name in "qkv"} | dict(zip(INDICES, (torch.tensor([0, 2]), torch.tensor([0, 4]))))
+    for wanted in ("bottom_right", "top_left"):
+        if wanted == alignment:
+            varlen.flash_attn_varlen.call(**given, causal=True, alignment=wanted)
+        else:
+            with pytest.raises(Unsupported, match="in versions that take a scale"):
+                varlen.flash_attn_varlen.call(**given, causal=True, alignment=wanted)
+    assert asked == [True]
+    turned = given | dict(zip(INDICES, (torch.tensor([0, 4]), torch.tensor([0, 2]))))
+    with pytest.raises(Unsupported, match="every row sees a key"):
+        varlen.flash_attn_varlen.call(**turned, causal=True, alignment=alignment)

@@ -10,19 +10,25 @@ from torch import Tensor
 from kernelpair.call.layout import READ_ONLY
 from kernelpair.providers.provider import Calls, Unsupported, adapts, fitted, other_layouts
 from properties.flash_attn_varlen.cases import FLAGGED, INDICES, VarlenCase
-from properties.providers.sgl_kernel.calling import call
+from properties.providers.sgl_kernel.calling import call, takes
 
 LAYOUTS = {name: (*READ_ONLY, "fused") for name in ("q", "k", "v")}
-TOP_LEFT = "causal rows stand at the first keys (its mask)"
+ALIGNMENT = "causal rows end at the last key in versions that take a scale, and begin at the first key in others (their masks)"
+ALL_SEE = "every row sees a key (so do those of its caller)"
 
 
 def _fit(case: VarlenCase) -> VarlenCase:
+    causal = case.causal == "all"
     wanted: VarlenCase = fitted(
         case, ["bfloat16"], LAYOUTS, INDICES, width=-(-case.width // 2) * 2, width_v=-(-case.width_v // 2) * 2,
-        causal="all" if case.causal == "all" else "none", alignment="top_left", left=-1, right=-1, cap=0.0, sinks="none",
-        gaps=False,
+        causal="all" if causal else "none", left=-1, right=-1, cap=0.0, sinks="none", gaps=False,
+        lens=tuple(max(keys, rows if causal else min(rows, 1)) for keys, rows in zip(case.lens, case.rows)),
     )
     return wanted
+
+
+def _sees_none(case: VarlenCase) -> bool:
+    return any(keys < (rows if case.causal == "all" else min(rows, 1)) for keys, rows in zip(case.lens, case.rows))
 
 
 @adapts(
@@ -31,7 +37,7 @@ def _fit(case: VarlenCase) -> VarlenCase:
         "dtype bfloat16 (float16 needs AMX-FP16)": lambda case: case.dtype != "bfloat16",
         "even head sizes (checked)": lambda case: bool(case.width % 2 or case.width_v % 2),
         "all requests causal or none (one argument for all)": lambda case: case.causal in FLAGGED,
-        TOP_LEFT: lambda case: case.causal == "all" and case.alignment != "top_left" and case.rows != case.lens,
+        ALL_SEE: _sees_none,
         "no window, no softcap, no sinks (not arguments of it)":
             lambda case: case.left >= 0 or (case.right >= 0 and case.causal == "none") or case.cap > 0 or case.sinks != "none",
         "requests cover all rows (so do the offsets of its caller)": lambda case: case.gaps,
@@ -51,6 +57,10 @@ def timed(given: Mapping[str, Any]) -> Calls:
     return {"flash_attn_varlen_func": _call({**given, **{name: given[name].to(torch.int32) for name in INDICES}})}
 
 
+def _alignment() -> str:
+    return "bottom_right" if takes("flash_attn_varlen_func", "sm_scale") else "top_left"
+
+
 def _call(given: Mapping[str, Any]) -> Callable[[], Tensor]:
     causal, right = given.get("causal", False), given.get("window_right", -1)
     if given.get("causal_requests") is not None or given.get("sinks") is not None or given.get("softcap", 0.0):
@@ -58,8 +68,10 @@ def _call(given: Mapping[str, Any]) -> Callable[[], Tensor]:
     if given.get("window_left", -1) >= 0 or (right >= 0 and not causal):
         raise Unsupported("no window")
     rows, keys = (given[name].diff() for name in INDICES)
-    if causal and given.get("alignment", "bottom_right") != "top_left" and not rows.equal(keys):
-        raise Unsupported(TOP_LEFT)
+    if (keys < (rows if causal else rows.clamp(max=1))).any():
+        raise Unsupported(ALL_SEE)
+    if causal and given.get("alignment", "bottom_right") != _alignment() and not rows.equal(keys):
+        raise Unsupported(ALIGNMENT)
     named = {name: given[name] for name in ("q", "k", "v", *INDICES)}
     for name, lengths in (("max_seqlen_q", rows), ("max_seqlen_k", keys)):
         named[name] = int(lengths.max()) if len(lengths) else 0

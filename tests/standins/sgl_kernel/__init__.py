@@ -116,7 +116,7 @@ def decode_attention_cpu(
 def flash_attn_varlen_func(q, k, v, of_q, of_k, longest_q, longest_k, causal, sm_scale=-1.0):
     assert [longest_q, longest_k] == [int(offsets.diff().max()) if len(offsets) > 1 else 0 for offsets in (of_q, of_k)]
     scale = None if sm_scale < 0 else sm_scale
-    return OURS.flash_attn_varlen(q, k, v, of_q, of_k, None, scale, causal, None, "top_left")
+    return OURS.flash_attn_varlen(q, k, v, of_q, of_k, None, scale, causal, None, "bottom_right")
 
 
 def convert_weight_packed(weight):
