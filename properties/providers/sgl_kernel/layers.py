@@ -1,6 +1,7 @@
 """Linear layers that are not quantized, and gated delta net layers. Limits are those of the operators' own checks and of what
 `_amx_process_weight_after_loading` packs."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from properties.providers.sgl_kernel.calling import call, takes
 from properties.providers.vllm_cpu import layers as _vllm
 from reference.causal_conv1d import causal_conv1d_unpack_weight
 from reference.pack_linear_weight import unpack_linear_weight
+
+FLOAT32_STATES = "states in float32 (checked)"
 
 
 @adapts(
@@ -65,7 +68,9 @@ def gdn_gating(
 
 
 @adapts(
-    "gated_delta_rule_update", limits=_vllm.gated_delta_rule_update.limits, fit=_vllm.gated_delta_rule_update.fit
+    "gated_delta_rule_update",
+    limits={**_vllm.gated_delta_rule_update.limits, FLOAT32_STATES: lambda case: case.state_dtype != "float32"},
+    fit=lambda case: replace(_vllm.gated_delta_rule_update.fit(case), state_dtype="float32"),
 )
 def gated_delta_rule_update(
     A_log: Tensor, dt_bias: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor, state_indices: Tensor,
@@ -82,7 +87,9 @@ def gated_delta_rule_update(
 
 
 @adapts(
-    "chunk_gated_delta_rule", limits=_vllm.chunk_gated_delta_rule.limits, fit=_vllm.chunk_gated_delta_rule.fit,
+    "chunk_gated_delta_rule",
+    limits={**_vllm.chunk_gated_delta_rule.limits, FLOAT32_STATES: lambda case: case.state == "bfloat16"},
+    fit=lambda case: replace(_vllm.chunk_gated_delta_rule.fit(case), state="float32"),
 )
 def chunk_gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, state_indices: Tensor,
