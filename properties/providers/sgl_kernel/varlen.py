@@ -22,7 +22,7 @@ def _fit(case: VarlenCase) -> VarlenCase:
     wanted: VarlenCase = fitted(
         case, ["bfloat16"], LAYOUTS, INDICES, width=-(-case.width // 2) * 2, width_v=-(-case.width_v // 2) * 2,
         causal="all" if causal else "none", left=-1, right=-1, cap=0.0, sinks="none", gaps=False,
-        lens=tuple(max(keys, rows if causal else min(rows, 1)) for keys, rows in zip(case.lens, case.rows)),
+        rows=tuple(min(rows, keys) if causal or not keys else rows for keys, rows in zip(case.lens, case.rows)),
     )
     return wanted
 
