@@ -15,12 +15,18 @@ from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.case import Case
 from kernelpair.contract.subject import Subject
 from kernelpair.report.lines import failures_of
+from kernelpair.search import shared as surveying
 from kernelpair.search.search import Search
 from kernelpair.search.shared import LEAST, shared
 from kernelpair.search.tally import Tally
 from reference.rms_norm import rms_norm
 from tests.selftest.toy import PAIR as TOY
 from tests.selftest.toy import ToyCase
+
+
+@pytest.fixture(autouse=True)
+def _no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surveying, "SECONDS", 600.0)
 
 
 def _wrong(fails: Callable[[Tensor], bool]) -> Callable[..., Tensor | None]:
