@@ -9,10 +9,11 @@ from rich.console import Console
 from kernelpair.call.runner import Isolated
 from kernelpair.cli.main import EXIT_FAILED, EXIT_NOTHING, EXIT_OK, UsageError
 from kernelpair.cli.pages import findings_page
-from kernelpair.cli.select import cpu_obstacle, provider_named, select_provider, select_suite
+from kernelpair.cli.select import cpu_obstacle, provider_named, select_suite
 from kernelpair.contract.verdict import Verdict
 from kernelpair.providers.findings import Finding, PageError, lines_of, read_page, untrue
-from kernelpair.providers.provider import candidate_name
+from kernelpair.providers.named import ProviderError
+from kernelpair.providers.provider import candidate_name, ready
 from kernelpair.providers.subjects import Subjects
 from kernelpair.report.steps import Steps
 from kernelpair.suite import Place, Suite
@@ -20,7 +21,7 @@ from kernelpair.trial.check import check, read_case
 
 
 def findings(options: argparse.Namespace) -> int:
-    """Run the findings of the pages; 1 if one of them is not as the page says, 3 if there are none."""
+    """Run the findings of the pages; 1 if one of them is not as the page says, 3 if none of them could be run."""
     console = Console(highlight=False)
     torch.set_num_threads(1)
     place, suite = select_suite(options, built=True)
@@ -29,8 +30,7 @@ def findings(options: argparse.Namespace) -> int:
     with Steps(console, len(found), "findings") as steps:
         for finding in found:
             steps.begin(finding.id)
-            _check_version(suite, finding)
-            why_not = unseen(suite, finding)
+            why_not = _absent(suite, finding) or unseen(suite, finding)
             if why_not:
                 head = f"{finding.id} {finding.title}: not run: {why_not}"
                 console.print(head, style="yellow", soft_wrap=True, markup=False)
@@ -51,6 +51,20 @@ def findings(options: argparse.Namespace) -> int:
     if options.html:
         findings_page(console, options.html, told, suite, Subjects(place))
     return EXIT_FAILED if wrong else EXIT_OK if told else EXIT_NOTHING
+
+
+def _absent(suite: Suite, finding: Finding) -> str:
+    """Why the library is not here; empty where it is. UsageError if it is, in another version than the page's."""
+    found = provider_named(suite, finding.provider)
+    try:
+        if reason := ready(found):
+            return reason
+    except ProviderError as error:
+        raise UsageError(str(error)) from None
+    version = found.module.version() if hasattr(found.module, "version") else finding.version
+    if version != finding.version:
+        raise UsageError(f"{finding.id} is about {finding.provider} {finding.version}, installed is {version or 'none'}")
+    return ""
 
 
 def unseen(suite: Suite, finding: Finding) -> str:
@@ -79,13 +93,6 @@ def _unfair(place: Place, line: str) -> str:
     pair, _ = read_case(suite.pairs(), line)
     own = suite.candidates(pair)[0].name
     return "" if run(place, line, own).passed else f"our own kernel fails the case too ({own})"
-
-
-def _check_version(suite: Suite, finding: Finding) -> None:
-    module = select_provider(suite, finding.provider, ()).module
-    version = module.version() if hasattr(module, "version") else finding.version
-    if version != finding.version:
-        raise UsageError(f"{finding.id} is about {finding.provider} {finding.version}, installed is {version or 'none'}")
 
 
 def _pages(suite: Suite, wanted: list[str]) -> list[Path]:

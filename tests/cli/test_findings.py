@@ -59,8 +59,9 @@ def test_our_pages_are_whole(path: Path) -> None:
         assert finding.cases and all(any(f'"pair":"{name}"' in case for name in pairs) for case, _ in finding.cases)
 
 
-@pytest.mark.parametrize("name", ["VC-01", "VC-02", "VC-11", "VC-13", "VC-33", "ZT-01"])  # `make findings` runs all
+@pytest.mark.parametrize("name", ["VC-01", "VC-02", "VC-11", "VC-13", "VC-33", "ZT-01"])
 def test_findings_are_reproduced_where_the_wheel_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A few of them: `make findings` runs all."""
     found = next(finding for path in PAGES for finding in read_page(path) if finding.id == name)
     why_not = ready(provider(found.provider)) or unseen(SUITE, found)
     if why_not:
@@ -112,6 +113,26 @@ def test_a_finding_of_one_build_is_run_where_the_cpu_gets_it(
     assert "not run: no such instruction here" in capsys.readouterr().out
     assert main(["check", "store_cache", "--provider", "none.py", "--examples", "5"]) == 3
     assert "no such instruction here" in capsys.readouterr().out
+
+
+def test_a_finding_of_a_library_that_is_not_here_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That is said, and the other pages are run. One that is here in another version is wrong usage."""
+    monkeypatch.chdir(tmp_path)
+    good = page(tmp_path, "value: v_cache: 2 of 2 elements differ…")
+    Path("gone.py").write_text(MINE + "\ndef missing():\n    return 'no library is named'\n\ndef version():\n    return ''\n")
+    Path("gone-1.0.md").write_text(Path(good).read_text().replace("mine.py", "gone.py").replace("M-1", "G-1"))
+    assert main(["findings", "gone-1.0.md"]) == 3
+    out = capsys.readouterr().out
+    assert "G-1 v is negated: not run: no library is named" in out and "1 not run" in out
+    assert main(["findings", "gone-1.0.md", good]) == 0
+    out = capsys.readouterr().out
+    assert "G-1 v is negated: not run: no library is named" in out and "M-1 v is negated: as the page says" in out
+    Path("newer.py").write_text(MINE + "\ndef version():\n    return '1.1'\n")
+    Path("newer-1.0.md").write_text(Path(good).read_text().replace("mine.py", "newer.py"))
+    assert main(["findings", "newer-1.0.md"]) == 2
+    assert "M-1 is about newer.py 1.0, installed is 1.1" in capsys.readouterr().err
 
 
 def test_a_page_is_run_and_must_tell_the_truth(
