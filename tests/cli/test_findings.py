@@ -59,7 +59,7 @@ def test_our_pages_are_whole(path: Path) -> None:
         assert finding.cases and all(any(f'"pair":"{name}"' in case for name in pairs) for case, _ in finding.cases)
 
 
-@pytest.mark.parametrize("name", ["VC-01", "VC-02", "VC-11", "VC-13", "VC-33", "ZT-01"])
+@pytest.mark.parametrize("name", ["VC-01", "VC-02", "VC-11", "VC-13", "VC-33", "ZT-01", "SG-07", "SG-09"])
 def test_findings_are_reproduced_where_the_wheel_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A few of them: `make findings` runs all."""
     found = next(finding for path in PAGES for finding in read_page(path) if finding.id == name)
