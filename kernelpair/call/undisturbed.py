@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,10 +58,21 @@ def _finders() -> Callable[[], None]:
     folders, finders = list(sys.path), list(sys.meta_path)
 
     def put_back() -> None:
-        sys.path.extend(folder for folder in folders if folder not in sys.path)
-        sys.meta_path.extend(finder for finder in finders if finder not in sys.meta_path)
+        sys.path.extend(_missing(folders, sys.path))
+        sys.meta_path.extend(_missing(finders, sys.meta_path))
 
     return put_back
+
+
+def _missing(known: list[Any], now: list[Any]) -> list[Any]:
+    """What of the one list is not in the other, as often as it is not."""
+    left, missing = list(now), list[Any]()
+    for each in known:
+        if each in left:
+            left.remove(each)
+        else:
+            missing.append(each)
+    return missing
 
 
 def _modes() -> Callable[[], None]:

@@ -26,7 +26,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class OperatorRecorder(TorchDispatchMode):
-    """Keeps the arguments of the first call of each of our operators, one without float8 rather than one with it."""
+    """Keeps the arguments of the first call that each of our operators answers, one without float8 rather than one with it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,9 +40,12 @@ class OperatorRecorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         namespace, name = func._schema.name.split("::")
         kept = self.float8 if any(map(is_float8, leaves([args, kwargs or {}]))) else self.plain
-        if namespace == "kernelpair" and name not in kept:
-            kept[name] = finite(args), finite(kwargs or {})
-        return func(*args, **(kwargs or {}))
+        wanted = namespace == "kernelpair" and name not in kept
+        given = (finite(args), finite(kwargs or {})) if wanted else ((), {})
+        result = func(*args, **(kwargs or {}))
+        if wanted:
+            kept[name] = given
+        return result
 
 
 def is_float8(tensor: Tensor) -> bool:

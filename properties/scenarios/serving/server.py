@@ -355,6 +355,8 @@ class Server:
         if capture is not None:
             for mode in modes or ("idle", "decode"):
                 capture(mode, size)
+        elif self.case.paged and size > max_bs(self.case):  # a reference has no static buffers
+            raise ValueError(f"{size} requests are more than max_bs {max_bs(self.case)}")
 
     def _interrupt(self, call: LayerPass, batch: ForwardBatch) -> None:
         """What a server does between two steps of a draft."""
