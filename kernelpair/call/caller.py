@@ -96,7 +96,8 @@ class Caller:
         if guarded and request.deep and lasting(before) != lasting(self.unspoiled):
             return Outcome("spoiled")
         repetition = Repetition(request.again, self.arena) if request.again is not None else None
-        with Fakes() if request.fakes and not compilations() else nullcontext() as fakes:  # what is compiled runs otherwise in it
+        asked = Fakes() if request.fakes and not compilations() else nullcontext()  # what is compiled runs otherwise in them
+        with torch_memory.given(), asked as fakes:  # but not of a series: how many calls it has is what it is made for
             answers = self._together(calls, request.threads) if request.also else [self._answer(calls[0])]
         series = self._series(repetition, request, calls[0], answers[0]) if repetition is not None else None
         after = self.state = self.surroundings.read(request.deep)
@@ -159,12 +160,10 @@ class Caller:
         self.arena.unprotect()
         self.guards = []
 
-    def _answer(self, call: Mapping[str, Any], many: bool = False) -> Any:
-        """What the candidate returns or raises. A process that it has forked, and from which it comes back too, ends here. Of
-        `many` calls torch has its memory from the C library, which is faster: how many there are is what they are made for."""
+    def _answer(self, call: Mapping[str, Any]) -> Any:
+        """What the candidate returns or raises. A process that it has forked, and from which it comes back too, ends here."""
         try:
-            with nullcontext() if many else torch_memory.given():
-                return self.function(**call)
+            return self.function(**call)
         except BaseException as error:  # it is judged by its class
             if isinstance(error, KeyboardInterrupt) and not self.is_worker:  # it may be the user's
                 raise
@@ -187,7 +186,7 @@ class Caller:
             named(first)
         except Exception:  # noqa: BLE001 - it is an outcome of its own
             return None
-        return repetition.run(lambda: self._answer(call, many=True), first, named)
+        return repetition.run(lambda: self._answer(call), first, named)
 
     def _together(self, calls: list[dict[str, Any]], threads: int) -> list[Any]:
         """All calls at once; torch's number of threads is each Python thread's own."""

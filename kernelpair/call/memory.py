@@ -179,4 +179,4 @@ class Arena:
     def _mprotect(self, start: int, length: int, protection: int) -> None:
         if _libc.mprotect(self.address + start, length, protection):
             error = ctypes.get_errno()
-            raise OSError(error, f"a guard page is gone, which a call has unmapped (mprotect: {os.strerror(error)})")
+            raise OSError(error, f"mprotect of a guard page, which a call may have unmapped: {os.strerror(error)}")

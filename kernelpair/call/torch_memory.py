@@ -54,8 +54,8 @@ def install() -> None:
     sanitized = getattr(_libc, "__sanitizer_get_heap_size", None) is not None
     if sys.platform != "linux" or platform.machine() != "x86_64" or sanitized or _installed:
         return
-    slots = {name: list(_slots(name)) for name in (TAKES, GIVES)}
-    if not all(slots.values()):
+    slots = list(_slots())
+    if {name for name, _ in slots} != {TAKES, GIVES}:
         return
     pages = mmap.mmap(-1, 2 * PAGE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
@@ -65,10 +65,10 @@ def install() -> None:
     state[0] = (BASE, BASE, END, filled_with(), *[0] * (len(STATE.names or ()) - 4))
     if _protect(address, mmap.PROT_READ | mmap.PROT_EXEC):
         return
-    for name, begin in ((TAKES, address), (GIVES, address + give)):
-        for slot in slots[name]:
-            _protect(slot // PAGE * PAGE, mmap.PROT_READ | mmap.PROT_WRITE)  # the linker may have closed it
-            ctypes.c_uint64.from_address(slot).value = begin
+    begins = {TAKES: address, GIVES: address + give}
+    for name, slot in slots:
+        _protect(slot // PAGE * PAGE, mmap.PROT_READ | mmap.PROT_WRITE)  # the linker may have closed it
+        ctypes.c_uint64.from_address(slot).value = begins[name]
     _installed.extend([state, pages])
 
 
@@ -146,8 +146,8 @@ def _protect(address: int, protection: int) -> int:
     return int(_libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(PAGE), protection))
 
 
-def _slots(name: bytes) -> Iterator[int]:
-    """The addresses at which torch's library keeps the address of a C function that it calls (System V ABI, "Relocation")."""
+def _slots() -> Iterator[tuple[bytes, int]]:
+    """The addresses at which torch's library keeps those of the two C functions (System V ABI, "Relocation")."""
     path = Path(torch.__file__).parent / "lib" / LIBRARY
     library = ctypes.CDLL(str(path))
     linked = ctypes.c_void_p()
@@ -164,8 +164,9 @@ def _slots(name: bytes) -> Iterator[int]:
         found = np.frombuffer(ctypes.string_at(known[table], known[size]), RELOCATION)
         for relocation in found[found["symbol"] > 0]:
             symbol = known[SYMBOLS] + SYMBOL_BYTES * int(relocation["symbol"])
-            if ctypes.string_at(known[NAMES] + ctypes.c_uint32.from_address(symbol).value) == name:
-                yield base + int(relocation["at"])
+            name = ctypes.string_at(known[NAMES] + ctypes.c_uint32.from_address(symbol).value)
+            if name in (TAKES, GIVES):
+                yield name, base + int(relocation["at"])
 
 
 def _instructions(state: int) -> tuple[bytes, int]:

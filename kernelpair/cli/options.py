@@ -48,24 +48,23 @@ def positive(text: str) -> int:
 
 def above_0(text: str) -> float:
     """A time."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
+    if not 0 < (value := _number(text)) < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
     return value
 
 
 def many(text: str) -> float:
     """A number of cases, which may be written as 1e8."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0
-    if not 1 <= value < float("inf"):
+    if not 1 <= (value := _number(text)) < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of cases, such as 1e8, got {text}")
     return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 class Once(argparse.Action):

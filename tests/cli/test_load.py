@@ -104,8 +104,8 @@ def test_premerge_says_it() -> None:
     run = Premerge("0123456789abcdef", [], affected(SUITE, []), load=BUSY)
     assert summary(run)[0].startswith(SAYS) and SAYS in markdown(run)
     run.ratios = [Ratio("gdn_gating", "1 x 32", 1.34, 1.17, 1.94)]
-    says = "gdn_gating 1 x 32: not judged beside other work, time / base 1.34 (1.17 … 1.94)"
-    assert says in summary(run) and not run.slower and "| not judged beside other work |" in markdown(run)
+    says = "gdn_gating 1 x 32: slower, beside other work, time / base 1.34 (1.17 … 1.94)"
+    assert says in summary(run) and run.slower and "| slower, beside other work |" in markdown(run)
     run.load = QUIET
     assert run.slower and "| slower |" in markdown(run)
     assert "busy" not in "\n".join(summary(run))
