@@ -94,23 +94,40 @@ struct Moe {
     });
   }
 
+  // The row that an expert made of a token, and its weight.
+  struct Term {
+    const float* row;
+    float weight;
+  };
+
+  // What token i of a chunk is the sum of, in the order of its ids.
+  int64_t collect(int64_t first, int64_t i, const Buffers& buffers, Term* terms) const {
+    int64_t count = 0;
+    for (int64_t j = 0; j < k; ++j) {
+      const int64_t row = buffers.sorted.place[i * k + j];
+      if (row < 0) continue;
+      terms[count++] = {buffers.rows + row * D, weight_of(first + i, j)};
+    }
+    return count;
+  }
+
   // out_t = sum_j weight y_tj, and what was routed elsewhere.
   template <class T>
   void combine(int64_t first, int64_t count, const Buffers& buffers) const {
     parallel_for(count, kGrain / ((k + 1) * D) + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
+      auto* terms = static_cast<Term*>(thread_scratch(k * static_cast<int64_t>(sizeof(Term))));
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t summed = collect(first, i, buffers, terms);
         each_vector(0, D, [&](int64_t d, auto... lanes) {
           F32x16 sum = zero();
-          for (int64_t j = 0; j < k; ++j) {
-            const int64_t row = buffers.sorted.place[i * k + j];
-            if (row < 0) continue;
-            sum = fma(splat(weight_of(first + i, j)), load(buffers.rows + row * D + d, lanes...), sum);
-          }
+          for (int64_t j = 0; j < summed; ++j)
+            sum = fma(splat(terms[j].weight), load(terms[j].row + d, lanes...), sum);
           if (call.routed.defined)
             sum = fma(splat(call.routed_scaling_factor), load(at<T>(call.routed, first + i) + d, lanes...),
                       sum);
           store(at<T>(call.out, first + i) + d, sum, lanes...);
         });
+      }
     });
   }
 
@@ -123,7 +140,7 @@ struct Moe {
       const View q = dense_rows(buffers.q, Dtype::i8, rows, source.columns());
       const View scale = dense_rows(buffers.scale, Dtype::f32, rows, 1);
       const QuantizedRows bytes{q, scale};
-      quantize_rows(source, bytes);
+      quantize_rows(source, buffers.sorted, bytes);
       project(Engine{{weights, out, bytes}}, bytes, buffers.sorted, buffers.packed);
     } else {
       project(Engine{{weights, out}}, source, buffers.sorted, buffers.packed);
@@ -139,6 +156,7 @@ struct Moe {
     } else {
       x = call.x;
       x.data = at(call.x, first);
+      x.sizes[0] = count;
     }
     project_rows<Engine>(call.w13, 2 * call.inner, GatheredRows<T>{x, buffers.sorted.pair, k}, buffers);
     project_rows<Engine>(call.w2, D, ActivatedRows{buffers.rows, call.inner}, buffers);

@@ -68,9 +68,31 @@ struct ByteEngine {
   }
 };
 
-// Quantizes row m of a source, which has columns() of them, for each m of `rows`.
+// The rows of a chunk in bytes: a token's once, and copied for all its pairs ...
+template <class T>
+void quantize_rows(const GatheredRows<T>& source, const SortedPairs& sorted, const QuantizedRows& rows) {
+  const int64_t K = source.columns(), k = source.topk;
+  parallel_for(source.x.sizes[0], (1 << 14) / K + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      int64_t made = -1;
+      for (int64_t j = 0; j < k; ++j) {
+        const int64_t m = sorted.place[t * k + j];
+        if (m < 0) continue;
+        if (made < 0) {
+          *at<float>(rows.scale, m) = quantize_row(at<T>(source.x, t), K, true, at<int8_t>(rows.q, m)).scale;
+          made = m;
+        } else {
+          *at<float>(rows.scale, m) = *at<float>(rows.scale, made);
+          __builtin_memcpy(at<int8_t>(rows.q, m), at<int8_t>(rows.q, made), K);
+        }
+      }
+    }
+  });
+}
+
+// ... or each for itself.
 template <class Source>
-void quantize_rows(const Source& source, const QuantizedRows& rows) {
+void quantize_rows(const Source& source, const SortedPairs&, const QuantizedRows& rows) {
   const int64_t K = source.columns();
   parallel_for(rows.q.sizes[0], (1 << 14) / K + 1, [&](int64_t begin, int64_t end) {
     auto* floats = static_cast<float*>(thread_scratch(4 * K));
@@ -101,7 +123,11 @@ struct VectorByteExperts : ByteEngine {
     ChunkScales scales = scales_of(block);
     const ByteCall call(weights, block.expert, rows, out, block.first, block.rows);
     auto* quads = reinterpret_cast<uint32_t*>(const_cast<char*>(packed));
-    VectorInt8{call.arguments, scales}.multiply_panels({0, block.rows, quads}, begin, end);
+    const int64_t most_experts = least(rows.q.sizes[0], weights.data.sizes[0]);
+    VectorInt8{.call = call.arguments,
+               .scales = scales,
+               .stream = byte_distance(most_experts * element_count(call.data))}
+        .multiply_panels({0, block.rows, quads}, begin, end);
   }
 };
 

@@ -26,6 +26,8 @@ struct ByteBlock {
 };
 
 struct Int4Few : Int4Rows {
+  const Distance stream = byte_distance(element_count(call.data));
+
   KP_INLINE int64_t quad_dwords() const { return units * 2 * kQuadDwords; }
 
   // One row of a block; its quads and sums are kRows apart.
@@ -62,7 +64,8 @@ struct Int4Few : Int4Rows {
       I32x16 sums[kRows][2] = {};
       for (int64_t unit = group.first; unit < group.first + group.count; ++unit) {
         const uint8_t* from = unit_codes(panel, unit);
-        for (int64_t half = 0; half < 2; ++half) prefetch_stream(from + half * kHalfBlockUnits * kUnitStride);
+        for (int64_t half = 0; half < 2; ++half)
+          prefetch_stream(from + half * kHalfBlockUnits * kUnitStride, stream);
         const CodeQuads low = load_code_quads(from);
         const CodeQuads high = load_code_quads(from + kHalfBlockUnits * kUnitStride);
 #pragma GCC unroll 12

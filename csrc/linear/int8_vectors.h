@@ -77,6 +77,7 @@ struct VectorInt8 {
   int64_t N = call.out.sizes[1];
   int64_t blocks = call.data.sizes[1];  // of 64 k in a panel
   int64_t row_dwords = packed_row_dwords(blocks);
+  Distance stream = byte_distance(element_count(call.data));
 
   // A cache line more than the quads: rows that lie a multiple of 4 KiB apart want the same few places of L1.
   static int64_t packed_row_dwords(int64_t blocks) { return blocks * kBlockQuads * kQuadDwords + 16; }
@@ -127,8 +128,8 @@ struct VectorInt8 {
         for (int64_t from = 0; from < blocks; from += slice) {
           const int8_t* weights = panel(p) + from * kBlockBytes;
           const uint32_t* x = chunk.quads + from * kBlockQuads * kQuadDwords;
-          const Ahead stream{reinterpret_cast<const char*>(weights), kBlockBytes / kBlockQuads};
-          multiply_blocks<kRows, 1, true>(x, row_dwords, weights, {}, least(blocks - from, slice), stream,
+          const Ahead ahead{reinterpret_cast<const char*>(weights), kBlockBytes / kBlockQuads, stream};
+          multiply_blocks<kRows, 1, true>(x, row_dwords, weights, {}, least(blocks - from, slice), ahead,
                                           from == 0, kept);
         }
       });

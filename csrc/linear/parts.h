@@ -22,7 +22,7 @@ struct Distance {
 constexpr Distance kStreamDistance{12 << 10, 2 << 10};
 
 KP_INLINE void prefetch_stream(const void* line, Distance ahead = kStreamDistance) {
-  __builtin_prefetch(static_cast<const char*>(line) + ahead.far, 0, 2);
+  if (ahead.far) __builtin_prefetch(static_cast<const char*>(line) + ahead.far, 0, 2);
   __builtin_prefetch(static_cast<const char*>(line) + ahead.near, 0, 3);
 }
 

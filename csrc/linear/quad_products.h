@@ -10,12 +10,10 @@
 #pragma once
 
 #include "linear/row_blocks.h"
-#include "simd/bytes.h"
 
 namespace kernelpair::KP_TIER {
 namespace {
 
-constexpr bool kHasVnni = kQuadDwords == 1;
 constexpr int kByteRows = kHasVnni ? 6 : kVectorBytes == 64 ? 8 : kRowBlock;
 constexpr int kBytePanels = kHasVnni ? 2 : 1;
 
