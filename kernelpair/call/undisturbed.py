@@ -29,7 +29,7 @@ def undisturbed() -> Iterator[None]:
     """After the block this process computes as it did before, works in the same folder, writes to the same files, has the limits
     and timers that it had, and handles the signals that are to end it, whatever the block loads. What the block adds, stays."""
     with ExitStack() as stack:
-        for keep in (_numbers, _settings, _system, _streams, _handlers, _modes, _finders, _functions):
+        for keep in (_numbers, _settings, _system, _limits, _streams, _handlers, _modes, _finders, _functions):
             stack.callback(keep())  # to put back in the opposite order
         yield
 
@@ -126,20 +126,34 @@ def _system() -> Callable[[], None]:
     """What the system knows of this process."""
     folder, umask, processors = os.open(".", os.O_RDONLY), os.umask(0o077), os.sched_getaffinity(0)
     os.umask(umask)
-    limits = {limit: resource.getrlimit(limit) for limit in LIMITS}
 
     def put_back() -> None:
+        os.sched_setaffinity(0, processors)
+        os.umask(umask)
+        os.fchdir(folder)
+        os.close(folder)
+
+    return put_back
+
+
+def _limits() -> Callable[[], None]:
+    """What the system lets this process have. Python lets nobody lower for good in the meantime what a judge needs to write."""
+    limits, of_python = {limit: resource.getrlimit(limit) for limit in LIMITS}, resource.setrlimit
+
+    def for_a_while(limit: int, pair: tuple[int, int]) -> None:
+        soft, _ = pair
+        of_python(limit, (soft, resource.getrlimit(limit)[1]))
+
+    def put_back() -> None:
+        resource.setrlimit = of_python
         for limit, before in limits.items():
             if (now := resource.getrlimit(limit)) != before:
                 try:
                     resource.setrlimit(limit, before)
                 except (OSError, ValueError):  # who may not raise what has been lowered for good
                     resource.setrlimit(limit, (now[1], now[1]))
-        os.sched_setaffinity(0, processors)
-        os.umask(umask)
-        os.fchdir(folder)
-        os.close(folder)
 
+    resource.setrlimit = for_a_while
     return put_back
 
 

@@ -50,6 +50,10 @@ CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (10, resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
         lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
     ),
+    "limit for good": (
+        lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30)),
+        lambda: (resource.getrlimit(resource.RLIMIT_FSIZE), resource.setrlimit),
+    ),
     "umask": (lambda: os.umask(0o777), lambda: [os.umask(os.umask(0o022)), os.umask(0o022)][0]),
     "processors": (lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}), lambda: os.sched_getaffinity(0)),
     "garbage": (gc.disable, gc.isenabled),
