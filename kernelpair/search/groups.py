@@ -14,6 +14,7 @@ FAR = 10.0  # times further off than a known failure: that is another defect, or
 GROSS = 1e4  # bounds: beyond this a failure is as bad as any
 MOST = 12  # groups of one kernel; beyond that it is not one defect after another, but a kernel with another contract
 HANGING_SECONDS = 20.0  # to find what a call that does not come back hangs on
+NOTHING = ("none", "")  # of a word: that there is no such thing
 PLACING = ("seed", "poison", "guard")  # they say where and among what a call's numbers lie, seldom why it fails
 Try = Callable[[Case], Verdict | None]
 """The verdict on a case, or None where the case cannot be tried (not buildable, or not supported)."""
@@ -81,8 +82,13 @@ def _words(name: str, value: Any, default: Any) -> set[str]:
     if isinstance(value, bool):
         return {name if value else f"no {name}"}
     if isinstance(value, str):
-        return {f"{name} {value or 'none'}"}
+        some = {_some(name)} if value not in NOTHING and default in NOTHING else set()
+        return {f"{name} {value or 'none'}"} | some
     return {name} if isinstance(value, float) and value != default else set()
+
+
+def _some(name: str) -> str:
+    return f"{name} not none"
 
 
 def _values(case: Case) -> Iterator[tuple[str, Any, Any]]:
@@ -168,9 +174,13 @@ def group_of(
     needed: list[str] = []
     for name, cases in others(verdict.case, observed):
         tried = [(case, found) for case, found in ((case, attempt(case)) for case in cases) if found is not None]
-        if tried and not any(wanted.holds(found) for _, found in tried):
-            gone = [here - features(pair, case) for case, _ in tried]
-            cause |= gone[0].intersection(*gone[1:])
+        passed = [case for case, found in tried if not wanted.holds(found)]
+        if passed and len(passed) == len(tried):
+            gone = [here - features(pair, case) for case in passed]
+            cause |= gone[0].intersection(*gone[1:]) - {_some(name)}  # its word says more
+            needed.append(name)
+        elif any(_some(name) in here - features(pair, case) for case in passed):
+            cause.add(_some(name))  # any of its words will do
             needed.append(name)
     limits = _limits(first, [drawn, verdict], most)
     return Group(first.kind, first.tensor, frozenset(cause), tuple(needed), verdict, limits)
