@@ -10,6 +10,7 @@ from kernelpair.call.outcome import Outcome
 from kernelpair.call.place import Placement
 from kernelpair.call.results import Returned
 from kernelpair.call.runner import Runner
+from kernelpair.call.values import INDEX_POISON
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Bound, Inputs, Outputs, Truth, Within
 from kernelpair.contract.subject import Subject
@@ -62,6 +63,7 @@ class Judging:
                 self.verdict.calls -= 1
                 raise Abandoned
             detail = outcome.message if kind != "exception" else f"{outcome.error}: {outcome.message}"
+            detail += _poison(outcome.message, placement.logical) if kind == "exception" else ""
             self.record([Failure(kind, "", f"{detail} ({outcome.at})" if outcome.at else detail)], note)
             raise Abandoned
         self.record(judge.memory(placement, self.runner.arena, masks, tuple(self.pair.signature.scratch)), note)
@@ -170,3 +172,13 @@ class Judging:
             failures += judge.judged(judge.Compared(name, outputs[name], truth[name], own.bound.get(name), mask))
         for failure in failures:
             self.verdict.gaps[failure.tensor] = max(self.verdict.gaps.get(failure.tensor, 0.0), failure.worst)
+
+
+def _poison(message: str, given: Inputs) -> str:
+    """Where an error's number that is no index of anything comes from: the entry should not have been read."""
+    for number in (number for number in INDEX_POISON if str(number) in message):
+        for name, value in given.items():
+            if isinstance(value, Tensor) and value.dtype in (torch.int32, torch.int64) and bool((value == number).any()):
+                place = (value == number).nonzero()[0].tolist()
+                return f"; {name}{place} holds that number, which is no index of anything, and is not to be read"
+    return ""

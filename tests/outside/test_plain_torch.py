@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -12,11 +13,13 @@ from kernelpair.contract.candidate import Candidate
 from kernelpair.contract.subject import WRONG_CALLS, Subject
 from kernelpair.providers.provider import provider
 from kernelpair.search.search import Search
+from kernelpair.trial.check import check, read_case
 from properties.rms_norm.cases import NormCase
 from tests.command_line import kernelpair
+from tests.outside.plain_attention import decode_attention
 from tests.outside.plain_torch import packed_linear
 
-KERNELS = [str(Path(__file__).with_name(f"plain_{name}.py")) for name in ("torch", "attention")]
+KERNELS = [str(Path(__file__).with_name(f"plain_{name}.py")) for name in ("torch", "attention", "recurrence")]
 
 
 @pytest.mark.parametrize(("kernels", "pair"), [(file, pair) for file in KERNELS for pair in sorted(provider(file).adapters)])
@@ -57,6 +60,19 @@ def test_the_bits_at_another_alignment_are_owed_by_our_own_kernels_alone(foreign
         tally = Search(on_trial, runner, trial="poison").run(100, 30.0, 1, None)
     kinds = {failure.kind for verdict in tally.failures.values() for failure in verdict.failures}
     assert tally.passed is foreign and kinds == (set() if foreign else {"nondeterministic"})
+
+
+def one_key_more(sliding_window: int, **given: Any) -> None:
+    """It reads an entry of the table that its window leaves out."""
+    decode_attention.call(**given, sliding_window=sliding_window + 1)
+
+
+def test_of_an_index_that_is_none_it_is_said_where_it_stands() -> None:
+    kernel = Candidate("theirs", f"{__name__}:one_key_more")
+    pair, case = read_case(properties.pairs(), '{"pair":"decode_attention","v":1,"lens":[2],"window":1}')
+    with InProcess(kernel) as runner:
+        (failure,) = check(Subject(pair, kernel, foreign=True), case, runner).failures
+    assert failure.kind == "exception" and "req_to_token[0, 0] holds that number" in failure.detail
 
 
 @pytest.mark.parametrize("foreign", [False, True])
