@@ -11,6 +11,7 @@ import torch
 from kernelpair.contract.case import Case
 from kernelpair.contract.pair import Pair
 from kernelpair.contract.verdict import Verdict
+from kernelpair.search.allowance import Allowance
 from kernelpair.search.coverage import sizes
 from kernelpair.search.drawing import drawn_cases
 from kernelpair.search.groups import Try, features, others
@@ -33,23 +34,32 @@ class Condition:
     holds: Callable[[Case], bool]
     is_range: bool = False
     """From the least to the largest number: that much holds for any cases."""
+    is_one_of_many: bool = False
+    """Of those that there are so many of, for each number, that one of them tells some cases from others by chance."""
 
 
 def survey(
     pair: Pair, verdict: Verdict, strategy: Any, attempt: Try, fails: Callable[[Verdict], bool], seed: int,
     stopped: Callable[[], bool],
 ) -> tuple[str, Sequence[Case]]:
-    """Try other cases, and say in one sentence what the failing ones share, empty if too few fail; and which fail."""
-    until = time.monotonic() + SECONDS
+    """Try other cases, and say in one sentence what the failing ones share, empty if too few fail; and which fail, those first
+    that take the least time."""
+    allowance, took = Allowance(SECONDS), [0.0]
     failing, passing = [verdict.case], list[Case]()
     drawn = [replace(case, trial=verdict.case.trial) for case in drawn_cases(strategy, SAMPLE, seed)]
     for case in (*drawn, *_variants(pair, verdict.case, drawn)):
-        if stopped() or time.monotonic() > until:
+        if stopped() or allowance.used_up():
             break
+        began = time.monotonic()
         tried = attempt(case) if case not in failing and case not in passing else None
-        if tried is not None and tried.calls and not tried.unsupported:
-            (failing if fails(tried) else passing).append(case)
-    return shared(pair, failing, passing), failing
+        if tried is None or not tried.calls or tried.unsupported:
+            continue
+        if fails(tried):
+            failing.append(case)
+            took.append(time.monotonic() - began)
+        elif tried.passed:  # what fails in another way says nothing
+            passing.append(case)
+    return shared(pair, failing, passing), [failing[at] for at in sorted(range(len(failing)), key=took.__getitem__)]
 
 
 def _variants(pair: Pair, case: Case, drawn: Sequence[Case]) -> Iterator[Case]:
@@ -65,16 +75,21 @@ def shared(pair: Pair, failing: Sequence[Case], passing: Sequence[Case]) -> str:
     """One sentence about the failing cases, by what tells them best from those that pass."""
     if len(failing) < LEAST:
         return ""
-    if not passing:
-        return f"fails in each of {len(failing)} cases tried"
+    if len(passing) < 2:  # a single one is not told from the others by anything
+        return f"fails in {f'{len(failing)} of {len(failing) + 1}' if passing else f'each of {len(failing)}'} cases tried"
     known, chosen, left = list(_conditions(pair, failing, passing)), list[Condition](), list(passing)
+    many = len(known)
     while known and left and len(chosen) < MOST:
         best = max(known, key=lambda condition: sum(not condition.holds(case) for case in left))
         ended = sum(not best.holds(case) for case in left)
         if ended < 2 and ended < len(left):  # one case apart is chance
             break
-        if chosen and len(known) * _by_lot(len(failing), len(left), ended) > LUCK:
-            break
+        if many * _by_lot(len(failing), len(left), ended) > LUCK:
+            if chosen:
+                break
+            if best.is_one_of_many and 2 * ended < len(left):
+                known.remove(best)
+                continue
         chosen.append(best)
         left = [case for case in left if best.holds(case)]
     loose = 4 * len(left) > len(passing) and all(condition.is_range for condition in chosen)
@@ -128,7 +143,7 @@ def _conditions(pair: Pair, failing: Sequence[Case], passing: Sequence[Case]) ->
         yield Condition(word, lambda case, word=word: word in _words(pair, case))  # type: ignore[misc]
     dtypes = sorted({case.dtype for case in failing})
     if len(dtypes) > 1:
-        yield Condition(f"dtype {' or '.join(dtypes)}", lambda case: case.dtype in dtypes)
+        yield Condition(f"dtype {' or '.join(dtypes)}", lambda case: case.dtype in dtypes, False, True)
     measured = [_numbers(pair, case) for case in failing]
     for name in set.intersection(*map(set, measured)):
         values = {numbers[name] for numbers in measured}
@@ -141,13 +156,13 @@ def _ranges(pair: Pair, name: str, values: set[int], seen: set[int]) -> Iterator
     """A bound on one side, and those on both, which are chosen where they say more."""
     low, high = min(values), max(values)
     if low == high:
-        yield Condition(f"{name} {low}", lambda case: _numbers(pair, case).get(name) == low)
+        yield Condition(f"{name} {low}", lambda case: _numbers(pair, case).get(name) == low, False, True)
         return
     if low > min(seen):
-        yield Condition(f"{name} of at least {low}", lambda case: _numbers(pair, case).get(name, low - 1) >= low, True)
+        yield Condition(f"{name} of at least {low}", lambda case: _numbers(pair, case).get(name, low - 1) >= low, True, True)
     if high < max(seen):
-        yield Condition(f"{name} of at most {high}", lambda case: _numbers(pair, case).get(name, high + 1) <= high, True)
-    yield Condition(f"{name} of {low} to {high}", lambda case: low <= _numbers(pair, case).get(name, low - 1) <= high, True)
+        yield Condition(f"{name} of at most {high}", lambda case: _numbers(pair, case).get(name, high + 1) <= high, True, True)
+    yield Condition(f"{name} of {low} to {high}", lambda case: low <= _numbers(pair, case).get(name, low - 1) <= high, True, True)
 
 
 def _multiples(pair: Pair, name: str, values: set[int]) -> Iterator[Condition]:
@@ -159,11 +174,11 @@ def _multiples(pair: Pair, name: str, values: set[int]) -> Iterator[Condition]:
 
 
 def _no_multiple(pair: Pair, name: str, block: int) -> Condition:
-    return Condition(f"{name} no multiple of {block}", lambda case: bool(_numbers(pair, case).get(name, 0) % block))
+    return Condition(f"{name} no multiple of {block}", lambda case: bool(_numbers(pair, case).get(name, 0) % block), False, True)
 
 
 def _multiple(pair: Pair, name: str, block: int) -> Condition:
-    return Condition(f"{name} a multiple of {block}", lambda case: not _numbers(pair, case).get(name, 1) % block)
+    return Condition(f"{name} a multiple of {block}", lambda case: not _numbers(pair, case).get(name, 1) % block, False, True)
 
 
 def _words(pair: Pair, case: Case) -> set[str]:

@@ -1,7 +1,7 @@
 """causal_conv1d_update_spec on trial: drafts, of which the next call says how many were accepted."""
 
 from kernelpair.contract.pair import Cases, Coverage, Pair, Signature
-from properties.causal_conv1d.slips import slips
+from properties.causal_conv1d.slips import of_drafts
 from properties.causal_conv1d_update_spec.bench import BENCH
 from properties.causal_conv1d_update_spec.bound import TRUTH
 from properties.causal_conv1d_update_spec.cases import (
@@ -42,7 +42,7 @@ PAIR = Pair(
     relations=RELATIONS,
     wrong_calls=WRONG_CALLS,
     fuzz=lambda case, inputs: inputs.keys() - {"dim", "width"},
-    slips=slips(apply_reference),
+    slips=of_drafts(apply_reference),
     coverage=Coverage(
         edges=EDGES,
         measures=MEASURES,

@@ -5,7 +5,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from properties.gated_delta_rule_update.slips import slips as of_a_step
+from properties.gated_delta_rule_update.slips import of_the_rule
 from properties.shared.slips import Given, Reference, but
 
 CHUNK = 64
@@ -25,5 +25,7 @@ def slips(reference: Reference) -> dict[str, Reference]:
         "a log decay far below -256 stayed in a chunk's float32 sums, and took the digits of those behind it": but(
             reference, g=_of_sums
         ),
-        **of_a_step(reference),
+        "every beta were 1": but(reference, beta=lambda given: given["beta"] * 0 + 1),
+        "states did not decay": but(reference, g=lambda given: given["g"] * 0),
+        **of_the_rule(reference),
     }

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from properties.quantize_rows_int8.slips import QUANTIZERS
-from properties.shared.slips import Reference, but
+from properties.shared.slips import Given, Reference, but
 
 
 def _quantized_by(quantizer: Any, reference: Reference, **given: Any) -> Tensor:
@@ -22,9 +22,15 @@ def _quantized_by(quantizer: Any, reference: Reference, **given: Any) -> Tensor:
     return torch.as_tensor(reference(**product)).reshape(*x.shape[:-1], given["N"])
 
 
+def _bias_scaled(given: Given) -> Tensor | None:
+    return None if given["bias"] is None else given["bias"] * given["w_scale"].to(given["bias"].dtype)
+
+
 def slips(reference: Reference) -> dict[str, Reference]:
     return {
         **{f"in its quantizer {says}": partial(_quantized_by, own, reference) for says, own in QUANTIZERS.items()},
+        "the bias were scaled too": but(reference, bias=_bias_scaled),
+        "zero points had the other sign": but(reference, azp=lambda given: None if given["azp"] is None else -given["azp"]),
         "zero points were 0": but(reference, azp=None),
         "there were no bias": but(reference, bias=None),
     }

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+WIDEST = 2**63 - 1  # of a window
 Reference = Callable[..., Any]
 Given = Mapping[str, Any]
 
@@ -43,7 +44,7 @@ def of_window(reference: Reference, window: str, least: int) -> dict[str, Refere
 
     def wider(given: Given, keys: int) -> int:
         width = int(given[window])
-        return width if width < least else max(width + keys, least)
+        return width if width < least else min(max(width + keys, least), WIDEST)
 
     return {
         "a window had one key more": but(reference, **{window: lambda given: wider(given, 1)}),

@@ -101,6 +101,8 @@ def _rows(*rows: int) -> list[Case]:
         (_rows(4, 8, 12, 20), _rows(1, 6, 7, 9), "fails for rows a multiple of 4 (4 cases tried), passes for all others (4)"),
         (_rows(2, 3, 4, 5), _rows(3, 0, 1, 9), "fails only for rows of 2 to 5, in 4 of 5 such cases; passes for all others (3)"),
         (_rows(1, 2, 3, 4), [], "fails in each of 4 cases tried"),
+        (_rows(1, 2, 3, 4), _rows(0), "fails in 4 of 5 cases tried"),
+        (_rows(1, 6, 12, 22), _rows(*range(31)), "fails in 4 of 35 cases tried, which nothing tells from the others"),
         (_rows(1, 2, 3, 4), _rows(1, 2, 3, 4), "fails in 4 of 8 cases tried, which nothing tells from the others"),
     ],
 )

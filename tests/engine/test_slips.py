@@ -1,5 +1,6 @@
 """Usual slips: of a wrong kernel it is said which one it makes, and each slip that a pair names is one."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from kernelpair.search.search import Search
 from kernelpair.search.slips import LEAST, slips
 from kernelpair.trial.check import check
 from kernelpair.trial.judge import same
+from properties.act_and_mul import PAIR as ACTIVATION
 from properties.gdn_gating import PAIR as GATING
 from properties.int8_linear import PAIR as BYTES
 from properties.rms_norm import PAIR as NORM
@@ -38,8 +40,9 @@ WRONG = {
     "eps": (NORM, "eps were added to the root, not below it"),
     "rate": (GATING, "A_log were the rate, not its logarithm"),
     "halves": (BYTES, "in its quantizer halves were rounded away from zero, not to even"),
+    "second": (ACTIVATION, "the second half went through the activation, not the first"),  # where the contract's is finite, too
 }
-gemma, eps, rate, halves = (pair.slips[says] for pair, says in WRONG.values())
+gemma, eps, rate, halves, second = (pair.slips[says] for pair, says in WRONG.values())
 
 
 def gemma_and_more(**given: Any) -> Tensor | None:
@@ -92,6 +95,16 @@ def test_so_it_is_in_a_search_beside_what_failing_cases_share() -> None:
     (verdict,) = tally.failures.values()
     assert shared.splitlines()[0].startswith("fails ") and "gemma's weight" in shared.splitlines()[1]
     assert {report.shared for report in failures_of(verdict, "wrong", shared=shared)} == {shared}
+
+
+@pytest.mark.parametrize(("error", "right"), [(2.0**-15, True), (0.5, False)])
+def test_what_lies_far_off_by_the_contract_is_right_by_a_slip_where_it_lies_near(error: float, right: bool) -> None:
+    """And what does not is wrong by it."""
+    truth = torch.tensor([1.0, -2.0, 1e300, 3.0, math.nan], dtype=torch.float64)
+    got = torch.tensor([1.0, -2.0, math.inf, 3.0 + error, 5.0])
+    met = searching._met(truth, got, True)
+    assert met[:3].tolist() == [1.0, -2.0, math.inf] and met[4] == math.inf
+    assert bool(met[3] == got[3]) is right
 
 
 def _with(slip: Callable[..., Any]) -> Pair:
