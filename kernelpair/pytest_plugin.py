@@ -36,12 +36,14 @@ from kernelpair.sources import BuildError
 from kernelpair.suite import REFERENCE, Suite, SuiteError, find, loaded, obstacle, run_as, saved_lines
 from kernelpair.trial.check import Journal
 from kernelpair.trial.purity import SWITCH
+from kernelpair.trial.truths import Truths
 
 BROKEN = "broken"  # the one test of a pair that cannot be imported
 PROFILES = {"dev": 50, "ci": 100, "nightly": 5000}  # cases for each pair and tier
 PROFILE = "KERNELPAIR_PROFILE"
 SEED_PROPERTY = "kernelpair_seed"  # in reports, and on the way to xdist's workers
 SEED = pytest.StashKey[int]()
+TRUTHS = pytest.StashKey[Truths]()
 _registered: dict[str, settings] = {}
 
 
@@ -239,7 +241,7 @@ def hold_trial(item: pytest.Item, subject: Subject, preload: Sequence[str], corp
     journal = Journal(STATE / f"running-pytest-{os.getpid()}.json")
     try:
         with Isolated(subject.candidate, preload=preload) as runner, described(statistics.append):
-            search = Search(subject, runner, journal=journal)
+            search = Search(subject, runner, journal=journal, truths=config.stash.setdefault(TRUTHS, Truths()))
             search.replay(corpus)
             tally = search.run(examples_of(config), None, seed_of(config), database_of(config))
     finally:

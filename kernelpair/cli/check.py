@@ -48,6 +48,7 @@ from kernelpair.report.live import Progress
 from kernelpair.search.jobs import INTERRUPT_SECONDS, Ended, Job, Jobs, carry_out, spread
 from kernelpair.suite import Place, Suite, lines_in, saved_lines
 from kernelpair.trial.check import known_trials
+from kernelpair.trial.truths import Truths
 
 EXAMPLES = 200  # for each pair and tier where nothing else is asked for,
 SECONDS = 45.0  # and at most this long in all: a check without options ends within a minute
@@ -146,14 +147,14 @@ class CheckRun:
 
     def _one_after_another(self, stopped: Callable[[], bool]) -> None:
         torch.set_num_threads(1)
-        jobs, seconds = self._counted(), self._seconds()
+        jobs, seconds, truths = self._counted(), self._seconds(), Truths()
         for job in jobs:
             if seconds is not None:
                 job = replace(job, seconds=seconds / len(jobs))
             ended = Ended(job)
             try:
                 if not stopped():
-                    carry_out(job, self.resolve, self.suite.preload, True, lambda tally: None, stopped, ended)
+                    carry_out(job, self.resolve, self.suite.preload, True, lambda tally: None, stopped, ended, truths=truths)
             finally:
                 ended.cut_short = stopped()
                 ended.tally.settle()

@@ -26,6 +26,7 @@ from kernelpair.search.search import SHRINK_SECONDS, Search
 from kernelpair.search.tally import Tally
 from kernelpair.suite import Resolve, SavedLine
 from kernelpair.trial.check import Journal, read_case
+from kernelpair.trial.truths import Truths
 
 PROGRESS_SECONDS = 0.2
 LEAST_SECONDS = 0.1  # of a job that is handed out when the time of all is used up: none goes untested
@@ -93,9 +94,10 @@ def carry_out(
     stopped: Callable[[], bool] = lambda: False,
     ended: Ended | None = None,
     running: Path | None = None,
+    truths: Truths | None = None,
 ) -> Ended:
     """Run one job in this process. KeyboardInterrupt ends it; `ended` holds at any time what is known. The file `running`
-    holds the line of the case that is being tried."""
+    holds the line of the case that is being tried. `truths`: what is expected of the cases of earlier jobs."""
     ended = ended or Ended(job)
     journal = Journal(running or STATE / f"running-{os.getpid()}.json")
     try:
@@ -107,7 +109,7 @@ def carry_out(
         with runner:
             search = Search(
                 subject, runner, journal=journal, progress=progress, stopped=stopped, trial=job.trial,
-                several=job.several, explain=job.explain, shrink_seconds=job.shrink_seconds,
+                several=job.several, explain=job.explain, shrink_seconds=job.shrink_seconds, truths=truths,
             )
             ended.tally = search.tally
             if job.known:
@@ -146,6 +148,7 @@ def judge(descriptor: int, channel: int) -> None:
     stand(connection.recv())  # first: what comes next may be of modules that only the asking process finds
     resolve, preload, journal = connection.recv()
     torch.set_num_threads(1)
+    truths = Truths()
     while True:
         try:
             job = connection.recv()
@@ -166,7 +169,7 @@ def judge(descriptor: int, channel: int) -> None:
         with suppress(KeyboardInterrupt):
             with suppress(KeyboardInterrupt):
                 running = True
-                carry_out(job, resolve, preload, False, progress, connection.poll, ended, journal)
+                carry_out(job, resolve, preload, False, progress, connection.poll, ended, journal, truths)
                 running = False
             running = False  # unless the next one comes just now
         running = False

@@ -25,6 +25,7 @@ from kernelpair.search.slips import slips
 from kernelpair.search.tally import First, Shrinking, Tally
 from kernelpair.trial.check import Journal, check
 from kernelpair.trial.session import Session
+from kernelpair.trial.truths import Truths
 
 ROUND = 2000  # cases that one Hypothesis run draws; a long run is many rounds, so that its memory stays small
 SHRINK_SECONDS = 20.0  # budget for making one run's failures small
@@ -56,9 +57,11 @@ class Search:
         explain: bool = False,
         shrink_seconds: float = SHRINK_SECONDS,
         session_type: type[Session] = Session,
+        truths: Truths | None = None,
     ) -> None:
         """With `several` the search goes on after a failure, to other defects of the same kernel; with `explain` it tries
-        further cases at its end, to say what the failing ones share."""
+        further cases at its end, to say what the failing ones share. Who puts several candidates of a pair on trial gives the
+        searches the same `truths`."""
         self.subject, self.pair, self.runner = subject, subject.pair, runner
         self.groups = Groups(self.pair) if several else None
         self.tally = Tally()
@@ -67,6 +70,7 @@ class Search:
         self.stopped = stopped
         self.strategy, self.openings = trials(subject, trial), openings(subject, trial)
         self._shrink_seconds, self._session_type, self._explain = shrink_seconds, session_type, explain
+        self._truths = truths
         self._started = time.monotonic()
         self._deadline: float | None = None
         self._shrink_until: float | None = None
@@ -281,7 +285,7 @@ class Search:
             self._shrink_until = time.monotonic() + self._shrink_seconds
 
     def _verdict(self, case: Case) -> Verdict:
-        verdict = check(self.subject, case, self.runner, self.journal, self._session_type, self._made)
+        verdict = check(self.subject, case, self.runner, self.journal, self._session_type, self._made, self._truths)
         self.tally.add(self.pair, verdict)
         self._made.update(verdict.wrong_calls)
         self.tally.seconds = time.monotonic() - self._started

@@ -23,6 +23,7 @@ from kernelpair.names import unknown
 from kernelpair.trial.judging import Abandoned
 from kernelpair.trial.modes import BUILT_IN, hold_trial
 from kernelpair.trial.session import Session
+from kernelpair.trial.truths import Truths
 
 BUILD_BYTES = 1 << 30  # that building a saved case may take: far above what any strategy draws, far below a small machine
 COMPILING = 4  # times that a trial is held at most in which torch.compile compiles anew
@@ -67,10 +68,12 @@ def check(
     journal: Journal | None = None,
     session_type: Callable[[Subject, Case, Runner], Session] = Session,
     made: Counter[str] | None = None,
+    truths: Truths | None = None,
 ) -> Verdict:
     """Put the subject on trial on one case. Raises HarnessError, with the case, where harness, pair or reference is at fault.
 
-    `made`: how often which wrong call was made before; those that were made least often come first.
+    `made`: how often which wrong call was made before; those that were made least often come first. `truths`: what is expected
+    of cases that other candidates were given.
     """
     if misplaced := _misplaced(subject.pair, case):
         says = "the strategy draws what the signature does not know"
@@ -78,6 +81,7 @@ def check(
     for _ in range(COMPILING):
         session = session_type(subject, case, runner)
         session.made = made or session.made
+        session.truths = session.truths if truths is None else truths
         session.note = session.note if journal is None else journal.note
         session.begin(case)
         try:

@@ -21,6 +21,7 @@ from kernelpair.trial import judge
 from kernelpair.trial.judging import Abandoned, Judging
 from kernelpair.trial.purity import unchanged
 from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, bound_of, settled_by, truth_of
+from kernelpair.trial.truths import Truths
 
 THREADS = 2  # of a call, unless the trial varies them
 
@@ -46,6 +47,8 @@ class Session(Judging):
         super().__init__(subject, case, runner)
         self.made: Counter[str] = Counter()
         """How often earlier cases made which wrong call."""
+        self.truths = Truths()
+        """What is expected of cases that were tried before, of other candidates too."""
         self.line, self.note = "", lambda line: None
         """What is being tried, and who is told of it."""
         self.first: JudgedCall
@@ -146,11 +149,16 @@ class Session(Judging):
         """Truth and bound of a call; of the session's own case they are evaluated once."""
         if known and self._expected is not None:
             return self._expected
-        (truth, inputs), way = truth_of(self.pair, settled), self.subject.judged_by
+        way, line = self.subject.judged_by, self.verdict.line
+        if known and (kept := self.truths.find(self.pair, way, line)) is not None:
+            self._expected = kept
+            return kept
+        truth, inputs = truth_of(self.pair, settled)
         bound = bound_of(self.pair, way, case, inputs, truth) if isinstance(way, Within) and way.settle is None else {}
         expected = Expected(truth, inputs, bound)
         if known:
             self._expected = expected
+            self.truths.keep(self.pair, way, line, expected)
         return expected
 
     def inputs(self) -> Inputs:
