@@ -4,7 +4,7 @@ import pytest
 
 from kernelpair.call.runner import Isolated
 from kernelpair.contract.subject import Subject
-from kernelpair.search.search import Search
+from kernelpair.search.search import SHRINK_SECONDS, Search
 from kernelpair.search.tally import Tally
 from tests.selftest.toy import FAULTS, PAIR, library, toy_candidate
 
@@ -17,10 +17,10 @@ def _compiled() -> None:
     library()
 
 
-def _try(name: str, seed: int = 1) -> Tally:
+def _try(name: str, shrink_seconds: float = 1.0) -> Tally:
     candidate = toy_candidate(name)
     with Isolated(candidate, preload=("properties.suite",), hang_seconds=2.0) as runner:
-        return Search(Subject(PAIR, candidate), runner).run(CASES, None, seed, None)
+        return Search(Subject(PAIR, candidate), runner, shrink_seconds=shrink_seconds).run(CASES, None, 1, None)
 
 
 def test_good_kernel_passes() -> None:
@@ -46,7 +46,7 @@ def test_bad_kernel_is_caught(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["segfault", "wrong_tail", "unwritten"])
 def test_failure_shrinks(fault: str) -> None:
-    (verdict,) = _try(fault).failures.values()
+    (verdict,) = _try(fault, SHRINK_SECONDS).failures.values()
     assert verdict.case.rows == 1
     assert verdict.case.width == 1
     assert verdict.case.seed == 0

@@ -28,7 +28,7 @@ def _compiled() -> None:
 
 def _try(tried: Subject, cases: int = CASES) -> Tally:
     with Isolated(tried.candidate, preload=("properties.suite",), hang_seconds=20.0) as runner:
-        return Search(tried, runner, shrink_seconds=2.0).run(cases, None, 1, None)
+        return Search(tried, runner, shrink_seconds=0.1).run(cases, None, 1, None)
 
 
 def test_a_kernel_that_leaves_nothing_passes() -> None:
