@@ -64,10 +64,11 @@ def check(options: argparse.Namespace) -> int:
     run = CheckRun(options, place, suite, pairs, broken)
     interrupted = False
     started = time.monotonic()
-    with until_interrupted(INTERRUPT_SECONDS if options.in_process else None) as stopped:
-        options.begun = True
+    with until_interrupted():  # what is known is told in full, however long that takes
         try:
-            run.carry_out(stopped)
+            with until_interrupted(INTERRUPT_SECONDS if options.in_process else None) as stopped:
+                options.begun = True
+                run.carry_out(stopped)
         except KeyboardInterrupt:
             interrupted = True
         return run.conclude(time.monotonic() - started, interrupted)

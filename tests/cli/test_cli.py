@@ -13,9 +13,11 @@ from xml.etree import ElementTree
 import pytest
 
 import properties
+from kernelpair.cli.check import CheckRun
 from kernelpair.cli.select import select_candidates
 from kernelpair.contract.case import to_line
 from kernelpair.contract.pair import Coverage, Pair, Within
+from kernelpair.search.jobs import INTERRUPT_SECONDS
 from kernelpair.suite import PlainSuite
 from optimized import Tier, best_tier, tiers
 from properties.store_cache.cases import StoreCacheCase
@@ -231,6 +233,19 @@ def test_an_interrupt_in_process_loses_nothing(monkeypatch: pytest.MonkeyPatch, 
     assert "pass  cut short by the interrupt\n" in out and "\ninterrupted: 1 passed, 0 failed" in out
     (result,) = json.loads(Path("r.json").read_text())["results"]
     assert result["verdict"] == "pass" and result["cases"] > 0
+
+
+def test_an_interrupt_in_process_leaves_the_time_to_tell_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in_place(monkeypatch, "interrupts")
+    told = CheckRun.conclude
+
+    def slowly(*given: Any) -> int:
+        time.sleep(2 * INTERRUPT_SECONDS)
+        return told(*given)
+
+    monkeypatch.setattr(CheckRun, "conclude", slowly)
+    assert kernelpair("check", "--in-process", "--seed", "1", "--seconds", "600", "--json", "r.json") == 130
+    assert json.loads(Path("r.json").read_text())["results"]
 
 
 def _wait_for(condition: Any, seconds: float) -> bool:
