@@ -22,7 +22,7 @@ from tests.selftest.toy import ToyCase
 CASE, OTHER = ToyCase(rows=3, width=5, seed=7), ToyCase(rows=4, width=5, seed=7)
 
 
-class Counted:
+class AskedReference:
     """The toy pair, whose reference counts how often it is asked."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Counted:
 
 
 def test_of_a_case_that_another_candidate_was_given_nothing_is_evaluated_anew() -> None:
-    counted, truths = Counted(), Truths()
+    counted, truths = AskedReference(), Truths()
     assert counted.tried(truths).passed and counted.asked == 1
     assert counted.tried(truths).passed and counted.asked == 1
     assert counted.tried(truths, name="off_by_an_eighth").failures and counted.asked == 1
@@ -63,7 +63,7 @@ def _failures(tally: Tally) -> dict[str, tuple[str, str]]:
 
 
 def test_another_pair_and_another_bound_have_their_own() -> None:
-    counted, truths = Counted(), Truths()
+    counted, truths = AskedReference(), Truths()
     counted.tried(truths)
     no_room = Within(lambda case, given, truth: {"out": truth["out"].abs() * 0})
     wrong = replace(counted.pair, truth=no_room)
@@ -73,7 +73,7 @@ def test_another_pair_and_another_bound_have_their_own() -> None:
 
 
 def test_what_somebody_has_changed_is_made_anew() -> None:
-    counted, truths = Counted(), Truths()
+    counted, truths = AskedReference(), Truths()
     counted.tried(truths)
     for expected, _ in truths._kept.values():
         expected.truth["out"].add_(1.0)
@@ -81,14 +81,14 @@ def test_what_somebody_has_changed_is_made_anew() -> None:
 
 
 def test_where_purity_is_looked_at_the_judging_code_runs_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted, truths = Counted(), Truths()
+    counted, truths = AskedReference(), Truths()
     counted.tried(truths)
     monkeypatch.setenv(SWITCH, "1")
     assert counted.tried(truths).passed and counted.asked == 2
 
 
 def test_the_first_cases_are_kept_and_those_for_which_there_is_no_room_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted, truths = Counted(), Truths()
+    counted, truths = AskedReference(), Truths()
     counted.tried(truths)
     monkeypatch.setattr(keeping, "MOST_BYTES", truths._bytes)
     for asked in (2, 3):
