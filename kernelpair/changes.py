@@ -22,6 +22,9 @@ TIMED = ("kernel", "optimized")  # roles of files that a call spends its time in
 UNITS = (".c", ".cc", ".cpp", ".cxx")  # a header's own source, which has its name
 
 
+MAINS = ("origin/HEAD", "origin/main", "main", "origin/master", "master")  # the remote's default branch, else the usual names
+
+
 class RevisionError(ValueError):
     """git does not know the revision; the message says what to give."""
 
@@ -41,14 +44,15 @@ class Affected:
 
 
 def base_revision(root: Path, wanted: str | None) -> str:
-    """The commit to compare with: the one asked for, or where this branch left main. Raises RevisionError."""
-    for name in [wanted] if wanted else ["origin/main", "main"]:
+    """The commit to compare with: the one asked for, or where this branch left the main one. Raises RevisionError."""
+    shallow = _git(root, "rev-parse", "--is-shallow-repository") == "true"
+    for name in [wanted] if wanted else MAINS[shallow:]:  # of a shallow clone the default branch may be all that it has
         found = _git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         if found:
             return found if wanted else _git(root, "merge-base", "HEAD", found) or found
-    shallow = _git(root, "rev-parse", "--is-shallow-repository") == "true"
     why = "; this clone is shallow: fetch all of its history (in a workflow: fetch-depth: 0)" if shallow else ""
-    raise RevisionError((f"git knows no revision {wanted!r}" if wanted else "there is no branch main: give --base REV") + why)
+    unknown = f"git knows no revision {wanted!r}" if wanted else "there is no branch main or master: give --base REV"
+    raise RevisionError(unknown + why)
 
 
 def changed_files(root: Path, base: str) -> list[str]:

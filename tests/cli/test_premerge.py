@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import optimized
-from kernelpair.changes import Needs, RevisionError, affected, base_revision, changed_files
+from kernelpair.changes import Needs, affected
 from kernelpair.cli import main
 from kernelpair.cli.premerge import Premerge, annotations, markdown, summary, timed_candidate
 from kernelpair.contract.candidate import elsewhere
@@ -198,40 +198,6 @@ def test_a_shared_header_touches_all_that_include_it() -> None:
     assert not {"extend_attention", "gdn_gating"} & set(engine.tiers)
     tiles = affected(SUITE, ["csrc/tiles/tile_block.h"])
     assert tiles.tiers and all(names == set(tiled_tiers()) for names in tiles.tiers.values())
-
-
-def test_the_base_and_what_changed(tmp_path: Path) -> None:
-    def git(*arguments: str) -> None:
-        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e", *arguments], check=True)
-
-    git("init", "-q", "-b", "main")
-    (tmp_path / "a").write_text("1")
-    git("add", "-A")
-    git("commit", "-qm", "one")
-    (tmp_path / "a").write_text("2")
-    (tmp_path / "new").write_text("3")
-    (tmp_path / "größe").write_text("4")
-    assert changed_files(tmp_path, base_revision(tmp_path, None)) == ["a", "größe", "new"]
-    with pytest.raises(RevisionError, match="git knows no revision 'nowhere'"):
-        base_revision(tmp_path, "nowhere")
-
-
-def test_a_shallow_clone_is_told_apart_from_a_repository_without_main(tmp_path: Path) -> None:
-    """What a workflow checks out unless it asks for more."""
-    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    whole, shallow = tmp_path / "whole", tmp_path / "shallow"
-    for command in (
-        ["init", "-q", "-b", "change", str(whole)],
-        ["-C", str(whole), *author, "commit", "-q", "--allow-empty", "-m", "one"],
-        ["-C", str(whole), *author, "commit", "-q", "--allow-empty", "-m", "two"],
-        ["clone", "-q", "--depth", "1", whole.as_uri(), str(shallow)],
-    ):
-        subprocess.run(["git", *command], check=True)
-    with pytest.raises(RevisionError, match=r"there is no branch main: give --base REV$"):
-        base_revision(whole, None)
-    for wanted in (None, "main"):
-        with pytest.raises(RevisionError, match="; this clone is shallow: fetch all of its history"):
-            base_revision(shallow, wanted)
 
 
 def test_an_unknown_base_is_2(capsys: pytest.CaptureFixture[str]) -> None:
