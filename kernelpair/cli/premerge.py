@@ -39,6 +39,10 @@ LEAST_SECONDS = 2.5  # of a trial with its worker's start, so that it can find a
 BENCH_SECONDS = 1.5  # for each affected kernel
 MOST_BENCHES = 4
 FEW = 3  # files that are named as the reason for a pair
+ASKING = (
+    "asking {} which operators they call, for which of them a compiled file serves is seen in runs alone: some minutes the first "
+    "time; later those whose Python files have changed"
+)
 HEADINGS = {
     EXIT_OK: "pass",
     EXIT_FAILED: "fail",
@@ -134,19 +138,22 @@ def premerge(options: argparse.Namespace) -> int:
 
 
 def _needs(run: Premerge, place: Place, console: Console) -> Needs:
-    """The files that each pair needs; where a compiled one has changed, with the sources of the operators that it calls."""
+    """The files that each pair needs; where a compiled one has changed that the pair does not include anyway, with the sources
+    of the operators that it calls."""
     suite = place.load()
     needs = Needs.of(suite)
-    if not any(suite.sources.is_native(file) for file in run.files):
+    compiled = {suite.root / file for file in run.files if suite.sources.is_native(file)}
+    asked = {name: files for name, files in needs.all.items() if not files >= compiled}
+    if not asked:
         return needs
-    console.print("asking which operators each pair calls, where that is not known yet")
+    console.print(ASKING.format(count(len(asked), "pair")), soft_wrap=True)
     with Steps(console, 0, "pairs") as steps:
 
         def begun(many: int) -> Callable[[str], None]:
             steps.many = many
             return steps.ended
 
-        return Needs.of(suite, called(place, needs.all, begun=begun))
+        return Needs.of(suite, called(place, asked, begun=begun))
 
 
 def _status(run: Premerge, fail_on_slowdown: bool) -> int:
@@ -298,13 +305,13 @@ def summary(run: Premerge) -> list[str]:
 def markdown(run: Premerge, fail_on_slowdown: bool = False) -> str:
     """The summary as a pull request's comment; its heading says what the exit status says."""
     changed = f"Against `{run.base[:10]}`, {count(len(run.files), 'file')} changed."
-    lines = [f"### kernelpair: {HEADINGS[_status(run, fail_on_slowdown)]}", "", changed]
+    lines = [f"### kernelpair: {HEADINGS[_status(run, fail_on_slowdown)]}", "", changed, _machine()]
     if run.touched.tiers:
         lines += ["", "| affected pair | tiers | cases | verdict | because of |", "|---|---|---|---|---|"]
         for name, files in run.touched.files.items():
             own = [result for result in run.results if result.pair == name]
             verdict = "fail" if any(result.verdict == "fail" for result in own) else "pass" if own else "not tried"
-            names, cases = " ".join(result.candidate for result in own), sum(result.cases for result in own)
+            names, cases = ", ".join(result.shown for result in own), sum(result.cases for result in own)
             why = ", ".join(f"`{file}`" for file in files[:FEW]) + (f" and {len(files) - FEW} more" if len(files) > FEW else "")
             lines.append(f"| {name} | {names} | {cases} | {verdict} | {why} |")
     if run.ratios:
@@ -313,6 +320,13 @@ def markdown(run: Premerge, fail_on_slowdown: bool = False) -> str:
             lines.append(f"| {r.pair} {r.row} | {r.median:.2f} | {r.low:.2f} … {r.high:.2f} | {run.verdict(r)} |")
     lines += [f"\n**{one.pair} {one.row}**: {one.says}" for one in run.raised]
     return "\n".join([*lines, "", "```", *summary(run), "```", ""])
+
+
+def _machine() -> str:
+    """What it ran on: a verdict on a tier is one on this CPU."""
+    found = environment()
+    cpu = found["cpu"] + (f" ({found['cpu_kind']})" if found["cpu_kind"] else "")
+    return f"On {cpu} with {count(found['cores'], 'core')}, torch {found['torch']}."
 
 
 def annotations(run: Premerge, suite: Suite) -> list[str]:

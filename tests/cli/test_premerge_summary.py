@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import torch
 from rich.console import Console
 
 from kernelpair.changes import Affected, affected
 from kernelpair.cli import main
-from kernelpair.cli.premerge import Premerge, _counts, annotations, markdown, summary
+from kernelpair.cli.premerge import Premerge, _counts, _needs, annotations, markdown, summary
+from kernelpair.environment import cpu_model
 from kernelpair.report.lines import FailureReport, PairResult
 from kernelpair.report.steps import Steps
 from kernelpair.suite import Place
@@ -28,6 +30,7 @@ def test_what_it_says() -> None:
     assert "FAIL gdn_gating[avx2] value: g: 1 of 1" in text
     assert "1 passed, 1 failed; 14 cases, 9 of them on affected pairs" in text
     assert "### kernelpair: fail" in markdown(run) and f"| gdn_gating | avx2 | 9 | fail | `{kernel}` |" in markdown(run)
+    assert cpu_model() in markdown(run) and f"torch {torch.__version__}." in markdown(run)
     assert annotations(run, SUITE)[0].startswith(f"::error file={kernel},title=kernelpair::gdn_gating[avx2] value")
     assert annotations(run, SUITE)[-1].startswith("::warning title=kernelpair::gdn_gating 1 x 32 takes 1.50 times")
     assert not any("executes" in line for line in summary(run))
@@ -74,6 +77,24 @@ def test_an_interrupt_while_pairs_are_asked_for_their_operators_is_told_in_the_f
     assert comment.read_text().startswith("### kernelpair: interrupted\n")
     assert '<property name="interrupted" value="True" />' in results.read_text()
     assert "interrupted: 0 passed, 0 failed; 0 cases" in capsys.readouterr().out
+
+
+def test_who_includes_what_has_changed_is_not_asked_for_its_operators(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = list[set[str]]()
+
+    def called(place: Place, needs: dict[str, object], **more: object) -> dict[str, None]:
+        asked.append(set(needs))
+        return {}
+
+    monkeypatch.setattr("kernelpair.cli.premerge.called", called)
+    for file in ("csrc/kernels/gdn_gating.cpp", "csrc/core/view.h", "reference/gdn_gating.py"):
+        _needs(Premerge("0123456789abcdef", [file]), Place("properties.suite"), Console())
+    kernel, everywhere = asked
+    assert "gdn_gating" not in kernel and {"store_cache", "models"} <= kernel
+    assert everywhere < kernel
+    assert f"asking {len(kernel)} pairs which operators they call" in capsys.readouterr().out
 
 
 def test_how_far_it_is_is_told_while_instructions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
