@@ -6,7 +6,11 @@ NAME = "mine"  # how reports call it
 
 
 def missing():
-    """Why the kernels cannot run on this machine; empty if they can."""
+    """Why the kernels cannot run on this machine; empty if they can.
+
+    The command asks it before anything is loaded, and gives up after ten seconds: look whether the library is there
+    (`importlib.util.find_spec`), and import it in `prepare`.
+    """
     return ""
 
 
