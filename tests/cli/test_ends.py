@@ -20,9 +20,9 @@ from tests.processes import ENDED_WITHIN, MARK, Run, run, wait_for
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHARED = Path("/dev/shm")  # noqa: S108 - looked at, not written to
 MOMENTS = 200 if profile_name() == "nightly" else 12
-LONGEST = 7.0  # seconds after the start; a run takes about as long
+LONGEST = 4.5  # seconds after the start; a run takes about as long
 VICTIMS = ("main", "group", "judge", "work")
-CHECK = ("check", "store_cache", "packed_linear", "--tier", "scalar", "--seconds", "4", "--json", "r.json", "--junit", "r.xml")
+CHECK = ("check", "store_cache", "packed_linear", "--tier", "scalar", "--seconds", "1.5", "--json", "r.json", "--junit", "r.xml")
 SUITE = ("--suite", "properties.suite")
 
 
