@@ -20,7 +20,7 @@ from kernelpair.contract.verdict import Failure
 from kernelpair.trial import judge
 from kernelpair.trial.judging import Abandoned, Judging
 from kernelpair.trial.purity import unchanged
-from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, bound_of, settled_by, truth_of
+from kernelpair.trial.truth import NOTHING_EXPECTED, Expected, bound_of, settled_by, truth_of, widened
 from kernelpair.trial.truths import Truths
 
 THREADS = 2  # of a call, unless the trial varies them
@@ -151,14 +151,14 @@ class Session(Judging):
             return self._expected
         way, line = self.subject.judged_by, self.verdict.line
         if known and (kept := self.truths.find(self.pair, way, line)) is not None:
-            self._expected = kept
-            return kept
+            self._expected = Expected(kept[0], widened(self.pair, settled), kept[1])
+            return self._expected
         truth, inputs = truth_of(self.pair, settled)
         bound = bound_of(self.pair, way, case, inputs, truth) if isinstance(way, Within) and way.settle is None else {}
         expected = Expected(truth, inputs, bound)
         if known:
             self._expected = expected
-            self.truths.keep(self.pair, way, line, expected)
+            self.truths.keep(self.pair, way, line, truth, bound)
         return expected
 
     def inputs(self) -> Inputs:

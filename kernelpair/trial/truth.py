@@ -37,17 +37,18 @@ def widen(value: Any) -> Any:
     return value.to(torch.float64) if value.dtype.is_floating_point and value.dtype != torch.float64 else value.clone()
 
 
+def widened(pair: Pair, settled: Inputs) -> Inputs:
+    """Copies of the inputs as the truth is computed from them: in float64, unless the pair compares bits."""
+    copies = {
+        name: (value.clone() if pair.exact else widen(value)) if isinstance(value, Tensor) else value
+        for name, value in settled.items()
+    }
+    return resolve(copies)
+
+
 def truth_of(pair: Pair, settled: Inputs) -> tuple[Outputs, Inputs]:
     """The reference's mutated arguments and results, in float64; and the widened inputs as they were."""
-
-    def fresh() -> Inputs:
-        copies = {
-            name: (value.clone() if pair.exact else widen(value)) if isinstance(value, Tensor) else value
-            for name, value in settled.items()
-        }
-        return resolve(copies)
-
-    arguments = fresh()
+    arguments = widened(pair, settled)
     kept = dict(arguments)
     for name in (*pair.signature.written, *pair.signature.scratch):
         if isinstance(arguments.get(name), Tensor):

@@ -75,8 +75,8 @@ def test_another_pair_and_another_bound_have_their_own() -> None:
 def test_what_somebody_has_changed_is_made_anew() -> None:
     counted, truths = AskedReference(), Truths()
     counted.tried(truths)
-    for expected, _ in truths._kept.values():
-        expected.truth["out"].add_(1.0)
+    for truth, *_ in truths._kept.values():
+        truth["out"].add_(1.0)
     assert counted.tried(truths).passed and counted.asked == 2
 
 
