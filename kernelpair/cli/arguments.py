@@ -162,7 +162,7 @@ def _add_premerge(commands: Commands) -> None:
         "a failure only with --fail-on-slowdown.",
         epilog="example: kernelpair premerge --base main --markdown comment.md",
     )
-    premerge.add_argument("--base", metavar="REV", help="compare with this commit (default: where the branch left main)")
+    premerge.add_argument("--base", metavar="REV", help="compare with this commit (default: where main was left)")
     premerge.add_argument("--seconds", type=above_0, default=40.0, metavar="S", help="time for all trials together (default 40)")
     add_seed(premerge)
     premerge.add_argument("--markdown", metavar="F", help="write a comment for the pull request to this file")
