@@ -9,6 +9,7 @@ from properties.causal_conv1d.wrong_calls import weight_calls
 from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     all_integers,
+    all_negative,
     always,
     any_of,
     beside_wide,
@@ -89,6 +90,7 @@ WRONG_CALLS = {
     "indices_length": grown("cache_indices", 0, "query_start_loc", "num_accepted_tokens"),
     "indices_float": no_index("cache_indices"),
     "index_negative": slot("cache_indices", _live, -1),
+    "all_negative": all_negative("cache_indices", _live),
     "index_too_large": slot("cache_indices", _live, 0, _slots),
     "index_huge": slot("cache_indices", _live, 2**30),
     "index_duplicate": slot_twice("cache_indices", _live),

@@ -8,6 +8,7 @@ from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     NO_SCALES,
     all_integers,
+    all_negative,
     beside_wide,
     beyond_32_bits,
     cast,
@@ -98,6 +99,7 @@ WRONG_CALLS = {
     "offsets_float": cast("cu_seqlens", torch.float32),
     "offsets_rank": one_rank_more("cu_seqlens"),
     "slot_negative": slot("state_indices", _live, -1),
+    "all_negative": all_negative("state_indices", _live),
     "slot_too_large": slot("state_indices", _live, 0, _slots),
     "slot_huge": slot("state_indices", _live, 2**31),
     "slot_twice": slot_twice("state_indices", _live),

@@ -10,6 +10,7 @@ from properties.gdn_attention_core.cases import GdnCase, inputs
 from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     NO_SCALES,
+    all_negative,
     beside_wide,
     cast,
     changed,
@@ -111,6 +112,7 @@ WRONG_CALLS = {
     "flags_int": cast("has_initial_state", torch.int64, when=_busy),
     "flags_count": grown("has_initial_state", 0, when=_busy),
     "slot_negative": slot("state_indices", _live, -1),
+    "all_negative": all_negative("state_indices", _live),
     "slot_too_large": slot("state_indices", _live, 0, _slots),
     **{f"{cache}_short": _short(cache) for cache in ("conv_state", "ssm_state")},
     "slot_twice": slot_twice("state_indices", _live),

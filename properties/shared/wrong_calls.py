@@ -283,14 +283,24 @@ def any_column(case: Any, runs: Sequence[tuple[int, range]]) -> tuple[int, int] 
 
 
 def slot(name: str, live: Rows, value: int, size: Callable[[Inputs], int] | None = None) -> WrongCall:
-    """A slot outside of its pool in one of the `live` rows: `value`, behind the pool's `size` if that is given. A negative one,
-    which is not the call's pad, at times in all of them."""
+    """A slot outside of its pool in one of the `live` rows: `value`, behind the pool's `size` if that is given. A negative one is
+    not the call's pad."""
 
-    def pick(case: Any, given: Inputs) -> tuple[Any, int] | None:
+    def pick(case: Any, given: Inputs) -> tuple[int, int] | None:
         rows = live(case, given)
-        if not rows or value >= 0:
-            return (any_of(case, rows), value + (size(given) if size is not None else 0)) if rows else None
-        return rows if case.seed % 2 else any_of(case, rows), unlike_pad(given, value)
+        if not rows:
+            return None
+        return any_of(case, rows), unlike_pad(given, value) if value < 0 else value + (size(given) if size is not None else 0)
+
+    return entry(name, pick, IndexError)
+
+
+def all_negative(name: str, live: Rows) -> WrongCall:
+    """The slots of several rows all are -1, as of a batch of pads, which they are not: the call has another pad or none."""
+
+    def pick(case: Any, given: Inputs) -> tuple[list[int], int] | None:
+        rows = list(live(case, given))
+        return (rows, -1) if 1 < len(rows) == len(given[name]) and given.get("pad_slot") != -1 else None
 
     return entry(name, pick, IndexError)
 

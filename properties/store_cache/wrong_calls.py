@@ -7,6 +7,7 @@ from properties.shared.laid_over import laid_over
 from properties.shared.wrong_calls import (
     aliased,
     all_integers,
+    all_negative,
     changed,
     grown,
     made,
@@ -53,6 +54,7 @@ def _near(case: StoreCacheCase) -> bool:
 
 WRONG_CALLS = {
     "index_negative": slot("indices", _live, -2),
+    "all_negative": all_negative("indices", _live),
     "index_too_large": slot("indices", _live, 0, _size),
     "index_huge": slot("indices", _live, 2**31, _size),
     "index_duplicate": slot_twice("indices", _live),
