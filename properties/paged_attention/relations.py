@@ -288,7 +288,7 @@ def _repeated_heads(case: Any, session: Session) -> None:
 
 def _equal_rows(case: Any, session: Session) -> None:
     """q as [B, S, H, D] with the multiples of S or none, its requests next to each other or a row apart, and cache_seqlens as an
-    int where all are equal. A request that is alone comes twice."""
+    int where all are equal, also of nobody. A request that is alone comes twice."""
     given, copies = session.inputs(), 2 if len(case.rows) == 1 else 1
     batch, rows, given = len(case.rows) * copies, _rows(given), of_four_dimensions(case, given)
     multiples = torch.arange(batch + 1) * rows_of_each(case)
@@ -305,6 +305,7 @@ def _equal_rows(case: Any, session: Session) -> None:
     nobody = {name: given[name][:0] for name in ("q", "qv", "page_table", "k_descale", "v_descale") if given[name] is not None}
     nobody |= {"cache_seqlens": torch.zeros(0, dtype=torch.int64), "cu_seqlens_q": multiples[:1]}
     session.run(_plain(case), given | nobody, note="queries of four dimensions of no request")
+    session.run(_plain(case), given | nobody | {"cache_seqlens": 0}, judged=False)
 
 
 def _nan_code(case: Any, session: Session) -> None:
