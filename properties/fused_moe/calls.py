@@ -15,11 +15,11 @@ from serving import PackedExperts, PackedFp8Experts, PackedInt8Experts
 
 
 def _arguments(layout: str | None, **given: Any) -> Inputs:
-    """Of a call, with both packed stacks that their parts make, with `kept` of their plain tensors again; without a layout plain
-    tensors in their places. There are as many experts as the stacks say."""
-    D, inner, kept = given.pop("D"), given.pop("I"), given.pop("kept", False)
+    """Of a call, with both packed stacks that their parts make, with `kept` of their plain tensors again, `odd` rows of w13 too
+    many; without a layout plain tensors in their places. There are as many experts as the stacks say."""
+    D, inner, kept, odd = given.pop("D"), given.pop("I"), given.pop("kept", False), given.pop("odd", 0)
     made: dict[str, Any] = {}
-    for name, N, K in (("w13", 2 * inner, D), ("w2", D, inner)):
+    for name, N, K in (("w13", 2 * inner + odd, D), ("w2", D, inner)):
         parts = {part: given.pop(f"{name}_{part}") for part in PARTS if f"{name}_{part}" in given}
         made[name] = data = given.pop(name)
         if layout is not None and isinstance(data, Tensor):
