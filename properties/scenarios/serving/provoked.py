@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from properties.scenarios.serving.cases import STATES, ServingCase, bare, longest, max_bs, page_of, slots_of
+from properties.scenarios.serving.cases import ROWS, STATES, ServingCase, bare, longest, max_bs, page_of, slots_of
 from serving import DECODE_MODES, ForwardBatch
 
 
@@ -95,6 +95,8 @@ def another(batch: ForwardBatch) -> ForwardBatch:
 
 
 def _wrong_batches(case: ServingCase, other: ForwardBatch, pages: bool) -> Iterator[ForwardBatch]:
+    if other.size:
+        yield from _wrong_of_one(other, case.seed % other.size)
     if other.out_cache_loc is not None and len(other.out_cache_loc):
         outside = other.out_cache_loc.clone()
         outside[-1] = slots_of(case)
@@ -106,6 +108,16 @@ def _wrong_batches(case: ServingCase, other: ForwardBatch, pages: bool) -> Itera
         yield replace(other, num_draft_tokens=case.drafts + 1)
     if pages and other.mode == "draft_decode":
         yield replace(other, speculative_step_id=max(case.drafts - 1, 0))
+
+
+def _wrong_of_one(other: ForwardBatch, b: int) -> Iterator[ForwardBatch]:
+    """One request, wherever it stands, has a row that the table lacks, its own as it is counted from the end, or so many tokens
+    that with those of a draft they pass 32 bits."""
+    row = int(other.req_pool_indices[b])
+    for name, value in (("req_pool_indices", ROWS), ("req_pool_indices", row - ROWS), ("seq_lens", 2**31 - 1)):
+        changed: dict[str, Any] = {name: getattr(other, name).to(torch.int32, copy=True)}
+        changed[name][b] = value
+        yield replace(other, **changed)
 
 
 def _refused(errors: tuple[type[Exception], ...], call: Callable[..., Any], *arguments: Any) -> None:
