@@ -103,8 +103,8 @@ def strategy(draw: st.DrawFn) -> ServingCase:
         options["paged"] = True
     options["replayed"] |= bool(several)
     options["provoked"] |= bool(several) and fields["seed"] % 4 > 1
-    if options["stack"] == "latent" and fields["seed"] % 4 < 3:  # over pages: with a cap, sinks and a window, or by mla_decode
-        plain = fields["seed"] % 4 == 2
+    if options["stack"] == "latent" and fields["seed"] % 8 not in (5, 7):  # over pages: with all that there is, or by mla_decode
+        plain = fields["seed"] % 8 in (2, 3, 6)
         options |= {"paged": True, "latent_pages": "decodes" if plain else "all", "more": options["more"] if plain else "all"}
     if options["stack"] == "float8" and fields["seed"] % 4 == 1:  # keys that need neither a division nor a conversion
         options["dtype"] = "float32"
