@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelpair.call.layout import FAR, FAR_PARAMETERS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Signature
-from optimized import operator
+from optimized.fp8_linear import PackedFp8Weight
 from properties.shared import packed_weights
 from properties.shared.strategies import any_of, around, common, together
 from properties.shared.wrong_calls import INF, NAN, anywhere, cast, changed, grown, replaced
@@ -66,9 +66,8 @@ def packed_and_back(
     weight: Tensor, scales: Tensor, block_n: int, block_k: int, unpacked_as: str = ""
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The kernel: packed, and unpacked again, in a wrong call as something else."""
-    data, kept = operator("pack_fp8_weight")(weight, scales, block_n, block_k)
-    back = packed_weights.given_back(packed_weights.moved(data), weight, unpacked_as)
-    return data, kept, _codes(operator("unpack_fp8_weight")(*back))
+    packed = PackedFp8Weight.pack(weight, scales, (block_n, block_k))
+    return packed.data, packed.scales, _codes(packed_weights.back_from(packed, weight, unpacked_as))
 
 
 def _part(given: Inputs, first: int) -> Inputs:

@@ -11,7 +11,7 @@ from kernelpair.call.layout import FAR, FAR_PARAMETERS
 from kernelpair.call.values import generator, uniform
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Relation, Signature
 from kernelpair.trial.session import Session
-from optimized import operator
+from optimized.int4_linear import PackedInt4Weight
 from properties.shared import packed_weights
 from properties.shared.strategies import any_of, around, common, either, float_dtypes, together
 from properties.shared.wrong_calls import INF, NAN, anywhere, cast, grown, made, replaced, setting
@@ -88,19 +88,28 @@ def _wrongly(packed: Tensor, how: str) -> Tensor:
     return packed.view(packed_weights.OTHER_DTYPES[packed.dtype]) if how == "bits" else packed
 
 
-def _of(pack: Any, unpack: Any) -> Any:
-    def packed_and_back(
-        codes: Tensor, scales: Tensor, zeros: Tensor | None, group_size: int, unpacked_as: str = ""
-    ) -> tuple[Tensor, ...]:
-        """Packed, and unpacked again, in a wrong call as something else."""
-        packed = pack(codes, scales, zeros, group_size)
-        moved, *groups = map(packed_weights.moved, packed)
-        data, N, K = packed_weights.given_back(moved, codes, unpacked_as)
-        named = zip(("scales", "zeros"), groups)
-        parts = (_wrongly(part, unpacked_as.removeprefix(f"{name} ")) for name, part in named)
-        return (*packed, *unpack(data, *parts, N, K, group_size))
+def _parts(scales: Tensor, zeros: Tensor, unpacked_as: str) -> dict[str, Any]:
+    """Packed scales and zero points as unpacking gets them, in a wrong call as something else."""
+    named = (("scales", scales), ("zeros", zeros))
+    return {name: _wrongly(packed_weights.moved(part), unpacked_as.removeprefix(f"{name} ")) for name, part in named}
 
-    return packed_and_back
+
+def _reference(
+    codes: Tensor, scales: Tensor, zeros: Tensor | None, group_size: int, unpacked_as: str = ""
+) -> tuple[Tensor, ...]:
+    packed = reference.pack_int4_weight(codes, scales, zeros, group_size)
+    data, N, K = packed_weights.given_back(packed_weights.moved(packed[0]), codes, unpacked_as)
+    parts = _parts(*packed[1:], unpacked_as)
+    return (*packed, *reference.unpack_int4_weight(data, **parts, N=N, K=K, group_size=group_size))
+
+
+def packed_and_back(
+    codes: Tensor, scales: Tensor, zeros: Tensor | None, group_size: int, unpacked_as: str = ""
+) -> tuple[Tensor, ...]:
+    """The kernel: packed, and unpacked again, in a wrong call as something else."""
+    packed = PackedInt4Weight.pack(codes, scales, zeros, group_size)
+    given = replace(packed, **_parts(packed.scales, packed.zeros, unpacked_as))
+    return packed.data, packed.scales, packed.zeros, *packed_weights.back_from(given, codes, unpacked_as)
 
 
 def _part(given: Inputs, first: int) -> Inputs:
@@ -132,8 +141,8 @@ def _dtype(case: PackInt4Case, result: str) -> torch.dtype:
 
 PAIR = Pair(
     name="pack_int4_weight",
-    reference=_of(reference.pack_int4_weight, reference.unpack_int4_weight),
-    optimized=_of(lambda *given: operator("pack_int4_weight")(*given), lambda *given: operator("unpack_int4_weight")(*given)),
+    reference=_reference,
+    optimized=packed_and_back,
     cases=Cases(
         type=PackInt4Case,
         version=1,

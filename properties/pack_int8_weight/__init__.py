@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernelpair.call.values import generator
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Signature
-from optimized import operator
+from optimized.int8_linear import PackedInt8Weight
 from properties.shared import packed_weights
 from properties.shared.strategies import any_of, around, common, together
 from properties.shared.wrong_calls import cast, changed
@@ -51,9 +51,8 @@ def _reference(weight: Tensor, unpacked_as: str = "") -> tuple[Tensor, Tensor, T
 
 def packed_and_back(weight: Tensor, unpacked_as: str = "") -> tuple[Tensor, Tensor, Tensor]:
     """The kernel: packed, and unpacked again, in a wrong call as something else."""
-    data, sums = operator("pack_int8_weight")(weight)
-    back = packed_weights.given_back(packed_weights.moved(data), weight, unpacked_as)
-    return data, sums, operator("unpack_int8_weight")(*back)
+    packed = PackedInt8Weight.pack(weight)
+    return packed.data, packed.sums, packed_weights.back_from(packed, weight, unpacked_as)
 
 
 def _part(given: Inputs, first: int) -> Inputs:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernelpair.call.values import generator
 from kernelpair.contract.pair import Cases, Coverage, Exact, Inputs, Pair, Signature
-from optimized import operator
+from optimized.packed_linear import PackedWeight
 from properties.shared import packed_weights
 from properties.shared.strategies import any_of, around, common, together
 from properties.shared.wrong_calls import cast
@@ -39,9 +39,8 @@ def _both(weight: Tensor, unpacked_as: str = "") -> tuple[Tensor, Tensor]:
 
 def packed_and_back(weight: Tensor, unpacked_as: str = "") -> tuple[Tensor, Tensor]:
     """The kernel: packed, and unpacked again, in a wrong call as something else."""
-    packed: Tensor = operator("pack_linear_weight")(weight)
-    back = packed_weights.given_back(packed_weights.moved(packed), weight, unpacked_as)
-    return packed, operator("unpack_linear_weight")(*back)
+    packed = PackedWeight.pack(weight)
+    return packed.data, packed_weights.back_from(packed, weight, unpacked_as)
 
 
 def _part(given: Inputs, first: int) -> Inputs:

@@ -123,6 +123,12 @@ def turned(packed: Tensor) -> Tensor:
     return bits.bitwise_not().view(packed.dtype)
 
 
+def back_from(packed: Any, weight: Tensor, wrongly: str = "") -> Any:
+    """What the library's packed weight unpacks to, of bytes that are `moved`, or in a wrong call of something else."""
+    data, N, K = given_back(moved(packed.data), weight, wrongly)
+    return replace(packed, data=data, **{"N": N, "K": K} if wrongly else {}).unpack()
+
+
 def moved(packed: Tensor) -> Tensor:
     """The same bytes; of an odd number of panels 3 elements behind the beginning of a cache line, for unpacking reads them from
     anywhere, and with any stride where there is but one panel or block, which makes them no less contiguous."""
