@@ -137,7 +137,7 @@ WRONG_CALLS = {
     "kinds_mixed": made(_down_of_numbers, TypeError, "w13", "w2", when=_quantized),
     "weights_plain": _raw("w13"),
     "I_more": made(_more_inner, ValueError, *OF_I),
-    "w13_odd": made(setting(odd=1), ValueError, "w13"),
+    "w13_odd": made(setting(odd=1), ValueError, *OF_I),
     "I_zero": made(setting(I=0), ValueError, *OF_I, "I"),
     "layout_unknown": made(setting(layout="nib2-n32k32"), ValueError, "layout"),
     "ids_floats": no_index("topk_ids"),

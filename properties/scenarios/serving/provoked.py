@@ -111,10 +111,10 @@ def _wrong_batches(case: ServingCase, other: ForwardBatch, pages: bool) -> Itera
 
 
 def _wrong_of_one(other: ForwardBatch, b: int) -> Iterator[ForwardBatch]:
-    """One request, wherever it stands, has a row that the table lacks, its own as it is counted from the end, or so many tokens
-    that with those of a draft they pass 32 bits."""
+    """One request, wherever it stands, has a row that the table lacks, its own as it is counted from the end, or more tokens than
+    the table has columns."""
     row = int(other.req_pool_indices[b])
-    for name, value in (("req_pool_indices", ROWS), ("req_pool_indices", row - ROWS), ("seq_lens", 2**31 - 1)):
+    for name, value in (("req_pool_indices", ROWS), ("req_pool_indices", row - ROWS), ("seq_lens", 2**20)):
         changed: dict[str, Any] = {name: getattr(other, name).to(torch.int32, copy=True)}
         changed[name][b] = value
         yield replace(other, **changed)
