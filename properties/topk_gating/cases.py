@@ -121,6 +121,8 @@ def strategy(draw: st.DrawFn) -> TopkCase:
         fields, experts = fields | {"values": "random", "masked": False}, groups * size
     topk, kept = draw(any_of(*TOPK), label="topk"), draw(any_of(1, 2, 4, 3, 8, 15, 17, 33), label="groups that stay")
     more = {"scoring": draw(any_of("softmax", "sigmoid")), "bias": draw(any_of("none", "none", "call", "float32"))}
+    if groups > 1 and fields["bias_size"] == "overflows":  # of two floats, where groups have sums
+        more["bias"] = "float32"
     if large:
         more, kept = more | {"bias": ("call", "float32", "none")[rare % 3]}, 1
     return completed(fields, tokens, experts, min(topk or most, most) if most else topk, groups, kept, **more)
@@ -177,7 +179,8 @@ def _bias(case: TopkCase) -> Tensor | None:
     else:
         bias = small_integers(case.seed, "bias", (case.experts,), dtype, 1) * size
     if case.bias_size == "overflows":
-        bias = bias.abs() if case.seed % 4 == 0 else -bias.abs()
+        some = -0.9 * size - 0.1 * bias.abs() if case.seed % 4 == 1 else -bias.abs()  # of all groups, or of some, the sums do
+        bias = bias.abs() if case.seed % 4 == 0 else some
     if case.broken and case.seed % (2 if case.topk == case.experts else 3) == 0:  # of all the last, too, is to be another
         bias[case.seed // 3 % case.experts] = (-torch.inf, torch.inf, torch.nan, -torch.inf)[case.seed // 9 % 4]
     return bias
