@@ -20,8 +20,6 @@ from kernelpair.suite import Suite, loaded
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 TIMED = ("kernel", "optimized")  # roles of files that a call spends its time in
 UNITS = (".c", ".cc", ".cpp", ".cxx")  # a header's own source, which has its name
-
-
 MAINS = ("origin/HEAD", "origin/main", "main", "origin/master", "master")  # the remote's default branch, else the usual names
 
 

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -32,10 +32,9 @@ class Condition:
 
     says: str
     holds: Callable[[Case], bool]
-    is_range: bool = False
-    """From the least to the largest number: that much holds for any cases."""
-    is_one_of_many: bool = False
-    """Of those that there are so many of, for each number, that one of them tells some cases from others by chance."""
+    kind: Literal["word", "one of many", "range"] = "word"
+    """`one of many`: there are so many for each number that one of them tells some cases from others by chance. A `range` from
+    the least to the largest holds for any cases."""
 
 
 def survey(
@@ -87,12 +86,12 @@ def shared(pair: Pair, failing: Sequence[Case], passing: Sequence[Case]) -> str:
         if many * _by_lot(len(failing), len(left), ended) > LUCK:
             if chosen:
                 break
-            if best.is_one_of_many and 2 * ended < len(left):
+            if best.kind != "word" and 2 * ended < len(left):
                 known.remove(best)
                 continue
         chosen.append(best)
         left = [case for case in left if best.holds(case)]
-    loose = 4 * len(left) > len(passing) and all(condition.is_range for condition in chosen)
+    loose = 4 * len(left) > len(passing) and all(condition.kind == "range" for condition in chosen)
     if loose and (mostly := _mostly(pair, failing, passing)):
         return mostly
     if not chosen:
@@ -143,7 +142,7 @@ def _conditions(pair: Pair, failing: Sequence[Case], passing: Sequence[Case]) ->
         yield Condition(word, lambda case, word=word: word in _words(pair, case))  # type: ignore[misc]
     dtypes = sorted({case.dtype for case in failing})
     if len(dtypes) > 1:
-        yield Condition(f"dtype {' or '.join(dtypes)}", lambda case: case.dtype in dtypes, False, True)
+        yield Condition(f"dtype {' or '.join(dtypes)}", lambda case: case.dtype in dtypes, "one of many")
     measured = [_numbers(pair, case) for case in failing]
     for name in set.intersection(*map(set, measured)):
         values = {numbers[name] for numbers in measured}
@@ -156,13 +155,13 @@ def _ranges(pair: Pair, name: str, values: set[int], seen: set[int]) -> Iterator
     """A bound on one side, and those on both, which are chosen where they say more."""
     low, high = min(values), max(values)
     if low == high:
-        yield Condition(f"{name} {low}", lambda case: _numbers(pair, case).get(name) == low, False, True)
+        yield Condition(f"{name} {low}", lambda case: _numbers(pair, case).get(name) == low, "one of many")
         return
     if low > min(seen):
-        yield Condition(f"{name} of at least {low}", lambda case: _numbers(pair, case).get(name, low - 1) >= low, True, True)
+        yield Condition(f"{name} of at least {low}", lambda case: _numbers(pair, case).get(name, low - 1) >= low, "range")
     if high < max(seen):
-        yield Condition(f"{name} of at most {high}", lambda case: _numbers(pair, case).get(name, high + 1) <= high, True, True)
-    yield Condition(f"{name} of {low} to {high}", lambda case: low <= _numbers(pair, case).get(name, low - 1) <= high, True, True)
+        yield Condition(f"{name} of at most {high}", lambda case: _numbers(pair, case).get(name, high + 1) <= high, "range")
+    yield Condition(f"{name} of {low} to {high}", lambda case: low <= _numbers(pair, case).get(name, low - 1) <= high, "range")
 
 
 def _multiples(pair: Pair, name: str, values: set[int]) -> Iterator[Condition]:
@@ -174,11 +173,11 @@ def _multiples(pair: Pair, name: str, values: set[int]) -> Iterator[Condition]:
 
 
 def _no_multiple(pair: Pair, name: str, block: int) -> Condition:
-    return Condition(f"{name} no multiple of {block}", lambda case: bool(_numbers(pair, case).get(name, 0) % block), False, True)
+    return Condition(f"{name} no multiple of {block}", lambda case: _numbers(pair, case).get(name, 0) % block != 0, "one of many")
 
 
 def _multiple(pair: Pair, name: str, block: int) -> Condition:
-    return Condition(f"{name} a multiple of {block}", lambda case: not _numbers(pair, case).get(name, 1) % block, False, True)
+    return Condition(f"{name} a multiple of {block}", lambda case: not _numbers(pair, case).get(name, 1) % block, "one of many")
 
 
 def _words(pair: Pair, case: Case) -> set[str]:
