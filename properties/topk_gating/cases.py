@@ -179,7 +179,7 @@ def _bias(case: TopkCase) -> Tensor | None:
     else:
         bias = small_integers(case.seed, "bias", (case.experts,), dtype, 1) * size
     if case.bias_size == "overflows":
-        some = -0.9 * size - 0.1 * bias.abs() if case.seed % 4 == 1 else -bias.abs()  # of all groups, or of some, the sums do
+        some = -0.9 * size - 0.1 * bias.abs() if case.seed % 4 == 1 else -bias.abs()  # all sums overflow, or some
         bias = bias.abs() if case.seed % 4 == 0 else some
     if case.broken and case.seed % (2 if case.topk == case.experts else 3) == 0:  # of all the last, too, is to be another
         bias[case.seed // 3 % case.experts] = (-torch.inf, torch.inf, torch.nan, -torch.inf)[case.seed // 9 % 4]
